@@ -32,7 +32,7 @@ async def durable(hub: WorkerHub, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """One member, which ends with the tests of its module: others play with the children of pytest's own process."""
+    """One member, which ends with the tests of its module: other tests check the children of pytest's own process."""
     need_etcd()
     with etcd_cluster(tmp_path_factory.mktemp("etcd"), 1) as etcd:
         yield etcd
@@ -40,14 +40,14 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture
 async def unserved(hub: WorkerHub, etcd: Etcd, tmp_path: Path) -> AsyncIterator[Replicas]:
-    """A cluster of servers that share an etcd, of which none has been started."""
+    """A cluster of servers that share an etcd. None of them has been started."""
     async with Replicas(hub, etcd, tmp_path.name) as replicas:
         yield replicas
 
 
 @pytest.fixture
 async def replicas(unserved: Replicas) -> Replicas:
-    """Two servers, of which the first leads."""
+    """Two servers, the first of which leads."""
     await (await unserved.replicate()).leads()
     await (await unserved.replicate()).line("following")
     return unserved
@@ -55,7 +55,7 @@ async def replicas(unserved: Replicas) -> Replicas:
 
 @pytest.fixture(params=["durable", "replicas"])
 def lasting(request: pytest.FixtureRequest) -> Cluster:
-    """A cluster whose runs outlast a server, which is started again, or followed by another one."""
+    """A cluster whose runs outlive a server, which is started again or followed by another one."""
     cluster = request.getfixturevalue(request.param)
     assert isinstance(cluster, Cluster)
     return cluster

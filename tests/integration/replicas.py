@@ -1,4 +1,4 @@
-"""Several servers over a real etcd, the agents of a run, and a probe that notices how soon another server answers."""
+"""Several servers over a real etcd, the agents of a run, and a probe that measures how soon another server answers."""
 
 import asyncio
 import json
@@ -27,14 +27,14 @@ from tests.support.worker_hub import WorkerHub
 
 LEASE_S = 2
 TAKEOVER_S = LEASE_S + 5.0
-"""Most seconds until another server acts: the lease of the leader that is gone, and what a busy machine takes."""
+"""Most seconds until another server acts: the lease of the lost leader, and a margin for a busy machine."""
 REQUESTS = {paths.JOIN: JoinRequest, paths.POLL: PollRequest}
 LED = (*REQUESTS, paths.REPORT, paths.LEAVE)
 """Paths that only a leader answers with 200."""
 
 
 class Replica(Server):
-    """A server with the proxy by which agents reach it."""
+    """A server with the proxy through which agents reach it."""
 
     proxy: TcpProxy
 
@@ -48,12 +48,12 @@ class Replica(Server):
 class Replicas(Cluster):
     """Servers that share an etcd, and agents that know all of them.
 
-    In the end every answer is looked at: at most one server has acted for a shard.
+    At the end it checks every answer: at most one server has acted for a shard.
     """
 
     servers: list[Replica]  # type: ignore[assignment]
     has_forgotten = False
-    """Whether an operator had a run forgotten, whose agents are refused and join anew."""
+    """Whether an operator made the servers forget a run. Its agents are refused and join again."""
 
     def __init__(self, hub: WorkerHub, etcd: Etcd, name: str, shards: int = 1) -> None:
         super().__init__(hub)
@@ -74,7 +74,7 @@ class Replicas(Cluster):
 
     @property
     def store(self) -> str:
-        """Value of `--store`: a prefix of its own in the etcd."""
+        """Value of `--store`: a separate prefix in the etcd."""
         return f"{self.etcd.store}/{self.name}"
 
     @property
@@ -85,7 +85,7 @@ class Replicas(Cluster):
         self, *flags: str, members: Sequence[str] | None = None, proxy: TcpProxy | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Replica:  # fmt: skip
-        """Start another server. `members`: addresses by which it reaches etcd. `proxy`: of one that is gone."""
+        """Start another server. `members`: addresses through which it reaches etcd. `proxy`: that of a lost server."""
         if proxy is None:
             proxy = await TcpProxy(exchanges=self._exchanges).__aenter__()
         store = f"etcd://{','.join(members)}/{self.name}" if members else self.store
@@ -99,7 +99,7 @@ class Replicas(Cluster):
         return [server for server in self.servers if server.is_running]
 
     async def leader(self) -> Replica:
-        """The one that leads; it must be there."""
+        """Return the leader, which must exist."""
         for server in self.running():
             if await server.is_leader():
                 return server
@@ -118,7 +118,7 @@ class Replicas(Cluster):
         await asyncio.gather(*pending, return_exceptions=True)
 
     def records(self) -> dict[str, int]:
-        """The keys of all records in etcd, each with the revision at which it was written."""
+        """Return the keys of all records in etcd, each with the revision at which it was written."""
         found = json.loads(self.etcd.ctl("get", "--prefix", f"/rdzv-server/{self.name}/shards/", "-w", "json"))
         return {b64decode(key["key"]).decode(): int(key["mod_revision"]) for key in found["kvs"]}
 
@@ -133,14 +133,14 @@ def decode_reply(exchange: Exchange) -> Reply | None:
 
 
 def code_of(exchange: Exchange) -> str:
-    """Code of the refusal with which a server answered that it knows better; empty: it did not."""
+    """Return the code of a refusal that names a better server, empty for other answers."""
     return str(msgpack.unpackb(exchange.answer)["code"]) if exchange.status == 409 else ""
 
 
 def check_leaders(exchanges: Sequence[Exchange], may_return: bool) -> None:
-    """Invariant of one shard: at most one server acts at a time, and whichever does gives an agent the same directive.
+    """Check one shard: at most one server acts at a time, and all give an agent the same directive.
 
-    `may_return`: a leader leaves the shard to another server and may get it back.
+    `may_return`: whether a leader may pass the shard to another server and get it back.
     """
     told: dict[tuple[str, str, int], Directive] = {}
     leaders: dict[int, str] = {}
@@ -152,24 +152,24 @@ def check_leaders(exchanges: Sequence[Exchange], may_return: bool) -> None:
             assert leaders.setdefault(reply.leadership, exchange.proxy) == exchange.proxy
             assert reply.leadership >= latest, "a leader of the past has answered"
             latest = reply.leadership
-            if not isinstance(reply.directive, Wait | Drain):  # which say how much time is left
+            if not isinstance(reply.directive, Wait | Drain):  # these contain the remaining time
                 request = decode(REQUESTS[exchange.path], exchange.request)
                 key = (request.run_id, request.agent_id, reply.revision)
                 assert told.setdefault(key, reply.directive) == reply.directive
-        elif exchange.status == 200 or is_late:  # late: sent again, since the first answer was lost
+        elif exchange.status == 200 or is_late:  # late: sent again, because the first answer was lost
             led = [leadership for leadership, server in leaders.items() if server == exchange.proxy]
             is_again = may_return and next_leadership(exchanges[number:], exchange.proxy) > latest
             assert not led or max(led) == latest or is_again, "a leader of the past has judged a report"
 
 
 def next_leadership(exchanges: Sequence[Exchange], proxy: str) -> int:
-    """Return the leadership of this server's next reply; 0 if none follows."""
+    """Return the leadership of this server's next reply, 0 if none follows."""
     replies = (decode_reply(each) for each in exchanges if each.proxy == proxy)
     return next((reply.leadership for reply in replies if reply), 0)
 
 
 class Probe:
-    """An agent of a run of its own, message by message: it notices at once when a server acts."""
+    """An agent of a separate run, message by message, which notices at once when a server acts."""
 
     def __init__(self, endpoints: str, run_id: str = "probe") -> None:
         self._run_id = run_id
@@ -191,7 +191,7 @@ class Probe:
         await self._client.close()
 
     async def answered(self) -> float:
-        """Ask once; when the answer has come (monotonic)."""
+        """Ask once, and return the monotonic time of the answer."""
         poll = PollRequest(run_id=self._run_id, agent_id="probe", revision=self.reply.revision, hold=False)
         async with asyncio.timeout(PATIENCE_S):
             answer = await self._client.ask(poll)
@@ -200,7 +200,7 @@ class Probe:
         return time.monotonic()
 
     async def takeover_s(self, since: float) -> float:
-        """Time after `since` at which another server acts."""
+        """Return the seconds after `since` at which another server acts."""
         before = self.leadership
         took_s = await self.answered() - since
         while self.leadership == before:

@@ -1,4 +1,4 @@
-"""Operators' actions with real agents and workers: each does what it says; twice, and over failover."""
+"""Operators' actions with real agents and workers: each has its documented effect, also twice and over failover."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ NOW = ("--last-call-timeout", "0")
 
 
 async def act(server: Server, action: Action, **body: Any) -> tuple[int, dict[str, Any]]:
-    """Status and answer."""
+    """Return the status and the answer."""
     return await asyncio.to_thread(_post, f"http://{server.endpoint}{action.path}", body)
 
 

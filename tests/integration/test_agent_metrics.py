@@ -1,4 +1,4 @@
-"""Metrics of real agents: what they say of workers and the server, and that nobody who asks disturbs them."""
+"""Metrics of real agents: what they show of workers and the server, and that scrapers cannot disturb them."""
 
 import asyncio
 import socket
@@ -56,7 +56,7 @@ async def test_an_agent_tells_of_its_workers_and_of_the_server_that_is_lost(clus
 
 
 async def cut(reader: asyncio.StreamReader) -> None:
-    """Return when the connection is cut, with nothing answered."""
+    """Return when the connection is cut without an answer."""
     with suppress(ConnectionResetError):
         assert await reader.read() == b""
 

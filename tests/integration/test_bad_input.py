@@ -1,4 +1,4 @@
-"""Mistakes, and what a person sees of them: one line that says what to do, exit code 2, nothing left running."""
+"""Mistakes, and what a person sees: one line that says what to do, exit code 2, nothing left running."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ NOWHERE = ("--endpoint", "127.0.0.1:1")
 NO_HOST = "no-such-host.invalid"
 UNKNOWN_NAME = ("--endpoint", f"{NO_HOST}:29400")
 OTHER_MACHINE = "224.0.0.1"
-"""Address that is never this machine's, and that the kernel refuses to connect to."""
+"""Address that is never this machine's, and to which the kernel refuses to connect."""
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ async def test_a_server_that_is_not_there(flags: tuple[str, ...], says: str) -> 
     await refuses(await start_agent(*flags, "--connect-timeout", "0"), says, code=ExitCode.START_AGAIN)
 
 
-# What the parsers alone refuse is in tests/unit/node_agent/cli and tests/unit/rdzv_server/test_cli.py.
+# tests/unit/node_agent/cli and tests/unit/rdzv_server/test_cli.py test what the parsers refuse.
 SERVER_FLAGS = {
     ("--port", "http"): startup.other_value(startup.A_PORT, "http"),
     ("--host", "198.51.100.7"): startup.cannot_listen("198.51.100.7", 0, os.strerror(errno.EADDRNOTAVAIL)),
@@ -81,7 +81,7 @@ async def test_a_wrong_flag_of_the_server(flags: tuple[str, ...], says: str) -> 
 
 
 async def limited(files: int, flags: str) -> Program:
-    """An agent that may open so many files."""
+    """Return an agent that may open this number of files."""
     command = f"{sys.executable} -m node_agent --standalone {flags}"
     return await Program.start("bash", "-c", f"ulimit -n {files}; exec {command}")
 
@@ -129,7 +129,7 @@ async def test_the_first_line_about_a_server_that_is_not_there_says_what_to_chec
 
 
 async def test_a_master_addr_of_another_machine(unused_tcp_port: int) -> None:
-    """Node rank 0 hosts the server, and its agent does not reach it at the address that all nodes are given."""
+    """Node rank 0 hosts the server. Its agent cannot reach it at the address that all nodes are given."""
     place = ("--master-addr", OTHER_MACHINE, "--master-port", str(unused_tcp_port))
     host = await start_agent("--nnodes", "2", "--node-rank", "0", *place, "--connect-timeout", "0")
     await refuses(host, f"(host: {OTHER_MACHINE}: ", words.connection.hint("host"), code=ExitCode.FAILED)
@@ -153,7 +153,7 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 sys.exit(importlib.import_module(sys.argv[1]).main())
 """
-"""Program that gets SIGINT, as by Ctrl-C, just before it imports a module."""
+"""Program that gets SIGINT, as from Ctrl-C, just before it imports a module."""
 
 
 @pytest.mark.parametrize(

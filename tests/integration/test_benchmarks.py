@@ -35,13 +35,13 @@ print(json.dumps([row.as_json() for row in neighbours.compare(Plan(repeat=1), ca
 
 
 async def start(folder: Path, *command: str) -> Program:
-    """Start a command. Whatever that starts has `folder` on its command line."""
+    """Start a command. All processes that it starts have `folder` on their command line."""
     return await Program.start(*command, env={"TMPDIR": str(folder)})
 
 
 @pytest.mark.parametrize("name", ["recovery", "lost-noticed", "scale-up", "replacement"])
 async def test_a_measurement_sees_what_it_waits_for(name: str, tmp_path: Path) -> None:
-    """node-agent recovers, whatever happens on this machine, and no process stays."""
+    """node-agent recovers and no process stays, in all cases."""
     measuring = await start(tmp_path, *COMMAND, name, "--json", str(tmp_path / "rows.json"))
     assert await measuring.exit_code(PATIENCE_S) == 0
     ours, floor = json.loads((tmp_path / "rows.json").read_text())["rows"]
@@ -52,7 +52,7 @@ async def test_a_measurement_sees_what_it_waits_for(name: str, tmp_path: Path) -
 
 @pytest.mark.timeout(600)
 async def test_operators_look_at_all_runs_while_a_neighbour_asks(tmp_path: Path) -> None:
-    """Streams of 200 runs are open, and every kind of request is answered, before and while the large run lives."""
+    """Streams of 200 runs are open, and every kind of request is answered, before and during the large run."""
     measuring = await start(tmp_path, sys.executable, "-c", BESIDE_OPERATORS.format(command="operators.COMMAND"))
     assert await measuring.exit_code(16 * PATIENCE_S) == 0, measuring.err
     rows = json.loads(measuring.out[-1])
@@ -66,7 +66,7 @@ async def test_operators_look_at_all_runs_while_a_neighbour_asks(tmp_path: Path)
 
 
 async def test_operators_that_are_gone_are_no_measurement(tmp_path: Path) -> None:
-    """Operators whose process dies make no measurement, and the reason is said."""
+    """Operators whose process dies make no measurement, and the reason is reported."""
     dies = [sys.executable, "-c", "raise SystemExit('too many watch')"]
     measuring = await start(tmp_path, sys.executable, "-c", BESIDE_OPERATORS.format(command=dies))
     assert await measuring.exit_code(2 * PATIENCE_S) == 1
@@ -98,6 +98,6 @@ async def test_an_interruption_ends_every_process(arguments: tuple[str, ...], tm
 
 
 def processes_of(folder: Path) -> Iterator[str]:
-    """The command lines of servers, agents and workers that a benchmark has started."""
+    """Yield the command lines of servers, agents and workers that a benchmark has started."""
     lines = (command_line(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return (line for line in lines if f"{folder}{os.sep}benchmarks-" in line)

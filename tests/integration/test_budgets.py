@@ -1,4 +1,4 @@
-"""Budgets of restarts with real processes: waits between restarts, rules about failures, and runs that get nowhere."""
+"""Budgets of restarts with real processes: waits between restarts, rules about failures, and runs without progress."""
 
 import re
 import signal
@@ -48,7 +48,7 @@ async def test_the_second_restart_in_a_row_waits_and_says_so(cluster: Cluster) -
 
 
 async def test_a_run_that_gets_nowhere_ends_with_an_exit_code_of_its_own(cluster: Cluster) -> None:
-    """The steps of the last seconds count, too: they come with the report of the failure."""
+    """The steps of the last seconds count too: they come with the report of the failure."""
     flags = ("--nnodes", "2", *PATIENT, "--max-restarts", "99", "--max-restarts-without-progress", "1")
     workers = await cluster.nodes("ab", *flags, nproc=1)
     for step in (7, 8):
@@ -110,7 +110,7 @@ async def test_a_pattern_that_takes_for_ever_holds_up_neither_the_agent_nor_its_
     limits_s = (CPU_S, MATCHED_WITHIN_S)
     await second.line("|".join(re.escape(rules.unmatched(rules.too_slow(limit_s))) for limit_s in limits_s))
     assert await second.exit_code() == ExitCode.START_AGAIN
-    await first.line("no restarts left")  # it was reported all the same
+    await first.line("no restarts left")  # the failure was reported anyway
 
 
 async def test_a_script_that_cannot_start_is_told_once_and_ends_the_run_if_that_is_wanted(tmp_path: Path) -> None:

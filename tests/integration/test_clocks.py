@@ -1,7 +1,7 @@
-"""A wall clock that jumps by an hour, forwards or back, under a real server and a real agent; and a server for which
-time stands still. Nothing comes of it.
+"""A wall clock that jumps by an hour, forwards or back, under a real server and a real agent. Also a server whose time
+stands still. Neither has an effect on runs.
 
-libfaketime gives a program a wall clock of its own, which the test sets while the program runs.
+libfaketime gives a program its own wall clock, which the test sets while the program runs.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ jumps = pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S], ids=["an hour on", 
 
 
 class Clocked(Cluster):
-    """A durable server with a wall clock of its own, and agents of which `a` has one."""
+    """A durable server with its own wall clock, and agents, of which `a` also has one."""
 
     nproc = 1
 
@@ -49,7 +49,7 @@ class Clocked(Cluster):
         return await super().node(node_id, *flags, nproc=nproc, env={**clock, **(env or {})})
 
     def jump(self, offset_s: int) -> None:
-        """The server's clock jumps, and that of node a."""
+        """Make the clocks of the server and of node a jump."""
         self.servers_clock.jump(offset_s)
         self.agents_clock.jump(offset_s)
 
@@ -65,7 +65,7 @@ async def clocked(hub: WorkerHub, tmp_path: Path) -> AsyncIterator[Clocked]:
 
 
 def ages(value: Any, name: str = "") -> list[float]:
-    """Every age and every time left that stands anywhere in a status."""
+    """Return every age and remaining time in a status."""
     if isinstance(value, dict):
         return [age for key, part in value.items() for age in ages(part, key)]
     if isinstance(value, list):
@@ -75,7 +75,7 @@ def ages(value: Any, name: str = "") -> list[float]:
 
 
 async def watched(server: Server) -> None:
-    """Check for a while of the server's time: nothing is lost, restarted or absurd, and every agent is heard."""
+    """Check for a while of the server's time that nothing is lost, restarted or absurd and every agent is heard."""
     began_at = (await server.run())["age_s"]
     while (run := await server.run())["age_s"] < began_at + WATCHED_S:
         assert (run["round"], run["restart_count"], run["departures"]) == (1, 0, [])
@@ -84,7 +84,7 @@ async def watched(server: Server) -> None:
 
 
 def log_lag_s(server: Server) -> float:
-    """Distance of the time of the server's last line is from the true one, in either direction."""
+    """Return how far the time in the server's last line is from the true time, in either direction."""
     hours, minutes, seconds = map(int, server.err[-1].split()[1].split(":"))
     now = time.localtime()
     lag_s = 3600 * (hours - now.tm_hour) + 60 * (minutes - now.tm_min) + seconds - now.tm_sec
@@ -171,13 +171,13 @@ async def test_a_server_whose_clock_jumped_between_its_two_lives_goes_on(clocked
     assert all(0.0 <= age < SANE_S for age in ages(await clocked.server.run()))
 
 
-# A server that hangs: its process is stopped, or its machine is paused.
+# A server that hangs: its process is stopped, or its machine is suspended.
 
 HANG_S = 1.5 * LEASE_S
 
 
 async def hangs(pid: int) -> None:
-    """The process is stopped for longer than any lease."""
+    """Stop the process for longer than any lease."""
     os.kill(pid, signal.SIGSTOP)
     await asyncio.sleep(HANG_S)
     os.kill(pid, signal.SIGCONT)
@@ -194,7 +194,7 @@ async def test_a_server_that_has_hung_for_longer_than_the_leases_misses_nobody(c
 async def test_a_node_that_is_gone_after_such_a_hang_is_missed_with_its_lease(cluster: Cluster) -> None:
     await cluster.nodes("ab", "--nnodes", "1:2", *ALL_COME, "--lease", str(LEASE_S), nproc=1)
     gone = cluster.agents.pop("b")
-    gone.signal(signal.SIGSTOP)  # its connection stands
+    gone.signal(signal.SIGSTOP)  # its connection stays open
     await hangs(cluster.server.pid)
     (left,) = await cluster.hub.group(1)
     await cluster.finish([left])

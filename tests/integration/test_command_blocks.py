@@ -1,8 +1,8 @@
-"""Command blocks of all pages, each run in the state in which its page leaves the reader.
+"""Command blocks of all pages. Each runs in the state in which its page leaves the reader.
 
-The blocks of a page run in order, in one fresh folder, with the project's programs on PATH. A block runs as it stands,
-except for names in capital letters and what `HERE` replaces. `ELSEWHERE` names the blocks that another test runs,
-or that no machine of ours can run. A new block fails until it runs here or is named there.
+The blocks of a page run in order, in one new folder, with the project's programs on PATH. A block runs unchanged,
+except for names in capital letters and what `HERE` replaces. `ELSEWHERE` lists the blocks that another test runs or
+that none of our machines can run. A new block fails until it runs here or is listed there.
 """
 
 import os
@@ -25,14 +25,14 @@ FOLDERS = ("docs", "deploy", "examples", "protocol", "benchmarks")
 PAGES = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(console|bash|sh)\n(.*?)^\1```$", re.M | re.S)
 PATIENCE_S = 120.0
-"""Limit of each wait: a busy machine may need so long."""
+"""Limit of each wait in seconds, for a busy machine."""
 
 TESTS = {
     name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
 }
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 COPIED = ("Makefile", "deploy", "examples", "pyproject.toml", "tests")
-"""Parts of the checkout that the folder of a page has."""
+"""Parts of the checkout in the folder of a page."""
 
 FRAMEWORKS = "test_every_command_of_the_page_is_carried_out_here"
 SECRETS, FOLDERS_TO_APPLY = (

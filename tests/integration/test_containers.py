@@ -1,4 +1,4 @@
-"""deploy/docker, linted, checked and carried out line by line; tests/containers builds it by a real engine."""
+"""deploy/docker, linted, checked and run line by line. tests/containers builds it with a real engine."""
 
 import json
 import os
@@ -28,7 +28,7 @@ COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 
 
 def stage(name: str) -> list[tuple[str, str]]:
-    """The instructions of a stage, as pairs of a word and the rest."""
+    """Return the instructions of a stage, as pairs of a word and the rest."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.M).replace("\\\n", "")
     body = re.search(rf"^FROM .* AS {name}\n(.*?)(?=^FROM |\Z)", text, re.M | re.S)
     assert body
@@ -56,7 +56,7 @@ def test_an_image_runs_as_nobody_in_particular(image: str) -> None:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder that stands for an image's root, with what the stages make there by their own commands."""
+    """Folder that represents an image's root, with what the stages' own commands create there."""
     root = tmp_path_factory.mktemp("image")
     for target in of("build", "COPY"):
         *sources, place = target.split()
@@ -71,7 +71,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_folder(text: str, root: Path) -> str:
-    """The text with the paths that the images make below the folder."""
+    """Return the text with the images' paths moved below the folder."""
     return re.sub(r"(?<![\w.])/(dist|opt|state)\b", rf"{root}/\1", text)
 
 

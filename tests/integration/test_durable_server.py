@@ -1,4 +1,4 @@
-"""A server that is killed in any phase and started again: no worker notices, and nothing is forgotten.
+"""A server that is killed in any phase and started again: no worker notices, and no state is lost.
 
 The timeouts of these runs are far longer than the tests wait.
 """
@@ -34,7 +34,7 @@ from tests.support.worker_hub import WorkerHub, all_run, of_agent, restart_count
 
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
 LEASE_S = 2.0
-"""Lease of agents of which one is lost."""
+"""Lease of agents, one of which is lost."""
 
 
 async def test_running_the_workers_notice_nothing_and_the_counters_stand(durable: Cluster) -> None:
@@ -127,7 +127,7 @@ async def test_a_node_that_vanishes_while_it_is_down_is_missed_after_its_fresh_l
 
 @pytest.mark.parametrize("polls", [0, 1], ids=["before its first poll", "after the first answer"])
 async def test_a_node_that_dies_soon_after_the_restart_is_lost_when_its_lease_ends(tmp_path: Path, polls: int) -> None:
-    """A connection that closes after its first answer says nothing, as a proxy may have closed it."""
+    """A connection that closes after its first answer proves nothing, because a proxy may have closed it."""
     store = ("--store", f"sqlite:{tmp_path}/state.db")
     server = await Server.listen(*store)
     settings = RequestedSettings(min_nodes=2, max_nodes=2, lease_s=LEASE_S, disconnect_grace_s=0.0)
@@ -146,7 +146,7 @@ async def test_a_node_that_dies_soon_after_the_restart_is_lost_when_its_lease_en
 
 
 async def poll_on(transport: HttpTransport, agent_id: str) -> None:
-    """Poll as an agent does, one poll after another, until this is cancelled."""
+    """Poll as an agent does, one poll after another, until cancelled."""
     revision = 0
     while True:
         with suppress(Unreachable):
@@ -171,7 +171,7 @@ async def test_a_join_times_out_in_time_however_often_the_server_crashes(durable
 
 
 async def refusal(*flags: str) -> str:
-    """The one line with which a server does not start."""
+    """Return the line with which a server refuses to start."""
     server = await Program.start(*Server.command(*flags))
     assert await server.exit_code() == 2
     (line,) = server.err

@@ -1,6 +1,6 @@
 """Every way in which a run changes its membership, with real processes.
 
-The timeouts of these runs are far longer than the tests wait: what happens here happens because it was noticed.
+The timeouts of these runs are far longer than the tests wait, so no event comes from a timer.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ async def test_a_killed_worker_restarts_the_whole_run_once(cluster: Cluster) -> 
 async def test_workers_of_several_nodes_that_fail_together_are_charged_once(cluster: Cluster) -> None:
     first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     for worker in first:
-        with suppress(ProcessLookupError):  # its agent has stopped it already, for the one before
+        with suppress(ProcessLookupError):  # its agent has already stopped it because of the one before
             worker.kill()
     second = await cluster.hub.group(4)
     assert restart_count(second) == 1
@@ -80,7 +80,7 @@ async def test_a_killed_agent_takes_its_workers_along_and_the_others_form_again_
 def any_cluster(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster:
     """The cluster with workers that do not notice each other's end, and with torch workers, which do.
 
-    Those are warm: torch is imported once a node, not once a worker and round.
+    The torch workers are warm: torch is imported once a node, not once a worker and round.
     """
     if request.param == "torch":
         cluster.script, cluster.agent_flags = TORCH_WORKER, ("--preload", "torch.distributed")
@@ -88,7 +88,7 @@ def any_cluster(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster:
 
 
 async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer(any_cluster: Cluster) -> None:
-    # No corroboration here: the host is silent, but its connections stand.
+    # There is no corroboration here: the host is silent, but its connections stay open.
     timing = ("--nnodes", "1:2", "--lease", "1.5", "--last-call-timeout", "500", "--shutdown-timeout", "5")
     first = await any_cluster.nodes("ab", *timing)
     silent = any_cluster.agents["b"]

@@ -1,7 +1,7 @@
-"""A script sees under node-agent what it sees under torchrun.
+"""A script sees the same under node-agent as under torchrun.
 
-The same script runs under both and writes down all that it finds: every environment variable, its arguments, its
-interpreter, its process. Whatever differs must stand in `DIFFERENCES`, with the reason and with what holds instead.
+The same script runs under both and writes down what it finds: every environment variable, its arguments, its
+interpreter, its process. `DIFFERENCES` must list each difference, with the reason and the expected value.
 """
 
 import json
@@ -28,21 +28,21 @@ IN_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spa
 SIGHUP_IGNORED = 1
 CLEARED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS",
            "CUDA_VISIBLE_DEVICES", "PYTHON_EXEC", "PYTHONUNBUFFERED")  # fmt: skip
-"""Variables that a machine's own environment may have; a case sets what it needs."""
+"""Variables that a machine's own environment may have. A case sets those that it needs."""
 
 Finding = dict[str, Any]
-"""Notes of one worker, flat: `environment/RANK`."""
+"""Findings of one worker, flat: `environment/RANK`."""
 Holds = Callable[[Sequence[Finding], str], bool]
-"""Whether what all workers found under one name is in order, by rank."""
+"""Return whether the findings of all workers under one name, by rank, are as expected."""
 
 
 def every(check: Callable[[Any], bool]) -> Holds:
-    """Differences known of each worker."""
+    """Check each worker's finding."""
     return lambda found, name: all(check(worker.get(name)) for worker in found)
 
 
 def same(check: Callable[[Any], bool]) -> Holds:
-    """Differences known of each worker, and no two differ."""
+    """Check each worker's finding, which must be the same for all."""
     return lambda found, name: every(check)(found, name) and len({worker[name] for worker in found}) == 1
 
 
@@ -77,7 +77,7 @@ BESIDE_THE_LOGS = (
 
 @dataclass(frozen=True)
 class Difference:
-    """Why something is not the same here, and what can be relied on instead."""
+    """Why a finding differs here, and what can be relied on instead."""
 
     reason: str
     holds: Holds
@@ -182,7 +182,7 @@ MADE_UP = (*FREE_PLACE, "environment/TORCHELASTIC_RUN_ID")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Command lines, one a node; `SCRIPT` in them is the script and its first argument, `PORT` a free port."""
+    """Command lines, one a node. `SCRIPT` in them is the script and its first argument, `PORT` a free port."""
 
     nodes: tuple[str, ...]
     differs: tuple[str, ...] = ()
@@ -192,7 +192,7 @@ class Case:
     """Runs before the agent, in the shell that then executes it."""
     terminal: bool = False
     legacy: bool = False
-    """`python -m torch.distributed.launch` and its twin."""
+    """Whether to use `python -m torch.distributed.launch` and its twin."""
     restarts: int = 0
 
 
@@ -312,7 +312,7 @@ def test_every_variable_that_differs_is_on_the_migration_page() -> None:
 
 
 async def findings(launcher: str, case: Case, port: str, folder: Path) -> list[Finding]:
-    """Notes of each worker of the last round, by rank."""
+    """Return the findings of each worker of the last round, by rank."""
     found = folder / FOUND
     found.mkdir()
     shutil.copy(DUMP, folder)
@@ -346,7 +346,7 @@ def flat(report: Mapping[str, Any], above: str = "") -> Finding:
 
 
 def forget_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove what a machine's own environment may say to launchers."""
+    """Remove variables of this machine that launchers would read."""
     for name in [*os.environ]:
         if name in CLEARED or name.startswith(("TORCH", "PET_", "GROUP_", "ROLE_")):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""Evidence of a failed run: the box on every node's console, the error file of the agent, the status page."""
+"""Evidence of a failed run: the report on every node's console, the agent's error file, the status page."""
 
 import json
 import os
@@ -22,13 +22,13 @@ SECOND_FAILS = "import os, sys, time\nif os.environ['RANK'] == '0': time.sleep(1
 
 
 def box(agent: Program) -> list[str]:
-    """The final report, without its frame."""
+    """Return the final report, without its frame."""
     first, last = [index for index, line in enumerate(agent.err) if line and set(line) == {"="}]
     return agent.err[first + 1 : last]
 
 
 def section(agent: Program, heading: str) -> str:
-    """One part of the box."""
+    """Return one part of the report."""
     lines = box(agent)
     rest = lines[next(index for index, line in enumerate(lines) if line.startswith(heading)) :]
     end = next((index for index, line in enumerate(rest) if line and set(line) == {"-"}), len(rest))
@@ -36,7 +36,7 @@ def section(agent: Program, heading: str) -> str:
 
 
 async def fails(script: str, tmp_path: Path, *flags: str, **env: str) -> Program:
-    """A run of two workers on one node whose second one fails."""
+    """Run two workers on one node, the second of which fails."""
     path = tmp_path / "train.py"
     path.write_text(script)
     agent = await start_agent("--standalone", "--nproc", "2", *flags, script=str(path), env=env)
@@ -68,7 +68,7 @@ async def test_an_exception_without_record_is_told_with_its_traceback(tmp_path: 
 
 @pytest.fixture
 def memory_cgroup() -> Iterator[Path]:
-    """A cgroup with 256 MiB for whoever joins it."""
+    """A cgroup with 256 MiB for the processes that join it."""
     name, limit = f"node-agent-test-{os.getpid()}", str(256 << 20)
     for root, limits in (
         ("/sys/fs/cgroup", ("memory.max", "memory.swap.max")),
@@ -191,7 +191,7 @@ async def test_a_success_after_restarts_says_so_in_one_line(hub: WorkerHub) -> N
     assert await agent.exit_code() == 0
     assert agent.said[-1] == "node-agent: run succeeded: all workers of 1 node exited 0; 1 restart, 1 of them charged"
     assert re.fullmatch(
-        r"node-agent: the run took [0-9.]+ s: [0-9.]+ s running, [0-9.]+ s restarting",  # no progress: no ratio
+        r"node-agent: the run took [0-9.]+ s: [0-9.]+ s running, [0-9.]+ s restarting",  # no progress, so no ratio
         agent.said[-2],
     )
 
@@ -234,7 +234,7 @@ main()
 
 @pytest.mark.torch
 async def test_the_agents_error_file_is_torchruns_own(tmp_path: Path) -> None:
-    """The box tells of the worker's file, if that stays."""
+    """The report names the worker's file, if that remains."""
     script, logs = tmp_path / "train.py", tmp_path / "logs"
     script.write_text(RECORDED)
     errors, flags = {}, ("--standalone", "--nproc-per-node", "2", "--log-dir", str(logs))

@@ -1,4 +1,4 @@
-"""`--event-log-handler console` writes torchrun's events: the same order, keys and values but for `DIFFERENCES`."""
+"""`--event-log-handler console` writes torchrun's events: the same order, keys and values, except for `DIFFERENCES`."""
 
 import json
 import sys
@@ -31,7 +31,8 @@ while not os.path.islink(first) or runs(os.readlink(first)):
     time.sleep(0.01)
 sys.exit(int(sys.argv[1]))
 """
-"""Rank 1 ends after rank 0: torchrun says of a rank 0 that it has to stop, now FAILED, now TERMINATED."""
+"""Rank 1 ends after rank 0. torchrun reports a rank 0 that it must stop sometimes as FAILED, sometimes as TERMINATED.
+"""
 FLAGS = ("--standalone", "--nproc-per-node=2", "--role=trainer", "--event-log-handler=console")
 AT_A_RENDEZVOUS = ("RENDEZVOUS", "ASSIGN_WORKER_RANKS")
 EPOCH_MS = 1_700_000_000_000
@@ -42,7 +43,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Difference:
-    """Why a value is not torchrun's, and what it is here, given the event."""
+    """Why a value differs from torchrun's, and what it is here, given the event."""
 
     reason: str
     holds: Callable[[Event], bool]
@@ -98,7 +99,7 @@ async def test_the_events_are_torchruns(exit_code: int, max_restarts: int, tmp_p
 
 
 async def events(launcher: str, exit_code: int, max_restarts: int, folder: Path) -> list[Event]:
-    """Events that the launcher writes to stderr."""
+    """Return the events that the launcher writes to stderr."""
     program = ("--no-python", sys.executable, "-c", SCRIPT, str(exit_code))
     agent = await start(launcher, [*FLAGS, f"--max-restarts={max_restarts}", *program], cwd=folder)
     try:

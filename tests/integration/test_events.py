@@ -1,4 +1,4 @@
-"""Events of real runs: each reader gets each of them once and in order, whatever happens to the servers."""
+"""Events of real runs: each reader gets each event once and in order, even if servers are lost."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ FLAGS = ("--run-id", RUN, "--nnodes", "2", "--max-restarts", "3", *PATIENT)
 
 
 class Follower:
-    """Follows the stream of a run as a browser does: it comes back with the last number when its connection ends."""
+    """Follows the stream of a run as a browser does: it reconnects with the last number when its connection ends."""
 
     def __init__(self, endpoints: Callable[[], list[str]]) -> None:
         self.events: list[dict[str, Any]] = []
@@ -93,7 +93,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 def webhook(receiver: Receiver, tmp_path: Path) -> tuple[str, ...]:
-    """Flags of a server that sends its events to the receiver."""
+    """Return the flags of a server that sends its events to the receiver."""
     secret = tmp_path / "secret"
     secret.write_text("s3cret\n")
     secret.chmod(0o600)

@@ -1,6 +1,6 @@
-"""Evictions: a scheduler signals every process of a job, in some order, and workers exit 0. No run has succeeded then.
+"""Evictions: a scheduler signals every process of a job in some order, and workers exit 0. No such run has succeeded.
 
-The order is kept: the next process gets its signal only when the effect of the one before can be seen.
+The order is kept: a process gets its signal only when the effect of the previous signal can be seen.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from tests.support.worker_hub import Worker, WorkerHub
 GAPS_S = (0.0, 0.005, 0.02, 0.2)
 LEAVING = pattern(words.leaving.leaving, why="SIGTERM")
 SIDE_BY_SIDE = 4
-"""Runs that are evicted at the same time: more would take each other's processor time."""
+"""Runs that are evicted at the same time. More would compete for processor time."""
 READY = "handles SIGTERM"
 
 
 class Job:
-    """One run at the server of a cluster, each of its nodes with `nproc` workers that exit 0 upon SIGTERM."""
+    """One run at the server of a cluster. Each of its nodes has `nproc` workers that exit 0 on SIGTERM."""
 
     def __init__(self, cluster: Cluster, name: str, nodes: str, nproc: int) -> None:
         self._cluster, self._name, self._nodes, self._nproc = cluster, name, nodes, nproc
@@ -71,20 +71,20 @@ class Job:
 
 
 async def heeds(worker: Worker) -> None:
-    """Have the worker exit 0 upon SIGTERM, and write that it does."""
+    """Make the worker exit 0 on SIGTERM, and write that it does."""
     await worker.tell("heed SIGTERM")
     await worker.tell(f"say {READY}")
 
 
 async def end(worker: Worker) -> None:
-    """Send SIGTERM to the worker, if its agent has not stopped it, and return when it has ended."""
+    """Send SIGTERM to the worker, unless its agent has stopped it, and return when it has ended."""
     with suppress(ProcessLookupError):
         os.kill(worker.pid, signal.SIGTERM)
     await worker.gone()
 
 
 def orders(nodes: str, nproc: int) -> list[tuple[str, ...]]:
-    """Orders of all processes of these nodes. Nodes are alike, and so are the workers of one."""
+    """Return the orders of all processes of these nodes. All nodes are alike, and all workers of a node."""
     workers = [f"{rank}{node}" for node in nodes for rank in range(nproc)]
     return [
         order
@@ -110,7 +110,7 @@ async def test_no_order_of_signals_makes_a_success_of_an_eviction(
 
 
 async def evicted(hub: WorkerHub, *flags: str) -> Program:
-    """Agent of one node that has a server of its own, and whose worker gets SIGTERM first."""
+    """Return the agent of one node that has its own server, after its worker has got SIGTERM first."""
     agent = await start_agent(*flags, env=hub.env)
     (worker,) = await hub.group(1)
     await heeds(worker)
@@ -135,7 +135,7 @@ async def test_an_agent_that_hosts_its_server_has_not_succeeded(hub: WorkerHub, 
 
 
 async def test_a_run_whose_workers_alone_got_a_signal_succeeds(cluster: Cluster) -> None:
-    """The agent waits for a signal of its own, and gets none."""
+    """The agent waits for a signal of its own, which never comes."""
     (worker,) = await cluster.nodes("a", "--nnodes", "1", nproc=1)
     await heeds(worker)
     await cluster.agents["a"].line(READY)

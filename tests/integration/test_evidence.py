@@ -1,4 +1,4 @@
-"""Evidence that agents give of workers that hang: a gloo collective that one rank skips, asked through torch itself."""
+"""Evidence of agents about workers that hang: a gloo collective that one rank skips, examined through torch itself."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ with worker_main():
 
 @pytest.fixture
 async def deadlocked(tmp_path: Path) -> AsyncIterator[list[Target]]:
-    """Two ranks, of which one waits for the other for ever."""
+    """Two ranks, one of which waits for the other forever."""
     (tmp_path / "train.py").write_text(TRAIN)
     targets, processes = [], []
     with free_port() as port:
@@ -63,7 +63,7 @@ async def deadlocked(tmp_path: Path) -> AsyncIterator[list[Target]]:
 async def test_the_rank_that_skips_a_collective_is_named(
     deadlocked: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asks py-spy, then torch's worker server where py-spy fails."""
+    """It asks py-spy, then torch's worker server if py-spy fails."""
     monkeypatch.setattr(module, "LONGEST_S", 60.0)  # torch's import on a busy machine
     environment = dict(os.environ)
     await is_named(deadlocked, tmp_path / "py-spy-works", environment)

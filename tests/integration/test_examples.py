@@ -50,7 +50,7 @@ async def test_the_demo_kills_a_worker_and_shows_what_warm_workers_save() -> Non
 
 
 async def launch(launcher: str, workers: int, script: str, *args: str, **env: str) -> list[str]:
-    """Run an example to its end; what it wrote to stdout."""
+    """Run an example to its end, and return what it wrote to stdout."""
     words = ("--standalone", "--nproc-per-node", str(workers), str(EXAMPLES / script), *args)
     program = await start(launcher, words, env={"OMP_NUM_THREADS": "1", **env})
     assert await program.exit_code(within_s=LONG_S) == 0, program.err

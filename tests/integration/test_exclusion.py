@@ -1,4 +1,4 @@
-"""A node that costs its run one round after another is kept out by the server itself."""
+"""The server excludes a node that costs its run one round after another."""
 
 import json
 from pathlib import Path

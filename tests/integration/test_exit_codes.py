@@ -1,4 +1,4 @@
-"""Exit codes of both programs, one real process each: the contract of docs/reference/exit-codes.md."""
+"""Exit codes of both programs, one real process each, as promised in docs/reference/exit-codes.md."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""`--exit-with-run`: a process that outlives its agent, and exits as the run does."""
+"""`--exit-with-run`: a process that outlives its agent, and exits with the run's result."""
 
 import asyncio
 import os
@@ -51,7 +51,7 @@ TWO_OF_ONE_NAME = ("--exit-with-run", "--node-id", "gpu", *PATIENT)
 
 @pytest.mark.parametrize("addresses", ["11", "12"], ids=["one machine", "two machines"])
 async def test_two_agents_of_one_name_in_one_run(cluster: Cluster, addresses: str) -> None:
-    """One is killed with all that it has started; the other one goes on, and both processes exit as the run does."""
+    """One is killed with all of its processes. The other continues, and both supervisors exit with the run's result."""
     for name, last in zip("ab", addresses, strict=True):
         here = ("--endpoint", cluster.endpoint, "--nproc", "1", "--nnodes", "1:2", "--local-addr", f"127.0.0.{last}")
         await cluster.agent(name, *TWO_OF_ONE_NAME, *here)
@@ -73,7 +73,7 @@ async def test_two_agents_of_one_name_in_one_run(cluster: Cluster, addresses: st
 
 
 async def test_two_launches_of_one_name_in_two_runs(cluster: Cluster) -> None:
-    """Nothing of the other run's agent ends, neither marked processes nor those that nothing marks."""
+    """Nothing of the other run's agent ends, whether its processes have a mark or not."""
     first, second = ["--nproc", "1", "--run-id", "first"], ["--nproc", "1", "--run-id", "second"]
     for name, flags in (("a", first), ("b", second)):
         await cluster.agent(name, *TWO_OF_ONE_NAME, "--endpoint", cluster.endpoint, "--nnodes", "1", *flags)
@@ -94,7 +94,7 @@ async def test_two_launches_of_one_name_in_two_runs(cluster: Cluster) -> None:
 
 
 async def test_a_later_attempt_of_the_run_is_not_the_agents(cluster: Cluster) -> None:
-    """The supervisor is slow: when it asks, the run has failed, and another agent of the node has begun it anew."""
+    """The supervisor is slow: when it asks, the run has failed, and another agent of the node has started it again."""
     place = ("--endpoint", cluster.endpoint, "--run-id", "nightly", "--nproc", "1")
     for name in "ab":
         await cluster.agent(name, *TWO_OF_ONE_NAME, *place, "--nnodes", "1:2")
@@ -117,7 +117,7 @@ async def test_a_later_attempt_of_the_run_is_not_the_agents(cluster: Cluster) ->
 async def test_it_waits_by_tls_and_a_token_and_outlives_the_server(
     hub: WorkerHub, authority: Authority, tmp_path: Path
 ) -> None:
-    """The server is lost and comes back; the agents' token is replaced meanwhile, in its file and at the server."""
+    """The server is lost and returns. Meanwhile the agents' token is replaced, in its file and at the server."""
     pair, tokens, token = authority.issue("server"), tmp_path / "agents", tmp_path / "token"
     for file in (tokens, token):
         file.write_text("first\n")
@@ -167,7 +167,7 @@ async def test_what_an_agent_cannot_do_is_said_and_is_no_kill() -> None:
 
 @pytest.mark.parametrize("first", ["supervisor", "agent"])
 async def test_a_signal_to_every_process_of_a_step_is_one_signal(hub: WorkerHub, first: str) -> None:
-    """Slurm signals supervisor and agent, and the supervisor forwards. The worker keeps all of its grace."""
+    """Slurm signals supervisor and agent, and the supervisor forwards. The worker keeps its whole grace period."""
     alone = await start_agent("--exit-with-run", "--standalone", "--shutdown-timeout", "1", env=hub.env)
     (worker,) = await hub.group(1)
     await worker.tell("ignore SIGTERM")
@@ -179,7 +179,7 @@ async def test_a_signal_to_every_process_of_a_step_is_one_signal(hub: WorkerHub,
 
 
 async def test_the_supervisor_waits_for_signals_and_has_no_handler(hub: WorkerHub) -> None:
-    """A handler does not run if its signal comes just before a wait for the agent begins: a SIGTERM would be lost."""
+    """A handler does not run if its signal comes just before a wait for the agent begins. A SIGTERM would be lost."""
     alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
     (worker,) = await hub.group(1)
     assert not handles(alone.pid, signal.SIGTERM), "the kernel shows a signal as blocked only while nobody waits for it"
@@ -188,7 +188,7 @@ async def test_the_supervisor_waits_for_signals_and_has_no_handler(hub: WorkerHu
 
 
 async def test_a_killed_agent_leaves_no_process_behind_that_nobody_has_seen(hub: WorkerHub) -> None:
-    """A daemon that has cleared its environment, and that the agent could not see: it was stopped."""
+    """A daemon has cleared its environment, and the agent could not see it because it was stopped."""
     alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
     (worker,) = await hub.group(1)
     os.kill(worker.agent_pid, signal.SIGSTOP)
@@ -219,13 +219,13 @@ async def test_an_agent_never_outlives_its_supervisor(hub: WorkerHub) -> None:
 
 
 async def strays_of(worker: Worker) -> list[int]:
-    """Daemons that the worker has started: one that its agent has marked, and one that only its descent tells of."""
+    """Return daemons that the worker has started: one with the agent's mark, and one found only by its parents."""
     marked = await worker.tell("double-fork")
     unmarked = await worker.tell("shell env -i setsid sleep 1000 >&- 2>&- & echo $!")
     return [int(marked), int(unmarked)]
 
 
 def of_agent_of(workers: list[Worker], supervisor: Program) -> Worker:
-    """The worker whose agent this process supervises."""
+    """Return the worker whose agent this process supervises."""
     (found,) = (worker for worker in workers if parent(worker.agent_pid) == supervisor.pid)
     return found

@@ -1,6 +1,6 @@
-"""Replicas servers, one leads: it is killed, stopped or cut off, and so is etcd; the runs go on, and no worker notices.
+"""Failover: the leading server is killed, stopped or cut off, and so is etcd. The runs continue, and no worker notices.
 
-Whatever happens, at most one server acts: every answer of every server is looked at in the end.
+In all cases at most one server acts: the end of each test checks every answer of every server.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from tests.support.told import part, pattern, tells
 from tests.support.worker_hub import all_run, restart_count
 
 GRACE_S = 1.0
-"""Value of `--disconnect-grace` by default."""
+"""Default of `--disconnect-grace`."""
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
 
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """Three members, which cost eight times what one does while nothing happens."""
+    """Three members, which cost eight times as much as one while nothing happens."""
     need_etcd()
     with etcd_cluster(tmp_path_factory.mktemp("etcd"), 3) as etcd:
         yield etcd
@@ -90,7 +90,7 @@ async def test_a_leader_that_is_asked_to_stop_is_followed_at_once(unserved: Repl
             leader = await unserved.leader()
             began = time.monotonic()
             leader.signal(signal.SIGTERM)
-            took_s.append(await probe.takeover_s(began))  # whose patience is shorter than the lease
+            took_s.append(await probe.takeover_s(began))  # its patience is shorter than the lease
             assert await leader.exit_code() == 0
     assert min(took_s) < 1.0, "either, but for what else this machine does"
     assert all_run(workers)
@@ -147,7 +147,7 @@ async def test_a_leader_that_hangs_behind_one_address_is_left_within_a_lease_of_
 
 
 async def join_in_vain(port: int, run_id: str) -> None:
-    """A join that a server finds when it no longer leads."""
+    """Send a join that a server reads when it no longer leads."""
     transport = HttpTransport("127.0.0.1", port, None)
     with pytest.raises(NotLeader):
         await transport.exchange(a_join("late", run_id=run_id))
@@ -180,7 +180,7 @@ def is_etcds_leader(etcd: Etcd, member: Member) -> bool:
 
 
 async def test_while_etcd_is_gone_agents_are_sent_away_and_then_none_of_them_is_lost(unserved: Replicas) -> None:
-    """Etcd keeps leases over its restart, so that the server leads what it led."""
+    """Etcd keeps leases over its restart, so that the server still leads what it led."""
     server = await unserved.replicate()
     await server.leads()
     workers = await unserved.nodes("abc", "--nnodes", "3", "--lease", "4", nproc=1)

@@ -1,4 +1,4 @@
-"""Identities: agents that come back, agents of one name, and requests that arrive again, or late.
+"""Identities: agents that return, agents of one name, and requests that arrive again, or late.
 
 Leases and graces are far longer than the tests wait, unless a test is about them.
 """
@@ -27,18 +27,18 @@ from tests.support.worker_hub import Worker, WorkerHub, of_agent, of_node, resta
 
 LEASE_S = 3.0
 BUSY_S = 5.0
-"""Time that a busy machine may take beside the time that the rules allow."""
+"""Seconds that a busy machine may need in addition to the time that the rules allow."""
 PATIENT = ("--last-call-timeout", "500", "--join-timeout", "500", "--shutdown-timeout", "500")
 FOR_EVER = ("--lease", "500", "--disconnect-grace", "500", *PATIENT)
 SECONDS, AGES = re.compile(r"\d+(\.\d+)? s\b"), ("age_s", "_left_s", "deadline_s", "time_s")
 ALARMS = re.compile("stopping|joining again|leaving|lost|error|Traceback")
 
 
-# Agents that come back.
+# Agents that return.
 
 
 def group_rank(workers: Sequence[Worker], agent: Program) -> int:
-    """Group rank of the agent, by its workers."""
+    """Return the group rank of the agent, from its workers."""
     (rank,) = {worker.group_rank for worker in of_agent(workers, agent.pid)}
     return rank
 
@@ -71,7 +71,7 @@ async def test_while_a_round_forms_a_restarted_agent_takes_its_own_place(cluster
 
 
 async def test_an_agent_replaces_one_that_hangs_on_the_same_node(cluster: Cluster) -> None:
-    """A silent holder: its connection stands and its lease lasts; asked for a sign of life it gives none."""
+    """A silent holder: its connection is open and its lease lasts. Asked for a sign of life, it sends none."""
     lease_s = 12.0
     first = await cluster.nodes("ab", "--nnodes", "2", "--lease", str(lease_s), *PATIENT)
     old = cluster.agents["b"]
@@ -109,9 +109,9 @@ async def test_two_live_agents_of_one_name_are_two_nodes(cluster: Cluster) -> No
 
 
 class Recorded(Cluster):
-    """A cluster whose agents reach their server through a proxy, which remembers what they have asked.
+    """A cluster whose agents reach their server through a proxy, which records their requests.
 
-    `echoes`: every request reaches the server twice, at the same time over a connection of its own.
+    `echoes`: whether every request also reaches the server a second time, simultaneously over a separate connection.
     """
 
     nproc = 1
@@ -142,7 +142,7 @@ class Recorded(Cluster):
         self.echoes.add(asyncio.create_task(post(self.server, path, body)))
 
     async def repeat_all(self) -> None:
-        """Send everything that has ever been answered once more; nothing comes of it."""
+        """Send every request that was ever answered once more. None has an effect."""
         asked = [(exchange.path, exchange.request) for exchange in self.exchanges]
         before = await self._picture()
         codes = await asyncio.gather(*(post(self.server, path, body) for path, body in asked))
@@ -151,7 +151,7 @@ class Recorded(Cluster):
         self.repeated = {path for path, _ in asked}
 
     async def _picture(self) -> Any:
-        """All that can be seen of the run but ages: its status, its workers, and what its agents complain of."""
+        """Return the visible state of the run without ages: its status, its workers, and its agents' complaints."""
         return (
             without_ages(await self.server.run()),
             [worker.pid for worker in self.hub.all if is_running(worker.pid)],
@@ -168,7 +168,7 @@ def without_ages(value: Any) -> Any:
 
 
 async def post(server: Server, path: str, body: bytes) -> int:
-    """The status with which the server answers this request, over a connection of its own."""
+    """Return the status with which the server answers this request, over a separate connection."""
     url, headers = f"http://{server.endpoint}{path}", {"Content-Type": paths.MEDIA_TYPE}
     async with aiohttp.ClientSession() as session, session.post(url, data=body, headers=headers) as answer:
         return answer.status
@@ -181,7 +181,7 @@ async def recorded(hub: WorkerHub, request: pytest.FixtureRequest) -> AsyncItera
 
 
 LEASED = ("--lease", str(LEASE_S), *PATIENT)
-"""A poll that arrives again is parked for half of the lease."""
+"""Flags with which a repeated poll is parked for half of the lease."""
 
 
 async def test_whatever_is_repeated_later_changes_nothing_of_a_run_that_restarts(recorded: Recorded) -> None:
@@ -195,7 +195,7 @@ async def test_whatever_is_repeated_later_changes_nothing_of_a_run_that_restarts
     first[1].order_exit(3)
     await recorded.agents["a"].line(part(words.progress.stopping_workers, round_=1, reason=""))
     await recorded.agents["b"].line(completion.to_stop("a", 1))
-    await recorded.repeat_all()  # restarting: one has reported and has joined again, the other stops its worker
+    await recorded.repeat_all()  # restarting: one node has reported and joined again, the other is stopping its worker
     first[0].kill()
     second = await recorded.hub.group(2)
     await recorded.repeat_all()  # running again
@@ -210,7 +210,7 @@ async def test_whatever_is_repeated_later_changes_nothing_of_a_run_that_restarts
 
 
 async def succeeded(cluster: Cluster, number: int) -> None:
-    """Return when so many nodes are done."""
+    """Return when this number of nodes has succeeded."""
     async with asyncio.timeout(PATIENCE_S):
         while sum(node["state"] == "succeeded" for node in (await cluster.server.run())["nodes"]) < number:
             pass
@@ -230,7 +230,7 @@ async def test_whatever_is_repeated_later_changes_nothing_of_a_run_whose_nodes_c
     await recorded.repeat_all()  # another one is lost
     await recorded.node("b")
     third = await recorded.hub.group(2)
-    await recorded.repeat_all()  # it is back, and what it said in its life before is not it
+    await recorded.repeat_all()  # it is back, and requests of its previous agent have no effect
     assert not any(is_running(worker.pid) for worker in second if worker.env["RANK"] == "1")
     await recorded.finish(third)
     assert await recorded.restarts() == {"node_lost": 1, "node_left": 1, "node_arrived": 1}

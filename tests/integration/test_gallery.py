@@ -1,11 +1,11 @@
-"""The examples of `examples/gallery/`, by the commands of docs/how-to/frameworks.md: killed, they print the same.
+"""The examples of `examples/gallery/`, run by the commands of docs/how-to/frameworks.md: killed, they print the same.
 
-What counts is what was printed last for a step: what was trained, but not kept in a checkpoint, is trained again.
-Losses are compared exactly where the world has the same size. Elsewhere sums have another order, and differ in the last
-digits of the type that they are computed in. An agent that is killed is started again, as a scheduler does it.
+The last output for a step counts: steps that were trained but not saved in a checkpoint are trained again. Losses are
+compared exactly if the world has the same size. Otherwise sums have another order, and differ in the last digits of the
+type in which they are computed. A killed agent is started again, as a scheduler does.
 
-Workers are forks of one process that has imported the framework, whichever launcher starts them, and whenever: it would
-be imported a dozen times in each test. So is the process that `--preload` forks workers from, once for each framework.
+Workers are forks of one process that has imported the framework, under either launcher: otherwise each test would
+import it a dozen times. `--preload` also forks workers from one such process for each framework.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from tests.support.told import tells
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 PATIENCE_S = 280.0
-"""Several imports of large frameworks, side by side, on a small machine that has other work."""
+"""Seconds for several parallel imports of large frameworks, on a small, busy machine."""
 
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "examples" / "gallery"
@@ -46,24 +46,25 @@ TORCH_MODULES = "torch.distributed.fsdp,torch.distributed.checkpoint,torch.distr
 
 Interruption = tuple[str, int, str]
 Story = dict[int, tuple[float, str]]
-"""Loss, and what else was said, of each step or epoch."""
+"""Loss, and other output, of each step or epoch."""
 
 
 # The page.
 
 COMMANDS = ("node-agent --endpoint", "accelerate launch", "fabric run", "torchft_lighthouse", "node-agent --standalone")
-"""Words by which a command of the page is known."""
+"""Words that identify a command of the page."""
 
 
 def commands() -> list[str]:
-    """Command lines of the page, without prompt, line breaks and comments."""
+    """Return the command lines of the page, without prompt, line breaks and comments."""
     blocks = "\n".join(re.findall(r"^```console\n(.*?)^```", PAGE, re.M | re.S)).replace("\\\n", " ")
     return re.findall(r"^\$ (.*?)(?: +# .*)?$", blocks, re.M)
 
 
 async def carry_out(words: str, name: str, folder: Path, env: Mapping[str, str], **yours: str) -> Program:
-    """Start the command of the page with these words, on an example. `yours`: what stands for its capital letters
-    (`HOST_29400` for HOST:29400), and for values of its flags (`nproc`)."""
+    """Start the page's command with these words, on an example. `yours`: values for its words in capital letters
+    (`HOST_29400` for HOST:29400) and for its flags (`nproc`).
+    """
     (line,) = (line for line in commands() if words in line)
     line = line.replace("train.py", f"{INTERRUPTED} {GALLERY / name}.py")
     for theirs, ours in yours.items():
@@ -93,14 +94,14 @@ def test_the_pages_lines_for_lightning_give_it_the_size_of_the_run(monkeypatch: 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A program, what it needs, and what happens to it (see tests/programs/interrupted.py).
+    """A program, its requirements, and what happens to it (see tests/programs/interrupted.py).
 
     Its two workers are on as many nodes as `nodes` has letters.
     """
 
     needs: str = "torch"
     preload: str
-    """Modules that its workers have imported already. Tests that name the same ones share the process that has."""
+    """Modules that its workers have already imported. Tests that name the same ones share that process."""
     interruptions: tuple[Interruption, ...]
     nodes: str = "a"
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -109,7 +110,7 @@ class Example:
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4",
          "SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "1", "SLURM_NNODES": "2"}  # fmt: skip
-"""Environment of a Slurm job's task; none of it is true of these workers."""
+"""Environment of a Slurm job's task. None of it is true of these workers."""
 EPOCHS = (("epoch=2 ", 1, "kill worker"), ("epoch=3 ", 0, "kill agent"))
 STEPS = (("step=5 ", 1, "kill worker"), ("step=7 ", 0, "kill agent"))
 
@@ -155,7 +156,7 @@ async def test_a_killed_worker_and_a_killed_agent_change_nothing(name: str, tmp_
 
 
 async def undisturbed(name: str, folder: Path, env: Mapping[str, str]) -> Story:
-    """Return the example's story on one node with two workers, without the page; made once for all tests."""
+    """Return the example's story on one node with two workers, without the page. It is made once for all tests."""
     if name not in _undisturbed:
         os.mkdir(alone := folder / "undisturbed")
         flags = ("--standalone", "--nproc", "2", str(INTERRUPTED))
@@ -167,7 +168,7 @@ async def undisturbed(name: str, folder: Path, env: Mapping[str, str]) -> Story:
 
 
 async def disturbed(name: str, folder: Path, python: Mapping[str, str]) -> dict[str, int]:
-    """Carry out the page's first command on each node, again when its agent was killed; the run's restarts."""
+    """Run the page's first command on each node, again when its agent was killed. Return the run's restarts."""
     example = EXAMPLES[name]
     server = await Server.listen("--store", "memory")
     os.mkdir(folder)
@@ -187,7 +188,7 @@ async def disturbed(name: str, folder: Path, python: Mapping[str, str]) -> dict[
 
 
 async def restarts_of(server: Server) -> dict[str, int]:
-    """Restarts of the server's only run, by cause."""
+    """Return the restarts of the server's only run, by cause."""
     return {cause: times for cause, times in (await server.run())["restarts"].items() if times}
 
 
@@ -196,7 +197,7 @@ async def restarts_of(server: Server) -> dict[str, int]:
     ("name", "needs", "precision"), [("elastic_sampler", "torchdata", 1e-12), ("fsdp2_checkpoint", "torch", 1e-4)]
 )
 async def test_a_node_goes_and_another_comes(name: str, needs: str, precision: float, tmp_path: Path) -> None:
-    """Two nodes, one of which is killed with its agent; the other goes on alone, until a third one comes."""
+    """One of two nodes is killed with its agent. The other continues by itself until a third one joins."""
     need(needs)
     python = warm_python(TORCH_MODULES, tmp_path, QUIET)
     expected, changed = await asyncio.gather(
@@ -216,7 +217,7 @@ async def test_a_node_goes_and_another_comes(name: str, needs: str, precision: f
 
 
 async def elastic(name: str, folder: Path, python: Mapping[str, str]) -> Program:
-    """The agent that stays."""
+    """Return the agent that stays."""
     server = await Server.listen("--store", "memory")
     script = [INTERRUPTED, GALLERY / f"{name}.py"]
     os.mkdir(folder)
@@ -239,8 +240,9 @@ async def elastic(name: str, folder: Path, python: Mapping[str, str]) -> Program
 
 
 async def test_torchft_replicas_go_on_while_one_is_started_again(tmp_path: Path) -> None:
-    """Each replica is a run; one loses its worker, and later all of it. Nobody else is restarted, and both end with the
-    same weights."""
+    """Each replica is a run. One loses its worker, and later all of it. No other replica restarts, and both end with
+    the same weights.
+    """
     need("torchft")
     python = warm_python("torchft,torch._dynamo", tmp_path, QUIET)
     solo, replicas = await asyncio.gather(
@@ -262,13 +264,13 @@ async def test_torchft_replicas_go_on_while_one_is_started_again(tmp_path: Path)
 
 
 def lives(folder: Path) -> list[list[int]]:
-    """Steps that each of a replica's workers took."""
+    """Return the steps that each of a replica's workers took."""
     told = (folder / "printed-0").read_text().split("this replica begins\n")[1:]
     return [[int(step) for step in re.findall(r"^step=(\d+) replicas=", life, re.M)] for life in told]
 
 
 class Lighthouse:
-    """A torchft lighthouse, which has one replica wait for another if it is alive."""
+    """A torchft lighthouse, which makes one replica wait for another if it is alive."""
 
     def __init__(self, program: Program, address: str) -> None:
         self._program, self.address = program, address
@@ -280,7 +282,7 @@ class Lighthouse:
             return cls(await carry_out("torchft_lighthouse", "", folder, {"RUST_LOG": "info"}, bind=address), address)
 
     async def has_heard_of(self, replicas: int) -> None:
-        """Return when so many have asked who is there; one that begins again is another."""
+        """Return when this number of replicas has asked who is there. A restarted replica counts as another one."""
 
         def heard_of() -> set[str]:
             told = "\n".join([*self._program.out, *self._program.err])
@@ -290,8 +292,9 @@ class Lighthouse:
 
 
 async def two_replicas(lighthouse: Lighthouse, folder: Path, python: Mapping[str, str]) -> tuple[Program, Program]:
-    """The second one's worker dies as soon as both train together, and its agent later on. Each time it is back before
-    the first one goes on."""
+    """Yield two replicas. The second one's worker dies as soon as both train together, and later its agent. Each time
+    it is back before the first replica continues.
+    """
     first, second = folder / "first", folder / "second"
     survivor = await replica(lighthouse, first, python, *((f"step={step} ", 0, "wait") for step in (3, 30, 50)))
     await until(lambda: "interrupted: wait" in survivor.out, PATIENCE_S)
@@ -316,12 +319,12 @@ async def replica(
     return await carry_out("node-agent --standalone", "torchft_replicas", folder, env, **place)
 
 
-# Launchers of the frameworks' own, which have torch's launcher in their process.
+# Frameworks' own launchers, which run torch's launcher in their process.
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnLauncher:
-    """A command of the page, and how many machines it is carried out on."""
+    """A command of the page, and the number of machines on which it runs."""
 
     needs: str
     script: str
@@ -355,9 +358,9 @@ OWN_LAUNCHERS = {
     "words", [pytest.param(words, marks=pytest.mark.xdist_group(each.preload)) for words, each in OWN_LAUNCHERS.items()]
 )
 async def test_a_launcher_of_the_frameworks_own_on_our_server(words: str, tmp_path: Path) -> None:
-    """The launcher finds our rendezvous by its entry point, and a killed worker changes nothing there, either.
+    """The launcher finds our rendezvous by its entry point, and a killed worker changes nothing there either.
 
-    The server runs on machine 0, at the endpoint, where `accelerate launch` would rather find a free port.
+    The server runs on machine 0, at the endpoint, where `accelerate launch` would otherwise look for a free port.
     """
     launcher = OWN_LAUNCHERS[words]
     need(launcher.needs)

@@ -1,4 +1,4 @@
-"""Workers that hang, with real processes: how that is noticed, who is blamed, and what follows.
+"""Workers that hang, with real processes: how this is noticed, which rank is blamed, and what follows.
 
 Agents have a server that is never silent and limits of a few seconds, which the healthy workers of the same test keep.
 """
@@ -116,7 +116,7 @@ def error_file(path: str) -> dict[str, Any]:
 
 
 def at(rank: int, state: ProcessState = ProcessState.ALIVE, **place: str | int) -> str:
-    """Pattern of the part of a summary that tells what one rank does."""
+    """Return the pattern of a summary's part about one rank."""
     before, after = words.ranks_at([rank], 0, "PLACE", state).split("PLACE")
     return f"; {re.escape(before)}{part(words.place, **place)}{re.escape(after)}"
 
@@ -297,7 +297,7 @@ for step in range(8):
     progress(step=step)
 """
 TORCH_S = 120.0
-"""Two imports of torch, and a look at the workers, on a busy machine."""
+"""Seconds for two imports of torch, and an examination of the workers, on a busy machine."""
 TIMER = """
 import os, time
 from torch.distributed.elastic import timer

@@ -1,4 +1,4 @@
-"""Run ids and node ids that look like paths, commands, patterns or markup: nothing but their own run takes notice."""
+"""Run ids and node ids that look like paths, commands, patterns or markup: they affect only their own run."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ NAMES = [
     "\N{COMBINING ACUTE ACCENT}\N{HEBREW LETTER ALEF}\N{FULLWIDTH SOLIDUS}",
     GHOST * 128,
 ]
-"""All of them work."""
+"""Names that all work."""
 
 REFUSED = {
     "empty": "",
@@ -64,7 +64,7 @@ AT_ONCE = 4
 
 
 class Place:
-    """A folder deep in another one, so that a way out of it would still end where the test looks."""
+    """A folder deep in another one, so that a path out of it still ends where the test looks."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.home = root, root / "a" / "b" / "c"
@@ -75,7 +75,7 @@ class Place:
         self.script.write_text(SCRIPT)
 
     async def run(self, endpoint: str, run_id: str, node_id: str = "node") -> Program:
-        """An agent that leaves behind whatever it can."""
+        """Run an agent that writes all possible files."""
         return await start_agent(
             f"--run-id={run_id}", f"--node-id={node_id}", f"--endpoint={endpoint}", "--connect-timeout=10",
             "--log-dir", "logs", "--redirects", "3", "--tee", "3", "--event-log-handler", "console",
@@ -84,13 +84,13 @@ class Place:
         )  # fmt: skip
 
     def strays(self) -> list[str]:
-        """Files that are where none belongs."""
+        """Return the files in wrong places."""
         ours = (self.logs, self.state, self.script)
         everything = [path for path in self.root.rglob("*") if not path.is_dir()]
         return [str(path) for path in everything if not any(path.is_relative_to(place) for place in ours)]
 
     def outputs(self) -> list[str]:
-        """Files that the workers wrote, by the folders that agents make."""
+        """Return the files that the workers wrote, by the folders that agents make."""
         return sorted(path.read_text() for path in self.logs.glob("*/attempt_0/0/stdout.log"))
 
 
@@ -138,7 +138,7 @@ async def test_a_name_that_cannot_be_shown_is_refused_in_one_line(place: Place, 
 
 
 async def test_nobody_writes_a_line_of_the_servers_log_but_the_server(server: Server) -> None:
-    """Nor moves the cursor of those who read it, or an agent's console."""
+    """They cannot move the cursor of a log's reader or of an agent's console either."""
     forged = "SIGTERM\n12:00:00 rdzv-server: run x round 7: all is well\x1b[2J"
     transport = HttpTransport("127.0.0.1", server.port, None)
     await transport.exchange(a_join("agent", node="n", addr=await transport.connect()))

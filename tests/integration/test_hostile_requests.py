@@ -45,7 +45,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Server]:
-    """One for all: whatever it is sent, it is unharmed."""
+    """One server for all tests, which stays unharmed."""
     async with ended_programs():
         yield await Server.listen("--store", "memory", "--allow-host", "rdzv.example.com")
 
@@ -196,7 +196,7 @@ RAW: dict[str, tuple[bytes, int]] = {
 
 
 async def exchange(server: Server, request: bytes) -> bytes:
-    """All that the server answers until it closes the connection, which the request asks for."""
+    """Return all that the server answers until it closes the connection, as the request demands."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(request)
     answers = await asyncio.wait_for(reader.read(-1), 10)
@@ -220,7 +220,7 @@ async def test_http_that_no_agent_speaks(server: Server) -> None:
 
 
 async def test_a_body_that_never_comes(server: Server) -> None:
-    """A sender that stalls holds a connection, and no memory for what it has promised."""
+    """A sender that stalls keeps a connection, but no memory for the body that it announced."""
     writers = [(await asyncio.open_connection("127.0.0.1", server.port))[1] for _ in range(20)]
     for writer in writers:
         writer.write(POLL + b"Content-Length: 1000000000\r\n\r\nabc")
@@ -239,7 +239,7 @@ async def test_pipelined_requests_are_answered_in_their_order(server: Server) ->
 
 @pytest.mark.parametrize("path", [*OPERATOR_PATHS, paths.OPENAPI])
 async def test_head_is_answered_without_a_body(server: Server, path: str) -> None:
-    """A body would be taken for the answer to the next request on the connection."""
+    """A client would read a body as the answer to the next request on the connection."""
     answers = await exchange(server, f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() + LAST)
     head, _, rest = answers.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200") and rest.startswith(b"HTTP/1.1 200") and rest.endswith(b"\r\n\r\nok\n")
@@ -320,7 +320,7 @@ async def test_the_status_is_in_lines_for_people(server: Server, query: str, age
 
 
 async def is_unharmed(server: Server) -> None:
-    """The server answers, knows of no run, and has logged no failure of its own."""
+    """The server answers, knows no run, and has logged no failure of its own."""
     assert '"runs":[]' in await server.get(paths.STATUS)
     assert await server.get(paths.HEALTHZ) == "ok\n"
     assert await server.get(paths.READYZ) == "ready\n"

@@ -1,4 +1,4 @@
-"""A real disk that hangs at every call: the agent keeps its seat, and the run goes on."""
+"""A real disk that hangs at every call: the agent keeps its seat, and the run continues."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ LEASE_S = 3.0
 
 
 async def agent_on(disk: Disk, cluster: Cluster) -> Program:
-    """Node b, whose agent has all of its files on the disk."""
+    """Start node b, whose agent has all of its files on the disk."""
     (disk.files / "tmp").mkdir()
     flags = (
         "--endpoint", cluster.endpoint, "--node-id", "b", "--nproc", "2", "--nnodes", "2", "--max-restarts", "1",
@@ -39,7 +39,7 @@ async def agent_on(disk: Disk, cluster: Cluster) -> Program:
 
 
 async def hangs(disk: Disk, program: Program) -> None:
-    """Let the disk hang, until somebody waits for it."""
+    """Make the disk hang, and return when a process waits for it."""
     before = program.out.count("held")
     await asyncio.to_thread(disk.hang)
     while program.out.count("held") == before:  # noqa: ASYNC110
@@ -49,7 +49,7 @@ async def hangs(disk: Disk, program: Program) -> None:
 async def test_a_node_whose_disk_hangs_keeps_its_seat_through_a_restart_and_ends_in_time(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Beyond the lease; the other node is heard, so a silent one would be lost."""
+    """It hangs longer than the lease. The other node is heard, so a silent one would be lost."""
     disk = Disk(tmp_path)
     agent = await agent_on(disk, cluster)
     flags = ("--nnodes", "2", "--max-restarts", "1", "--lease", str(LEASE_S), "--shutdown-timeout", "5")

@@ -1,4 +1,4 @@
-"""Limits: a peer that takes too much is cut off, and others notice nothing. Real sockets, limits worth waiting for."""
+"""Limits: a peer that takes too much is cut off, and others notice nothing. Real sockets, with short limits."""
 
 import asyncio
 import errno
@@ -43,7 +43,7 @@ from tests.support.told import any_numbers, pattern
 
 SHORT_S = 0.3
 SOON_S = 10.0
-"""Time that a test waits for what takes `SHORT_S` on an idle machine."""
+"""Most seconds that a test waits for an event that takes `SHORT_S` on an idle machine."""
 PATIENCE_S = 60.0
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 ALONE = RequestedSettings(min_nodes=1, max_nodes=1)
@@ -52,13 +52,13 @@ POST = b"POST /v1/agent/join HTTP/1.1\r\nHost: x\r\nContent-Type: application/ms
 
 
 class Connection:
-    """A connection that the test has in its own hands."""
+    """A connection that the test controls."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     async def asks(self, request: bytes = HEALTH, within_s: float = SOON_S) -> int:
-        """The status of the answer."""
+        """Return the status of the answer."""
         self.writer.write(request)
         async with asyncio.timeout(within_s):
             head = await self.reader.readuntil(b"\r\n\r\n")
@@ -139,7 +139,7 @@ async def test_beyond_the_limit_new_connections_are_closed_and_those_that_stand_
                 assert await (await site.connect()).asks() == 200
                 break
             except (ConnectionError, asyncio.IncompleteReadError):
-                pass  # it has not heard of the close yet
+                pass  # it has not noticed the close yet
 
 
 async def test_one_address_cannot_take_all_places_without_being_let_in(make_site: MakeSite) -> None:
@@ -171,7 +171,7 @@ async def test_agents_go_on_beside_a_crowd_of_unauthenticated_connections(cluste
 
 
 async def limited(ulimit: str) -> Program:
-    """A server that the shell has limited."""
+    """Return a server that the shell has limited."""
     return await Program.start("bash", "-c", f"{ulimit}; exec {' '.join(Server.command())}")
 
 
@@ -214,7 +214,7 @@ DRIBBLES = {
 
 
 async def dribble(connection: Connection, first: bytes, then: bytes) -> None:
-    """Send `first`, then `then` again and again, until the server has had enough."""
+    """Send `first`, then `then` repeatedly, until the server closes the connection."""
 
     async def go_on() -> None:
         while then:
@@ -246,7 +246,7 @@ async def test_a_handshake_that_takes_its_time_is_cut_off(make_site: MakeSite, t
     site = await make_site(tls, handshake_s=SHORT_S, request_s=SHORT_S, idle_s=1_000.0)
     half = b"\x16\x03\x01\x02\x00\x01\x00"
     async with asyncio.TaskGroup() as clients:
-        for first, then in ((b"", b""), (half, b""), (half, b"\x01"), (b"G", b"E")):  # the last is no TLS
+        for first, then in ((b"", b""), (half, b""), (half, b"\x01"), (b"G", b"E")):  # the last is not TLS
             clients.create_task(dribble(await site.connect(), first, then))
 
 
@@ -332,7 +332,7 @@ async def test_a_silent_run_gives_its_place_and_its_agent_is_told_when_it_is_bac
     assert isinstance(reply.directive, Start)
     assert all("this server holds 1 runs" in str(refusal) for refusal in refusals) and refusals
     back, gave_place = site.transport(), words.gave_place(1, to_agents=False)
-    with suppress(AgentFenced):  # unless it hears of the end while that is remembered
+    with suppress(AgentFenced):  # unless it is told of the run's end while that is remembered
         while isinstance(finish := (await back.exchange(poll)).directive, Finish):
             assert not finish.succeeded and re.search(any_numbers(pattern(gave_place)), finish.reason)
             await asyncio.sleep(SHORT_S)
@@ -377,7 +377,7 @@ async def test_events_of_all_runs_have_a_total_also_in_the_store(tmp_path: Path)
 
 
 async def test_a_path_is_a_path(make_site: MakeSite) -> None:
-    """A peer that no path of ours has let in is unauthenticated, whatever else the server answers."""
+    """A peer that no path of ours has let in is unauthenticated, even if the server answers other requests."""
     site = await make_site(connections=2)
     unauthenticated = await site.connect()
     assert await unauthenticated.asks(b"GET /v1x HTTP/1.1\r\nHost: x\r\n\r\n") == 404

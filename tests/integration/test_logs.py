@@ -1,4 +1,4 @@
-"""Logs of real agents: what is on the console and in the files after restarts, kills, and trouble with the disk."""
+"""Logs of real agents: what the console and the files have after restarts, kills, and disk problems."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ QUICK = ("--last-call-timeout", "0.2", "--lease", "500", "--shutdown-timeout", "
 
 
 def texts(log_dir: Path) -> dict[str, str]:
-    """Every log file of the only run there, by its path below the run's folder."""
+    """Return every log file of the only run there, by its path below the run's folder."""
     (run,) = log_dir.iterdir()
     return {str(path.relative_to(run)): path.read_text() for path in sorted(run.rglob("*.log"))}
 
@@ -58,7 +58,7 @@ raise ValueError("boom")
 
 
 async def test_a_progress_bar_and_lines_between_its_redraws_stand_on_lines_of_their_own() -> None:
-    """As under torchrun, where workers inherit the terminal: whatever is written to either stream is in order."""
+    """As under torchrun, where workers inherit the terminal: the output of both streams is in order."""
     command = (sys.executable, "-m", "node_agent", *ONE, "--no-python", sys.executable, "-c", REDRAWS)
     async with Terminal(*command, env={}) as shown:
         assert await shown.exit_code() == 1
@@ -86,7 +86,7 @@ async def test_a_single_worker_s_stdout_is_its_own_and_an_unfinished_line_is_see
 
 
 async def test_a_console_that_blocks_holds_up_no_worker_whose_output_is_teed(tmp_path: Path) -> None:
-    """Nobody reads the agent's stdout: the file has everything, stderr says so, and the agent ends."""
+    """Nothing reads the agent's stdout: the file has everything, stderr says so, and the agent ends."""
     read_end, write_end = os.pipe()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "node_agent", *ONE, "-t", "1", "--log-dir", str(tmp_path),
@@ -129,7 +129,7 @@ async def test_restarts_of_every_kind_leave_the_files_of_the_attempts_before(clu
     flags = ("--nnodes", "1:2", "--max-restarts", "1", "-r", "3", "--log-dir", str(log_dir), *QUICK)
     first = await cluster.nodes("a", *flags, nproc=1)
     await first[0].tell("say first")
-    await cluster.node("b", *flags, nproc=1)  # a membership restart: not counted, and yet another attempt
+    await cluster.node("b", *flags, nproc=1)  # a membership restart: not counted, but another attempt
     second = await cluster.hub.group(2)
     for worker in second:
         await worker.tell("say second")
@@ -167,7 +167,7 @@ async def test_the_last_line_of_a_killed_worker_is_everywhere(tmp_path: Path) ->
     "wrapper", [pytest.param("", id="by itself"), pytest.param('"$0" "$@"; exit $?', id="in a shell")]
 )
 async def test_what_a_program_wrote_before_it_was_killed_is_shown_though_nobody_passes_u(wrapper: str) -> None:
-    """Python keeps a block back if its output is a pipe: `-u` does not reach a program behind a wrapper."""
+    """Python holds a block back if its output is a pipe: `-u` does not reach a program behind a wrapper."""
     program = "import os, signal; print('last words'); os.kill(os.getpid(), signal.SIGKILL)"
     shell = ("sh", "-c", wrapper) if wrapper else ()
     agent = ("env", "-u", "PYTHONUNBUFFERED", sys.executable, "-m", "node_agent", *ONE)
@@ -203,7 +203,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_full_disk_loses_no_run(small_disk: Path) -> None:
-    """The worker that fills it fails; the one after it does without files, and the run goes on."""
+    """The worker that fills it fails. The next one runs without files, and the run continues."""
     program = """
 import os, sys
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -225,7 +225,7 @@ print("fine", file=sys.stderr)
 
 @pytest.mark.torch
 async def limited(program: str, log_dir: Path, kib: int, *flags: str, code: int) -> Program:
-    """Run a Python program, and its agent, where no file may have more than so many KiB."""
+    """Run a Python program and its agent with a limit on the size of each file, in KiB."""
     command = [sys.executable, "-m", "node_agent", *ONE, "--log-dir", str(log_dir), *flags, "--no-python"]
     shell = f'ulimit -f {kib}; exec "$@"'
     started = await Program.start("bash", "-c", shell, "bash", *command, sys.executable, "-uc", program)
@@ -233,7 +233,7 @@ async def limited(program: str, log_dir: Path, kib: int, *flags: str, code: int)
 
 
 async def test_a_worker_whose_log_file_reaches_the_size_limit_is_reported_with_the_limit(tmp_path: Path) -> None:
-    """The last words are lost as on a full disk, and the report says why. The next attempt has a new file."""
+    """The last output is lost as on a full disk, and the report says why. The next attempt has a new file."""
     program = "import sys\nfor _ in range(400): sys.stderr.write('x' * 1023 + '\\n')"
     agent = await limited(program, tmp_path, 200, "-r", "3", code=1)
     problem = words.output.at_limit("File too large", 204_800)

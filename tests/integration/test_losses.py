@@ -1,4 +1,4 @@
-"""Nodes that are lost without a word, and nodes that are only silent."""
+"""Nodes that are lost suddenly, and nodes that are only silent."""
 
 import signal
 

@@ -35,7 +35,7 @@ AGAIN = ("--last-failed", "--last-failed-no-failures", "none")
 
 
 def suite(folder: Path, first: str) -> int:
-    """Run three tests beside each other as the suite is run. Return pytest's exit code."""
+    """Run three tests in parallel, as the suite does. Return pytest's exit code."""
     (folder / "test_it.py").write_text(TESTS.format(first=first))
     return run(folder, *BESIDE_EACH_OTHER).returncode
 
@@ -48,7 +48,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_what_is_not_tested_is_said_with_the_way_to_get_it(tmp_path: Path) -> None:
-    """A machine that has none of the programs, and whose user may install nothing."""
+    """The machine has none of the programs, and its user may install nothing."""
     bash = shutil.which("bash") or ""
     script = ROOT / "tests" / "install-debian-packages.sh"
     done = subprocess.run([bash, script], env={"PATH": str(tmp_path)}, capture_output=True, text=True)

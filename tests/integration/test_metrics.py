@@ -1,4 +1,4 @@
-"""Metrics of real servers: what they say of requests, and of the runs that each leads."""
+"""Metrics of real servers: what they show of requests, and of the runs that each leads."""
 
 import aiohttp
 from rdzv_protocol import paths
@@ -45,5 +45,5 @@ async def test_of_several_servers_each_tells_of_the_runs_that_it_leads(replicas:
     said = await scrape(second)
     assert (said("rdzv_server_leader"), said("rdzv_elections_won_total")) == (1, 1)
     assert said("rdzv_run_nodes", run_id="led", state="running") == 1
-    assert said("rdzv_runs_begun_total") == 0  # which the other has counted
+    assert said("rdzv_runs_begun_total") == 0  # the other server has counted it
     await replicas.finish(workers)

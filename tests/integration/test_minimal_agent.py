@@ -1,4 +1,4 @@
-"""An agent that has nothing of ours, beside its like and beside ours, at a real server."""
+"""An agent without any code of ours, together with another of its kind and with ours, at a real server."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.programs import Program, Server, start_agent
 
 AGENT = Path(__file__).parents[2] / "examples" / "minimal_agent.py"
 TELL = "import os; os.write(1, 'rank {RANK} {WORLD_SIZE} {LOCAL_RANK}\\n'.format_map(os.environ).encode())"
-"""Command of a worker that writes its ranks in one call: if it is stopped, it has written all or nothing."""
+"""Command of a worker that writes its ranks in one call. If it is stopped, it has written all or nothing."""
 
 
 async def start_minimal(server: Server, node: str) -> Program:
@@ -32,7 +32,7 @@ async def server() -> Server:
 
 
 async def told(*agents: Program) -> list[str]:
-    """Lines of the workers of agents that succeed."""
+    """Return the lines of the workers of agents that succeed."""
     assert [await agent.exit_code() for agent in agents] == [0] * len(agents), [agent.err for agent in agents]
     return sorted(line for agent in agents for line in agent.out if line.startswith("rank"))
 

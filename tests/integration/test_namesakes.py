@@ -1,4 +1,4 @@
-"""Machines and agents that should not be beside each other, and what people read of them."""
+"""Machines and agents that must not run at the same time, and the messages about them."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""A worker that starts a launcher: each run is a run of its own, and none waits for itself."""
+"""A worker that starts a launcher: each run is separate, and no run waits for itself."""
 
 import json
 import shlex
@@ -23,7 +23,7 @@ SHOW = "import json, os, sys\nprint(json.dumps(dict(os.environ)), flush=True)\n"
 
 @pytest.fixture
 def show(tmp_path: Path) -> str:
-    """Command that prints its environment."""
+    """Return a command that prints its environment."""
     script = tmp_path / "show.py"
     script.write_text(SHOW)
     return shlex.quote(str(script))

@@ -27,7 +27,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "checkpoint_on_notice.py"
 NOTICE = (*PATIENT[:-2], "--shutdown-timeout", "100", "--notice-timeout", "80")
 """Flags of a run whose workers have far more time to save than a test takes."""
 HASTY = (*PATIENT[:-2], "--shutdown-timeout", "2", "--notice-timeout", "80")
-"""The same with a scheduler that gives two seconds."""
+"""The same, with a scheduler that gives two seconds."""
 
 
 async def all_listen(workers: list[Worker]) -> None:
@@ -45,7 +45,7 @@ async def all_acknowledge(workers: list[Worker]) -> None:
 
 
 async def b_leaves(cluster: Cluster, flags: Sequence[str] = NOTICE) -> tuple[list[Worker], Program]:
-    """Workers of two nodes, which have heard that node b leaves; and its agent, which is none of the cluster's now."""
+    """Return the workers of two nodes, which know that node b leaves, and its agent, removed from the cluster."""
     workers = await cluster.nodes("ab", "--nnodes", "1:2", *flags)
     await all_listen(workers)
     leaver = cluster.agents.pop("b")
@@ -92,7 +92,7 @@ async def test_workers_that_end_after_they_have_saved_have_not_succeeded(cluster
 
 
 async def test_a_worker_that_never_acknowledges_is_waited_for_as_long_as_the_scheduler_allows(cluster: Cluster) -> None:
-    """Four fifths of the time between SIGTERM and SIGKILL; the rest is for the workers' end."""
+    """Four fifths of the time between SIGTERM and SIGKILL. The rest is for the workers' end."""
     first, leaver = await b_leaves(cluster, HASTY)
     await all_acknowledge(first[1:])
     second = await cluster.hub.group(2)
@@ -179,7 +179,7 @@ async def test_a_preemption_file_is_like_a_signal(cluster: Cluster, tmp_path: Pa
 
 
 async def test_a_preemption_that_the_cloud_tells_of_is_like_a_signal(cluster: Cluster) -> None:
-    """A metadata service as Google's: it holds the question until the machine is taken back."""
+    """A metadata service like Google's: it holds the request until the machine is preempted."""
     is_asked, taken_back = asyncio.Event(), asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -210,7 +210,7 @@ async def test_a_preemption_that_the_cloud_tells_of_is_like_a_signal(cluster: Cl
 
 
 async def test_workers_are_told_once_when_all_nodes_are_told_to_leave(cluster: Cluster) -> None:
-    """Slurm does so before a job's time limit: workers get the signal itself when they have saved."""
+    """Slurm does this before a job's time limit. Workers get the signal itself when they have saved."""
     first = await cluster.nodes("ab", "--nnodes", "1:2", "--signals-to-handle", "SIGUSR1", *NOTICE)
     await all_listen(first)
     for agent in cluster.agents.values():

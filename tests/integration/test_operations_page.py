@@ -1,4 +1,4 @@
-"""docs/how-to/troubleshoot.md: each symptom is made with real processes, and they say what the page quotes."""
+"""docs/how-to/troubleshoot.md: real processes produce each symptom, and print what the page quotes."""
 
 import asyncio
 import html
@@ -75,7 +75,7 @@ class Told(dict[str, list[str]]):
         ]
 
     async def by_all(self, cluster: Cluster) -> None:
-        """Add what operators are told, and what agent a and the server have logged."""
+        """Add what operators see, and the logs of agent a and the server."""
         await self.by_operators(cluster.server)
         self.of("node-agent", cluster.agents["a"])
         self.of("rdzv-server", cluster.server)
@@ -83,7 +83,7 @@ class Told(dict[str, list[str]]):
 
 @dataclass(frozen=True)
 class Place:
-    """Surroundings in which symptoms are made: worker hub, folder and certificate authority."""
+    """Where symptoms are produced: worker hub, folder and certificate authority."""
 
     hub: WorkerHub
     folder: Path
@@ -353,7 +353,7 @@ def _shown(authority: Authority) -> tuple[str, ...]:
 
 
 async def answer(server: Server, path: str, *flags: str) -> str:
-    """Return what a browser gets at this path, also from a server that refuses. `flags`: curl's."""
+    """Return what a browser gets at this path, even from a server that refuses. `flags`: curl's."""
     if shutil.which("curl") is None:
         pytest.skip("curl is missing: tests/install-debian-packages.sh installs it")
     process = await asyncio.create_subprocess_exec(
@@ -364,7 +364,7 @@ async def answer(server: Server, path: str, *flags: str) -> str:
 
 
 def entries() -> dict[str, list[tuple[str, str]]]:
-    """The quoted lines of each symptom, with their source."""
+    """Return the quoted lines of each symptom, with their source."""
     found: dict[str, list[tuple[str, str]]] = {}
     for section in PAGE.read_text().split("\n## ")[1:]:
         heading, _, body = section.partition("\n")

@@ -1,4 +1,4 @@
-"""A worker that forks daemons, which leave its process group and its session: none outlives its round, or its agent."""
+"""Workers that fork daemons, which leave the process group and session: none outlives its round or agent."""
 
 import os
 import signal
@@ -20,8 +20,7 @@ ONE_NODE = ("a", "--nnodes", "1", "--max-restarts", "1")
 
 
 async def descendants(workers: list[Worker]) -> list[int]:
-    """Processes that each worker has to start: a child in its group, one in a session of its own, and one whose parent
-    is gone."""
+    """Return processes that each worker must start: a child in its group, one in a separate session, and an orphan."""
     return [int(await worker.tell(how)) for worker in workers for how in ("fork", "daemon", "double-fork")]
 
 
@@ -82,7 +81,7 @@ async def test_an_agent_that_ends_well_is_held_up_by_no_guardian(cluster: Cluste
 
 
 async def test_workers_die_with_an_agent_whose_guardian_dies_in_the_same_moment(cluster: Cluster) -> None:
-    """Processes in sessions of their own are then nobody's: no one is left who could know of it."""
+    """Processes in separate sessions are then left over: no process exists that knows them."""
     workers = await cluster.nodes(*ONE_NODE)
     agent = cluster.agents.pop("a")
     guardian = await guardian_of(agent)
@@ -105,7 +104,7 @@ async def test_a_daemon_with_children_is_gone_with_all_of_them_when_the_next_rou
 
 
 async def without_mark(worker: Worker) -> list[int]:
-    """Processes that the worker has to start with an empty environment, in its session and in sessions of their own."""
+    """Return processes with an empty environment that the worker must start, in its session and in separate ones."""
     await worker.tell(f"unset {MARK}")
     commands = [f"shell env -i {how} sleep 1000 >/dev/null 2>&1 & echo $!" for how in ("", "setsid")]
     return [int(await worker.tell(command)) for command in ("daemon", "double-fork", *commands)]
@@ -125,7 +124,7 @@ async def test_processes_without_the_mark_are_gone_when_the_next_round_begins_an
 
 
 async def test_an_agent_that_is_killed_takes_along_what_has_no_mark(cluster: Cluster) -> None:
-    """Processes in a worker's session end at once, those outside of it once their agent has seen them."""
+    """Processes in a worker's session end at once, and others if their agent has seen them."""
     (worker,) = await cluster.nodes(*ONE_NODE, "--lease", "1", nproc=1)
     agent = cluster.agents.pop("a")
     guardian = await guardian_of(agent)
@@ -137,7 +136,7 @@ async def test_an_agent_that_is_killed_takes_along_what_has_no_mark(cluster: Clu
 
 
 def roster(agent: int) -> Roster:
-    """The descendants of its workers that the agent has seen."""
+    """Return the workers' descendants that the agent has seen."""
     for name in os.listdir(f"/proc/{agent}/fd"):
         path = f"/proc/{agent}/fd/{name}"
         if "node-agent-roster" in os.readlink(path):
@@ -148,7 +147,7 @@ def roster(agent: int) -> Roster:
 
 @pytest.fixture
 def daemon() -> Iterator[int]:
-    """A process without mark or parent that no agent has to do with."""
+    """A process without mark or parent, unrelated to any agent."""
     command = "env -i setsid sleep 1000 >/dev/null 2>&1 & echo $!"
     pid = int(subprocess.check_output(("sh", "-c", command)))
     yield pid

@@ -22,7 +22,7 @@ JSON = ("--log-format", "json")
 
 
 def agent_of(cluster: Cluster, *flags: str) -> tuple[str, ...]:
-    """Command line of an agent named a."""
+    """Return the command line of an agent named a."""
     place = ("--endpoint", cluster.endpoint, "--node-id", "a", "--nnodes", "2", *PATIENT)
     return (sys.executable, "-m", "node_agent", *place, *flags, WORKER)
 
@@ -139,7 +139,7 @@ async def test_what_is_wrong_with_a_command_line_is_an_object_too(command: tuple
 
 
 async def test_what_the_server_in_an_agent_objects_to_is_an_object_too() -> None:
-    """The server in an agent logs by its agent: nobody else writes its lines."""
+    """The server in an agent logs only through its agent."""
     agent = await start_agent("--standalone", "--no-python", *JSON, "sh", "-c", script="sleep 60")
     match = await agent.line(r"status: http://127\.0\.0\.1:(\d+)/")
     async with aiohttp.ClientSession() as session:
@@ -222,7 +222,7 @@ async def test_the_log_says_what_operators_do_and_what_a_person_should_look_at(c
 
 
 async def logged_transitions(server: Server, run_id: str) -> set[str]:
-    """Kinds of the run's transitions, of which the log has each once, in their order, with level, place and reason."""
+    """Return the kinds of the run's transitions. The log has each once, in order, with level, place and reason."""
     events = json.loads(await server.get(f"/v1/runs/{run_id}/events"))["events"]
     transitions = [event for event in events if event["kind"] not in ("run_created", "node_joined")]
     logged = [line for line in objects(server.err) if line.get("run_id") == run_id]

@@ -1,4 +1,4 @@
-"""Wheel and sdist: built twice, installed alone into every Python that is found, and used there."""
+"""Wheel and sdist: built twice, installed alone into every available Python, and used there."""
 
 import hashlib
 import json
@@ -40,18 +40,18 @@ LaunchConfig(min_nodes="one", max_nodes=1, nproc_per_node=2)  # type: ignore[arg
 Limits(connections="three")  # type: ignore[arg-type]
 LeaveRequest(run_id=3)  # type: ignore[arg-type, call-arg]
 """
-"""A program of somebody who checks it strictly; its last lines are wrong."""
+"""A user's program that is type-checked strictly. Its last lines are wrong."""
 
 
 def run(*command: str | Path, cwd: Path | None = None, **env: str) -> str:
-    """Output of a command that must succeed."""
+    """Return the output of a command that must succeed."""
     done = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done.stdout
 
 
 def build(folder: Path, umask: int) -> list[Path]:
-    """Wheel and sdist, built from a copy of the sources whose files have times and modes of their own."""
+    """Build wheel and sdist, from a copy of the sources whose files have other times and modes."""
     source, out = folder / "source", folder / "dist"
     source.mkdir(parents=True)
     for name in SOURCES:
@@ -89,7 +89,7 @@ def test_the_sdist_has_what_the_wheel_is_built_from_and_nothing_that_lies_about(
 
 
 def python(version: str) -> str:
-    """The interpreter of this version on PATH, or pyenv's; skips the test if there is none."""
+    """Return the interpreter of this version on PATH, or pyenv's. Skip the test if there is none."""
     places = [*os.environ["PATH"].split(":"), *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin"))]
     for place in places:
         found = Path(place, f"python{version}")
@@ -100,9 +100,9 @@ def python(version: str) -> str:
 
 @pytest.fixture(scope="module", params=[*VERSIONS, OLDEST])
 def installed(request: pytest.FixtureRequest, built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment in which the wheel has been installed, and nothing else was before.
+    """The Python of an environment in which only the wheel was installed.
 
-    With each version of Python there are the latest libraries; once there are the oldest that pyproject.toml allows.
+    Each version of Python has the latest libraries. One environment has the oldest that pyproject.toml allows.
     """
     folder = tmp_path_factory.mktemp("python")
     if request.param == OLDEST:
@@ -118,7 +118,7 @@ def install(interpreter: str, what: Path, folder: Path, *flags: str) -> Path:
 
 
 def names_in_site_packages(own: Path) -> set[str]:
-    """Top-level names that no package but ours has installed."""
+    """Return the top-level names that only our package has installed."""
     code = "import importlib.metadata as m, json; print(json.dumps([f.parts[0] for f in m.files('rdzv-server')]))"
     return {name for name in json.loads(run(own, "-c", code)) if not name.endswith(".dist-info") and name != ".."}
 
@@ -135,7 +135,7 @@ def test_it_runs_in_a_clean_environment(installed: Path, tmp_path: Path) -> None
 
 
 def test_nodes_meet_at_its_server(installed: Path, tmp_path: Path) -> None:
-    """Also a request whose head comes in two pieces: how aiohttp reads it differs by version."""
+    """It includes a request whose head comes in two pieces, which aiohttp reads differently in each version."""
     script, programs = tmp_path / "train.py", installed.parent
     script.write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
     command = [programs / "rdzv-server", "--host", "127.0.0.1", "--port", "0", "--store", "memory"]
@@ -198,11 +198,11 @@ SPDX = {
     "BSD-3": "BSD-3-Clause",
     "BSD": "BSD-3-Clause",
 }
-"""Licences by what packages call them that have no SPDX expression."""
+"""Licences by the names that packages without an SPDX expression use."""
 
 
 def _classified(metadata: PackageMetadata) -> str:
-    """The licence by its trove classifier, of packages that name it nowhere else."""
+    """Return the licence from its trove classifier, for packages that give it nowhere else."""
     found = [line for line in metadata.get_all("Classifier") or () if line.startswith("License :: OSI Approved :: ")]
     return found[0].rpartition(" :: ")[2].removesuffix(" License") if found else ""
 

@@ -1,4 +1,4 @@
-"""`--preload`: warm workers are as cold ones in all that a script can see, and whatever goes wrong leaves cold ones."""
+"""`--preload`: scripts see no difference between warm and cold workers, and after an error workers start cold."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ OWN = {
     "TORCHELASTIC_ERROR_FILE",
     "TORCHELASTIC_RUN_ID",
 }
-"""Variables that differ from one agent to the next."""
+"""Variables that differ between agents."""
 
 
 async def finished(
@@ -48,7 +48,7 @@ async def finished(
 
 
 async def both(*flags: str, script: str, **how: Any) -> list[tuple[int, Program]]:
-    """Ends of a cold and a warm worker."""
+    """Run a cold and a warm worker, and return their results."""
     ends = await asyncio.gather(*(finished(*more, *flags, script=script, **how) for more in ((), WARM)))
     assert [is_said_to_be_warm(agent) for _, agent in ends] == [False, True]
     return ends
@@ -113,7 +113,7 @@ async def test_it_ends_alike(end: str) -> None:
 
 
 def without_pids(lines: list[str]) -> list[str]:
-    """Output of the workers, and the agent's name for it."""
+    """Return the output of the workers, and the agent's name for it."""
     kept = (line for line in lines if line and "workers start" not in line)
     differs = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d |pid:? \d+|127\.0\.0\.1:\d+|status: .*|time +: .*"
     return [re.sub(differs, "", line) for line in kept]
@@ -156,7 +156,7 @@ async def test_every_round_is_warm_and_signals_and_exit_codes_arrive(cluster: Cl
 async def test_a_fork_server_that_dies_is_replaced_and_takes_no_worker_along(cluster: Cluster) -> None:
     first = await cluster.nodes("a", "--max-restarts", "3", *WARM)
     agent = cluster.agents["a"]
-    await until(lambda: len(called("fork-server", agent)) == 1)  # those that it forks have names of their own
+    await until(lambda: len(called("fork-server", agent)) == 1)  # processes that it forks have other names
     os.kill(*called("fork-server", agent), signal.SIGKILL)
     await agent.line(words.import_died("json, decimal"))
     assert all_run(first)
@@ -182,7 +182,7 @@ async def test_nothing_is_left(cluster: Cluster, end: str) -> None:
             await ended(pid)
 
 
-# What cannot be kept warm is started cold, and said.
+# Workers that cannot be kept warm start cold, and a message says so.
 
 
 @pytest.mark.parametrize(
@@ -207,12 +207,12 @@ async def test_a_module_that_cannot_be_preloaded(source: str, says: str, tmp_pat
 
 
 def is_warm(pid: int) -> bool:
-    """Whether the worker was forked from the fork server, whose command line it still has."""
+    """Return whether the worker was forked from the fork server, whose command line it still has."""
     return b"fork_server_helper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def called(name: str, agent: Program) -> list[int]:
-    """Children of the process that call themselves so."""
+    """Return the children of the process that have this name."""
     found = []
     for pid in children(agent.pid):
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -92,7 +92,7 @@ async def test_a_server_that_shuts_down_releases_its_polls_and_no_worker_notices
 
 
 async def test_a_server_without_memory_makes_the_agents_join_anew(cluster: Cluster) -> None:
-    """State lives in memory for now: after a restart the server knows of nothing, and the run forms again."""
+    """State is only in memory: after a restart the server knows nothing, and the run forms again."""
     await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
     port = cluster.server.port
     await cluster.server.end()

@@ -1,4 +1,4 @@
-"""A real Prometheus: what it makes of a real run, and the alert rules and the dashboard that we deliver."""
+"""A real Prometheus: its view of a real run, and the alert rules and the dashboard that we deliver."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def deployed_alerts() -> list[dict[str, Any]]:
 
 
 def expressions(value: Any) -> Iterator[str]:
-    """Every query within a dashboard or rules."""
+    """Yield every query within a dashboard or rules."""
     if isinstance(value, list):
         for each in value:
             yield from expressions(each)
@@ -123,7 +123,7 @@ def test_prometheus_takes_the_configuration() -> None:
 
 
 def unknown(document: Any, model: Any, path: str = "") -> list[str]:
-    """Paths of what the dashboard has and Grafana's model has not, or has with another value."""
+    """Return the paths of the dashboard that Grafana's model does not have, or has with another value."""
     if isinstance(document, dict) and isinstance(model, dict):
         return [line for key in document for line in unknown(document[key], model.get(key), f"{path}.{key}")]
     if isinstance(document, list) and isinstance(model, list) and len(document) == len(model):
@@ -132,7 +132,7 @@ def unknown(document: Any, model: Any, path: str = "") -> list[str]:
 
 
 def in_grafanas_words(document: Any) -> Any:
-    """The dashboard as Grafana's published model has it."""
+    """Return the dashboard as Grafana's published model has it."""
     return json.loads(JSONEncoder().encode(Dashboard.from_json(document)))
 
 
@@ -146,7 +146,7 @@ def test_the_dashboard_is_what_grafanas_model_allows() -> None:
 
 
 async def test_every_query_of_the_dashboard_is_answered_by_a_real_prometheus(cluster: Cluster, tmp_path: Path) -> None:
-    """Variables are replaced by hand: there is no Grafana here."""
+    """Variables are replaced by hand, because there is no Grafana here."""
     prometheus = await Prometheus.watch(tmp_path, {"rdzv-server": [cluster.endpoint]})
     workers = await cluster.nodes("a", "--run-id", "shown")
     for step in (1, 2):  # without progress a run has no ratio of training time

@@ -22,10 +22,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "how-to"
 EXCLUDING = ("--exclude-after", "3/1h")
 SERVER_CLOSE, ABORT_ON_CLOSE = "  option http-server-close", "  option abortonclose"
 SHORT = {"nginx": "proxy_read_timeout 2s;", "haproxy": "  timeout server 2s"}
-"""Settings with which a poll that the server holds is ended after 2 s."""
+"""Settings with which a poll that the server holds ends after 2 s."""
 REPEATING = "  timeout server 2s\n  option abortonclose\n  retries 2\n  retry-on all-retryable-errors"
 HEALTHY_S = 7.0
-"""Time for which a run is healthy there: three polls are ended."""
+"""Seconds for which a run is healthy there: three polls end."""
 AWAY_S = 3.0
 LEASE_S = 4.0
 BY_CONNECTION, BY_LEASE = "its connection closed", "not heard"
@@ -69,7 +69,7 @@ async def test_behind_a_proxy_that_closes_after_each_answer_each_failure_is_char
 async def test_a_proxy_that_restarts_costs_no_worker(
     hub: WorkerHub, tmp_path: Path, unused_tcp_port: int, kind: Kind
 ) -> None:
-    """The proxy closes all connections at once, and is away for longer than the grace of one that closes."""
+    """The proxy closes all connections at once, and is away for longer than the grace of a closed connection."""
     async with Cluster(hub, "--exclude-after", "1/1h") as cluster:
         await cluster.serve()
         proxy = await Proxy.listen(kind, tmp_path, unused_tcp_port, cluster.endpoint)
@@ -104,7 +104,7 @@ async def test_an_idle_time_out_shorter_than_a_poll_costs_one_warning_and_no_res
 
 
 async def missed(cluster: Cluster, proxy: Proxy) -> str:
-    """Begin a run of two agents behind the proxy, and kill one whose poll is parked. Returns why it counts as lost."""
+    """Begin a run of two agents behind the proxy, and kill one whose poll is parked. Return why it counts as lost."""
     given = ("--nnodes", "1:2", "--lease", f"{LEASE_S:g}", "--last-call-timeout", "2")
     agents, _ = await behind(cluster, proxy, *given)
     await cluster.server.parks(2)

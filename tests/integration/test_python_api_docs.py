@@ -1,4 +1,4 @@
-"""The examples of docs/reference/python-api.md run as they stand, and print what stands below them."""
+"""The examples of docs/reference/python-api.md run unchanged, and print the output shown below them."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`rdzvctl` beside real servers, agents and workers: in a pipe, at a terminal, with tokens and TLS, over a failover."""
+"""`rdzvctl` with real servers, agents and workers: in a pipe, at a terminal, with tokens and TLS, over a failover."""
 
 import asyncio
 import errno
@@ -72,7 +72,7 @@ async def test_a_run_in_a_pipe(cluster: Cluster) -> None:
 
 
 async def test_workers_that_still_run_after_others_of_their_node_finished_are_named(cluster: Cluster) -> None:
-    """Status, why, page and metrics tell the same, within one poll of the agent."""
+    """Status, why, page and metrics show the same, within one poll of the agent."""
     first, last = await cluster.nodes("a", "--run-id", "r", "--lease", "1")
     first.order_exit(0)
     async with asyncio.timeout(PATIENCE_S):
@@ -162,7 +162,7 @@ async def test_events_are_told_in_the_words_of_the_log(cluster: Cluster) -> None
 
 
 async def test_events_are_followed_over_a_failover(lasting: Cluster) -> None:
-    """None is missing and none comes twice; Ctrl-C is quiet."""
+    """None is missing and none comes twice. Ctrl-C is quiet."""
     workers = await lasting.nodes("a", "--run-id", "r", "--max-restarts", "5", *PATIENT, nproc=1)
     env = environment(lasting.endpoint)
     follows = await Program.start(*RDZVCTL, "events", "r", "--follow", env=env)
@@ -182,7 +182,7 @@ async def test_events_are_followed_over_a_failover(lasting: Cluster) -> None:
 
 
 async def test_where_a_workers_output_is(cluster: Cluster, tmp_path: Path) -> None:
-    """The node and the folder, round after round; without files the agent's console."""
+    """The node and the folder, in each round; without files the agent's console."""
     at = cluster.endpoint
     flags = ("--run-id", "r", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     await cluster.node("a", *flags, "-t", "3", "--log-dir", str(tmp_path / "logs"), nproc=2)
@@ -206,7 +206,7 @@ async def test_where_a_workers_output_is(cluster: Cluster, tmp_path: Path) -> No
 
 
 async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> None:
-    """Read by the agent that allows it; else whoever asks is told why not, and where the file is."""
+    """The agent reads it if it allows that. Otherwise the operator sees why not, and where the file is."""
     at = cluster.endpoint
     files = ("-t", "2", "--log-dir", str(tmp_path / "logs"))
     flags = ("--run-id", "r", "--nnodes", "3", *PATIENT)
@@ -300,7 +300,7 @@ class Bundle(dict[str, str]):
 
 
 async def test_a_bundle_has_what_a_report_needs_and_no_secret(cluster: Cluster, tmp_path: Path) -> None:
-    """One node shows its logs and the other does not; a worker has failed with a token in its error."""
+    """One node shows its logs and the other does not. A worker has failed with a token in its error."""
     at, secret = cluster.endpoint, "hunter2hunter2"
     flags = ("--run-id", "big-model", "--nnodes", "2", "--max-restarts", "2", *PATIENT, "-r", "3")
     folder = ("--log-dir", str(tmp_path / "logs"))
@@ -351,7 +351,7 @@ async def test_a_bundle_of_what_is_not_there_leaves_no_file(cluster: Cluster, tm
 
 
 async def test_what_the_workers_do_right_now(cluster: Cluster, tmp_path: Path) -> None:
-    """The agents look, and whoever asks is told when one of them cannot; nothing is done to the workers."""
+    """The agents look, and the operator sees if one of them cannot. Nothing is done to the workers."""
     at = cluster.endpoint
     assert (await rdzvctl("stacks", "r", endpoint=at)).code == ExitCode.FAILED
     flags = ("--run-id", "r", "--nnodes", "2", "--max-restarts", "1", *PATIENT, "--log-dir", str(tmp_path))
@@ -511,7 +511,7 @@ async def test_a_standby_is_admitted(cluster: Cluster) -> None:
 
 
 async def test_an_action_with_a_request_id_is_carried_out_once(lasting: Cluster) -> None:
-    """The action is asked for again and again, and at the next leader, too."""
+    """The action is requested repeatedly, and at the next leader too."""
     await lasting.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     words = ("restart", "r", "--request-id", "night-1", "--reason", "new data")
     first = (await rdzvctl(*words, endpoint=lasting.endpoint)).lines
@@ -548,7 +548,7 @@ async def test_a_node_is_drained_when_that_is_confirmed(cluster: Cluster) -> Non
 
 
 async def test_ctrl_c_while_a_server_is_silent() -> None:
-    """A server that takes the request and answers nothing need not be waited for, and there is no traceback."""
+    """`rdzvctl` does not wait for a server that accepts the request and never answers, and prints no traceback."""
     asked = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -613,7 +613,7 @@ async def test_the_port_of_an_agents_metrics(cluster: Cluster, unused_tcp_port: 
     [("flag", "--token-file"), ("variable", "RDZV_TOKEN_FILE"), ("context", "context lab of {folder}/config.toml")],
 )
 async def test_a_token_file_that_is_missing(way: str, source: str, tmp_path: Path) -> None:
-    """The message names what has named the file, and says what to do."""
+    """The message names the source of the path, and says what to do."""
     gone, config = tmp_path / "gone.token", tmp_path / "config.toml"
     config.write_text(f'current = "lab"\n[contexts.lab]\nendpoint = "127.0.0.1:1"\ntoken_file = "{gone}"\n')
     env = {"RDZV_CONFIG": str(config)} | ({"RDZV_TOKEN_FILE": str(gone)} if way == "variable" else {})
@@ -679,7 +679,7 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 
 
 async def test_tokens_and_tls(authority: Authority, tokens: dict[str, str], tmp_path: Path) -> None:
-    """Each thing that is missing is said, until nothing is."""
+    """Each missing thing is reported, until none is missing."""
     pair, own = authority.issue("server"), authority.issue("operator", "operator")
     server = await Server.listen(
         "--tls-cert", pair.cert, "--tls-key", pair.key, "--tls-client-ca", authority.ca, "--token-file",
@@ -724,7 +724,7 @@ async def test_who_may_look_may_not_act(hub: object, cluster: Cluster, tokens: d
 
 
 async def test_the_leader_is_followed(replicas: Replicas) -> None:
-    """Any server may be asked, also while another one takes over."""
+    """Any server may be asked, also during a failover."""
     first, second = replicas.servers
     await replicas.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     for server in (first, second):
@@ -738,7 +738,7 @@ async def test_the_leader_is_followed(replicas: Replicas) -> None:
 
 
 async def test_nobody_leads(unserved: Replicas) -> None:
-    """Commands say what cannot be known, with another exit code than for a run that is not there."""
+    """Commands say what is unknown, with another exit code than for a run that does not exist."""
     leader = await unserved.replicate("--leader-lease", "60")
     await leader.leads()
     follower = await unserved.replicate("--leader-lease", "60")
@@ -822,7 +822,7 @@ async def test_it_starts_without_what_only_others_need() -> None:
 
 
 async def test_help_and_version() -> None:
-    """What the pages say is in tests/golden/help.txt."""
+    """tests/golden/help.txt has the text of the pages."""
     assert (await rdzvctl("--help")).lines[0].startswith("usage: rdzvctl")
     assert "rdzvctl" in (await rdzvctl("--version")).lines[0]
     assert (await rdzvctl("why", "--help")).lines[0].startswith("usage: rdzvctl why")

@@ -25,7 +25,7 @@ SHELLS = {
         f"function fish_prompt; echo '{PROMPT}'; end; rdzvctl --print-completion fish | source",
     ),
 }
-"""Command that starts each shell without anybody's configuration, and what its user types once for the completion."""
+"""Command that starts each shell without a user's configuration, and what a user types once for the completion."""
 
 
 async def offered(kind: str, begun: str = "", *, endpoint: str = "", **env: str) -> Sequence[str]:
@@ -35,7 +35,7 @@ async def offered(kind: str, begun: str = "", *, endpoint: str = "", **env: str)
 
 @pytest.mark.parametrize("shell", SHELLS)
 async def test_a_shell_completes_names_from_the_server(shell: str, cluster: Cluster, tmp_path: Path) -> None:
-    """Each line is typed to its end by the Tab key, and understood."""
+    """The Tab key completes each line, which `rdzvctl` then accepts."""
     command, load = SHELLS[shell]
     if not shutil.which(shell):
         pytest.skip(f"{shell} is not installed")
@@ -79,7 +79,7 @@ def test_a_name_that_a_shell_would_not_take_literally(name: str) -> None:
 
 
 async def test_no_name_acts_when_it_is_offered(cluster: Cluster) -> None:
-    """Whoever may join names its run and its node: neither may do anything when a person presses Tab, or Enter."""
+    """Any agent that may join chooses names for its run and its node. Such a name must not act on Tab or Enter."""
     for run_id, node_id in (("$(touch pwned)", "`id`"), ("team/r_1", "n.1")):
         await (await cluster.node(node_id, "--run-id", run_id, "--nnodes", "2")).line(completion.waiting_for(1))
     assert await offered("runs", endpoint=cluster.endpoint) == ["team/r_1"]
@@ -89,7 +89,7 @@ async def test_no_name_acts_when_it_is_offered(cluster: Cluster) -> None:
 async def test_without_a_server_that_answers_in_time_nothing_is_offered_and_nothing_said(
     cluster: Cluster, authority: Authority, unused_tcp_port: int
 ) -> None:
-    """A server that takes the connection and is silent is given up, too; other commands wait for it half a minute."""
+    """A server that accepts the connection and is silent is abandoned too; other commands wait half a minute for it."""
     pair = authority.issue("server")
     tls = await Server.listen("--tls-cert", pair.cert, "--tls-key", pair.key)
     async with TcpProxy(cluster.endpoint) as silent:

@@ -1,4 +1,4 @@
-"""docs/reference/rdzvctl.md: its commands are those that there are, and do what they should, one after the other."""
+"""docs/reference/rdzvctl.md lists the existing commands. They have the documented effect when run in order."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "rdzvctl.md").read_te
 
 
 def block(section: str, number: int = 0) -> list[list[str]]:
-    """Words of the commands of `rdzvctl` in a console block of a section."""
+    """Return the words of the `rdzvctl` commands in a console block of a section."""
     text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
     lines = re.findall(r"```console\n(.*?)```", text, re.DOTALL)[number].splitlines()
     return [shlex.split(line, comments=True)[2:] for line in lines if line.startswith("$ rdzvctl")]
@@ -42,7 +42,7 @@ async def test_questions(started: Cluster) -> None:
 
 
 async def test_actions(started: Cluster) -> None:
-    """The node that is drained leaves; the run goes on with the other one, until it is stopped and forgotten."""
+    """The drained node leaves. The run continues with the other one, until it is stopped and forgotten."""
     drain, uncordon, resize, restart, stop, forget = block("Actions")
     for words in (drain, uncordon, resize):
         assert (await rdzvctl(*words, endpoint=started.endpoint)).lines, words

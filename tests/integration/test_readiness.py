@@ -1,4 +1,4 @@
-"""The file that tells probes whether an agent is part of its run, with real agents."""
+"""The file that shows probes whether an agent is a member of its run, with real agents."""
 
 import signal
 from pathlib import Path
@@ -18,7 +18,7 @@ async def test_an_agent_is_ready_from_its_join_to_its_leave_also_while_it_stands
     cluster: Cluster, tmp_path: Path
 ) -> None:
     files = {name: tmp_path / name for name in ("a", "b", "spare")}
-    files["a"].write_text("4711\n")  # of an agent that was killed
+    files["a"].write_text("4711\n")  # from a killed agent
     await cluster.lose_server()
 
     async def start(name: str) -> None:

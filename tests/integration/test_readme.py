@@ -1,4 +1,4 @@
-"""The commands of the README, as they stand there: but for the host's name, and a port that is free on this machine."""
+"""The commands of the README, unchanged except for the host's name and a port that is free on this machine."""
 
 import os
 import re
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def commands(section: str) -> list[list[str]]:
-    """The commands of a section's first block."""
+    """Return the commands of a section's first block."""
     block = re.search(rf"^## {section}\n.*?```console\n(.*?)```", (ROOT / "README.md").read_text(), re.M | re.S)
     assert block, section
     lines = [shlex.split(line[2:]) for line in block[1].splitlines() if line.startswith("$ ")]

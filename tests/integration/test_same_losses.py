@@ -1,7 +1,7 @@
-"""Programs that run under torchrun run under node-agent with the same command line, and print the same losses, exactly.
+"""Programs that run under torchrun run under node-agent with the same command line, and print exactly the same losses.
 
-Each worker's stdout goes to a file of its own, by torchrun's flags, so that lines do not mix. Workers are forked by a
-process that has imported torch, which for ours is `--preload`'s in the second case.
+Each worker's stdout goes to a separate file, by torchrun's flags, so that lines do not mix. Workers are forked by a
+process that has imported torch. In the second case, ours is `--preload`'s.
 """
 
 import importlib.util
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.torch
 
 TO_FILES = ("--log-dir", "logs", "--redirects", "3")
 FAIR = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""Keeps torchrun's restarts clear of the keys that the round before left in its store."""
+"""Separates torchrun's restarts from the keys that the previous round left in its store."""
 QUICK = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=10"
 TWO_STATIC_NODES = tuple(f"--nnodes 2 --node-rank {rank} --master-addr 127.0.0.1 --master-port PORT" for rank in (0, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A program with its arguments, and each node's flags; `PORT` is a free port."""
+    """A program with its arguments, and each node's flags. `PORT` is a free port."""
 
     program: str
     nodes: tuple[str, ...] = ("--standalone --nproc-per-node 2",)
@@ -51,21 +51,21 @@ class Case:
     """Text of the error file of rank 1, which fails without restarts left."""
 
 
-# Each case takes many seconds of a core, most of it imports of torch, so that each one shows several things:
-# success and failure, both after and without a restart, with and without `--standalone`, stand once in this file.
+# Each case takes many seconds of processor time, most of it for imports of torch, so each one shows several things.
+# Success and failure, both after and without a restart, with and without `--standalone`, each occur once in this file.
 CASES = {
     "an ImageNet-style script on two static nodes": Case(program="image_classifier.py -j 1", nodes=TWO_STATIC_NODES),
     "an elastic @record script that crashes, goes on, and fails": Case(
         program="elastic.py --crash-after 2 --fail-after 4",
         nodes=("--standalone --nproc-per-node 2 --max-restarts 1",),
-        environment=FAIR | {"PET_PRELOAD": SLOW_MODULES},  # torchrun knows no such variable
+        environment=FAIR | {"PET_PRELOAD": SLOW_MODULES},  # torchrun does not have this variable
         exit_code=1,
         error="DataIsBroken: batch 4 of rank 1 has no label",
     ),
 }
 
 Printed = list[tuple[str, list[str]]]
-"""Attempt and lines of each worker that there was."""
+"""Attempt and lines of each worker."""
 
 
 @pytest.mark.xdist_group("warm torch")
@@ -88,7 +88,8 @@ async def test_a_public_program(tmp_path: Path) -> None:
     if found is None or found.origin is None:
         pytest.skip("accelerate is not installed")
     path = Path(found.origin).parent / "test_utils" / "scripts" / "test_script.py"
-    # The last: DeepSpeed, which accelerate imports where it is installed, else warns that it finds none, with the time.
+    # The last is for DeepSpeed, which accelerate imports if it is installed. Otherwise DeepSpeed warns that it finds
+    # none, with the time.
     environment = {"ACCELERATE_USE_CPU": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
     python = warm_python("accelerate.test_utils,torch._dynamo", tmp_path, environment)
     case = Case(program=str(path), environment=environment | python)
@@ -98,7 +99,7 @@ async def test_a_public_program(tmp_path: Path) -> None:
 
 
 def recorded_errors(folder: Path) -> list[tuple[str, set[str]]]:
-    """Texts of the error files of rank 1, and what else is in there."""
+    """Return the texts of the error files of rank 1, and what else they contain."""
     messages = [json.loads(file.read_text())["message"] for file in folder.glob("logs/*/attempt_1/1/error.json")]
     return [(message["message"], {*message, *message["extraInfo"]}) for message in messages]
 
@@ -112,7 +113,7 @@ async def test_training_goes_on_alike_when_a_node_goes(tmp_path: Path) -> None:
 
 
 async def lose_a_node(launcher: str, folder: Path, env: Mapping[str, str]) -> Printed:
-    """One of two nodes, which hosts nothing, is told to go after three epochs."""
+    """Tell one of two nodes, which hosts nothing, to leave after three epochs."""
     folder = folder_for(launcher, folder)
     flags = "--nnodes=1:2 --max-restarts=3 --rdzv-backend=c10d --rdzv-id=nightly --log-dir=logs --tee=1"
     program = [str(PROGRAMS / "elastic.py"), "--wait-after", "3"]
@@ -141,7 +142,7 @@ async def run(launcher: str, case: Case, folder: Path) -> Printed:
 
 
 def folder_for(launcher: str, folder: Path) -> Path:
-    """The current folder of a launcher and its workers."""
+    """Return the current folder of a launcher and its workers."""
     (folder / launcher).mkdir()
     return folder / launcher
 

@@ -1,4 +1,4 @@
-"""`--endpoint auto` with real processes: agents meet by their scheduler's variables alone."""
+"""`--endpoint auto` with real processes: agents meet by only their scheduler's variables."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def mpi(node: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("scheduler", [slurm, mpi])
 async def test_nodes_meet_by_their_schedulers_variables(cluster: Cluster, scheduler) -> None:
-    for node in (1, 0):  # the one that hosts the server comes last
+    for node in (1, 0):  # the host of the server comes last
         await cluster.agent(str(node), "--endpoint", "auto", "--nproc", "2", env=scheduler(node))
     workers = await cluster.hub.group(4)
     for node in (0, 1):

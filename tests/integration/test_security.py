@@ -1,4 +1,4 @@
-"""Tokens in the real programs: who is let in, where no secret is found, and what a worker cannot do."""
+"""Tokens in the real programs: which clients are let in, where no secret is found, and what a worker cannot do."""
 
 import json
 import re
@@ -30,7 +30,7 @@ FLAGS = {"agents": "--token-file", "readers": "--read-token-file", "admins": "--
 
 
 def token_files(folder: Path, **contents: str) -> dict[str, str]:
-    """Files by the name of those who bear their tokens."""
+    """Return files with tokens, by the name of the clients that use them."""
     found = {}
     for name, content in (contents or SECRETS).items():
         path = folder / f"{name}.token"
@@ -86,7 +86,7 @@ async def test_teams_share_a_server(cluster: Cluster, tmp_path: Path) -> None:
 
 
 async def test_tokens_are_replaced_while_a_run_goes_on(cluster: Cluster, tmp_path: Path) -> None:
-    """First the server's file, which is a mistake in the order; the agent is kept out, and its workers run."""
+    """First the server's file changes, which is the wrong order: the agent is kept out, while its workers run."""
     servers, agents = tmp_path / "server", tmp_path / "agents"
     servers.mkdir()
     agents.mkdir()
@@ -127,7 +127,7 @@ def of_process(pid: int) -> str:
 
 
 async def misplaced(server: Server, authority: Authority, node: tuple[str, str]) -> list[str]:
-    """Ask for the status, and bear the tokens where none belongs; what the server answers."""
+    """Ask for the status with the tokens in wrong places. Return what the server answers."""
     context = authority.credentials(node).context()  # type: ignore[arg-type]
     token = SECRETS["admins"]
     bodies = []
@@ -209,7 +209,7 @@ STREAMS = {0: r"/dev/null", 1: r"pipe:\[\d+\]|/.*", 2: r"pipe:\[\d+\]|/.*", 3: r
 
 
 async def test_the_page_of_a_standalone_run_only_shows(cluster: Cluster) -> None:
-    """Every user of the machine reaches it."""
+    """Every user of the machine can reach it."""
     agent = await cluster.agent("a", "--standalone")
     url = (await agent.line(r"status: (http://127\.0\.0\.1:\d+)/v1/status"))[1]
     (worker,) = await cluster.hub.group(1)
@@ -232,7 +232,7 @@ async def test_a_standalone_run_may_have_no_page(cluster: Cluster) -> None:
 
 
 def listening_sockets() -> dict[str, list[str]]:
-    """Address and port of this machine's listeners, in hexadecimal, by their name as `links` shows it."""
+    """Return address and port of this machine's listeners, in hexadecimal, by their name as `links` returns it."""
     rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
     return {f"socket:[{row[9]}]": row[1].split(":") for row in rows if row[3] == "0A"}
 
@@ -256,7 +256,7 @@ async def test_a_server_that_is_hosted_at_loopback_is_for_this_machine_alone(
 async def test_a_worker_inherits_no_file_but_its_streams(
     cluster: Cluster, tmp_path: Path, unused_tcp_port: int, where: str
 ) -> None:
-    """Files are listed in a second round, when agent and server have everything open that they ever will."""
+    """Files are listed in a second round, when agent and server have opened all of their files."""
     cluster.script, cluster.has_forked_agents = PRYING_WORKER, False
     logs = ("--log-dir", str(tmp_path), "--tee", "3", "--max-restarts", "1", "--event-log-handler", "console")
     files = token_files(tmp_path)
@@ -292,5 +292,5 @@ async def test_a_server_that_an_agent_hosts_inherits_no_file_but_its_socket(
 
 
 def links(pid: int) -> set[str]:
-    """Files that a process has open."""
+    """Return the files that a process has open."""
     return {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}

@@ -1,4 +1,4 @@
-"""docs/how-to/secure-a-server.md: its commands work, and its table has the limits that there are."""
+"""docs/how-to/secure-a-server.md: its commands work, and its table has the real limits."""
 
 import re
 import subprocess
@@ -126,7 +126,7 @@ WAYS_IN = {
 
 
 def test_every_row_of_the_threat_model_names_tests() -> None:
-    """Tests that any page names are looked up by `tests/unit/docs`."""
+    """`tests/unit/docs` checks that tests named on pages exist."""
     table = PAGE[PAGE.index("| way in |") :].split("\n\n")[0].splitlines()[2:]
     rows = [[cell.strip(" *") for cell in line.strip("|").split(" | ")] for line in table]
     assert {row[0] for row in rows} - {""} == WAYS_IN

@@ -1,4 +1,4 @@
-"""An agent whose server is gone: its workers run on, it says so once, and gives up only if it was told to."""
+"""An agent whose server is gone: its workers continue, it logs this once, and exits only if it was told to."""
 
 import asyncio
 from math import inf
@@ -18,7 +18,7 @@ TRIES = 3
 
 
 async def turned_away(port: int, times: int) -> None:
-    """Return when agents have come to this port so often, where nobody answers."""
+    """Return when agents have tried this port, where no server answers, `times` times."""
     enough, came = asyncio.Event(), 0
 
     async def turn_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Server and agent under a service manager: what they tell it, and upgrades of a server whose port it holds."""
+"""Server and agent under a service manager: their messages to it, and upgrades of a server whose port it holds."""
 
 import shutil
 import signal
@@ -40,7 +40,7 @@ class ManagedCluster(Cluster):
 
     @asynccontextmanager
     async def upgrade(self) -> AsyncIterator[None]:
-        """Stop the server, let happen what does while there is none, and start another one."""
+        """Stop the server, run the block without a server, and start another one."""
         self.server.signal(signal.SIGTERM)
         await self.manager.hears("STOPPING=1")
         assert await self.server.exit_code() == 0
@@ -59,7 +59,7 @@ async def managed(hub: WorkerHub, manager: Manager, tmp_path: Path) -> AsyncIter
 
 
 async def test_an_upgrade_refuses_no_connection_and_loses_nothing(managed: ManagedCluster) -> None:
-    """One run goes on, another one forms, and what happens while there is no server is handled by the next one."""
+    """One run continues, another one forms. The next server handles what happens without a server."""
     running = await managed.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--run-id", "one", *PATIENT)
     forming = await managed.node("c", "--nnodes", "3", "--run-id", "two", *PATIENT)
     await forming.line(completion.waiting_for(2))
@@ -86,11 +86,11 @@ async def test_an_upgrade_refuses_no_connection_and_loses_nothing(managed: Manag
 
 
 async def test_an_upgrade_goes_unnoticed_where_nothing_else_happens(managed: ManagedCluster) -> None:
-    """Parked polls are answered, each with the last word on its connection; the next ones wait for the next server."""
+    """Parked polls get a last answer on their connection. The next polls wait for the next server."""
     running = await managed.nodes("a", "--run-id", "one", *PATIENT)
     forming = await managed.node("c", "--nnodes", "2", "--run-id", "two", *PATIENT)
     await forming.line(completion.waiting_for(1))
-    await managed.server.parks(2)  # a poll that is on its way while the server stops finds the connection closed
+    await managed.server.parks(2)  # a poll that arrives during the stop would find the connection closed
     said = {name: len(agent.err) for name, agent in managed.agents.items()}
     async with managed.upgrade():
         pass

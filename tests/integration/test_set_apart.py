@@ -1,6 +1,6 @@
 """A fault of the server: its core raises an exception in one run. That run is set apart, and the others continue.
 
-The fault comes from outside, by `PYTHONPATH`: the server's own files are as they are.
+The fault comes from outside, through `PYTHONPATH`: the server's own files are unchanged.
 """
 
 import re
@@ -39,7 +39,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 
 async def serve(cluster: Cluster, *environments: Mapping[str, str]) -> list[Mapping[str, str]]:
-    """Start a server with the first environment, and on etcd one with each of the others, which follow it.
+    """Start a server with the first environment, and on etcd one standby with each of the others.
 
     Return the environments of the servers that have yet to lead.
     """
@@ -53,7 +53,7 @@ async def serve(cluster: Cluster, *environments: Mapping[str, str]) -> list[Mapp
 
 
 async def follow(cluster: Cluster, environments: list[Mapping[str, str]]) -> Server:
-    """Kill the server that leads; return the next one."""
+    """Kill the server that leads, and return the next one."""
     await cluster.lose_server()
     env = environments.pop(0)
     if not isinstance(cluster, Replicas):
@@ -72,7 +72,7 @@ async def run_of(server: Server, run_id: str) -> dict[str, Any]:
 
 
 async def fail_and_restart(cluster: Cluster, workers: Sequence[Worker]) -> list[Worker]:
-    """Kill a worker of the run; return the workers of the next round."""
+    """Kill a worker of the run, and return the workers of the next round."""
     before = restart_count(workers)
     workers[-1].kill()
     again = await cluster.hub.group(len(workers))
@@ -86,7 +86,7 @@ async def test_a_server_that_trips_over_a_recorded_fact_sets_its_run_apart_and_a
     later = await serve(cluster, {}, POISONED, *([] if isinstance(cluster, Replicas) else [POISONED]))
     bad = await fail_and_restart(cluster, await begin(cluster, POISON, "ab"))
     other = await begin(cluster, OTHER, "c")
-    while later:  # the record ends none of them
+    while later:  # the record does not end any of them
         server = await follow(cluster, later)
         await server.line(APART)
         other = await fail_and_restart(cluster, other)

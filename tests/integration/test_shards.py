@@ -1,6 +1,6 @@
-"""Four servers share the runs of a cluster in sixteen shards: each leads its part, and takes part of another's over.
+"""Four servers share the runs of a cluster in sixteen shards: each leads its part, and takes over part of another's.
 
-Whatever happens, at most one server acts for a shard: every answer of every server is looked at in the end.
+In all cases at most one server acts for a shard: the end of each test checks every answer of every server.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Shared(Replicas):
             await self.replicate(*SHARDS_FLAG, *flags)
 
     async def leaders(self, among: Sequence[Replica] = ()) -> dict[int, Replica]:
-        """Leader of each shard, once these servers, or else all that run, share the shards evenly."""
+        """Return the leader of each shard, once these servers, by default all that run, share the shards evenly."""
         begin, end = (f"/rdzv-server/{self.name}/live/leaders{mark}".encode() for mark in "/0")
         servers = {server.proxy.address: server for server in among or self.running()}
         async with asyncio.timeout(EVEN_WITHIN_S):
@@ -58,12 +58,12 @@ class Shared(Replicas):
                 await self._client.changed(begin, revision + 1, end)
 
     def unused(self, leader: Replica, leaders: dict[int, Replica]) -> str:
-        """The id of a run that there is not yet, whose shard this server leads."""
+        """Return an unused run id in a shard that this server leads."""
         ids = (f"run-{number}" for number in itertools.count())
         return next(each for each in ids if leaders[shard_of(each, SHARDS)] is leader and each not in self.agents)
 
     async def run_at(self, leader: Replica, leaders: dict[int, Replica], *flags: str) -> "OneNode":
-        """A run of one node whose shard this server leads."""
+        """Return a run of one node, in a shard that this server leads."""
         run_id = self.unused(leader, leaders)
         agent = await self.node(run_id, "--run-id", run_id, "--max-restarts", "3", *flags, nproc=1)
         (worker,) = await self.hub.group(1)
@@ -83,7 +83,7 @@ class OneNode:
         self.worker = worker
 
     async def restart(self) -> None:
-        """Let the run's worker fail; returns when the next one runs."""
+        """Let the run's worker fail. Return when the next one runs."""
         before = int(self.worker.env["TORCHELASTIC_RESTART_COUNT"])
         self.worker.kill()
         (self.worker,) = await self._hub.group(1)

@@ -1,4 +1,4 @@
-"""`rdzv-server --stand-by-for`: a server that takes over without etcd, and gives way to the one before it."""
+"""`rdzv-server --stand-by-for`: a server that takes over without etcd, and makes way for the server before it."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Cost of an agent's start, next to an interpreter that imports asyncio in the same minute."""
+"""Cost of an agent's start, compared with an interpreter that imports asyncio at the same time."""
 
 import os
 import re
@@ -9,7 +9,8 @@ import pytest
 
 TRIES = 5
 TIMES, MEMORY_TIMES = 4.0, 1.28
-"""About 2.2 and 1.16 are measured: room for noise and for small things, none for aiohttp, torch or OpenSSL."""
+"""About 2.2 and 1.16 are measured. The limits leave room for noise and small things, not for aiohttp, torch or OpenSSL.
+"""
 
 IMPORT = (sys.executable, "-c", "import asyncio")
 IMPORT_AND_SHOW = (sys.executable, "-c", "import asyncio; print(open('/proc/self/status').read())")
@@ -24,9 +25,9 @@ try:
 except SystemExit:
     print(*sys.modules)
 """
-"""Program that is an agent, and prints which modules it has loaded at its end."""
+"""Agent that prints at its end which modules it has loaded."""
 DEFERRED = {"_hashlib", "_ssl", "inspect", "msgspec.inspect", "platform", "typing_extensions", "argparse"}
-"""Modules that a good start does without, since they take milliseconds and megabytes."""
+"""Modules that a healthy start does not load, because they take milliseconds and megabytes."""
 
 
 LATER_NOTHING_IS_IMPORTED = """
@@ -48,11 +49,11 @@ imports.load = load
 from node_agent.cli.main import main
 sys.exit(main(["--standalone", "--max-restarts", "1", "--nproc", "2", "--no-python", "sh", "-c", sys.argv[2]]))
 """
-"""Program that is an agent which can import nothing of its own once it has imported what trouble needs."""
+"""Agent that cannot import anything of its own after the modules that a failure needs."""
 
 
 def cpu_s(*command: str) -> float:
-    """CPU time of a command and its children: a busy machine makes it slower, but no dearer."""
+    """Return the CPU time of a command and its children: a busy machine makes it slower, but not more expensive."""
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -61,7 +62,9 @@ def cpu_s(*command: str) -> float:
 
 
 def peak_kb(*command: str) -> int:
-    """Most memory of the process whose status a command prints. A child's `ru_maxrss` begins with its parent's."""
+    """Return the peak memory of the process whose status a command prints. A child's `ru_maxrss` begins with its
+    parent's.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (peak,) = re.findall(r"VmHWM:\s*(\d+) kB", done.stdout)
     return int(peak)

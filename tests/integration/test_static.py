@@ -1,4 +1,4 @@
-"""torchrun's command lines for several nodes, with no server started: a node of the run hosts it."""
+"""torchrun's command lines for several nodes, without a started server: a node of the run hosts it."""
 
 import os
 import signal
@@ -20,13 +20,13 @@ from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
 PATIENT = ("--rdzv-conf", "join_timeout=500,last_call_timeout=500", "--shutdown-timeout", "5")
 IDLE = "from node_agent.servers import hosted; hosted.IDLE_S = 1"
-"""A server that is hosted goes on without agents for a second, not ten."""
+"""Makes a hosted server stay without agents for one second instead of ten."""
 HOSTING = pattern(words.hosting.hosting)
 NOT_REACHED_YET = pattern(words.connection.not_reached_yet, longest_s=CONNECT_TIMEOUT_S, stage="connect")
 
 
 def pid_of(line: str) -> int:
-    """Process of the server that an agent tells of in this line."""
+    """Return the pid of the server that an agent reports in this line."""
     return int(told(line, words.hosting.hosting)["pid"])
 
 
@@ -169,7 +169,7 @@ async def test_a_server_that_runs_there_already_is_used(nodes: Nodes) -> None:
     await server.end()
 
 
-# The life of the server.
+# Start and end of the server.
 
 
 async def test_losing_the_agent_that_hosts_the_server_does_not_end_the_run(nodes: Nodes) -> None:
@@ -207,7 +207,7 @@ async def test_a_server_outlives_its_agent_whose_supervisor_ends_what_the_agent_
 async def test_a_server_whose_only_agent_is_gone_ends_by_itself(
     nodes: Nodes, signum: signal.Signals, within_s: float
 ) -> None:
-    """The server ends at once if the agent has said that it leaves."""
+    """The server ends at once if the agent has announced its leave."""
     nodes.python = ("-c", f"{IDLE}; from node_agent.cli.main import main; raise SystemExit(main())")
     host = await nodes.static(0)
     server = await nodes.server_pid(host)
@@ -231,7 +231,7 @@ async def test_a_host_that_is_gone_for_good_ends_the_run_in_the_end(nodes: Nodes
     server = await nodes.server_pid(host)
     other = await nodes.static(1, "--server-lost-timeout", "0.5")
     await nodes.hub.group(2)
-    os.kill(server, signal.SIGSTOP)  # so that it does not tell of the agent's end
+    os.kill(server, signal.SIGSTOP)  # so that it does not report the agent's end
     host.signal(signal.SIGKILL)
     await host.exit_code()
     os.kill(server, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The workers' store: beside group rank 0's agent, fresh each round, and there for as long as anybody needs it."""
+"""The workers' store: beside group rank 0's agent, fresh each round, and available as long as workers need it."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def stores(cluster: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest
 
 
 def host(cluster: Cluster) -> tuple[str, Program, int]:
-    """The agent beside which the store is, with its name and the store's process."""
+    """Return the agent that hosts the store, with its name and the store's process."""
     ((name, agent, (helper,)),) = [
         (name, agent, found) for name, agent in cluster.agents.items() if (found := helpers(agent.pid))
     ]
@@ -45,7 +45,7 @@ async def leave_in_turn(*workers: Worker) -> None:
 
 
 async def share(writer: Worker, reader: Worker) -> None:
-    """A value that one worker sets and the other one gets."""
+    """Check that one worker sets a value and the other one gets it."""
     await writer.tell("set key 1")
     assert await reader.tell("get key") == "1"
 
@@ -129,7 +129,7 @@ async def test_an_agent_leaves_when_its_last_worker_and_the_helper_end_in_the_sa
     _, agent, helper = host(stores)
     agent.signal(signal.SIGTERM)
     await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
-    agent.signal(signal.SIGSTOP)  # so that it hears of both ends at once
+    agent.signal(signal.SIGSTOP)  # so that it notices both ends at once
     for pid in (worker.pid, helper):
         os.kill(pid, signal.SIGKILL)
         await until(lambda pid=pid: state(pid) == "Z")

@@ -15,13 +15,13 @@ from tests.support.told import pattern
 pytestmark = pytest.mark.timeout(300)
 
 PATIENCE_S = 100.0
-"""Looks are as far apart as a lease is long."""
+"""Seconds to wait: looks are one lease apart."""
 NAMED = pattern(words.slow, node_id="b", is_own_work=True)
 FLAGS = ("--nnodes", "3", "--lease", "2", "--disconnect-grace", "30", "--replace-stragglers", "--shutdown-timeout", "2")
 
 
 async def all_start(cluster: Cluster, folder: Path, *flags: str) -> None:
-    """Three nodes, of which b is slow."""
+    """Start three nodes, of which b is slow."""
     cluster.script, cluster.nproc = STRAGGLING_WORKER, 1
     for name in "abc":
         await cluster.node(name, *FLAGS, *flags, *ALL_COME, env=straggling(folder, is_slow=name == "b"))

@@ -1,7 +1,7 @@
-"""Strangers at the open port: what each door costs at most, beside an agent that goes on and one that has stopped.
+"""Strangers at the open port: the most that each way in costs an agent that continues and one that has stopped.
 
-The server is a program of its own, and so are the strangers, who go on until the silent agent is lost. No test measures
-time: an agent's wait is the processor time that the server spends meanwhile, compared with that of plain Python.
+The server and the strangers are separate programs. The strangers continue until the silent agent is lost. No test
+measures time: an agent's wait is the processor time that the server uses meanwhile, relative to plain Python.
 """
 
 import asyncio
@@ -30,23 +30,25 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 LEASE_S, LOST_AFTER_S, HEALTHY_LEASE_S = 1.0, 3.0, 60.0
 POLL_S, POLLS = 0.005, 100
 WAITS_S, PLAIN_S = 0.020, 0.0005
-"""9 of 10 polls wait while the server works for `WAITS_S`, where `plain_s` takes `PLAIN_S`; else in proportion.
+"""9 of 10 polls wait while the server works for at most `WAITS_S`, on a machine where `plain_s` returns `PLAIN_S`;
+otherwise in proportion.
 
-Where no token is set, strangers are let in as agents are, and the limit is twice as high."""
+Without a token strangers are let in like agents, and the limit is twice as high."""
 NODES = 300
 """Nodes at one address, which take 1 s of the server's work to join and to restart."""
 QUIET_S = 12.0
-"""Time within which memory is given back: the server looks once a second, and puts off what is not urgent for five."""
+"""Seconds in which memory is given back: the server checks once a second, and delays work that is not urgent by five.
+"""
 GROWS_MB, STAYS_MB = 100, 64
-"""What stays is memory of which Python uses a little in each mebibyte: more of it on a machine that is busy, where more
-strangers wait at once."""
+"""Memory that may stay: Python uses a little of each mebibyte. It is more on a busy machine, where more strangers wait
+at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
     """Deed of strangers, how often it is done until the load is under way, and at which server.
 
-    `row`: the row of the table in docs/how-to/secure-a-server.md that says what it costs.
+    `row`: the row of the table in docs/how-to/secure-a-server.md with its cost.
     """
 
     row: str
@@ -79,14 +81,14 @@ ELSEWHERE, AGENTS_ADDRESS = "127.0.2.1", "127.0.1.1"
 
 
 def plain_s() -> float:
-    """Processor time that a piece of plain Python takes here and now."""
+    """Return the processor time that a piece of plain Python takes here and now."""
     began_s = time.thread_time()
     sum(number * number for number in range(5_000))
     return time.thread_time() - began_s
 
 
 def starved_s(pid: int | str) -> float:
-    """Time for which the process has waited for a processor, on a busy machine."""
+    """Return the seconds for which the process has waited for a processor, on a busy machine."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
@@ -98,7 +100,7 @@ class Agent:
         self._pid, self._name, self._run_id = server.pid, name, name
 
     async def join(self, lease_s: float, run_id: str = "") -> None:
-        """Join a run, by default one of its own. A later agent of a run stands by."""
+        """Join a run, by default a separate one. A later agent of a run is a spare."""
         self._run_id = run_id or self._name
         settings = RequestedSettings(
             min_nodes=1, max_nodes=2, lease_s=lease_s, last_call_timeout_s=0.0, scale_up="manual"
@@ -107,7 +109,7 @@ class Agent:
         assert isinstance(await self._transport.exchange(join), Reply)
 
     async def poll(self) -> float:
-        """Poll; return for how long the server has worked meanwhile, apart from while this process had no processor."""
+        """Poll. Return how long the server has worked meanwhile, without times when this process had no processor."""
         poll = PollRequest(run_id=self._run_id, agent_id=self._name, revision=0, hold=False)
         began_s = cpu_s(self._pid) - starved_s("self")
         assert isinstance(await self._transport.exchange(poll), Reply)
@@ -121,7 +123,7 @@ class Agent:
 async def serving(
     folder: Path, *, is_tls: bool = False, is_open: bool = False
 ) -> AsyncIterator[tuple[Server, Agent, Agent]]:
-    """A server, with a token unless it is open, and two agents that know it."""
+    """Yield a server, with a token unless it is open, and two agents that know the token."""
     token = folder / "agents.token"
     token.touch(0o600)
     token.write_text(f"{TOKEN}\n")
@@ -141,7 +143,7 @@ async def serving(
 
 
 async def polls_until(agent: Agent, over: asyncio.Future[object]) -> float:
-    """Poll until this is over; return the work that 9 of 10 polls wait for at most, in proportion to plain Python."""
+    """Poll until `over`. Return the most work that 9 of 10 polls wait for, in proportion to plain Python."""
     waited: list[float] = []
     plain: list[float] = []
     while not over.done() or len(waited) < POLLS:
@@ -152,7 +154,7 @@ async def polls_until(agent: Agent, over: asyncio.Future[object]) -> float:
 
 
 async def peak_mb(server: Server, over: asyncio.Future[float]) -> float:
-    """Most memory of the server until this is over."""
+    """Return the peak memory of the server until `over`."""
     peak = rss_kb(server.pid)
     while not over.done():
         await asyncio.sleep(0.05)
@@ -161,9 +163,9 @@ async def peak_mb(server: Server, over: asyncio.Future[float]) -> float:
 
 
 async def settled_mb(server: Server, at_most_mb: float, agent: Agent) -> float:
-    """Memory of the server once it is so small, or in the end. The agent goes on meanwhile.
+    """Return the memory of the server once it is below the limit, or at the end. The agent continues meanwhile.
 
-    As long as it grows the server still reads what the strangers have left in its queue: nothing is quiet yet.
+    While its memory grows, the server still reads what the strangers have left in its queue.
     """
     peak = ends_s = 0.0
     while (held_mb := rss_kb(server.pid) / 1024) > at_most_mb:
@@ -207,7 +209,7 @@ async def test_no_door_costs_much_memory_holds_agents_up_or_hides_a_loss(door: s
 
 
 async def test_an_agent_that_falls_silent_beside_strangers_is_lost(tmp_path: Path) -> None:
-    """Another agent of its run is heard meanwhile: without one, the run would only warn."""
+    """Another agent of its run is heard meanwhile. Without one, the run would only warn."""
     visit = DOORS["chunks of a byte"]
     async with serving(tmp_path) as (server, witness, silent):
         load = await strangers_at(server, visit.deed, visit.count)

@@ -1,7 +1,7 @@
-"""Workers that do not go, and agents that are in a bad place: every agent exits within its bound, and nothing is left.
+"""Workers that do not end, and agents in a bad state: every agent exits within its bound, and nothing is left.
 
-The bound: `--shutdown-timeout` for the workers, two seconds for a last word to the server, two for a console that takes
-nothing; and for a worker that outlives SIGKILL another 30 s, which are one here.
+The bound: `--shutdown-timeout` for the workers, two seconds for a last message to the server, two for a console that
+takes nothing. A worker that survives SIGKILL adds another 30 s, shortened to one here.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ from tests.support.worker_hub import Worker, WorkerHub
 GRACE_S = 0.5
 GRACE = ("--shutdown-timeout", str(GRACE_S))
 BUSY_S = 5.0
-"""Time that a busy machine may take beside the time that the rules allow."""
+"""Seconds that a busy machine may need in addition to the time that the rules allow."""
 LAST_WORD_S, CONSOLE_S = 2.0, 2.0
 KILL_S = 1.0
 MAIN = "from node_agent.cli.main import main; raise SystemExit(main())"
 IMPATIENT = f"from node_agent.kernel.workers import process; process.KILL_TIMEOUT_S = {KILL_S}; {MAIN}"
-"""A real agent, but that the half minute for a worker that outlives SIGKILL is a second."""
+"""A real agent, except that it waits one second instead of 30 for a worker that survives SIGKILL."""
 
 
 @asynccontextmanager
 async def within(seconds: float, *, at_least: float = 0.0) -> AsyncIterator[None]:
-    """Bound on the time of a block; from below, too, if there is something that must be waited for."""
+    """Bound the time of a block, also from below if it must wait for something."""
     began = time.monotonic()
     async with asyncio.timeout(seconds + BUSY_S):
         yield
@@ -52,7 +52,7 @@ async def within(seconds: float, *, at_least: float = 0.0) -> AsyncIterator[None
 async def leaves(
     agent: Program, within_s: float, signum: signal.Signals = signal.SIGTERM, *, at_least: float = 0.0
 ) -> None:
-    """The agent goes in time when it is asked to."""
+    """Check that the agent exits in time after a signal."""
     async with within(within_s, at_least=at_least):
         agent.signal(signum)
         assert await agent.exit_code() == ExitCode.START_AGAIN
@@ -117,7 +117,7 @@ async def test_a_worker_that_closes_its_pipes_is_watched_and_stopped_like_any_ot
 
 
 class Freezer:
-    """A cgroup whose processes are frozen: in uninterruptible sleep, where SIGKILL waits until they are thawed."""
+    """A cgroup of frozen processes: they are in uninterruptible sleep, where SIGKILL waits until they are thawed."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -137,7 +137,7 @@ class Freezer:
 
 @pytest.fixture
 async def freezer(tmp_path: Path) -> AsyncIterator[Freezer]:
-    """A freezer of our own, in a hierarchy that is mounted here for the time being."""
+    """A separate freezer, in a hierarchy that is mounted here temporarily."""
     mount = tmp_path / "freezer"
     mount.mkdir()
     command = ("mount", "-t", "cgroup", "-o", "freezer", "freezer", str(mount))
@@ -149,14 +149,14 @@ async def freezer(tmp_path: Path) -> AsyncIterator[Freezer]:
             yield freezer
         finally:
             freezer.thaw()
-            await until(freezer.is_empty)  # whatever was killed meanwhile
+            await until(freezer.is_empty)  # processes that were killed meanwhile
             freezer.folder.rmdir()
     finally:
         subprocess.run(["umount", "-l", mount], check=True)  # noqa: ASYNC221
 
 
 class Impatient(Cluster):
-    """A cluster whose agents wait a second where others wait half a minute."""
+    """A cluster whose agents wait one second where others wait half a minute."""
 
     python = ("-c", IMPATIENT)
 
@@ -172,7 +172,7 @@ async def impatient(hub: WorkerHub, freezer: Freezer) -> AsyncIterator[Impatient
 
 
 def names_as_stuck(line: str, pid: int) -> bool:
-    """Whether the line says that this process outlives SIGKILL, in uninterruptible sleep."""
+    """Return whether the line says that this process survives SIGKILL, in uninterruptible sleep."""
     match = re.search(pattern(words.workers.outlives_kill, pid=pid), line)
     return bool(match and match["why"].startswith(words.workers.in_state("D", "")))
 
@@ -180,7 +180,7 @@ def names_as_stuck(line: str, pid: int) -> bool:
 async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
     impatient: Impatient, freezer: Freezer
 ) -> None:
-    """No number of signals makes it wait longer."""
+    """Further signals do not make it wait longer."""
     workers = await impatient.nodes("a", "--nnodes", "1", *GRACE)
     freezer.freeze(workers[1].pid)
     agent = impatient.agents.pop("a")
@@ -226,7 +226,7 @@ async def test_an_agent_names_a_daemon_that_it_could_not_end(impatient: Impatien
 async def test_an_agent_gives_up_helpers_in_uninterruptible_sleep_and_names_them(
     impatient: Impatient, freezer: Freezer
 ) -> None:
-    """Helpers: its guardian, the process that forks warm workers, and those that it has forked ahead of time."""
+    """Helpers: its guardian, the process that forks warm workers, and processes that this has forked in advance."""
     (worker,) = await impatient.nodes("a", "--nnodes", "1", *GRACE, "--preload", "json", nproc=1)
     agent = impatient.agents.pop("a")
     await until(lambda: len(children(agent.pid)) == 4)
@@ -242,7 +242,7 @@ async def test_an_agent_gives_up_helpers_in_uninterruptible_sleep_and_names_them
 
 
 async def test_a_torch_that_hangs_in_a_driver_holds_up_no_agent(freezer: Freezer, tmp_path: Path) -> None:
-    """Torch is asked how many GPUs there are, in a process that then sleeps uninterruptibly."""
+    """A process asks torch for the number of GPUs, and then sleeps uninterruptibly."""
     os.mkfifo(tmp_path / "driver")
     (tmp_path / "torch.py").write_text(f"open({str(tmp_path / 'driver')!r}).read()")
     limits = f"devices.NOTICE_S, devices.TIMEOUT_S = 0.0, {KILL_S}"
@@ -254,7 +254,7 @@ async def test_a_torch_that_hangs_in_a_driver_holds_up_no_agent(freezer: Freezer
         await refuses(agent, words.devices.torch_too_slow(1.0))
 
 
-# Agents in a bad place.
+# Agents in a bad state.
 
 
 @pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP"])
@@ -333,7 +333,7 @@ async def test_after_many_rounds_an_agent_has_no_children_but_its_workers_and_it
 
 
 def has_helpers_alone(agent: Program, workers: set[int]) -> bool:
-    """Whether the agent has no children but these workers, its guardian, and the helper for the workers' store."""
+    """Return whether the agent's only children are these workers, its guardian and the workers' store helper."""
     family = children(agent.pid)
     others = [command_line(pid) for pid in family - workers]  # empty for a zombie
     return (
@@ -352,5 +352,5 @@ async def test_an_agent_with_its_own_server_that_is_killed_leaves_nothing(hub: W
     assert await agent.exit_code() == -signal.SIGKILL
     for pid in family:
         await ended(pid)
-    server = await Server.listen(port=port)  # nobody has it any more
+    server = await Server.listen(port=port)  # no other process has it any more
     await server.end()

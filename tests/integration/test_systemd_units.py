@@ -1,6 +1,6 @@
-"""Units of deploy/systemd, as systemd reads and judges them, and what they forbid is not what the programs do.
+"""Units of deploy/systemd, as systemd reads and rates them. The programs do not do what the units forbid.
 
-tests/containers has a real systemd run them.
+tests/containers runs them in a real systemd.
 """
 
 import os
@@ -22,9 +22,9 @@ UNITS = ROOT / "deploy" / "systemd"
 README = (UNITS / "README.md").read_text()
 SERVER, AGENT = "rdzv-server.service", "node-agent@.service"
 EXPOSURE = {SERVER: 1.2, AGENT: 2.3}
-"""The most that systemd-analyze may find, of 10."""
+"""The highest exposure that systemd-analyze may report, of 10."""
 ROOTS_OWN = {"chown", "fchown"}
-"""System calls that SQLite makes for root alone, as which the units run nothing."""
+"""System calls that SQLite makes only as root. The units run nothing as root."""
 
 pytestmark = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd is missing: tests/install-debian-packages.sh installs it"
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def analyze(*words: str) -> str:
-    """Output of `systemd-analyze`, which has found nothing wrong."""
+    """Return the output of `systemd-analyze`, which must find nothing wrong."""
     done = subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
@@ -40,7 +40,7 @@ def analyze(*words: str) -> str:
 
 def test_systemd_finds_no_fault_with_them(tmp_path: Path) -> None:
     for unit in UNITS.glob("*.s*"):
-        text = re.sub(r"(?<==)/usr/local/bin/\S+", "/bin/true", unit.read_text())  # it looks for the programs
+        text = re.sub(r"(?<==)/usr/local/bin/\S+", "/bin/true", unit.read_text())  # it checks that the programs exist
         (tmp_path / unit.name.replace("@", "@nightly")).write_text(text)
     assert analyze("verify", *map(str, tmp_path.iterdir())) == ""
 

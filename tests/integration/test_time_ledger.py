@@ -1,7 +1,7 @@
-"""Time ledger of a run with real processes: it sums up to the wall clock, whatever is killed meanwhile.
+"""Time ledger of a run with real processes: its parts add up to the wall clock, even if processes are killed meanwhile.
 
-The server's clock is the monotonic one, across its restarts, and so is the test's: nothing but the rounding of the
-figures to milliseconds lies between them.
+The server's clock is the monotonic one, across its restarts, and so is the test's. They differ only because figures are
+rounded to milliseconds.
 """
 
 import json
@@ -39,7 +39,7 @@ def training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 async def shows(cluster: Cluster, is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """The run's status, once this is so; each look is a round trip. It sums up each time."""
+    """Return the run's status once the condition is true. Each look is a round trip, and checks the sum."""
     while True:
         run = await cluster.server.run()
         spent = run["time_s"]
@@ -88,7 +88,8 @@ async def test_every_second_is_told_once_though_a_worker_a_node_and_the_server_a
     killed = time.monotonic()
     await lost.kill()
     await gone.gone()
-    await durable.server.line("round 3: opened: ")  # is said once it is written: the status may be ahead of the store
+    # this line comes after the write: the status may be ahead of the store
+    await durable.server.line("round 3: opened: ")
     missed = (await durable.server.run())["time_s"]
     assert GRACE_S - ROUNDED_S <= missed["detecting"] <= time.monotonic() - killed + ROUNDED_S
     await durable.restart_server()
@@ -116,7 +117,7 @@ async def test_every_second_is_told_once_though_a_worker_a_node_and_the_server_a
 
 
 async def is_told_alike_everywhere(cluster: Cluster, spent: dict[str, Any]) -> None:
-    """Check that the run's last event and every agent's console tell the times of the status."""
+    """Check that the run's last event and every agent's console report the times of the status."""
     events = json.loads(await cluster.server.get("/v1/runs/r/events?limit=1000"))["events"]
     told = {name.removesuffix("_s"): seconds for name, seconds in events[-1]["time"].items() if seconds}
     assert told == {name: spent[name] for name in (*PARTS, *PHASES[1:], "ettr") if spent[name]}
@@ -129,7 +130,7 @@ async def is_told_alike_everywhere(cluster: Cluster, spent: dict[str, Any]) -> N
 
 
 async def test_a_hang_of_silent_workers_is_detecting_and_nothing_is_training(cluster: Cluster) -> None:
-    """Workers that tell no progress: a console line, the status, the metrics and `rdzvctl status` have no ratio."""
+    """Workers report no progress: a console line, the status, the metrics and `rdzvctl status` have no ratio."""
     limit_s = 3.0
     await cluster.nodes("a", "--run-id", "r", "--max-restarts", "1", "--silence-timeout", f"{limit_s:g}")
     second = await cluster.hub.group(2)
@@ -155,7 +156,7 @@ async def test_a_restart_of_a_hung_run_does_not_make_training_of_its_standstill(
     assert (await rdzvctl("restart", "r", "--yes", endpoint=cluster.endpoint)).code == 0
     restarted = (await shows(cluster, lambda run: run["phase"] == "restarting"))["time_s"]
     assert restarted["detecting"] >= hung["detecting"]
-    # A sign counts as training for as long as it is under way: on a busy machine not for equally long each time.
+    # A sign counts as training while it is on its way, which on a busy machine takes varying times.
     assert abs(restarted["training"] - hung["training"]) < hung["detecting"] / 2
     await cluster.finish(await cluster.hub.group(1))
 

@@ -1,4 +1,4 @@
-"""TLS between agents and servers: what comes through, and what each failure is told as."""
+"""TLS between agents and servers: which connections succeed, and how each failure is reported."""
 
 import asyncio
 import ssl
@@ -23,7 +23,7 @@ from tests.support.told import pattern, tells
 
 @asynccontextmanager
 async def serving(tls: ssl.SSLContext | None) -> AsyncIterator[int]:
-    """A server in this process; its port."""
+    """Yield the port of a server in this process."""
     async with RendezvousServer() as server:
         listener = bind("127.0.0.1", 0)
         await server.listen(listener, tls)
@@ -31,7 +31,7 @@ async def serving(tls: ssl.SSLContext | None) -> AsyncIterator[int]:
 
 
 async def join(port: int, credentials: Credentials | None, host: str = "127.0.0.1") -> object:
-    """The answer to a join."""
+    """Return the answer to a join."""
     transport = HttpTransport(host, port, credentials)
     try:
         return await transport.exchange(a_join("a"))
@@ -40,14 +40,14 @@ async def join(port: int, credentials: Credentials | None, host: str = "127.0.0.
 
 
 async def failure(port: int, credentials: Credentials | None, host: str = "127.0.0.1") -> Unreachable:
-    """Return the reason why a join fails for good."""
+    """Return why a join fails for good."""
     with pytest.raises(Unreachable) as raised:
         await join(port, credentials, host)
     assert raised.value.is_final
     return raised.value
 
 
-# What comes through.
+# Successful connections.
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -72,7 +72,7 @@ async def test_older_versions_are_not_spoken(authority: Authority) -> None:
             await asyncio.open_connection("127.0.0.1", port, ssl=context)
 
 
-# What does not, and why.
+# Failures, and why.
 
 
 ShownCertificate = Callable[[Authority, Authority], Pair | None]

@@ -1,4 +1,4 @@
-"""TLS in the real programs: what a run outlives, and certificates that are replaced."""
+"""TLS in the real programs: what a run survives, and certificates that are replaced."""
 
 import asyncio
 import signal
@@ -40,7 +40,7 @@ async def test_a_run_over_mutual_tls(cluster: Cluster, authority: Authority) -> 
     await cluster.finish(second)
 
 
-# What a run outlives.
+# What a run survives.
 
 
 async def test_workers_outlive_a_server_with_the_wrong_certificate(
@@ -79,7 +79,7 @@ async def test_the_next_leader_is_followed_over_tls(
 async def test_certificates_and_then_their_authority_are_renewed_and_no_worker_restarts(
     cluster: Cluster, authority: Authority, other_authority: Authority
 ) -> None:
-    """Both authorities are trusted before the first certificate of the new one is shown."""
+    """Both authorities are trusted before the new one's first certificate is used."""
     server = await cluster.serve(*shows(authority.issue("server")), "--tls-client-ca", authority.ca)
     async with TcpProxy(server.endpoint) as proxy:
         node = ("--tls-ca", authority.ca, *shows(authority.issue("node", "node")))
@@ -112,14 +112,14 @@ async def test_certificates_and_then_their_authority_are_renewed_and_no_worker_r
 
 
 class Client:
-    """A connection to the server, and the certificate that it was shown."""
+    """A connection to the server, and the certificate that the server sent."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.was_shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
 
     async def asks(self) -> bytes:
-        """The first line of an answer."""
+        """Return the first line of an answer."""
         self._writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         async with asyncio.timeout(PATIENCE_S):
             return (await self._reader.readuntil(b"ok\n")).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Questions of torch's elastic agent to a rendezvous handler, put to ours against a real server.
+"""Requests of torch's elastic agent to a rendezvous handler, made to ours with a real server.
 
 The cases are those of torch's own tests: joining, joining late, spares, re-rendezvous, closing, keep-alive.
 """
@@ -58,13 +58,13 @@ class Site:
         return self.handlers[-1]
 
     async def joined(self, number: int, nnodes: str = "2", **conf: object) -> list[RendezvousHandler]:
-        """Handlers of a running round, by rank."""
+        """Return the handlers of a running round, by rank."""
         handlers = [self.handler(nnodes, **conf) for _ in range(number)]
         infos = await rendezvous(*handlers)
         return [handler for _, handler in sorted(zip(infos, handlers, strict=True), key=lambda pair: pair[0].rank)]
 
     async def knows(self, number: int) -> None:
-        """Return when the server knows so many agents of the run."""
+        """Return when the server knows this number of agents of the run."""
         assert self.server
         rendezvous = self.server.rendezvous
         await until(lambda: sum(len(run.agents) for run in rendezvous.runs()) == number)
@@ -100,7 +100,7 @@ async def rendezvous(*handlers: RendezvousHandler) -> list[RendezvousInfo]:
 
 
 def waiting(handler: RendezvousHandler) -> asyncio.Task[RendezvousInfo]:
-    """A handler whose rendezvous takes its time."""
+    """Start a rendezvous that takes its time."""
     return asyncio.create_task(asyncio.to_thread(next_rendezvous, handler))
 
 
@@ -117,12 +117,12 @@ class Exited(Exception):
 
 
 async def asked_to_restart(*handlers: RendezvousHandler) -> None:
-    """Look as torch's agent does, until every handler says that its workers must go."""
+    """Poll as torch's agent does, until every handler says that its workers must end."""
     await until(lambda: all(handler.num_nodes_waiting() for handler in handlers))
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Look again and again, in a thread beside the server's, as torch's agent does."""
+    """Poll in a thread beside the server's, as torch's agent does."""
 
     def look() -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -134,7 +134,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def close(*handlers: RendezvousHandler, error: BaseException | None = None) -> list[bool]:
-    """Shut down as torch's launcher does: in a `finally`, with what has happened."""
+    """Shut down as torch's launcher does: in a `finally`, with the exception."""
 
     def launch(handler: RendezvousHandler) -> bool:
         try:
@@ -199,7 +199,7 @@ async def test_a_spare_disturbs_nobody_and_takes_the_place_of_a_node_that_leaves
 
 
 async def test_a_node_that_leaves_while_its_workers_stop_says_why(site: Site) -> None:
-    """The agent does not say that its work is done."""
+    """The agent does not report that its work is done."""
     stays, goes = await site.joined(2, "1:3", last_call_timeout=0.5)
     third = waiting(site.handler("1:3", last_call_timeout=0.5))
     await asked_to_restart(stays, goes)
@@ -324,7 +324,7 @@ async def test_a_server_that_speaks_tls(tmp_path: Path) -> None:
 
 
 async def test_a_silent_node_is_lost_with_its_lease_and_nobody_waits_for_it_at_the_store(site: Site) -> None:
-    """The node of rank 0 says no more: no keep-alive, no store. The other one forms the next round by itself."""
+    """The node of rank 0 falls silent: no keep-alive, no store. The other one forms the next round by itself."""
     conf: dict[str, Any] = {"keep_alive_interval": 3, "keep_alive_max_attempt": 2}  # torch's sockets may ask a slow DNS
     host, _, server_port = site.endpoint.partition(":")
     silent = HttpTransport(host, int(server_port), None)

@@ -1,7 +1,7 @@
-"""Stock torchrun with `--rdzv-backend=rdzv-server`: real agents of torch, and in some tests workers with torch, too.
+"""Stock torchrun with `--rdzv-backend=rdzv-server`: real torch agents, and in some tests workers with torch too.
 
-The last call is far longer than the tests wait: what happens here happens because it was noticed. Restarts are counted
-by torchrun, each agent for itself, so that TORCHELASTIC_RESTART_COUNT may differ within a round: it is not looked at.
+The last call is far longer than the tests wait, so no event comes from that timer. Each torchrun counts restarts for
+itself, so TORCHELASTIC_RESTART_COUNT may differ within a round and is not checked.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.support.worker_hub import Worker, WorkerHub
 pytestmark = pytest.mark.torch
 
 PATIENCE_S = 60.0
-"""Every torchrun imports torch, and some workers do after that."""
+"""Seconds to wait: every torchrun imports torch, and some workers do after that."""
 CONF = "last_call_timeout=500,join_timeout=500"
 NO_LAST_CALL = "last_call_timeout=0,join_timeout=500"
 TALKATIVE = {"LOGLEVEL": "INFO"}
@@ -56,7 +56,7 @@ class Torchruns:
 
     async def nodes(self, names: str, *flags: str, script: str = WORKER, env: dict[str, str] | None = None,
                     conf: str = CONF) -> list[Worker]:  # fmt: skip
-        """The workers of the round that nodes of these names form."""
+        """Return the workers of the round that nodes of these names form."""
         for name in names:
             await self.start(name, *flags, script=script, env=env, conf=conf)
         return await self.hub.group(2 * len(names))
@@ -69,13 +69,13 @@ class Torchruns:
             assert await agent.exit_code(PATIENCE_S) == 0, f"torchrun {name}: {agent.err}"
 
     def of(self, workers: list[Worker], group_rank: int) -> str:
-        """The name of the torchrun that holds this group rank."""
+        """Return the name of the torchrun with this group rank."""
         worker = next(worker for worker in workers if worker.group_rank == group_rank)
         parent = int(worker.env.get("LAUNCHER_PID", worker.agent_pid))
         return next(name for name, agent in self.agents.items() if agent.pid == parent)
 
     async def lose(self, workers: list[Worker], group_rank: int, signum: signal.Signals) -> tuple[str, Program]:
-        """Signal the torchrun that holds this group rank, which the others go on without."""
+        """Signal the torchrun with this group rank. The others continue without it."""
         name = self.of(workers, group_rank)
         agent = self.agents.pop(name)
         agent.signal(signum)

@@ -1,4 +1,4 @@
-"""torchrun's flags as a user's scripts feel them, with real processes."""
+"""The effects of torchrun's flags on a user's scripts, with real processes."""
 
 import signal
 import sys
@@ -49,7 +49,7 @@ async def test_run_path_runs_the_script_as_main(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["", "sys.exit()", "sys.exit(0)"])
 async def test_run_path_leaves_native_threads_alone_when_the_script_has_succeeded(tmp_path: Path, end: str) -> None:
-    """A process group that nobody destroyed aborts now and then while the interpreter is torn down."""
+    """A process group that was not destroyed sometimes aborts during the interpreter's shutdown."""
     script = tmp_path / "script.py"
     script.write_text(
         "import atexit, ctypes, sys, threading, time\n"
@@ -91,7 +91,7 @@ async def test_old_spellings_prefixes_and_variables_together(hub: WorkerHub) -> 
     await finish(agent, *await hub.group(2))
 
 
-# Command lines that run under torchrun, and so here: the words for each node; PORT is a free one.
+# Command lines that run under torchrun, and so here: the words for each node. PORT is a free port.
 
 STATIC = ("--nnodes=2", "--rdzv-endpoint=127.0.0.1:PORT")
 C10D = ("--nnodes=2", "--node_rank=0", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:PORT", "--rdzv_id=1")
@@ -113,7 +113,7 @@ LINES: dict[str, list[tuple[str, ...]]] = {
 }
 PLACE = {"PET_NNODES": "1", "PET_RDZV_ENDPOINT": "127.0.0.1:PORT"}
 LEGACY = "an endpoint in variables of launch"
-"""Case for `torch.distributed.launch` and its twin alone."""
+"""Case only for `torch.distributed.launch` and its twin."""
 VARIABLES = {
     "an endpoint in variables": PLACE,
     LEGACY: PLACE,
@@ -122,7 +122,7 @@ VARIABLES = {
 
 
 def filled(line: str, port: str) -> tuple[dict[str, str], list[list[str]]]:
-    """Variables, and words of each node, with what is executed."""
+    """Return the variables and each node's words, with the executed file filled in."""
     variables = {name: value.replace("PORT", port) for name, value in VARIABLES.get(line, {}).items()}
     nodes = [[*(word.replace("PORT", port) for word in words), "--no-python", "true"] for words in LINES[line]]
     return variables, nodes

@@ -20,7 +20,7 @@ from tests.support.worker_hub import Worker, WorkerHub, restart_count
 pytest.importorskip("torchx.runner", reason="the extra torchx", exc_type=ImportError)
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "clusters.md"
 PATIENCE_S = 60.0
-"""TorchX itself takes seconds to start."""
+"""Seconds to wait: TorchX itself takes seconds to start."""
 
 
 class App:
@@ -34,7 +34,7 @@ class App:
     async def run(
         cls, component: str, *arguments: str, logs: Path, script: Sequence[str] = (WORKER,), env: Mapping[str, str]
     ) -> "AsyncIterator[App]":
-        """Start an app at a free port. Afterwards it is gone, however the test has ended."""
+        """Start an app at a free port. It is gone afterwards, even if the test fails."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         before = ("-W", "ignore", "-m", "torchx.cli.main", "run", "-s", "local_cwd", "-cfg", f"log_dir={logs}")
         with free_port() as port:
@@ -44,11 +44,11 @@ class App:
                 yield cls(program, logs, (await program.line("^local_cwd://torchx/(.+)$", PATIENCE_S))[1])
             finally:
                 if program.is_running:
-                    program.signal(signal.SIGTERM)  # has TorchX end its replicas
+                    program.signal(signal.SIGTERM)  # makes TorchX end its replicas
                     await program.exit_code(PATIENCE_S)
 
     async def ends(self, state: str) -> None:
-        """TorchX's combined log may lack the last lines; each stream's own file has them."""
+        """TorchX's combined log may lack the last lines. Each stream's own file has them."""
         assert await self.program.exit_code(PATIENCE_S) == int(state != "SUCCEEDED")
         await self.program.line(f"Job finished: {state}")
 

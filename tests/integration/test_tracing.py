@@ -1,6 +1,6 @@
-"""Traces of rounds, from a real server and real agents to a receiver of OTLP, at once and through a real collector.
+"""Traces of rounds, from a real server and real agents to a receiver of OTLP, directly and through a real collector.
 
-A bad receiver harms nothing.
+A bad receiver has no effect.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SOON = {"OTEL_BSP_SCHEDULE_DELAY": "50"}
 
 
 async def collector(*flags: str) -> tuple[Program, dict[str, str]]:
-    """A receiver, and the variables that name it."""
+    """Return a receiver, and the variables that name it."""
     program = await Program.start(sys.executable, COLLECTOR, *flags)
     port = (await program.line(r"^\d+$"))[0]
     return program, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", **SOON}
@@ -36,7 +36,7 @@ async def collector(*flags: str) -> tuple[Program, dict[str, str]]:
 
 @asynccontextmanager
 async def rotel(receiver: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
-    """A real collector, which passes what it is sent on to the receiver; the variables that name it."""
+    """Yield the variables that name a real collector, which passes spans on to the receiver."""
     program = str(Path(pytest.importorskip("rotel").__file__).with_name("rotel-agent"))
     tried = await Program.start(program, "version")
     if await tried.exit_code() != 0:
@@ -51,7 +51,7 @@ async def rotel(receiver: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
 
 
 async def listens(program: Program, port: int) -> None:
-    """Return when the program, which does not say so, takes connections."""
+    """Return when the program, which does not report it, accepts connections."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             assert program.is_running, program.err
@@ -77,13 +77,13 @@ async def test_a_round_is_one_trace_of_what_server_and_agents_know(cluster: Clus
 
 
 def steps_of_nodes(receiver: Program) -> dict[str, int]:
-    """Number of spans that agents have sent, by step; those that are always there."""
+    """Return the number of spans that agents have sent, by step, for steps that always occur."""
     names = Counter(span["name"].removeprefix("rdzv.node.") for span in spans(receiver))
     return {name: names[name] for name in ("join", "spawn", "first_output")}
 
 
 async def traced(cluster: Cluster, variables: Mapping[str, str]) -> None:
-    """A run of two rounds, with its exporters' environment."""
+    """Run two rounds, with these variables for exporters."""
     await cluster.serve("--otel")
     await cluster.server.end()
     server = await Program.start(*cluster.server.command("--otel"), env=variables)

@@ -1,4 +1,4 @@
-"""Processes that workers have started: they have a grace of their own when the worker that has started them is gone."""
+"""Processes that workers have started get a grace period of their own when the worker that started them has ended."""
 
 import signal
 import sys
@@ -22,8 +22,8 @@ print("trains", flush=True)
 os.write(int(sys.argv[2]), b"\\n")
 time.sleep(600)
 """
-"""Trains until it is told to end, and saves then: with the words "saving" and "saved", and a file. It writes to a
-descriptor, its second argument, when it can be told."""
+"""Trains until it is told to end, then saves, with the words "saving" and "saved" and a file. It writes to a
+descriptor, its second argument, once it handles the signal."""
 LEAVES_A_HELPER = f"""
 import os, subprocess, sys
 ready, told = os.pipe()
@@ -31,7 +31,7 @@ subprocess.Popen([sys.executable, "-c", {SAVES!r}, sys.argv[1], str(told)], pass
 os.read(ready, 1)
 sys.exit(int(sys.argv[2]))
 """
-"""Starts such a program, and ends by itself as soon as that can be told."""
+"""Starts such a program, and exits as soon as that program handles the signal."""
 NEEDS_A_CHILD = """
 import os, pathlib, signal, sys
 asked, ask = os.pipe()
@@ -51,8 +51,8 @@ print("trains", flush=True)
 while True:
     signal.pause()
 """
-"""Trains until it is told to end, and saves then, for which it needs the process that it has started. That process
-handles no signal, as those of a DataLoader."""
+"""Trains until it is told to end, then saves, which needs its child. The child handles no signal, like those of a
+DataLoader."""
 STARTS_ONE_THAT_IS_TOLD = """
 import os, signal
 ready, is_ready = os.pipe()
@@ -73,7 +73,7 @@ print("trains", flush=True)
 while True:
     signal.pause()
 """
-"""Ends when it is told to, and leaves it to others to tell the process that it has started."""
+"""Exits when it is told to end, and leaves its child to be told by the agent."""
 GRACE = ("--shutdown-timeout", "60")
 
 
@@ -87,7 +87,7 @@ def whole(saved: Path) -> bool:
 
 
 def shell(saved: Path, line: str) -> tuple[str, ...]:
-    """A shell that runs the program, with a command after it, so that it does not become the program."""
+    """Return a shell that runs the program, with a command after it so that it does not become the program."""
     return ("--no-python", "sh", "-c", line, sys.executable, SAVES, str(saved))
 
 

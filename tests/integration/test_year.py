@@ -1,4 +1,4 @@
-"""The benchmark of a year on real processes: what it scores is what happened."""
+"""The benchmark of a year on real processes: its score matches the events."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ print(json.dumps(training.watch(0.05, lambda text: print(text, file=sys.stderr))
 
 
 async def play(program: str, *arguments: str, **env: str) -> dict[str, Any]:
-    """Run a program in a process of its own, whose children are all that it starts; return the JSON that it prints."""
+    """Run a program in a separate process that is the parent of all it starts. Return the JSON that it prints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program, *arguments),
         cwd=ROOT,
@@ -56,7 +56,7 @@ async def play(program: str, *arguments: str, **env: str) -> dict[str, Any]:
 @pytest.mark.timeout(180)
 @pytest.mark.xdist_group(DIGITS)
 async def test_alarms_while_real_training_goes_on_are_counted(tmp_path: Path):
-    """Limits that are too short for it: each alarm is a wrong one."""
+    """The limits are too short for this training, so each alarm is wrong."""
     watched = await play(TRAINING, **warm_python(DIGITS, tmp_path, {"OMP_NUM_THREADS": "1"}))
     assert watched["steps"] > 0 and watched["hours"] > 0
     assert any("no progress" in sentence for sentence in watched["alarms"])

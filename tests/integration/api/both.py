@@ -1,4 +1,4 @@
-"""One program for torch's launcher and ours: runs a table of cases under one of them and prints what came of each."""
+"""One program for torch's launcher and ours: runs a table of cases under one of them and prints the outcomes."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from typing import Any
 from tests.integration.api import functions
 
 METHOD = "fork"
-"""torch's workers import torch otherwise, each of them for itself."""
+"""With another method, each of torch's workers would import torch."""
 
 
 class Side:
-    """torch's API, or ours, which has the same names."""
+    """torch's API or ours, which have the same names."""
 
     def __init__(self, name: str) -> None:
         self.is_torchs = name == "torch"
@@ -32,7 +32,7 @@ class Side:
             self.api = node_agent
 
     def start(self, entrypoint: Any, args: Any, envs: Any = None, **logs: Any) -> Any:
-        """Outcome of processes: values, failures, files."""
+        """Return the outcome of processes: values, failures, files."""
         with tempfile.TemporaryDirectory() as folder:
             streams = {name: self._streams(value) for name, value in logs.items()}
             specs = self.api.DefaultLogsSpecs(log_dir=folder, **streams)
@@ -50,7 +50,7 @@ class Side:
             }
 
     def launch(self, entrypoint: Any, *args: Any, **fields: Any) -> Any:
-        """Outcome of a run of this node alone."""
+        """Return the outcome of a run of only this node."""
         rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"} if self.is_torchs else {}
         config = self.api.LaunchConfig(
             **{"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2, "run_id": "r", "start_method": METHOD,
@@ -80,7 +80,7 @@ def content(path: str) -> str:
 
 
 def refused(call: Callable[[], Any]) -> str:
-    """The error's class."""
+    """Return the error's class."""
     try:
         call()
     except Exception as error:

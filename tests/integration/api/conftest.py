@@ -1,4 +1,4 @@
-"""Every test runs by each start method that it asks for, and leaves nothing behind."""
+"""Every test runs with each start method that it lists, and leaves nothing behind."""
 
 import gc
 import os
@@ -21,11 +21,11 @@ def method(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No thread, no descriptor, no child. Files are looked for by the tests of programs: some go with the program."""
+    """Check that no thread, descriptor or child is left. Tests of programs check files: some end with the program."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     _start_what_stays()
-    gc.collect()  # channels of gRPC that an earlier test of etcd has left in a cycle close their sockets then
+    gc.collect()  # so that gRPC channels that an earlier test of etcd has left in a cycle close their sockets
     threads, fds = _threads(), _open_descriptors()
     yield
     assert _threads() <= threads
@@ -33,7 +33,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def _start_what_stays() -> None:
-    """Fork servers, multiprocessing's and that of our own servers, and the resource tracker stay with the process."""
+    """Start the processes that stay: fork servers (multiprocessing's, and our servers') and the resource tracker."""
     from multiprocessing import forkserver, resource_tracker
 
     forked.ensure_running(forked.SERVER)
@@ -42,7 +42,7 @@ def _start_what_stays() -> None:
 
 
 def _threads() -> set[threading.Thread]:
-    """Threads but for those in which the test's own event loop waits for servers and for workers."""
+    """Return the threads, except those in which the test's own event loop waits for servers and workers."""
     return {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio")}
 
 
@@ -51,7 +51,7 @@ def _open_descriptors() -> dict[str, str]:
     for fd in os.listdir("/proc/self/fd"):
         try:
             found[fd] = os.readlink(f"/proc/self/fd/{fd}")
-        except FileNotFoundError:  # that of the listing itself
+        except FileNotFoundError:  # the listing's own
             continue
     return found
 

@@ -1,4 +1,4 @@
-"""Functions that workers run, each for one thing that a test looks at."""
+"""Functions that workers run. Each is for one aspect of a test."""
 
 import os
 import select
@@ -38,7 +38,7 @@ def say(out: str, err: str) -> None:
 
 
 def say_by_every_way(word: str) -> None:
-    """Print as Python, to the descriptor, and by a child; the last line has no end."""
+    """Print through Python, to the descriptor, and in a child. The last line has no end."""
     print(f"{word} python")
     os.write(1, f"{word} descriptor\n".encode())
     os.system(f"echo {word} child")
@@ -47,7 +47,7 @@ def say_by_every_way(word: str) -> None:
 
 
 def place() -> dict[str, Any]:
-    import asyncio  # here, or each worker of each test would take as long to import it as to start
+    import asyncio  # imported here, because otherwise each worker's import would take as long as its start
 
     async def answer() -> int:
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ def unpicklable() -> Any:
 
 
 def strange() -> Any:
-    """A class that there is only here."""
+    """Return an object of a class that exists only here."""
 
     class Inner:
         value = 7
@@ -98,7 +98,7 @@ def strange() -> Any:
 
 
 class Told:
-    """A value that leaves its worker's pid in a file when it is handed back."""
+    """A value that writes its worker's pid to a file when it is passed back."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -110,7 +110,7 @@ class Told:
 
 
 def return_first(path: str, failing: bool = False, seconds: float = 0.5) -> Any:
-    """Rank 0 returns; the others fail, or return whether it ends within so many seconds while they work."""
+    """Rank 0 returns. The others fail, or return whether it ends within `seconds` while they work."""
     if os.environ["RANK"] == "0":
         signal.signal(signal.SIGTERM, lambda *_: None)
         progress(1)
@@ -138,13 +138,13 @@ def put(queue: Any, value: Any) -> None:
 
 
 def exit_upon_sigterm(path: str) -> None:
-    """Exit 0 upon SIGTERM."""
+    """Exit 0 on SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     report_and_wait(path)
 
 
 def report_and_wait(path: str, ignored: tuple[int, ...] = ()) -> None:
-    """Connect to a listener, say the pid, and go when the connection closes or a signal comes."""
+    """Connect to a listener, send the pid, and exit when the connection closes or a signal comes."""
     for signum in ignored:
         signal.signal(signum, signal.SIG_IGN)
     with report(path) as line:
@@ -153,7 +153,7 @@ def report_and_wait(path: str, ignored: tuple[int, ...] = ()) -> None:
 
 
 def report(path: str) -> socket.socket:
-    """Connection to a listener at which this process has said its pid."""
+    """Return a connection to a listener, on which this process has sent its pid."""
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
     line.sendall(f"{os.getpid()} {os.environ.get('RANK', '')}\n".encode())
@@ -161,7 +161,7 @@ def report(path: str) -> socket.socket:
 
 
 def crash_in_round(restarts: int, code: int = 4) -> int:
-    """Rank 0 crashes as often as that; then everybody says how often there was a restart."""
+    """Rank 0 crashes `restarts` times. Then all ranks return the number of restarts."""
     count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if count < restarts and os.environ["RANK"] == "0":
         os._exit(code)

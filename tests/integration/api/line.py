@@ -1,4 +1,4 @@
-"""Listener at which workers report that they run, and which they see close."""
+"""Listener at which workers report that they run, and whose end they notice."""
 
 import socket
 from contextlib import suppress
@@ -30,7 +30,7 @@ class Line:
     def close_connections(self) -> None:
         for line in self._lines:
             with suppress(OSError):  # the process is gone
-                line.shutdown(socket.SHUT_RDWR)  # also for what a fork holds of it
+                line.shutdown(socket.SHUT_RDWR)  # also for the copy that a fork has
             line.close()
         self._lines.clear()
 

@@ -1,4 +1,4 @@
-"""`elastic_launch`: an agent within this process, alone or at a server, and what comes of its workers."""
+"""`elastic_launch`: an agent within this process, alone or at a server, and the results of its workers."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ from tests.support.told import pattern, tells
 
 
 def alone(nproc: int = 2, **fields: Any) -> LaunchConfig:
-    """A run of this node alone. Forked workers are the quickest; where the start method counts, it is given."""
+    """Return a run of only this node. Forked workers are fastest. Tests in which the start method matters set it."""
     return LaunchConfig(1, 1, nproc, **{"max_restarts": 0, "start_method": "fork", **fields})
 
 
@@ -54,14 +54,14 @@ async def server() -> AsyncIterator[Server]:
 
 
 def at(server: Server, node_id: str, **fields: Any) -> LaunchConfig:
-    """One of two nodes."""
+    """Return one of two nodes."""
     fields = {"rdzv_backend": "rdzv-server", "run_id": "together", "max_restarts": 0, **fields}
     configs = {"node_id": node_id, "join_timeout": PATIENCE_S, **fields.pop("rdzv_configs", {})}
     return LaunchConfig(2, 2, fields.pop("nproc", 1), rdzv_endpoint=server.endpoint, rdzv_configs=configs, **fields)
 
 
 async def together(*nodes: elastic_launch[Any], args: tuple[Any, ...] = ()) -> list[Any]:
-    """Values and exceptions of what runs as so many nodes."""
+    """Return the values and exceptions of launches that run as several nodes."""
     async with asyncio.timeout(PATIENCE_S):
         return await asyncio.gather(*(node.launch_async(*args) for node in nodes), return_exceptions=True)
 
@@ -128,7 +128,7 @@ def test_output_goes_where_the_config_says(tmp_path: Path, capfd: pytest.Capture
 
 
 def test_logs_specs_of_the_programs_own_name_the_files(tmp_path: Path) -> None:
-    """torch's interface: `reify` gets the environments and says where everything goes."""
+    """This is torch's interface: `reify` gets the environments and returns where everything goes."""
 
     class Own:
         def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -200,7 +200,7 @@ def test_a_node_that_a_check_finds_unfit_starts_no_worker(tmp_path: Path) -> Non
 
 
 def test_flags_of_node_agent_protect_a_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`rdzv_configs` and variables take each of them."""
+    """`rdzv_configs` and variables accept each of them."""
     starts, command = tmp_path / "starts", "echo >>$0; echo bad record 7 >&2; exit 3"
     config = alone(1, max_restarts=3, rdzv_configs={"fatal_rule": ["never", "bad record"]})
     with pytest.raises(ChildFailedError, match="bad record 7"):
@@ -266,7 +266,7 @@ async def test_the_servers_name_may_be_in_any_script(server: Server) -> None:
 
 
 async def test_looking_names_up_leaves_the_loop_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """c10d asks whether its host is this one: the resolver answers once the loop has had its turn."""
+    """c10d checks whether its host is this one. The resolver answers once the loop has had its turn."""
     may_answer, resolve = threading.Event(), socket.getaddrinfo
 
     def slow(*args: Any, **kwargs: Any) -> Any:
@@ -298,7 +298,7 @@ async def test_the_failure_of_another_node_is_told_here(server: Server) -> None:
 
 
 async def test_nodes_meet_where_torch_would_host_the_store(unused_tcp_port: int) -> None:
-    """c10d without any server: the node that the endpoint names hosts it."""
+    """c10d without a server: the node that the endpoint names hosts it."""
     nodes = [
         elastic_launch(
             LaunchConfig(
@@ -385,14 +385,14 @@ async def test_the_blocking_form_works_within_a_running_loop() -> None:
 
 @contextmanager
 def signalled(line: Line, signum: signal.Signals, times: int = 1) -> Iterator[set[int]]:
-    """Send this process a signal when both workers wait at the line; yields the set that will hold their pids."""
+    """Send this process a signal when both workers wait at the line. Yield the set that will have their pids."""
     pids: set[int] = set()
 
     def send() -> None:
         pids.update(line.pids(2))
         for _ in range(times):
             os.kill(os.getpid(), signum)
-            time.sleep(0.2 * (times > 1))  # or the two were one to the main thread
+            time.sleep(0.2 * (times > 1))  # otherwise the main thread would see the two as one
 
     sender = threading.Thread(target=send)
     sender.start()

@@ -1,4 +1,4 @@
-"""Programs that use the Python API, as processes of their own: where functions come from, and how programs end."""
+"""Programs that use the Python API, as separate processes: where functions come from, and how programs end."""
 
 import asyncio
 import os
@@ -144,7 +144,7 @@ def run(*args: str, cwd: Path, env: dict[str, str], text: str | None = None) -> 
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
 def test_functions_of_the_main_module(words: tuple[str, ...], method: str, tmp_path: Path, env: dict[str, str]) -> None:
-    """Functions of a script from standard input or `-c`, which workers cannot import, reach them by value."""
+    """Functions of a script from standard input or `-c` cannot be imported. They reach workers by value."""
     (tmp_path / "train.py").write_text(MAIN)
     env = {**env, "PYTHONPATH": f"{os.getcwd()}:{tmp_path}", "METHOD": method}
     done = run(*words, cwd=tmp_path, env=env, text=MAIN)
@@ -179,7 +179,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_decorated_function_is_found_by_its_name(method: str, tmp_path: Path, env: dict[str, str]) -> None:
-    """A decorator keeps its code in another file. The function may use what no pickle takes."""
+    """A decorator has its code in another file. The function may use objects that cannot be pickled."""
     (tmp_path / "train.py").write_text(DECORATED)
     done = run("train.py", method, cwd=tmp_path, env=env)
     assert "return fail_with(text) if text" in done.stderr and "ValueError: boom" in done.stderr, done.stderr
@@ -194,7 +194,7 @@ print(nbformat.writes(book))
 
 
 def test_in_a_notebook(tmp_path: Path, env: dict[str, str]) -> None:
-    """A real kernel: functions are defined in cells, a loop runs in the main thread, output shows in the notebook."""
+    """A real kernel: cells define functions, a loop runs in the main thread, the notebook shows the output."""
     need("nbclient")
     nbformat = pytest.importorskip("nbformat")
     head, _, tail = MAIN.partition('if __name__ == "__main__":\n')
@@ -209,7 +209,7 @@ def test_in_a_notebook(tmp_path: Path, env: dict[str, str]) -> None:
         said = "".join(output.get("text", "") for output in calling.outputs)
         assert sorted(said.split("\n")) == ["", "all is well", "working", "working"]
         assert waiting.outputs[-1]["data"]["text/plain"] == "{0: Point(x=8), 1: Point(x=8)}"
-    left = [name for name in os.listdir(env["TMPDIR"]) if not name.startswith("pymp-")]  # a kernel is killed in the end
+    left = [name for name in os.listdir(env["TMPDIR"]) if not name.startswith("pymp-")]  # a kernel is killed at its end
     assert left == []
 
 
@@ -234,7 +234,7 @@ HOW = [("launch", "spawn"), ("launch", "fork"), ("start", "fork"), ("start", "fo
 
 
 async def start(tmp_path: Path, env: dict[str, str], line: Line, *words: str) -> tuple[Program, set[int]]:
-    """A program whose two workers have reported at the line, as it has itself where it can, and their pids."""
+    """Return a program whose two workers, and if possible itself, have reported at the line, and their pids."""
     (tmp_path / "program.py").write_text(WAITING)
     program = await Program.start(sys.executable, "program.py", *words, env=env, cwd=str(tmp_path))
     return program, await asyncio.to_thread(line.pids, 3 if words[0] == "start" else 2) - {program.pid}
@@ -245,7 +245,7 @@ async def start(tmp_path: Path, env: dict[str, str], line: Line, *words: str) ->
     ("signum", "code", "says", "flags"),
     [
         (signal.SIGINT, -signal.SIGINT, "KeyboardInterrupt", ()),
-        # the main thread hears nothing of it while it waits; nor of one that comes in the instant before
+        # The main thread gets no such signal while it waits, nor one that comes in the instant before.
         (signal.SIGUSR1, -signal.SIGINT, "KeyboardInterrupt", ("another thread takes Ctrl-C",)),
         (signal.SIGTERM, 7, "told: SIGTERM True", ()),
     ],
@@ -265,7 +265,7 @@ async def test_a_signal_ends_the_workers_first(
 
 @pytest.mark.parametrize(("call", "method"), HOW)
 async def test_sigkill(call: str, method: str, tmp_path: Path, env: dict[str, str], line: Line, programs: None) -> None:
-    """Nothing of the program can help any more: the kernel ends the workers."""
+    """The program cannot do anything any more: the kernel ends the workers."""
     program, workers = await start(tmp_path, env, line, call, line.path, method)
     await program.kill()
     for pid in workers:
@@ -287,7 +287,7 @@ def test_after_a_failure_no_file_is_left(tmp_path: Path, env: dict[str, str]) ->
     assert os.listdir(env["TMPDIR"]) == []
 
 
-# Beside other code.
+# Together with other code.
 
 
 def test_nothing_heavy_is_imported(tmp_path: Path, env: dict[str, str]) -> None:
@@ -348,7 +348,7 @@ if __name__ == "__main__":
 @pytest.mark.torch
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_torch_workers_tensors_and_errors(method: str, tmp_path: Path, env: dict[str, str]) -> None:
-    """Workers meet, share a tensor with the program, return tensors; torch's own exception class catches ours."""
+    """Workers meet, share a tensor with the program and return tensors. torch's own exception class catches ours."""
     (tmp_path / "train.py").write_text(TORCH)
     done = run("train.py", method, cwd=tmp_path, env=env)
     assert done.stdout.splitlines() == [

@@ -1,4 +1,4 @@
-"""`start_processes`: functions and commands, by every start method, from their start until nothing of them is left."""
+"""`start_processes`: functions and commands, with every start method, from their start until nothing is left."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ from tests.support.told import pattern
 
 
 def run(entrypoint: Any, *args: Sequence[Any], **options: Any) -> RunProcsResult:
-    """Each of `args` is one process; the result."""
+    """Start one process for each of `args`, and return the result."""
     envs = options.pop("envs", {rank: {} for rank in range(len(args))})
     with start_processes("trainer", entrypoint, dict(enumerate(args)), envs, **options) as context:
         result = context.wait(PATIENCE_S)
@@ -44,16 +44,16 @@ def run(entrypoint: Any, *args: Sequence[Any], **options: Any) -> RunProcsResult
 
 
 def waiting(line: Line, count: int = 1, *more: Any, **options: Any) -> PContext:
-    """Processes that report at the line and wait there until it closes, or a signal comes."""
+    """Start processes that report at the line and wait there until it closes or a signal comes."""
     args, envs = dict.fromkeys(range(count), (line.path, *more)), {rank: {} for rank in range(count)}
     return start_processes("trainer", functions.report_and_wait, args, envs, **options)
 
 
-# What they run, and what comes back.
+# What they run, and what they return.
 
 
 class Caller:
-    """Callable, and without a name."""
+    """A callable without a name."""
 
     def __call__(self, word: str) -> str:
         return f"called with {word}"
@@ -140,7 +140,7 @@ def test_each_has_the_environment_of_the_program_and_its_own(method: str, monkey
 
 
 def test_functions_are_workers_like_commands(method: str) -> None:
-    """A session and a group of their own, Python's own signal handlers, and a main thread that may run asyncio."""
+    """They have a session and a group, Python's own signal handlers, and a main thread that can run asyncio."""
     assert run(functions.place, (), start_method=method).return_values[0] == {
         "leads": True, "main thread": True, "SIGTERM": True, "SIGINT": True, "loop": 42,
     }  # fmt: skip
@@ -280,7 +280,7 @@ def test_one_failure_stops_the_others(method: str) -> None:
 
 
 ODD = "trap 'exit 5' TERM; echo '{' > $TORCHELASTIC_ERROR_FILE; echo > ready; sleep 1000 & wait"
-"""Command that leaves an error file which cannot be read, and an exit code of its own when it is told to go."""
+"""Command that leaves an unreadable error file, and has an exit code of its own when it is told to end."""
 
 
 def test_commands_that_were_stopped_are_failures_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +296,7 @@ def test_commands_that_were_stopped_are_failures_too(tmp_path: Path, monkeypatch
 
 
 def test_a_grandchild_that_keeps_everything_open_hides_no_end(method: str) -> None:
-    """A forked child of the worker has all of its descriptors, multiprocessing's own included."""
+    """A forked child of the worker has all of its descriptors, including multiprocessing's own."""
 
     def fork_and_die() -> None:
         if os.fork() == 0:
@@ -400,7 +400,7 @@ def test_children_of_a_process_go_with_it(method: str, line: Line) -> None:
 
 
 def test_the_child_of_a_process_that_returns_can_save(method: str, tmp_path: Path) -> None:
-    """Under torch nobody tells it to end."""
+    """Under torch the child is not told to end."""
     path = str(tmp_path / "saved")
     assert not run(functions.leave_a_child, (path,), start_method=method).is_failed()
     assert Path(path).read_text() == "saved"
@@ -444,7 +444,7 @@ async def test_a_bad_start_is_an_error_there_too() -> None:
 
 
 async def test_the_blocking_form_works_within_a_running_loop() -> None:
-    """Nothing needs the loop of the calling thread, such as a notebook's, which stands still meanwhile."""
+    """It does not need the loop of the calling thread, such as a notebook's, which is blocked meanwhile."""
     assert run(functions.add, (1, 2)).return_values == {0: 3}
 
 
