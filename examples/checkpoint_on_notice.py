@@ -1,9 +1,9 @@
-"""Training that saves when it is told that its round ends: nothing is computed twice when a node is preempted.
+"""Training that saves when a notice says that its round ends: nothing is computed twice when a node is preempted.
 
     node-agent --standalone --nproc 2 --notice-timeout 20 examples/checkpoint_on_notice.py --steps 200
-    kill -TERM <the agent>     # all ranks save at the same step; started again, it goes on from there
+    kill -TERM <the agent>     # all ranks save at the same step; started again, it continues from there
 
-With several nodes, `--nnodes 1:2 --endpoint HOST:29400`, the others go on without the one that left:
+With several nodes, `--nnodes 1:2 --endpoint HOST:29400`, the others continue without the node that left:
 docs/how-to/save-before-leaving.md.
 """
 

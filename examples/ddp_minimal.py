@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def pick_device() -> torch.device:
-    """Choose the GPU of this node by local rank; the CPU where there are too few GPUs."""
+    """Return this node's GPU by local rank, or the CPU if there are too few GPUs."""
     if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
         return torch.device("cpu")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -41,7 +41,7 @@ def pick_device() -> torch.device:
 
 
 def demo_basic(device: torch.device) -> None:
-    """Forward, backward, step. DDP averages the gradients in `backward`, so every replica stays alike."""
+    """Run forward, backward and step. DDP averages the gradients in `backward`, so all replicas stay equal."""
     model = DistributedDataParallel(ToyModel().to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     inputs, labels = torch.randn(20, 10, device=device), torch.randn(20, 5, device=device)
@@ -55,9 +55,9 @@ def demo_basic(device: torch.device) -> None:
 def spmd_main() -> None:
     """Program of every worker: single program, multiple data.
 
-    `torch.distributed.nn` is imported above, and not by DDP once there is a process group, because its
-    default arguments would keep the group, and gloo's threads, beyond `destroy_process_group`; a thread
-    that is busy when Python ends aborts the worker.
+    `torch.distributed.nn` is imported above. If DDP imported it after the process group was created, its default
+    arguments would keep the group, and gloo's threads, beyond `destroy_process_group`. A thread that is busy when
+    Python ends aborts the worker.
     """
     say("joining with " + " ".join(f"{name}={os.environ[name]}" for name in INIT_VARIABLES))
     device = pick_device()

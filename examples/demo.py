@@ -1,10 +1,9 @@
 """Two nodes on one machine train together, one worker is killed, and the run recovers (`make demo`).
 
-It starts a rendezvous server and two agents with two workers each, and relays what they say. When a few
-epochs are done it kills a worker with SIGKILL: the server charges one restart, all four workers start
-anew and go on from the checkpoint. The agents have warm workers (`--preload`), so that the restart takes
-none of the imports that the start took; `--cold` shows it without. Exits 0 only if the training reached
-its accuracy with exactly one restart. Nothing that it started outlives it.
+It starts a rendezvous server and two agents with two workers each, and shows their output. After a few epochs it kills
+a worker with SIGKILL. The server charges one restart, and all four workers start again from the checkpoint. The agents
+have warm workers (`--preload`), so that the restart needs none of the imports of the start. `--cold` shows it without.
+The demo exits 0 only if the training reached its accuracy with exactly one restart. It leaves no process behind.
 """
 
 import argparse
@@ -29,11 +28,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RUN_ID = "digits-demo"
 NODES = ("node-a", "node-b")
 NPROC = 2
-PRELOAD = "torch._dynamo,torch.distributed.nn,sklearn.datasets"  # all of what train_digits.py imports that takes long
+PRELOAD = "torch._dynamo,torch.distributed.nn,sklearn.datasets"  # the imports of train_digits.py that take long
 TARGET_ACCURACY = 0.95
 STOP_GRACE_S = 10.0  # after SIGTERM, and again after SIGKILL
 
-# The workers share this machine's processor, whatever else it has: two agents would both take GPU 0.
+# The workers share this machine's processor and use no GPU: both agents would take GPU 0.
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
 
 COLOURS = {"plain": "0", "dim": "2", "good": "1;32", "bad": "1;31", "node-a": "36", "node-b": "35"}
@@ -48,11 +47,11 @@ def show(text: str, style: str = "plain") -> None:
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the message says why."""
+    """The demo cannot continue. The message says why."""
 
 
 class Program:
-    """A child process in a process group of its own; leaving the `async with` stops it, come what may."""
+    """A child process in a separate process group. Leaving the `async with` always stops it."""
 
     def __init__(self, name: str, on_line: Callable[[str, str], None], *command: str) -> None:
         self.name = name
@@ -76,7 +75,7 @@ class Program:
             self._on_line(self.name, line)
 
     async def finished(self) -> int:
-        """Wait until it has exited and all that it said has been read."""
+        """Wait until it has exited and all of its output has been read."""
         await asyncio.gather(*self._readers)
         return await self._process.wait()
 
@@ -90,7 +89,7 @@ class Program:
 
 @dataclass
 class Observer:
-    """Observer of the workers' lines, which kills one of the workers when a few epochs are done."""
+    """Observes the workers' lines, and kills one of the workers after a few epochs."""
 
     kill_after_epoch: int
     verbose: bool
@@ -124,7 +123,7 @@ class Observer:
             show(f"restart {facts['restart_count']}: {self.recovery()}", "good")
 
     def recovery(self) -> str:
-        """Sentence that compares the restart with the start."""
+        """Return a sentence that compares the restart with the start."""
         if self.start_s is None or self.restart_s is None:
             return "there are no new workers"
         how = "warm, without the imports" if self.warm else "cold, with the imports once more"
@@ -141,7 +140,7 @@ class Observer:
 
 
 async def play(args: argparse.Namespace, folder: str) -> bool:
-    """The whole demo, from the server's start to the verdict."""
+    """Run the whole demo, from the server's start to the verdict."""
     observer = Observer(args.kill_after_epoch, args.verbose, warm=not args.cold)
     async with AsyncExitStack() as programs:
         address = await start_server(programs, observer)
@@ -153,7 +152,7 @@ async def play(args: argparse.Namespace, folder: str) -> bool:
 
 
 async def start_server(programs: AsyncExitStack, observer: Observer) -> str:
-    """Start the server on a port of the kernel's choice; returns its address once it listens."""
+    """Start the server on a port that the kernel chooses. Return its address once it listens."""
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def on_line(program: str, line: str) -> None:
@@ -171,7 +170,7 @@ async def start_server(programs: AsyncExitStack, observer: Observer) -> str:
 
 
 async def success(program: Program) -> None:
-    """Wait for it to exit 0; anything else ends the demo there and then."""
+    """Wait for it to exit 0. Any other end of it ends the demo at once."""
     if code := await program.finished():
         raise DemoFailed(f"{program.name} exited {code}; its last lines:\n" + "\n".join(program.last_lines))
 
@@ -186,14 +185,14 @@ def agent(node: str, address: str, folder: str, observer: Observer) -> Program:
 
 
 def charged_restarts(address: str) -> int:
-    """The server's own count, the only one there is for the whole run."""
+    """Return the server's own count, the only one for the whole run."""
     with urlopen(f"{address}/v1/status", timeout=10) as reply:
         runs: list[dict[str, Any]] = json.load(reply)["runs"]
     return int({run["run_id"]: run["restart_count"] for run in runs}[RUN_ID])
 
 
 def verdict(observer: Observer, restarts: int) -> bool:
-    """Print the summary, both agents having exited 0; true if all else went as promised, too."""
+    """Print the summary after both agents have exited 0. Return whether all else went as expected."""
     checks = (
         (f"accuracy on held-out digits: {observer.accuracy:.2%}", observer.accuracy >= TARGET_ACCURACY),
         (f"restarts charged by the server: {restarts}", restarts == 1),
@@ -205,7 +204,7 @@ def verdict(observer: Observer, restarts: int) -> bool:
 
 
 async def run(args: argparse.Namespace) -> bool:
-    """Play, but give up after a while, and on SIGTERM stop as tidily as on Ctrl-C."""
+    """Run the demo with a time limit. SIGTERM stops it as cleanly as Ctrl-C."""
     if task := asyncio.current_task():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with tempfile.TemporaryDirectory(prefix="digits-demo-") as folder:

@@ -1,4 +1,4 @@
-"""The smallest script to launch: each worker says its place in the world and the arguments that it was given."""
+"""The smallest script to launch: each worker prints its ranks and its arguments."""
 
 import os
 import sys

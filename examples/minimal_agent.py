@@ -18,7 +18,7 @@ FIELDS = {"RANK": "first_rank", "WORLD_SIZE": "world_size", "MASTER_ADDR": "mast
 
 
 def ask(line, path, **fields):
-    while True:  # a request may be repeated: a copy changes nothing
+    while True:  # a request may be repeated: a copy has no effect
         try:
             headers = {"Content-Type": "application/msgpack"}
             line.request("POST", f"/v1/agent/{path}", msgpack.packb(me | fields), headers)
@@ -26,10 +26,10 @@ def ask(line, path, **fields):
             answer = msgpack.unpackb(response.read())
             if response.status == 200:
                 return answer
-            if response.status not in (421, 429, 503):  # it does not lead, or is busy
+            if response.status not in (421, 429, 503):  # the server does not lead, or is busy
                 raise SystemExit(f"{answer['code']}: {answer['message']}")
         except (OSError, http.client.HTTPException):
-            line.close()  # and the next request opens another
+            line.close()  # the next request opens another connection
         time.sleep(0.5)
 
 
@@ -45,12 +45,12 @@ def join(after_round):
 def report(worker, seat):
     end = {"rank": seat["first_rank"], "local_rank": 0, "pid": worker.pid, "exit_code": worker.wait()}
     failure = {"node_id": node_id, "cause": f"exit code {worker.returncode}", **end} if worker.returncode else None
-    line = http.client.HTTPConnection(endpoint, timeout=15)  # the other one waits for the next directive
+    line = http.client.HTTPConnection(endpoint, timeout=15)  # the other connection waits for the next directive
     ask(line, "report", round=seat["round"], failure=failure)  # refused (409, stale_round) if a stop came first
 
 
 polls = http.client.HTTPConnection(endpoint, timeout=15)  # its end tells the server that this node may be lost
-reserved = socket.socket()  # the MASTER_PORT if this node becomes group rank 0: bound, and never listening
+reserved = socket.socket()  # MASTER_PORT if this node becomes group rank 0: bound, but not listening
 reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 reserved.bind(("", 0))
 reply, worker, seat = join(after_round=0), None, {"round": 0}
@@ -59,7 +59,7 @@ while (directive := reply["directive"])["tag"] != "finish":
         seat = directive["assignment"]
         places = {name: str(seat[field]) for name, field in FIELDS.items()} | {"LOCAL_RANK": "0"}
         worker = subprocess.Popen(command, env=os.environ | places)
-        atexit.register(worker.kill)  # also when it is fenced, as a drained node's agent is
+        atexit.register(worker.kill)  # also when the server fences it, as it does with a drained node's agent
         threading.Thread(target=report, args=(worker, seat), daemon=True).start()
     if directive["tag"] == "stop":
         worker.kill()

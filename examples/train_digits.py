@@ -5,16 +5,16 @@ The same file runs under either launcher, on any number of workers:
     node-agent --standalone --nproc 2 examples/train_digits.py --checkpoint /tmp/digits.pt
     torchrun --standalone --nproc-per-node 2 examples/train_digits.py --checkpoint /tmp/digits.pt
 
-What makes a training script elastic is all here, and it is not much:
+An elastic training script needs only these:
 
-* everything about the other workers comes from the environment, through `init_process_group`;
-* every finished epoch is saved, so that new workers go on where the last ones stopped;
-* the order of the samples follows from the epoch alone and the workers share out a *global* batch, so
-  that a restart on more or fewer of them continues the same training;
-* a worker that fails, or loses a peer, exits non-zero and leaves the restart to the launcher.
+* all facts about the other workers come from the environment, through `init_process_group`;
+* every finished epoch is saved, so that new workers continue where the last ones stopped;
+* the order of the samples depends only on the epoch, and the workers share a *global* batch, so that a restart with
+  another number of workers continues the same training;
+* a worker that fails or loses a peer exits non-zero, and leaves the restart to the launcher.
 
-It also tells node-agent of its progress, for those who want hangs noticed (`--progress-timeout auto`) and the time of
-the training accounted for; nothing else depends on that.
+The script also reports its progress to node-agent, for hang detection (`--progress-timeout auto`) and the run's time
+ledger. Nothing else depends on these reports.
 """
 
 import argparse
@@ -35,10 +35,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 try:
     from node_agent import progress
-except ImportError:  # torchrun alone is installed
+except ImportError:  # only torchrun is installed
 
     def progress(step: int | None = None, kind: str = "step") -> None:
-        """Do nothing: nobody listens."""
+        """Do nothing: there is no agent."""
 
 
 SEED = 2024
@@ -64,7 +64,7 @@ class Samples:
 
 
 def load_samples(device: torch.device) -> tuple[Samples, Samples]:
-    """Scikit-learn's bundled digits as (training, held-out): the same split in every process."""
+    """Return Scikit-learn's bundled digits as (training, held-out): the same split in every process."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32, device=device).unsqueeze(1) / 16
     samples = Samples(images, torch.tensor(digits.target, device=device))
@@ -89,7 +89,7 @@ def build_model() -> nn.Module:
 
 
 class Trainer:
-    """The model, its optimizer, and how many epochs they have been through."""
+    """The model, its optimizer, and the number of finished epochs."""
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         torch.manual_seed(SEED)
@@ -99,7 +99,7 @@ class Trainer:
         self.epochs_done = self.steps_done = 0
 
     def train_epoch(self, samples: Samples) -> float:
-        """One pass over `samples`; returns the mean loss over all of them."""
+        """Make one pass over `samples`. Return the mean loss over all of them."""
         total = torch.zeros((), device=samples.labels.device)
         for rows in shuffled(len(samples), SEED + 1 + self.epochs_done).split(self.args.batch_size):
             total += self.train_step(samples.pick(rows))
@@ -111,10 +111,10 @@ class Trainer:
         return float(total) / len(samples)
 
     def train_step(self, batch: Samples) -> Tensor:
-        """One step on a global batch; returns the summed loss of this worker's share.
+        """Make one step on a global batch. Return the summed loss of this worker's share.
 
-        DDP averages the workers' gradients, and their shares may differ by a sample or be empty.
-        Scaling by world size over batch size makes that average the mean over the samples.
+        DDP averages the workers' gradients, and their shares may differ by a sample or be empty. Scaling by world size
+        over batch size makes that average the mean over the samples.
         """
         mine = batch.share()
         loss = cross_entropy(self.model(mine.images), mine.labels, reduction="sum")
@@ -125,7 +125,7 @@ class Trainer:
 
     @torch.no_grad()
     def accuracy(self, samples: Samples) -> float:
-        """The fraction of `samples` recognised, each worker looking at its share."""
+        """Return the fraction of `samples` that is recognised. Each worker tests its share."""
         mine = samples.share()
         correct = (self.model(mine.images).argmax(dim=1) == mine.labels).sum()
         dist.all_reduce(correct)
@@ -143,7 +143,7 @@ class Trainer:
         progress(step=self.steps_done, kind="checkpoint")
 
     def resume(self) -> None:
-        """Take up the last finished epoch. Rank 0 reads it for all, so that all start from the same one."""
+        """Load the last finished epoch. Rank 0 reads it for all, so that all start from the same one."""
         found: list[dict[str, Any] | None] = [None]
         if dist.get_rank() == 0 and self.args.checkpoint and os.path.exists(self.args.checkpoint):
             found = [torch.load(self.args.checkpoint, map_location="cpu")]
@@ -156,7 +156,7 @@ class Trainer:
 
 
 def train(args: argparse.Namespace, device: torch.device) -> float:
-    """Train from the checkpoint, or from scratch, to the last epoch; returns the held-out accuracy."""
+    """Train from the checkpoint, or from scratch, to the last epoch. Return the held-out accuracy."""
     training, held_out = load_samples(device)
     trainer = Trainer(args, device)
     trainer.resume()
@@ -170,14 +170,14 @@ def train(args: argparse.Namespace, device: torch.device) -> float:
 
 
 def say(text: str, rank: int | None = None) -> None:
-    """Print a line, from every worker or from one; written at once, so that lines never mix."""
+    """Print a line at once, from every worker or from one, so that lines never mix."""
     if rank in (None, dist.get_rank()):
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         print(f"{text} world_size={dist.get_world_size()} restart_count={restarts}\n", end="", flush=True)
 
 
 def pick_device() -> torch.device:
-    """A GPU of its own for each worker of the node, or the CPU for all of them."""
+    """Return a separate GPU for each worker of the node, or the CPU for all of them."""
     if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
         return torch.device("cpu")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -197,10 +197,10 @@ def parse_args() -> argparse.Namespace:
 
 @record
 def main() -> None:
-    """One worker's life. It must end gloo's threads itself: one still busy when Python ends aborts it.
+    """Run one worker. It must end gloo's threads itself: a thread that is busy when Python ends aborts the worker.
 
-    `destroy_process_group` ends them once nothing else holds the group. So no model outlives `train`, and
-    `torch.distributed.nn`, whose default arguments hold the group of its import, is imported before DDP does.
+    `destroy_process_group` ends the threads if no other object keeps the group. So no model outlives `train`, and
+    `torch.distributed.nn`, whose default arguments keep the group of its import, is imported before DDP does that.
     """
     args = parse_args()
     torch.set_num_threads(1)

@@ -1,7 +1,7 @@
-"""Hugging Face Accelerate: a loop of one's own that goes on from its last whole checkpoint.
+"""Hugging Face Accelerate: a custom loop that continues from its last complete checkpoint.
 
-`save_state` writes several files. They go into a folder under another name, which is renamed when all are there: a run
-that is killed meanwhile finds the one before.
+`save_state` writes several files. They go into a folder with a temporary name, which is renamed when all are complete.
+If the run is killed meanwhile, it finds the previous checkpoint.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def train(args: argparse.Namespace) -> None:
     whole = sorted(glob.glob(f"{args.folder}/epoch-*"))
     begin = 0
     if whole:
-        accelerator.load_state(whole[-1])  # each rank's random numbers, too
+        accelerator.load_state(whole[-1])  # including each rank's random numbers
         begin = int(whole[-1][-4:])
     for epoch in range(begin + 1, args.epochs + 1):
         loader.set_epoch(epoch)
@@ -42,7 +42,7 @@ def train(args: argparse.Namespace) -> None:
         mean = accelerator.reduce(loss.detach(), "mean").item()
         print(f"epoch={epoch} rank={accelerator.process_index} of {accelerator.num_processes} loss={mean!r}")
         save(accelerator, args.folder, epoch)
-    # The model must not outlive the process group: ending both at once, torch may wait for itself (2.13, gloo).
+    # The model must not outlive the process group: if both end together, torch may wait for itself (2.13, gloo).
     model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)
     accelerator.end_training()
 

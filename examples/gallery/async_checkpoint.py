@@ -1,7 +1,7 @@
-"""A checkpoint that is written while training goes on, as torchtitan does it: `async_save` of one `Stateful`.
+"""A checkpoint that is written during the training, as in torchtitan: `async_save` of one `Stateful`.
 
-`async_save` copies the state and returns; a thread writes it. One is under way at a time: the next waits for it.
-A folder with a `.metadata` is whole; what was being written when a rank was killed has none, and is never loaded.
+`async_save` copies the state and returns, and a thread writes it. The next call waits until the previous write has
+finished. A folder with a `.metadata` is complete. A folder without it, from a killed rank, is never loaded.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import torch.distributed.nn  # early, or it holds the group, and gloo's threads, at the interpreter's end
+import torch.distributed.nn  # early: otherwise it keeps the group, and gloo's threads, until the interpreter's end
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 
 
 class TrainState(Stateful):
-    """Model, optimizer and step, as torch.distributed.checkpoint wants them."""
+    """Model, optimizer and step, in the form that torch.distributed.checkpoint needs."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -57,7 +57,7 @@ def train(args: argparse.Namespace) -> None:
     if whole:
         dcp.load({"train": state}, checkpoint_id=os.path.dirname(whole[-1]))
     saving: Future[Any] | None = None
-    writers = dist.new_group(backend="gloo")  # the thread's collectives must not meet those of the training
+    writers = dist.new_group(backend="gloo")  # the thread's collectives must not mix with those of the training
     while state.step < args.steps:
         loss = state.train_step()
         print(f"step={state.step} rank={dist.get_rank()} of {dist.get_world_size()} loss={loss!r}")

@@ -1,7 +1,8 @@
-"""DeepSpeed: ZeRO stage 1, with torch's Adam; goes on from its last whole checkpoint, with as many ranks as before.
+"""DeepSpeed: ZeRO stage 1 with torch's Adam. It continues from its last complete checkpoint, with the same number of
+ranks.
 
 `save_checkpoint` names the checkpoint in its file `latest` as soon as rank 0 has written its own part. Here the name is
-written when every rank has: a run that is killed meanwhile finds the checkpoint before.
+written when every rank has finished. If the run is killed meanwhile, it finds the previous checkpoint.
 """
 
 import argparse
@@ -14,11 +15,11 @@ from torch import nn
 
 CONFIG = {
     "train_batch_size": 12,
-    "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "torch_adam": True}},  # DeepSpeed's own would be compiled
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "torch_adam": True}},  # DeepSpeed's own would need a compiler
     "zero_optimization": {"stage": 1},
 }
 
-if not torch.cuda.is_available():  # gloo does it, and nothing has to be compiled
+if not torch.cuda.is_available():  # gloo works, and nothing must be compiled
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 

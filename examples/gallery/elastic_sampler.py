@@ -1,9 +1,9 @@
-"""Every sample once an epoch, with however many workers and whatever dies: torchdata's StatefulDataLoader.
+"""Every sample once an epoch, with any number of workers and after any failure: torchdata's StatefulDataLoader.
 
-The sampler cuts each epoch into global batches of one size, of which every rank takes its share. So the loader's
-state, the number of batches handed out (not of those that its processes have fetched ahead), says the same on every
-rank and with any number of ranks: rank 0's is loaded on all of them. Model, optimizer and loader go into one
-checkpoint file: a step counts, with its samples, or it has never been.
+The sampler divides each epoch into global batches of one size, and every rank takes its share. The loader's state is
+the number of batches handed out, without those that its processes have prefetched. So it is the same on every rank and
+with any number of ranks, and all ranks load rank 0's. One checkpoint file has model, optimizer and loader, so a step
+counts either with its samples or not at all.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # early, or it holds the group, and gloo's threads, at the interpreter's end
+import torch.distributed.nn  # early: otherwise it keeps the group, and gloo's threads, until the interpreter's end
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, Sampler
@@ -23,14 +23,14 @@ SAMPLES, GLOBAL_BATCH = 48, 4
 
 
 class Numbered(Dataset[tuple[int, Tensor]]):
-    """Samples that know their number."""
+    """Samples with their number."""
 
     def __getitem__(self, index: int) -> tuple[int, Tensor]:
         return index, torch.randn(8, generator=torch.Generator().manual_seed(index), dtype=torch.float64)
 
 
 class ElasticBatches(Sampler[list[int]]):
-    """Sampler of this rank's share of each global batch; an epoch's order follows from the epoch's number alone."""
+    """Sampler of this rank's share of each global batch. An epoch's order depends only on the epoch's number."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size, self.epoch = rank, world_size, 0

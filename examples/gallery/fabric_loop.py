@@ -1,6 +1,6 @@
-"""Lightning Fabric: a loop of one's own that goes on from its last whole checkpoint.
+"""Lightning Fabric: a custom loop that continues from its last complete checkpoint.
 
-Started by `node-agent` it is told the size of the run below; `fabric run` says it in variables of its own.
+Under `node-agent`, the script passes the size of the run below. `fabric run` passes it in its own variables.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def main() -> None:
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
     )
-    if "LT_CLI_USED" not in os.environ:  # `fabric run` has launched it already
+    if "LT_CLI_USED" not in os.environ:  # `fabric run` has already launched it
         fabric.launch()
     fabric.seed_everything(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))

@@ -1,6 +1,6 @@
 """FSDP2: `fully_shard`, and a sharded checkpoint by torch.distributed.checkpoint that any number of ranks can load.
 
-Each step's checkpoint is a folder of its own. Its `.metadata` is written last, so a folder that has one is whole.
+Each step's checkpoint is a separate folder. Its `.metadata` is written last, so a folder with that file is complete.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import shutil
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import torch.distributed.nn  # early, or it holds the group, and gloo's threads, at the interpreter's end
+import torch.distributed.nn  # early: otherwise it keeps the group, and gloo's threads, until the interpreter's end
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -31,7 +31,7 @@ def build() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def loss_of(model: nn.Module, step: int) -> Tensor:
-    """Mean over this rank's share of the step's batch, which follows from its number alone."""
+    """Return the mean over this rank's share of the step's batch, which depends only on the step's number."""
     inputs = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(step))
     mine = inputs[dist.get_rank() :: dist.get_world_size()].to(next(model.parameters()).device)
     return nn.functional.mse_loss(model(mine), mine.prod(dim=1, keepdim=True))

@@ -1,7 +1,7 @@
-"""Hugging Face transformers: `Trainer` goes on from the newest whole checkpoint in its output folder.
+"""Hugging Face transformers: `Trainer` continues from the newest complete checkpoint in its output folder.
 
-`trainer_state.json` is what it writes last: a folder without one is half of a checkpoint, in which a run was killed.
-(`get_last_checkpoint` would take that.) A tiny language model with random weights learns to count; nothing is
+It writes `trainer_state.json` last. A folder without that file is an incomplete checkpoint of a killed run, but
+`get_last_checkpoint` would return it. A tiny language model with random weights learns to count, and nothing is
 downloaded.
 """
 
@@ -69,8 +69,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Trainer leaves its process group to Python's end, where a thread of gloo that is still busy aborts the worker;
-    # `destroy_process_group` does not end that thread while libraries hold the group (accelerate imports some late).
+    # Trainer does not destroy its process group. A thread of gloo that is busy when Python ends aborts the worker.
+    # `destroy_process_group` does not end that thread while libraries keep the group (accelerate imports some late).
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -1,6 +1,7 @@
-"""PyTorch Lightning: its `Trainer` finds the workers started, as by torchrun, and goes on from `last.ckpt`.
+"""PyTorch Lightning: its `Trainer` finds workers that are already running, as under torchrun, and continues from
+`last.ckpt`.
 
-It is told the size of the run, as the launcher knows it: `LOCAL_WORLD_SIZE` workers on `GROUP_WORLD_SIZE` nodes.
+The script passes the size of the run from the launcher: `LOCAL_WORLD_SIZE` workers on `GROUP_WORLD_SIZE` nodes.
 """
 
 import argparse

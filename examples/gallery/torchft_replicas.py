@@ -1,8 +1,8 @@
-"""torchft beside the launcher: replicas that go on without one that died, which catches up when it is back.
+"""torchft together with the launcher: replicas continue when one of them dies, and it catches up when it returns.
 
-Each replica is a run of its own, whose workers the launcher starts, and starts again when they die. torchft's
-lighthouse joins the replicas, step by step: the others are not restarted. The replica that comes back takes its weights
-from one of them; no checkpoint is read. Each step's batch is shared among those who are there.
+Each replica is a separate run. The launcher starts its workers, and restarts them when they die. torchft's lighthouse
+joins the replicas at each step, so the others do not restart. A replica that returns takes its weights from another
+one, without a checkpoint. The present replicas share each step's batch.
 """
 
 import argparse
@@ -42,13 +42,13 @@ def main() -> None:
     ddp, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, sgd)
     print("this replica begins")
     while manager.current_step() < args.steps:
-        optimizer.zero_grad()  # asks the lighthouse who is there
+        optimizer.zero_grad()  # asks the lighthouse which replicas are present
         batch = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(manager.current_step()))
-        place = manager.participating_rank() or 0  # None while it catches up: what it computes does not count then
+        place = manager.participating_rank() or 0  # None while it catches up: its results do not count then
         mine = batch[place :: manager.num_participants()].double()
         loss = nn.functional.mse_loss(ddp(mine), mine.prod(dim=1, keepdim=True))
         loss.backward()
-        optimizer.step()  # unless a replica was lost meanwhile: then the step is done again
+        optimizer.step()  # repeated if a replica was lost meanwhile
         print(f"step={manager.current_step()} replicas={manager.num_participants()} loss={loss.item()!r}")
     print(f"weights={sum(weight.sum().item() for weight in model.parameters())!r}")
     manager.shutdown()
