@@ -1,6 +1,6 @@
-"""node-agent and torchrun side by side: `python -m benchmarks`.
+"""node-agent and torchrun compared: `python -m benchmarks`.
 
-Real processes, measured in turns within one run, so that a busy moment of the machine hits both alike. Times are
-CLOCK_MONOTONIC, which every process of a machine shares: a worker's first statement takes its own. Benchmarks inform;
-they assert nothing.
+The benchmarks run real processes. They measure the launchers in turns within one run, so that a busy moment of the
+machine affects both. Times are CLOCK_MONOTONIC, which all processes of a machine share: a worker takes the time in its
+first statement. Benchmarks report figures and assert nothing.
 """

@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [NAME ...]`."""
+"""Command line: `python -m benchmarks [NAME ...]`."""
 
 import argparse
 import os
@@ -54,7 +54,7 @@ MEASUREMENTS: dict[str, tuple[str, Measure]] = {
     "shards": ("sixteen runs at one server, and shared by four", shards.measure),
     "logs": ("workers that write as fast as they may", logs.measure),
 }
-"""Every measurement by its name on the command line, with a line for the help."""
+"""Measurements by their names on the command line, each with a line for the help."""
 
 EPILOG = """Without names, all of them, which takes a quarter of an hour. A measurement that fails does not stop the
 next one, and Ctrl-C prints what there is by then. A sample that did not come about while it was watched reads `> 60 s`.
@@ -68,7 +68,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print. Exit codes: 0 measured, whatever the figures; 1 something could not be; 2 bad input."""
+    """Measure and print. Exit codes: 0 measured, whatever the figures are; 1 a measurement failed; 2 bad input."""
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["year"]:
         from benchmarks.year import command
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     try:
         broken = _measure(args.names or MEASUREMENTS, _plan(args), rows)
-    finally:  # also after Ctrl-C: what there is by then
+    finally:  # also after Ctrl-C: print the rows measured so far
         if rows:
             print(f"\n{here}\n\n{table(rows)}")
         write_json(args.json, machine=here, rows=[row.as_json() for row in rows])
@@ -90,7 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(names: Iterable[str], plan: Plan, rows: list[Row]) -> bool:
-    """Add to the rows, one measurement after another. Whether one of them failed, which does not stop the next."""
+    """Add the rows of one measurement after another, and return whether one of them failed.
+
+    A failure does not stop the next measurement.
+    """
     broken = False
     for name in names:
         about, measure = MEASUREMENTS[name]
@@ -106,7 +109,7 @@ def _measure(names: Iterable[str], plan: Plan, rows: list[Row]) -> bool:
 
 
 def _tell(found: Iterable[Row], took_s: float) -> bool:
-    """Say what could not be measured, if anything. What this machine has not got is no failure."""
+    """Report what could not be measured, and return whether something failed. What this machine lacks is no failure."""
     broken = [row for row in found if row.trouble and not row.is_absent]
     for row in broken:
         note(f"{row.measurement}, {row.subject}: could not be measured: {row.trouble}")
@@ -148,7 +151,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _checked(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Arguments, checked for what would else be found out after a quarter of an hour. Exits 2."""
+    """Return the arguments, checked for errors that would otherwise appear only after a quarter of an hour.
+
+    Exits with 2 if they are wrong.
+    """
     args = parser.parse_args(argv)
     if not args.write:
         return args
@@ -176,7 +182,7 @@ def _count(text: str) -> int:
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """Unwind, so that every process is ended."""
+    """Raise `SystemExit`, so that all processes are ended."""
     raise SystemExit(128 + signum)
 
 

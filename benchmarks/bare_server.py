@@ -1,4 +1,4 @@
-"""Server that decides nothing: it lets N nodes join, and answers all at once when the last one has asked.
+"""Server without decisions: it lets N nodes join, and answers all of them when the last one has asked.
 
 `python -m benchmarks.bare_server PORT N`
 """
@@ -16,7 +16,7 @@ BACKLOG = 16_384
 
 
 def answer(nodes: int) -> bytes:
-    """Answer to a join, as long as one of rdzv-server. It says the same to every node."""
+    """Return the answer to a join, as long as one of rdzv-server. All nodes get the same answer."""
     workers = nodes * NPROC
     seat = Assignment(
         round=1, group_rank=nodes - 1, group_world_size=nodes, first_rank=workers - NPROC, local_world_size=NPROC,
@@ -29,7 +29,7 @@ def answer(nodes: int) -> bytes:
 
 
 class Crowd:
-    """Nodes that wait for one another."""
+    """Nodes that wait for each other."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes, self._answer = nodes, answer(nodes)
@@ -43,7 +43,7 @@ class Crowd:
 
 
 class Seat(Exchange):
-    """Connection of one node. Its first request is the join; the server leaves later ones unanswered."""
+    """Connection of one node. Its first request is the join; the server does not answer later requests."""
 
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd

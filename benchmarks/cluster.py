@@ -13,7 +13,7 @@ AGENTS = 2
 
 
 class Cluster:
-    """A run of `launcher` whose workers have come to their first line. `last_call_s`: where not the default."""
+    """Run of `launcher` whose workers have reached their first line. `last_call_s`: None for the default."""
 
     def __init__(
         self, stage: Stage, launcher: Launcher, nnodes: str, agents: int = AGENTS, last_call_s: int | None = None
@@ -27,7 +27,7 @@ class Cluster:
         self.workers: dict[int, FirstLine] = stage.first_lines(agents * NPROC, self.began_s)
 
     def start_server(self) -> Program | None:
-        """Return once it listens; None if there is none."""
+        """Start the server, and return it once it listens; None if the launcher has none."""
         command = self._launcher.server(self.port, self._stage.folder)
         if command is None:
             return None
@@ -40,7 +40,7 @@ class Cluster:
         return self._stage.start([*command, *self._stage.worker], self._launcher.environment)
 
     def lose(self, number: int, signum: signal.Signals = signal.SIGKILL) -> float:
-        """Signal an agent and the workers below it, as the end of their machine would; when that was."""
+        """Signal an agent and its workers, as if their machine had failed, and return the time."""
         pids = [self.agents[number].pid, *self._workers_of(number)]
         at_s = time.monotonic()
         for pid in pids:
@@ -49,5 +49,5 @@ class Cluster:
         return at_s
 
     def _workers_of(self, number: int) -> list[int]:
-        """Pids of the workers whose parent is this agent. Which ranks it has is the launcher's to decide."""
+        """Return the pids of the workers whose parent is this agent. The launcher decides which ranks it has."""
         return [line.pid for line in self.workers.values() if parent(line.pid) == self.agents[number].pid]

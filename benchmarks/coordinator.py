@@ -1,6 +1,6 @@
-"""The SIGKILL of what the agents meet at: how many workers end of it, and how soon a new server has its agents back.
+"""SIGKILL of the server or store: how many workers end because of it, and how soon a new server has its agents back.
 
-For node-agent that is rdzv-server; for torchrun the agent that hosts the store, or etcd.
+For node-agent it is rdzv-server; for torchrun it is etcd, or the agent that hosts the store.
 """
 
 import json
@@ -45,7 +45,7 @@ def _workers_that_end(launcher: Launcher, wanted: int) -> list[float]:
 
 
 def _back() -> float:
-    """Seconds until the new server has heard of every node's agent, and each has its connection."""
+    """Return the seconds until the new server has heard from each node's agent, and each has a connection."""
     with Stage() as stage:
         cluster = Cluster(stage, NodeAgent(), nnodes=str(AGENTS))
         time.sleep(SETTLE_S)

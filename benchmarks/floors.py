@@ -1,6 +1,6 @@
-"""Floors that no launcher can go below: interpreters that start, a packet there and back, an import of torch.
+"""Lower bounds for every launcher: start of interpreters, a packet there and back, an import of torch.
 
-These are measured in the same turns as the launchers, and stand beside them.
+They are measured in the same turns as the launchers, and stand beside them in the table.
 """
 
 import socket
@@ -22,7 +22,7 @@ MESSAGE = b"x" * 200
 
 
 def bare(count: int) -> Floor:
-    """Floor of a start: as many bare interpreters at once as the row has workers, to the first line of the last one."""
+    """Return the floor of a start: one bare interpreter for each worker, all at once, until the last first line."""
     return Floor(f"{count} bare worker{'s' * (count > 1)}", partial(_spawn, count, WORKER))
 
 
@@ -31,12 +31,12 @@ def bare_with_torch(count: int) -> Floor:
 
 
 def round_trip() -> Floor:
-    """Floor of an exchange: a small message to another process and back, over loopback."""
+    """Return the floor of an exchange: a small message to another process and back, over loopback."""
     return Floor("TCP round trip", _round_trip)
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Measure floors by themselves, from which those of any other number of workers can be reckoned."""
+    """Measure the floors on their own. Those of any other number of workers can be computed from them."""
     floors = [bare(1), round_trip(), *([bare_with_torch(1)] if torch_is_installed() else [])]
     subjects = [Subject(FLOOR + floor.name, once(floor.sample), min(plan.repeat, REPEAT)) for floor in floors]
     taken = take_turns(subjects, warm_up=True)
@@ -47,7 +47,7 @@ def measure(plan: Plan) -> list[Row]:
 
 
 def bare_memory_mb() -> float:
-    """Peak memory of an interpreter that does nothing, in MB."""
+    """Return the peak memory of an interpreter that does nothing, in MB."""
     with Stage() as stage:
         began_s = time.monotonic()
         program = stage.start([sys.executable, "-u", *stage.worker], {"RANK": "0"})
@@ -76,7 +76,7 @@ def _round_trip() -> float:
 
 
 def _echo(address: tuple[str, int]) -> None:
-    """Send back what is received, at once."""
+    """Send back at once what is received."""
     with socket.create_connection(address) as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while message := line.recv(4096):

@@ -1,7 +1,7 @@
-"""Runs of many nodes, without a network: what the server's core and the encoding of its messages cost.
+"""Runs of many nodes without a network: cost of the server's core and of the encoding of its messages.
 
-All times are CPU time, and the collector of garbage is set as in the server. What an event takes is what the server's
-other runs wait meanwhile.
+All times are CPU time, and the garbage collector has the server's settings. While one event is handled, the server's
+other runs wait.
 """
 
 import gc
@@ -30,13 +30,13 @@ TOTAL_BAR_S = 2.0
 """Bar for 100,000 nodes."""
 EVENT_BARS_MS = {10_000: 50.0}
 GROWTH_BAR = 2.0
-"""Growth of the cost a node, from the fewest nodes to the most: memory is further away than a cache, no more."""
+"""Growth of the cost per node from the fewest nodes to the most: only memory outside the caches is slower."""
 RUN_ID, SERVER_ADDR = "benchmark", "10.0.0.1"
 
 
 @dataclass(slots=True)
 class Sample:
-    """CPU seconds of one run: of all that a stage takes, and of single events."""
+    """CPU seconds of one run: of whole stages, and of single events."""
 
     stages: dict[str, float] = field(default_factory=dict)
     events: dict[str, float] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Sample:
         self.stages[name] = time.process_time() - began_s
 
     def event(self, name: str, happen: Callable[[], Any]) -> Any:
-        """Do it, and keep the longest time that anything of this name took."""
+        """Call `happen`, and keep the longest time of all events of this name."""
         began_s = time.process_time()
         result = happen()
         self.events[name] = max(self.events.get(name, 0.0), time.process_time() - began_s)
@@ -56,7 +56,7 @@ class Sample:
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Measure what each stage takes in all and a node, how that grows, and the longest time that one event takes."""
+    """Measure the time of each stage, in total and per node, its growth, and the longest time of each kind of event."""
     with _collecting_as_the_server():
         _play(NODES[0])
         turns = [{nodes: _play(nodes) for nodes in NODES} for _ in range(min(plan.repeat, REPEAT))]
@@ -93,7 +93,7 @@ def _event_rows(nodes: int, samples: list[Sample]) -> Iterator[Row]:
 
 
 def _play(nodes: int) -> Sample:
-    """A run of so many nodes forms a round, restarts after a failure, is looked at, and loses all nodes but one."""
+    """Play a run: it forms a round, restarts after a failure, is shown, and loses all nodes except one."""
     sample, registry = Sample(), Registry(retention_s=3_600.0)
     bodies = [encode(_join(number, nodes)) for number in range(nodes)]
     with sample.stage("codec: a join in"):
@@ -121,7 +121,7 @@ def _later(sample: Sample, registry: Registry, joins: list[JoinRequest]) -> Samp
         sample.event("status", lambda: view(run, 4.0))
     with sample.stage("core snapshot"):
         sample.event("snapshot", lambda: registry.snapshot((RUN_ID, 1), 4.0))
-    for part in (0.5, 0.9):  # nothing is concluded while no agent is heard
+    for part in (0.5, 0.9):  # the server concludes nothing while it hears from no agent
         registry.handle(RUN_ID, LeaseRenewed(joins[-1].agent_id), 4.0 + part * run.settings.lease_s)
     with sample.stage("core loss of all"):
         while len(run.agents) > 1:
@@ -130,7 +130,7 @@ def _later(sample: Sample, registry: Registry, joins: list[JoinRequest]) -> Samp
 
 
 def _form(sample: Sample, registry: Registry, joins: list[JoinRequest]) -> list[tuple[int, Directive]]:
-    """Every agent joins as it does at a server, and is told to start."""
+    """Have every agent join as at a server; return the directives to start."""
     registry.handle(RUN_ID, NodeJoined(joins[0], SERVER_ADDR), 1.0)
     for join in joins[1:-1]:
         _enter(registry, join)

@@ -1,4 +1,4 @@
-"""HTTP in its smallest form: a message to and fro on a connection, with its length in the head."""
+"""HTTP in its smallest form: one message at a time on a connection, with its length in the head."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ class Exchange(asyncio.Protocol):
     _arrived = b""
 
     def received(self, head: bytes, body: bytes) -> None:
-        """Take a whole message."""
+        """Handle a whole message."""
         raise NotImplementedError
 
     def data_received(self, data: bytes) -> None:
@@ -25,7 +25,10 @@ class Exchange(asyncio.Protocol):
 
 
 def framed(first_line: str, body: bytes) -> bytes:
-    """Bytes of a message. `first_line`: that of a request or of an answer, and further lines of the head."""
+    """Return the bytes of a message.
+
+    `first_line`: of a request or an answer; it may include further lines of the head.
+    """
     return f"{first_line}\r\nContent-Type: {paths.MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 

@@ -1,4 +1,4 @@
-"""Launchers under measurement, and the plan of what to measure with each."""
+"""Launchers that are measured, and the plan of what to measure with each."""
 
 import importlib.util
 import os
@@ -23,30 +23,30 @@ def _beside_interpreter(script: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeAgent:
-    """node-agent. `flags`: what a measurement is about, such as a lease; they come last, and win."""
+    """node-agent. `flags`: what a measurement is about, such as a lease; they come last and override others."""
 
     name: str = OURS
     """Name in the table."""
     flags: tuple[str, ...] = ()
     installed: tuple[str, ...] = (_beside_interpreter("node-agent"),)
-    """The command as the user types it: the script beside the interpreter."""
+    """Command as a user types it: the script beside the interpreter."""
     module: tuple[str, ...] = (sys.executable, "-m", "node_agent")
-    """The same as a module of the interpreter, which starts without the script's few milliseconds."""
+    """The same as a module of the interpreter, which saves the few milliseconds of the script."""
     environment: Mapping[str, str] = field(default_factory=dict)
     nproc: int = NPROC
 
     @property
     def standalone(self) -> tuple[str, ...]:
-        """The arguments for one node; none where a server is needed even then."""
+        """Arguments for one node without a server; empty if a server is always needed."""
         return ("--standalone", "--nproc", str(self.nproc))
 
     def server(self, port: int, folder: str) -> list[str]:
-        """The rendezvous server, if it is a program of its own. It keeps its state in `folder`."""
+        """Return the command of the rendezvous server, None if there is none. It keeps its state in `folder`."""
         store = f"sqlite:{os.path.join(folder, 'state.db')}"
         return [sys.executable, "-m", "rdzv_server", "--host", ADDRESS, "--port", str(port), "--store", store]
 
     def agent(self, number: int, nnodes: str, port: int, last_call_s: int | None = None) -> list[str]:
-        """An agent, counted from 0, of a run with `nproc` workers a node. `last_call_s`: where not the default."""
+        """Return the command of agent `number`, from 0, with `nproc` workers. `last_call_s`: None for the default."""
         last_call = [] if last_call_s is None else ["--last-call-timeout", str(last_call_s)]
         return [
             *self.module,
@@ -58,7 +58,7 @@ class NodeAgent:
 
 @dataclass(frozen=True, slots=True)
 class Torchrun:
-    """torchrun with its c10d backend. Agent 0 is the store's host for certain, which is to the good of every figure."""
+    """torchrun with its c10d backend. Agent 0 always hosts the store, which makes every figure better."""
 
     name: str = "torchrun"
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Torchrun:
 
 @dataclass(frozen=True, slots=True)
 class TorchrunWithEtcd(Torchrun):
-    """torchrun with its etcd-v2 backend. `standalone` does not exist: one node needs the server, too."""
+    """torchrun with its etcd-v2 backend. It has no `standalone`: one node needs the server, too."""
 
     standalone: tuple[str, ...] = ()
 
@@ -109,7 +109,7 @@ class TorchrunWithEtcd(Torchrun):
 
 @dataclass(frozen=True, slots=True)
 class PlainAgent:
-    """Launcher without features, at a server that decides nothing: the floor of a launch and of an agent's memory."""
+    """Launcher without features, at a server without decisions: the floor of a launch and of an agent's memory."""
 
     name: str = "a launcher without features"
     nproc: int = NPROC
@@ -128,9 +128,9 @@ class PlainAgent:
 Launcher = NodeAgent | Torchrun | PlainAgent
 
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""Each round of torchrun has a store of its own, in which nothing of the round before is left."""
+"""Environment in which each round of torchrun has its own store, which keeps nothing of the round before."""
 LEAST = {"keep_alive_interval": 1, "keep_alive_max_attempt": 3, "last_call_timeout": 1}
-"""Timers of torchrun at their least: whole seconds. With two attempts restarts hang, and with one no round forms."""
+"""torchrun's timers at their minimum, in whole seconds. With two attempts restarts hang; with one no round forms."""
 STOCK = Torchrun()
 TORCHRUN_OWN_STORE = Torchrun("torchrun, own store", OWN_STORE)
 TORCHRUN_LEAST_TIMERS = Torchrun("torchrun, least timers", OWN_STORE, LEAST, ("--monitor-interval", "0.01"))
@@ -142,7 +142,7 @@ def torch_is_installed() -> bool:
 
 
 def why_no_etcd() -> str:
-    """Reason why torchrun's etcd-v2 backend cannot run here; empty if it can."""
+    """Return why torchrun's etcd-v2 backend cannot run here; empty if it can."""
     if not shutil.which("etcd"):
         return "etcd is not on PATH"
     if importlib.util.find_spec("etcd") is None:
@@ -153,19 +153,19 @@ def why_no_etcd() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Wishes of the command line, and possibilities of this machine."""
+    """Requests of the command line, and abilities of this machine."""
 
     repeat: int
-    """Samples at most."""
+    """Most samples of a measurement."""
     torchrun: bool = True
     """Whether torchrun is measured too."""
     no_etcd: str = ""
     """Reason why torchrun's etcd-v2 backend cannot run; empty if it can."""
     nodes: int = 10_000
-    """Nodes of the run that others have beside them."""
+    """Number of nodes of the large run beside other runs."""
 
     def torchruns(self, *, least_timers: bool = False) -> list[Launcher]:
-        """The forms of torchrun that can run here."""
+        """Return the forms of torchrun that can run here."""
         forms: list[Torchrun] = [STOCK, TORCHRUN_OWN_STORE]
         forms += [] if self.no_etcd else [TORCHRUN_ETCD]
         forms += [TORCHRUN_LEAST_TIMERS] if least_timers else []

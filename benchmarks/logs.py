@@ -1,4 +1,4 @@
-"""Workers that write a lot: to a console that is read, to one that blocks, to files."""
+"""Workers that write much output: to a console that is read, to one that blocks, and to files."""
 
 import os
 import sys
@@ -15,16 +15,16 @@ from benchmarks.stage import FOLDER, Broken, Stage
 
 REPEAT = 3
 BAR = 500.0
-"""Bar in MB/s for all workers together, or what the disk takes, whichever is less."""
+"""Bar in MB/s for all workers together; the rate of the disk, if that is less."""
 WORKERS = (1, 8)
 MEGABYTES = 400
-"""Megabytes that all workers together write: more than any buffer on the way holds."""
+"""Megabytes that all workers write together: more than all buffers on the way hold."""
 TIMEOUT_S = 60.0
 WRITER = os.path.join(FOLDER, "writer.py")
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Megabytes a second that the workers of a node get rid of, all together. The floor: straight into files."""
+    """Measure the megabytes a second that all workers of a node write together. Floor: directly to files."""
     return [row for workers in WORKERS for row in _of_workers(plan, workers)]
 
 
@@ -62,14 +62,14 @@ _CASES: Mapping[str, tuple[tuple[str, ...], bool]] = {
     "tee, console blocked": (("-t", "3"), False),
     "redirect": (("-r", "3"), True),
 }
-"""Cases by name: flags, and whether anybody reads the console."""
+"""Cases by name: flags, and whether the console is read."""
 _TORCHRUNS = ("tee", "tee, console blocked", "redirect")
 _WITH_BAR = ("tee", "tee, console blocked")
 FILES = "bare workers, into files"
 
 
 class Console:
-    """A pipe that is emptied all the time, or never."""
+    """Pipe that is read all the time, or never."""
 
     def __init__(self, reads: bool) -> None:
         self._end, self.fd = os.pipe()
@@ -110,7 +110,7 @@ def _megabytes(workers: int) -> str:
 
 
 def _megabytes_a_second(stage: Stage, workers: int) -> float:
-    """Rate at which all writers together got rid of their output."""
+    """Return the rate at which all writers together wrote their output."""
     said: list[tuple[int, ...]] = []
     while len(said) < workers:
         if not (line := stage.arrivals.receive(time.monotonic() + TIMEOUT_S)):

@@ -1,4 +1,4 @@
-"""Facts of this machine and of its processes, from /proc."""
+"""Facts about this machine and its processes, from /proc."""
 
 import ctypes
 import glob
@@ -12,13 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from tests.support.process_info import PR_SET_CHILD_SUBREAPER
 
 _CPUCLOCK_SCHED = 2
-"""Bits by which Linux tells a process's clock of its exact CPU time from its other clocks (clock_getcpuclockid(3))."""
+"""Bits that select the clock of a process's exact CPU time in Linux (clock_getcpuclockid(3))."""
 ALL_CPUS = os.sched_getaffinity(0)
-"""CPUs that the benchmarks may use, all together."""
+"""All CPUs that the benchmarks may use."""
 
 
 def machine(load: float) -> str:
-    """Description of this machine with its load, which a reader should know beside the figures."""
+    """Return a description of this machine with its load, for readers of the figures."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     release = ".".join(platform.release().split(".")[:2])
     return (
@@ -35,31 +35,31 @@ def torch_version() -> str:
 
 
 def peak_rss_mb(pid: int) -> float:
-    """Peak memory of the process in MB, without its children."""
+    """Return the peak memory of the process in MB, without its children."""
     return _status(f"/proc/{pid}/status")["VmHWM"] / 1024
 
 
 def rss_kb(pid: int) -> float:
-    """Memory that the process holds now, in kB."""
+    """Return the present memory of the process in kB."""
     return float(_status(f"/proc/{pid}/status")["VmRSS"])
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of all of the process's threads."""
+    """Return the CPU seconds of all threads of the process."""
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED)
 
 
 def wake_ups(pid: int) -> int:
-    """Number of times that the process's threads have gone to sleep and been woken."""
+    """Return how many times the process's threads have slept and been woken."""
     threads = glob.glob(f"/proc/{pid}/task/*/status")
     return sum(_status(thread)["voluntary_ctxt_switches"] for thread in threads)
 
 
 @contextmanager
 def on_cpu(cpu: int) -> Iterator[None]:
-    """Work on this CPU, on machines that have several; also what is started meanwhile, and its threads.
+    """Run on this CPU, if the machine has several, with all processes and threads that are started meanwhile.
 
-    Inside another `on_cpu` this one counts.
+    An inner `on_cpu` overrides an outer one.
     """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {cpu} & ALL_CPUS or ALL_CPUS)
@@ -70,12 +70,12 @@ def on_cpu(cpu: int) -> Iterator[None]:
 
 
 def adopt_orphans() -> None:
-    """Make every process whose parent dies, below this one, a child of this one: none can be lost sight of."""
+    """Make this process the parent of every descendant whose parent ends, so that it can end all of them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _status(path: str) -> dict[str, int]:
-    """The numbers of a status file: lines such as `VmHWM:  1724 kB`."""
+    """Return the numbers of a status file, which has lines such as `VmHWM: 1724 kB`."""
     with open(path, encoding="utf-8") as file:
         pairs = (line.split(":", 1) for line in file)
         words = ((name, rest.split()) for name, rest in pairs)

@@ -1,6 +1,6 @@
-"""Cost of a run of 10,000 nodes to another run of the same server, and of those who look at a server of many runs.
+"""Cost of a run of 10,000 nodes to another run of the same server, and of operators who watch a server of many runs.
 
-`python -m benchmarks.neighbours PORT` is that other run: two nodes that ask the server for something all the time.
+`python -m benchmarks.neighbours PORT` is the other run: two nodes that send requests to the server all the time.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ PHASES = ("alone", "forming", "assignments", "idle", "restart", "all gone")
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that the pair has measured. Seconds; `began_s` by CLOCK_MONOTONIC."""
+    """A measurement of the pair, in seconds; `began_s` is CLOCK_MONOTONIC."""
 
     what: str
     began_s: float
@@ -57,7 +57,7 @@ Phases = dict[str, list[Note]]
 
 
 class TimedSwarm(Swarm):
-    """A swarm that knows when its first node was assigned."""
+    """Swarm with the time of its first node's assignment."""
 
     first_started_s = 0.0
 
@@ -68,8 +68,8 @@ class TimedSwarm(Swarm):
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Load of the server beside the pair: a run of so many nodes; small runs, which restart one after another all the
-    time; and operators, who look at all of that."""
+    """Load of the server beside the pair: a run of `nodes` nodes, small runs that restart in turns all the time, and
+    operators who watch all of them."""
 
     nodes: int
     small_runs: int = 0
@@ -91,24 +91,24 @@ class Sample:
 
     phases: Phases
     cpu_percent: float
-    """CPU of the server over all phases, in per cent of a core."""
+    """CPU of the server in all phases, in per cent of a core."""
     answers_per_s: float | None
-    """Answers a second to the operators; None: there are none."""
+    """Answers a second to the operators; None if there are none."""
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Milliseconds: one row for each phase and figure; a sample is of one run of the large run's phases."""
+    """Measure milliseconds: a row for each phase and figure; each sample is of one pass through the phases."""
     return compare(plan, [Beside(plan.nodes)])
 
 
 def measure_watched(plan: Plan) -> list[Row]:
-    """Measure the page of a run of 1,000 nodes; then neighbours beside 200 runs, without operators and with."""
+    """Measure the page of a run of 1,000 nodes; then neighbours beside 200 runs, without operators and with them."""
     cases = [Beside(plan.nodes, WATCHED_RUNS, is_watched) for is_watched in (False, True)]
     return [*_page(min(PAGE_REPEAT, 2 * plan.repeat), min(PAGE_NODES, plan.nodes)), *compare(plan, cases)]
 
 
 def compare(plan: Plan, cases: Sequence[Beside]) -> list[Row]:
-    """The rows of each case. The cases take turns."""
+    """Return the rows of all cases, which are measured in turns."""
     taken: dict[Beside, list[Sample]] = {case: [] for case in cases}
     for _ in range(min(plan.repeat, REPEAT)):
         for case, samples in taken.items():
@@ -140,7 +140,7 @@ def _rows_of_phase(subject: str, samples: list[list[Note]]) -> Iterator[Row]:
 
 
 def _run(case: Beside) -> Sample:
-    """The large run's life, and what the pair has noted in each phase of it."""
+    """Play the large run, and return the pair's notes in each of its phases."""
     with Stage() as stage:
         port, notes_path = free_port(), os.path.join(stage.folder, "notes")
         with on_cpu(SERVER_CPU):
@@ -154,7 +154,10 @@ def _run(case: Beside) -> Sample:
 
 
 async def _live(case: Beside, stage: Stage, port: int, server: Program) -> tuple[list[float], float, float | None]:
-    """Times at which each phase began and the last one ended; the server's CPU seconds; operators' answers a second."""
+    """Return the times at which each phase began and the last one ended, the server's CPU, and answers a second.
+
+    CPU is in seconds; the answers are those to the operators.
+    """
     async with _small_runs(case, port):
         operators = Operators(stage, port, SWARM_ID, case.small_run_ids) if case.is_watched else None
         if operators:
@@ -167,13 +170,13 @@ async def _live(case: Beside, stage: Stage, port: int, server: Program) -> tuple
 
 @asynccontextmanager
 async def _small_runs(case: Beside, port: int) -> AsyncIterator[None]:
-    """Small runs that restart one after another."""
+    """Keep small runs, which restart one after another."""
     swarms = [Swarm(SMALL_RUN_NODES, port, run_id, MANY_RESTARTS) for run_id in case.small_run_ids]
     await asyncio.gather(*(swarm.join() for swarm in swarms))
     restarting = asyncio.create_task(_restart_in_turns(swarms))
     yield
     if not restarting.cancel():
-        await restarting  # a node was refused
+        await restarting  # the server refused a node
     for swarm in swarms:
         swarm.close()
 
@@ -208,7 +211,7 @@ async def _within_cap(work: Awaitable[None], case: Beside, what: str) -> None:
 
 
 def _read_until(path: str, end_s: float) -> list[Note]:
-    """The notes, once there is one of a recovery that began later: what began before has come to its end, too."""
+    """Return the notes once a recovery has begun after `end_s`: everything that began before has then ended."""
     deadline_s = time.monotonic() + CAP_S
     while time.monotonic() < deadline_s:
         notes = _read(path)
@@ -219,25 +222,25 @@ def _read_until(path: str, end_s: float) -> list[Note]:
 
 
 def _read(path: str) -> list[Note]:
-    """Notes in the whole lines of the file."""
+    """Return the notes in the complete lines of the file."""
     with open(path, encoding="ascii") as file:
         lines = file.read().rpartition("\n")[0].splitlines()
     return [Note(what, float(began_s), float(took_s)) for what, began_s, took_s in map(str.split, lines)]
 
 
 def _sorted(notes: list[Note], begins_s: list[float]) -> Phases:
-    """Each note in every phase in which it was under way."""
+    """Return the notes by phase: each note in every phase during which it lasted."""
     phases: Phases = {}
     for phase, (begin_s, end_s) in zip(PHASES, pairwise(begins_s), strict=True):
         phases[phase] = [note for note in notes if note.began_s < end_s and begin_s < note.began_s + note.took_s]
     return phases
 
 
-# The page, as somebody opens it.
+# The page, as an operator opens it.
 
 
 def _page(repeat: int, nodes: int) -> Iterator[Row]:
-    """Rows about the page: milliseconds and kilobytes."""
+    """Yield the rows about the page: milliseconds and kilobytes."""
     with Stage() as stage:
         port = free_port()
         with on_cpu(SERVER_CPU):
@@ -260,7 +263,7 @@ def _page(repeat: int, nodes: int) -> Iterator[Row]:
 async def _open_pages(
     port: int, repeat: int, nodes: int
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Milliseconds and kilobytes of the page, and of the document that it shows first, as often."""
+    """Return milliseconds and kilobytes of each load of the page, and of each load of the first document it shows."""
     swarm = Swarm(nodes, port)
     await swarm.join()
     ask = [
@@ -268,13 +271,16 @@ async def _open_pages(
     ]
     opened = [[await asyncio.to_thread(_read_page, url) for url in ask] for _ in range(repeat + 1)][
         1:
-    ]  # jinja2 is there
+    ]  # the first loads jinja2
     swarm.close()
     return [page for page, _ in opened], [document for _, document in opened]
 
 
 def _read_page(url: str) -> tuple[float, float]:
-    """Milliseconds until all of it is there, which of a stream is until its first number, and kilobytes."""
+    """Return the milliseconds until the answer is complete, and its kilobytes.
+
+    The answer of a stream counts as complete at its first number.
+    """
     began_s, size = time.monotonic(), 0
     with urlopen(HttpRequest(url, headers={"Accept": "text/html"}), timeout=60) as answer:
         for line in answer:
@@ -295,7 +301,7 @@ Kind = TypeVar("Kind", Reply, Ack)
 
 
 class Node:
-    """An agent without workers. Its side line is for reports, as agents have one."""
+    """Agent without workers. It sends reports on a second connection, as agents do."""
 
     def __init__(self, name: str, port: int) -> None:
         self._name = name
@@ -303,7 +309,7 @@ class Node:
         self._round = self._revision = self._rank = 0
 
     async def join(self) -> None:
-        """Return with the assignment of the next round."""
+        """Join, and return once the node has its assignment of the next round."""
         join = JoinRequest(
             run_id=RUN_ID, agent_id=self._name, node_id=self._name, after_round=self._round, addr="127.0.0.1", port=1,
             local_world_size=1, settings=SETTINGS,
@@ -314,13 +320,13 @@ class Node:
         self._round, self._rank = reply.directive.assignment.round, reply.directive.assignment.first_rank
 
     async def poll(self) -> None:
-        """Poll for an answer at once."""
+        """Poll without waiting for changes."""
         began_s = time.monotonic()
         await self._ask(self._poll(hold=False))
         note(REQUEST, began_s)
 
     async def fail(self) -> None:
-        """Report that a worker has failed."""
+        """Report a failed worker."""
         failure = Failure(
             node_id=self._name, rank=self._rank, local_rank=0, pid=4711, exit_code=1, cause="exit code 1", error="boom"
         )
@@ -331,7 +337,7 @@ class Node:
         note(REQUEST, began_s)
 
     async def recover(self) -> None:
-        """Wait to be told to stop, and be assigned again."""
+        """Wait for the directive to stop, and for the next assignment."""
         while not isinstance((await self._ask(self._poll(hold=True))).directive, Stop):
             pass
         await self.join()
@@ -357,7 +363,7 @@ def note(what: str, began_s: float, floor_s: float = 0.0) -> None:
 
 
 async def main(port: int) -> None:
-    """Ask, until the process is ended."""
+    """Send requests until the process is ended."""
     nodes = [Node("a", port), Node("b", port)]
     await asyncio.gather(*(node.join() for node in nodes))
     while True:
@@ -373,6 +379,6 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    with suppress(PermissionError):  # then `late` tells
+    with suppress(PermissionError):  # then `late` shows it
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     asyncio.run(main(int(sys.argv[1])))

@@ -1,6 +1,6 @@
-"""A worker that is connected with its peers, as training is, and fails when one of them is gone.
+"""Worker that is connected with its peers, as in training, and fails when one of them is gone.
 
-Argument: where to say that it came to its first line; beside it each rank listens.
+Argument: the socket to which it reports its first line. Each rank listens on a socket beside that.
 """
 
 import time
@@ -22,12 +22,12 @@ def listen() -> socket.socket:
     staged = f"{name_of(RANK)}.new"
     listener.bind(staged)
     listener.listen()
-    os.rename(staged, name_of(RANK))  # takes the place of the one that listened here before
+    os.rename(staged, name_of(RANK))  # replaces the listener of the round before
     return listener
 
 
 def connect(rank: int) -> socket.socket:
-    """Connect to a peer, whose process may have to start first."""
+    """Connect to a peer, whose process may not have started yet."""
     while True:
         line = socket.socket(socket.AF_UNIX)
         try:
@@ -43,7 +43,7 @@ def name_of(rank: int) -> str:
     return f"worker.{WORLD_SIZE}.{rank}"
 
 
-os.chdir(FOLDER)  # a socket's path has to be short
+os.chdir(FOLDER)  # a socket's path must be short
 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as arrivals:
     arrivals.sendto(f"{RANK} {os.getpid()} {AT_NS}".encode(), ARRIVALS)
 listener = listen()

@@ -1,9 +1,9 @@
-"""Operators of a busy server: streams of what changes, streams and pages of events, web pages, and Prometheus.
+"""Operators of a busy server: streams of status and of events, pages of events, web pages, and Prometheus.
 
-`python -m benchmarks.operators PORT LARGE_RUN SMALL_RUN ...` is all of them, in a process of their own: they read what
-they are sent and throw it away. It has the least priority, as operators elsewhere take no time from agents. Whatever is
-refused, and a stream that ends, ends the process with a message. Once all streams are open, it says each second what it
-has been answered.
+`python -m benchmarks.operators PORT LARGE_RUN SMALL_RUN ...` runs all of them in one process, which reads the answers
+and discards them. It has the lowest priority, since operators on other machines take no CPU time from agents. A
+refusal, or a stream that ends, ends the process with a message. Once all streams are open, it prints each second how
+many answers it has received.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from rdzv_server.http.events_endpoint import MOST_STREAMS, STREAM
 from rdzv_server.service.watch import MOST_WATCHERS
 
 WATCH_ALL, WATCH_LARGE, WATCH_SMALL = 20, 20, 80
-"""Streams of the list of runs, of the large run, and of small runs, one each."""
+"""Number of streams of the list of runs, of the large run, and of small runs (one each)."""
 FOLLOW_LARGE = 20
-"""Streams of events of the large run; each small run has one."""
+"""Number of streams of the large run's events; each small run has one."""
 ADDRESSES = 8
-"""Addresses of the operators: a server lets at most half of all that may watch come from one."""
+"""Number of the operators' addresses: a server accepts at most half of all watchers from one address."""
 PAUSE_S = 0.1
-"""Seconds from an answer to the next request, of pages and of events alike: nearly ten a second of each kind."""
+"""Seconds from an answer to the next request, for pages and for events: nearly ten a second of each kind."""
 SCRAPE_EVERY_S = 1.0
 TIMEOUT_S = 60.0
 COMMAND = [sys.executable, "-m", "benchmarks.operators"]
@@ -41,25 +41,25 @@ HTML = {"Accept": "text/html"}
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Number of answers to all operators until `at_s` (CLOCK_MONOTONIC), by kind; pieces of streams count, too."""
+    """Number of answers to all operators until `at_s` (CLOCK_MONOTONIC), by kind; pieces of streams count too."""
 
     at_s: float
     answers: dict[str, int]
 
 
 class Operators:
-    """Process of the operators, as a measurement uses it."""
+    """The operators' process, for a measurement."""
 
     def __init__(self, stage: Stage, port: int, large: str, small: Sequence[str]) -> None:
         self._program: Program = stage.start([*COMMAND, str(port), large, *small], name="operators")
         self._first: Report | None = None
 
     async def are_there(self) -> None:
-        """Return once every stream is open, and every kind of question was answered. Raises `Broken`."""
+        """Return once every stream is open, and every kind of request was answered. Raises `Broken`."""
         self._first = await self._report(lambda report: all(report.answers.values()))
 
     async def answers_per_s(self) -> float:
-        """Answers a second to the operators since `are_there` returned. Raises `Broken`, also if they are gone."""
+        """Return the answers a second since `are_there` returned. Raises `Broken`, also if the process has ended."""
         assert self._first
         now_s = time.monotonic()
         last = await self._report(lambda report: report.at_s > now_s)
@@ -80,7 +80,7 @@ class Operators:
         if self._program.exit_code is not None:
             raise Broken(f"the operators' process has ended with {self._program.exit_code}:\n{text}")
         lines = text.rpartition("\n")[0].splitlines()
-        return [Report(**json.loads(line)) for line in lines if line.startswith("{")]  # else it is about to end
+        return [Report(**json.loads(line)) for line in lines if line.startswith("{")]  # other lines: it is about to end
 
 
 class Refused(Exception):
@@ -96,7 +96,7 @@ class _Process:
         self._opening = asyncio.Semaphore(ADDRESSES)
 
     async def run(self) -> None:
-        """Look, until the process is ended. Raises `Refused`."""
+        """Watch until the process is ended. Raises `Refused`."""
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(_client(number)) for number in range(ADDRESSES)]
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -113,7 +113,7 @@ class _Process:
             tasks.create_task(self._report())
 
     def _streams(self) -> list[tuple[str, str]]:
-        """Kind and path of each stream that can be opened at once."""
+        """Return the kind and path of each stream that can be opened at once."""
         watched = [self._large] * WATCH_LARGE + list(self._small[:WATCH_SMALL])
         return [
             *[("watch", paths.WATCH)] * WATCH_ALL,
@@ -122,7 +122,7 @@ class _Process:
         ]
 
     def _questions(self) -> list[tuple[str, list[str], float]]:
-        """Kind, paths that take turns, and the pause before the next."""
+        """Return kind, paths to ask in turns, and the pause before the next request."""
         large, *small = (f"{paths.RUN_PAGE}{quote(run_id, safe='')}" for run_id in (self._large, *self._small))
         pages = [path for each in small for path in (paths.ROOT, large, each)]
         return [
@@ -133,7 +133,7 @@ class _Process:
         ]
 
     async def _follow_large(self, tasks: asyncio.TaskGroup, clients: Sequence[aiohttp.ClientSession]) -> None:
-        """Open the streams of its events as soon as there is the large run: before, it has none."""
+        """Open the streams of the large run's events once the run exists."""
         while await self._status_of(clients[0], paths.events_of(self._large)) == 404:  # noqa: ASYNC110 - asks a server
             await asyncio.sleep(PAUSE_S)
         for _, client in zip(range(FOLLOW_LARGE), cycle(clients), strict=False):
@@ -178,13 +178,13 @@ class _Process:
 
 
 def _client(number: int) -> aiohttp.ClientSession:
-    """Client at an address of its own, for as many streams as there are."""
+    """Return a client with an address of its own and no limit of streams."""
     connector = aiohttp.TCPConnector(limit=0, local_addr=(f"127.0.3.{number + 1}", 0))
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
 
 
 def _check(small: Sequence[str]) -> None:
-    """Raise `Refused` if the server could not let so many in."""
+    """Raise `Refused` if the server cannot accept all streams of the operators."""
     watchers, followers = WATCH_ALL + WATCH_LARGE + min(WATCH_SMALL, len(small)), FOLLOW_LARGE + len(small)
     if watchers > MOST_WATCHERS or watchers > ADDRESSES * (MOST_WATCHERS // 2):
         raise Refused(f"{watchers} would watch, and a server lets {MOST_WATCHERS}, half of them from one address")
@@ -193,7 +193,7 @@ def _check(small: Sequence[str]) -> None:
 
 
 async def main(port: int, large: str, small: Sequence[str]) -> None:
-    """Look, until the process is ended. Raises `Refused`, or what the connection to the server raises."""
+    """Watch until the process is ended. Raises `Refused`, or an error of the connection to the server."""
     _check(small)
     await _Process(port, large, small).run()
 

@@ -1,4 +1,4 @@
-"""Pages of figures in the documentation: ten rows between two markers, and every row on a page of its own."""
+"""Pages of figures in the documentation: ten rows between two markers, and all rows on a page of their own."""
 
 import html
 import os
@@ -22,7 +22,7 @@ HEADLINES = (
     "coordinator killed, workers that end",
     "swarm round: 10000 nodes",
 )
-"""Titles of the rows that the page opens with, as far as they were measured."""
+"""Titles of the rows at the top of the page, if they were measured."""
 MADE = "<!-- Made by `python -m benchmarks --write`; what is changed here by hand is lost. -->"
 PART = """{begin}
 {made}
@@ -56,16 +56,16 @@ COLUMNS = ("what", "node-agent", "bar", "", *TORCHRUNS, "floor")
 
 
 class Unwritable(Exception):
-    """The page is not there, or has not the two markers."""
+    """Error: the page does not exist, or lacks the two markers."""
 
 
 def check(path: str) -> None:
-    """Raise `Unwritable` before anything is measured in vain."""
+    """Raise `Unwritable` now rather than after the measurement."""
     split(path, BEGIN, END)
 
 
 def split(path: str, begin: str, end: str) -> tuple[str, str]:
-    """Texts of the page before and after what stands between these lines. Raises `Unwritable`."""
+    """Return the page's text before and after the part between these lines. Raises `Unwritable`."""
     try:
         with open(path, encoding="utf-8") as file:
             before, found, rest = file.read().partition(begin)
@@ -78,7 +78,7 @@ def split(path: str, begin: str, end: str) -> tuple[str, str]:
 
 
 def write(path: str, rows: Sequence[Row], machine: str) -> None:
-    """Replace what stands between the markers; the other page and the plots go into the folder of the page's name."""
+    """Replace the part between the markers. The page of all rows and the plots go to the folder of the page's name."""
     before, after = split(path, BEGIN, END)
     folder = os.path.splitext(path)[0]
     os.makedirs(folder, exist_ok=True)
@@ -90,7 +90,7 @@ def write(path: str, rows: Sequence[Row], machine: str) -> None:
 
 
 def _part(rows: Sequence[Row], machine: str, folder: str, images: Iterable[str]) -> str:
-    """Markdown of the page's own part, with its markers."""
+    """Return the Markdown of the page's own part, with its markers."""
     by_title = {line.title: line for line in lines(rows)}
     return PART.format(
         begin=BEGIN,
@@ -105,7 +105,7 @@ def _part(rows: Sequence[Row], machine: str, folder: str, images: Iterable[str])
 
 
 def _rest(rows: Sequence[Row], machine: str, page: str) -> str:
-    """Markdown of the page with every row."""
+    """Return the Markdown of the page of all rows."""
     return REST.format(
         made=MADE,
         machine=machine,
@@ -122,7 +122,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _headline(line: Line) -> list[str]:
-    """Cells of a headline: ours, torchrun as it comes, the best that it can be brought to, and the floor."""
+    """Return the cells of a headline: ours, torchrun with its defaults, torchrun at its best, and the floor."""
     stock, *others = (line.rows.get(name) for name in TORCHRUNS)
     best = min((row for row in others if row and row.samples), key=lambda row: median(row.samples), default=None)
     return [line.title, _ours(line.ours), _figure(stock), _figure(best), _figure(line.floor)]
@@ -138,7 +138,7 @@ def _ours(row: Row | None) -> str:
 
 
 def _figure(row: Row | None) -> str:
-    """Text of a row's figure, or words for why there is none."""
+    """Return the text of a row's figure, or why there is none."""
     return "" if row is None else row.median or f"not measured: {row.short_trouble}"
 
 

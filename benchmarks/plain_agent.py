@@ -1,6 +1,7 @@
 """Launcher without features: it joins over one TCP connection, forks its workers and waits for them.
 
-`plain_agent.py PORT N COMMAND...`. It has asyncio, without which no agent can attend to server, workers and signals.
+`plain_agent.py PORT N COMMAND...`. It uses asyncio, since every agent needs an event loop for server, workers and
+signals.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ async def main(port: int, nproc: int, command: Sequence[str]) -> None:
 
 
 def _fork(rank: int, command: Sequence[str]) -> int:
-    """Pid of a new worker."""
+    """Start a worker and return its pid."""
     worker = os.fork()
     if not worker:
         os.execve(sys.executable, [sys.executable, "-u", *command], {**os.environ, "RANK": str(rank)})

@@ -1,4 +1,4 @@
-"""The rows as pictures: SVG that is the same for the same figures."""
+"""Plots of the rows: SVG that is the same for the same figures."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-"""Style of the pictures: text stays text, on white, legible whatever the page's colours are."""
+"""Style of the plots: text stays text, on white, legible on pages of any colour."""
 THEIRS, BEST, OURS, FLOOR = "torchrun", "torchrun at its best", "node-agent", "floor"
 COLOURS = {THEIRS: "#d55e00", BEST: "#e69f00", OURS: "#0072b2", FLOOR: "#999999"}
 WIDTH_IN, BAR_IN, MARGIN_IN = 8.0, 0.13, 1.0
@@ -34,12 +34,12 @@ SWARM = re.compile(rf"({ROUND}|{RESTART}): (\d+) nodes$")
 
 
 def is_possible() -> bool:
-    """Whether there is something to draw with."""
+    """Whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw(folder: str, rows: Sequence[Row]) -> list[str]:
-    """Write the pictures into the folder; returns their names. One that would be empty is left out."""
+    """Write the plots into the folder, and return their names. An empty plot is left out."""
     from matplotlib import rc_context
 
     compared = lines(rows)
@@ -52,7 +52,7 @@ def draw(folder: str, rows: Sequence[Row]) -> list[str]:
 
 
 def side_by_side(compared: Sequence[Line]) -> "Figure | None":
-    """Seconds of both launchers, where there are any of both, on a logarithmic scale."""
+    """Return the plot of seconds of both launchers on a logarithmic scale; None if no row has both."""
     drawn = [line for line in compared if _in_seconds(line.ours) and any(map(_in_seconds, line.torchruns))]
     if not drawn:
         return None
@@ -70,7 +70,7 @@ def side_by_side(compared: Sequence[Line]) -> "Figure | None":
 
 
 def many_nodes(compared: Sequence[Line]) -> "Figure | None":
-    """Seconds by the number of simulated nodes, both on logarithmic scales."""
+    """Return the plot of seconds by simulated nodes on logarithmic scales; None without such rows."""
     swarms = [(match[1], int(match[2]), line) for line in compared if (match := SWARM.match(line.title))]
     rounds = [(nodes, line) for name, nodes, line in swarms if name == ROUND]
     restarts = [(nodes, line.ours) for name, nodes, line in swarms if name == RESTART]
@@ -116,7 +116,7 @@ def _group(axes: "Axes", number: int, line: Line) -> None:
 
 
 def _bar(axes: "Axes", at: float, name: str, row: Row) -> None:
-    """Draw a row's bar; hatched, and as long as the cap, for what did not come about before it."""
+    """Draw a row's bar; hatched, and as long as the cap, if the event did not happen before it."""
     seconds = _seconds(row)
     hatch = "///" if median(row.samples) == NEVER else None
     axes.barh(at, seconds, THICKNESS, color=COLOURS[name], hatch=hatch, edgecolor="white", linewidth=0)
@@ -126,7 +126,7 @@ def _bar(axes: "Axes", at: float, name: str, row: Row) -> None:
 
 
 def _legend(axes: "Axes") -> None:
-    """Draw the legend of all that there may be, whether the first line has it or not."""
+    """Draw the legend with all entries, also those that the first line lacks."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -141,7 +141,7 @@ def _seconds(row: Row) -> float:
 
 
 def _curve(axes: "Axes", rows: Sequence[tuple[int, Row | None]], label: str, style: str, colour: str) -> None:
-    """Draw a curve through the points that there are; `>` above one that did not come about before its cap."""
+    """Draw a curve through the points; `>` above one for an event that did not happen before its cap."""
     there = [(nodes, row) for nodes, row in rows if row and row.samples]
     if not there:
         return
@@ -152,6 +152,6 @@ def _curve(axes: "Axes", rows: Sequence[tuple[int, Row | None]], label: str, sty
 
 
 def _points(pairs: Sequence[tuple[int, float | None]]) -> tuple[list[int], list[float]]:
-    """Numbers of nodes in their order, and their values, as two lists."""
+    """Return the numbers of nodes in order, and their values, as two lists."""
     ordered = sorted((nodes, value) for nodes, value in pairs if value is not None)
     return [nodes for nodes, _ in ordered], [value for _, value in ordered]

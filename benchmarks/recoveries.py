@@ -1,7 +1,8 @@
-"""Recoveries: from a killed worker, and from a lost, a silent, an arriving and a replaced node; many agents that start.
+"""Recoveries after a killed worker and after a lost, silent, new or replaced node; start of many agents.
 
-Measured to the first line of the new workers. A lost node is the SIGKILL of its agent and then of its workers, which
-torchrun's would outlive; it is not the one that hosts torchrun's store, whose end would end that run.
+They are measured to the first line of the new workers. To lose a node is SIGKILL of its agent and then of its workers,
+which would otherwise outlive torchrun's agent. The lost node is never the host of torchrun's store, whose end would end
+that run.
 """
 
 import os
@@ -29,7 +30,7 @@ from benchmarks.stage import NOTICING_WORKER, TORCH_WORKER, WORKER, Stage, last
 
 CAP_S = 60.0
 SETTLE_S = 1.0
-"""Seconds that the new workers must stay for the restart to be over."""
+"""Seconds that the new workers must run until the restart counts as complete."""
 WITH_DEFAULT_TIMERS = (STOCK.name, TORCHRUN_OWN_STORE.name, TORCHRUN_ETCD.name)
 ALL = (*WITH_DEFAULT_TIMERS, TORCHRUN_LEAST_TIMERS.name)
 
@@ -58,7 +59,7 @@ KILLS_OF_A_RUN = 5
 def kills(
     launcher: Launcher, wanted: int, *, script: str = WORKER, nnodes: str = str(AGENTS), last_call_s: int | None = None
 ) -> list[float]:
-    """The times of a few recoveries in one run; fewer if it does not recover."""
+    """Return the times of a few recoveries in one run; fewer if it does not recover."""
     samples: list[float] = []
     with Stage(script) as stage:
         workers = Cluster(stage, launcher, nnodes, last_call_s=last_call_s).workers
@@ -84,7 +85,7 @@ RECOVERY = Scenario(
 )
 
 ELASTIC_LAST_CALL_S = 2
-"""Seconds after which ours forms below its maximum, not 30 s: a restart that waited for it would take as long."""
+"""Last call of our runs below the maximum, instead of 30 s, since a restart would wait for it."""
 
 
 def _elastic(launcher: Launcher, wanted: int) -> list[float]:
@@ -120,14 +121,14 @@ WARM = Scenario(
 
 
 def measure_warm(plan: Plan) -> list[Row]:
-    """Measure recoveries with torch; no rows without torch."""
+    """Measure recoveries of workers with torch; no rows if torch is not installed."""
     return WARM.measure(plan) if torch_is_installed() else []
 
 
 # Changes of membership.
 
 DISCONNECT_GRACE_S = 1.0
-"""node-agent's default."""
+"""Default of node-agent."""
 
 
 def lose(launcher: Launcher, script: str) -> float:
@@ -139,7 +140,7 @@ def lose(launcher: Launcher, script: str) -> float:
 
 
 def new_workers_s(stage: Stage, nodes: int, since_s: float) -> float:
-    """Seconds until the new workers of so many nodes are there and stay."""
+    """Return the seconds until the new workers of this number of nodes run and continue to run."""
     try:
         return last(stage.new_lines(nodes * NPROC, since_s, CAP_S, SETTLE_S)) - since_s
     except TimeoutError:
@@ -187,7 +188,7 @@ SILENT = Scenario(
 
 
 ONE_NODE_LAST_CALL_S = 1
-"""One node of two forms after so long, not 30 s. The restart that is measured has all nodes and waits for none."""
+"""Last call of one node of two, instead of 30 s. The measured restart has all nodes and no last call."""
 
 
 def _scale_up(launcher: Launcher, wanted: int) -> list[float]:
@@ -198,7 +199,7 @@ def _scale_up(launcher: Launcher, wanted: int) -> list[float]:
 
 
 def _replace(launcher: Launcher, wanted: int) -> list[float]:
-    """Replace a lost node, whose workers notice. The new agent is another node to the launcher."""
+    """Replace a lost node whose workers notice the loss. The launcher sees the new agent as another node."""
     with Stage(NOTICING_WORKER) as stage:
         cluster = Cluster(stage, launcher, nnodes="2")
         time.sleep(SETTLE_S)

@@ -11,17 +11,18 @@ from typing import Any
 from benchmarks.launchers import OURS, STOCK, TORCHRUN_ETCD, TORCHRUN_LEAST_TIMERS, TORCHRUN_OWN_STORE
 
 NEVER = math.inf
-"""A sample that did not come about before the cap."""
+"""Sample of an event that did not happen before the cap."""
 FLOOR = "floor: "
-"""Beginning of the subject of a row that no launcher can go below."""
+"""Beginning of the subject of a row that is a lower bound for every launcher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """Samples of one subject.
 
-    `bar`: what the median should be at most; with `at_least`, what it should be at least. `cap`: where waiting for a
-    sample ends. `trouble`: why there are no samples, or no more; `is_absent`: because this machine lacks what it takes.
+    `bar`: most that the median should be; with `at_least`, the least. `cap`: time after which a sample is not awaited
+    any more. `trouble`: why there are no samples, or no more; `is_absent`: this machine lacks what the measurement
+    needs.
     """
 
     measurement: str
@@ -36,7 +37,7 @@ class Row:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the median keeps to the bar; None without a bar or samples."""
+        """Whether the median meets the bar; None without a bar or samples."""
         if self.bar is None or not self.samples:
             return None
         middle = median(self.samples)
@@ -44,7 +45,7 @@ class Row:
 
     @property
     def median(self) -> str:
-        """Median in words for people; empty without samples."""
+        """Median as text; empty without samples."""
         return self._said(median)
 
     @property
@@ -61,7 +62,7 @@ class Row:
         return self.trouble.partition("\n")[0]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; None for a sample that did not come about before the cap."""
+        """Return plain values; None for an event that did not happen before the cap."""
         figures = {name: _finite(of(self.samples)) if self.samples else None for name, of in _FIGURES.items()}
         samples = [_finite(sample) for sample in self.samples]
         return {**asdict(self), **figures, "n": len(samples), "met": self.is_met, "samples": samples}
@@ -79,17 +80,17 @@ class Row:
 
 
 def times(samples: Sequence[float], floor: Sequence[float]) -> list[float]:
-    """How many times of the floor each sample is. Both were taken in the same turn, so a busy moment hits both."""
+    """Return each sample as a multiple of the floor of the same turn, which a busy moment affects as well."""
     return [each / least for each, least in zip(samples, floor, strict=False)]
 
 
 def note(text: str) -> None:
-    """Say how far a benchmark is, on stderr."""
+    """Print the progress of a benchmark on stderr."""
     print(f"benchmarks: {text}", file=sys.stderr, flush=True)
 
 
 def write_json(path: str | None, **found: Any) -> None:
-    """Write what was found, if a path is given."""
+    """Write the results as JSON, if a path is given."""
     if path:
         with open(path, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=2)
@@ -97,7 +98,7 @@ def write_json(path: str | None, **found: Any) -> None:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The rows in columns; figures to the right."""
+    """Return the rows as text in columns, with figures aligned on the right."""
     heading = ["measurement", "subject", "median", "min", "max", "n", "bar", ""]
     lines = [heading, *(row.cells() for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -105,7 +106,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def figure(value: float, unit: str) -> str:
-    """Text of a figure with about three digits and the unit: `84 ms` for 0.084 s."""
+    """Return a figure with about three digits and its unit: `84 ms` for 0.084 s."""
     for factor, smaller in _SMALLER.get(unit, ()):
         if 0 < value < 1:
             value, unit = value * factor, smaller
@@ -147,7 +148,7 @@ class Line:
 
     @property
     def is_compared(self) -> bool:
-        """Whether ours stands beside something: a bar, torchrun or the floor."""
+        """Whether ours stands beside a bar, torchrun or the floor."""
         return bool(self.floor or self.torchruns or (self.ours and self.ours.bar is not None))
 
     @property
@@ -156,7 +157,7 @@ class Line:
 
 
 def lines(rows: Iterable[Row]) -> list[Line]:
-    """Lines of the table. A subject that has no column has a line of its own, in which it stands as ours."""
+    """Return the table's lines. A subject without a column of its own has a separate line, as if it were ours."""
     found: dict[str, Line] = {}
     for row in rows:
         if row.subject.startswith(FLOOR):

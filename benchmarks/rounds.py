@@ -1,4 +1,4 @@
-"""The rounds of `swarm`, beside torchrun's rendezvous."""
+"""Rounds of `swarm`, beside torchrun's rendezvous."""
 
 import os
 import select
@@ -26,7 +26,7 @@ def measure(plan: Plan) -> list[Row]:
 
 
 def _ours(plan: Plan) -> list[Row]:
-    """Rows of the swarm; what breaks it does not stop the rest."""
+    """Return the rows of the swarm. A failure there does not stop the rest."""
     try:
         return swarm.measure(plan)
     except (Broken, OSError) as error:
@@ -44,7 +44,7 @@ def _torchrun(nodes: int) -> Row:
 
 
 def _meet(nodes: int) -> float:
-    """Seconds until all nodes of torchrun's rendezvous know their ranks."""
+    """Return the seconds until all nodes of torchrun's rendezvous know their ranks."""
     with Stage() as stage:
         port = free_port()
         with on_cpu(SERVER_CPU):
@@ -61,6 +61,6 @@ def _meet(nodes: int) -> float:
 
 
 def _line_of(answer: TextIO, within_s: float) -> str:
-    """The next line; empty if none comes in time."""
+    """Return the next line; empty if none comes in time."""
     ready, _, _ = select.select([answer], [], [], within_s)
     return answer.readline() if ready else ""

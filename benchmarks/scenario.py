@@ -1,6 +1,6 @@
-"""Samples of several subjects, taken in turns, so that a busy moment of the machine hits all of them.
+"""Samples of several subjects, taken in turns, so that a busy moment of the machine affects all of them.
 
-Most measurements are a `Scenario`: one thing that happens, under each launcher in turn, beside its physical floor.
+Most measurements are a `Scenario`: one kind of event, under each launcher in turn, beside its physical floor.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ Sample = Callable[[int], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Launcher, floor or whatever else is measured."""
+    """Launcher, floor or other thing that is measured."""
 
     name: str
     sample: Sample
@@ -25,7 +25,7 @@ class Subject:
 
 @dataclass(slots=True)
 class Taken:
-    """Samples of one subject, and why there are no more of them."""
+    """Samples of one subject, and the reason if there are no more."""
 
     samples: list[float] = field(default_factory=list)
     trouble: str = ""
@@ -39,9 +39,9 @@ def once(sample: Callable[[], float]) -> Sample:
 
 
 def take_turns(subjects: Sequence[Subject], *, warm_up: bool = False) -> dict[str, Taken]:
-    """The samples by subject. One that cannot be measured is left out from then on.
+    """Return the samples by subject. One that cannot be measured is left out of later turns.
 
-    `warm_up`: one more turn before, which does not count.
+    `warm_up`: take one more turn first, which does not count.
     """
     taken = {subject.name: Taken() for subject in subjects}
     if warm_up:
@@ -62,7 +62,7 @@ def _turn(subjects: Sequence[Subject], taken: dict[str, Taken]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Something that takes its time whoever does it. `sample`: seconds."""
+    """Something that takes the same time under every launcher. `sample`: seconds."""
 
     name: str
     sample: Callable[[], float]
@@ -73,11 +73,10 @@ OURS_PLAIN = NodeAgent()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Measurement of one thing that happens, under each launcher in turn.
+    """Measurement of one kind of event, under each launcher in turn.
 
-    `sample` takes a launcher and how many samples are wanted, and brings one or more, in seconds if no other `unit`.
-    `besides`: further forms of ours, without a bar. `slow`: the forms of torchrun that wait for timers for so long that
-    they are left to `timers`.
+    `sample` gets a launcher and the number of samples wanted, and returns one or more, in `unit`. `besides`: other
+    forms of ours, without a bar. `slow`: forms of torchrun that wait for timers so long that `timers` measures them.
     """
 
     measurement: str
@@ -116,7 +115,7 @@ def rows(
     plan: Plan, measurement: str, unit: str, taken: Mapping[str, Taken], bars: Mapping[str, float],
     cap: float | None = None,
 ) -> list[Row]:  # fmt: skip
-    """Rows, one for each subject, also for what cannot run here. `bars`: by subject."""
+    """Return a row for each subject, also for those that cannot run here. `bars`: by subject."""
     missing = {TORCHRUN_ETCD.name: Taken(trouble=plan.no_etcd)} if plan.torchrun and plan.no_etcd else {}
     return [
         Row(

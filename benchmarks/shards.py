@@ -1,7 +1,7 @@
-"""Many runs at one server and at four, which share them by etcd in sixteen shards: what a server's work comes to.
+"""Many runs at one server and at four, which share them through etcd in sixteen shards: CPU of the busiest server.
 
-All servers have one core between them, the nodes and etcd another one: rounds a second cannot grow here, and say only
-what sharing costs. What scales is the part of the work that falls to the busiest server.
+All servers share one core, and the nodes and etcd share another: rounds a second cannot grow here, and show only what
+sharing costs. What scales is the busiest server's part of the work.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ RESTARTS = 3
 REPEAT = 3
 SETTLE_S, CAP_S = 90.0, 120.0
 LEASE_S = 10
-"""Leader's lease: long, for the servers have one core between them, and a node here tries nothing again."""
+"""Leader's lease: long, since the servers share one core, and nodes here never retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Figures of all restarts of all runs. `cpu_us`: µs of CPU of each server, a node and restart of the cluster."""
+    """Figures of all restarts of all runs. `cpu_us`: µs of each server's CPU per restarted node of the cluster."""
 
     nodes_a_s: float
     cpu_us: tuple[float, ...]
@@ -78,7 +78,7 @@ def _run(servers: int) -> Sample:
 
 
 def _start_etcd(stage: Stage) -> str:
-    """Start etcd with one member; returns the value of `--store` for it."""
+    """Start etcd with one member, and return the value of `--store` for it."""
     port, peer = free_port(), f"http://127.0.0.1:{free_port()}"
     here = f"http://127.0.0.1:{port}"
     stage.start(
@@ -103,7 +103,10 @@ def _start_server(stage: Stage, store: str) -> tuple[int, Program]:
 
 
 def _share(programs: dict[int, Program]) -> dict[str, int]:
-    """Runs, as many of each server, with its port, once the servers share the shards evenly. Raises `Broken`."""
+    """Return runs with their servers' ports, once the servers share the shards evenly. Raises `Broken`.
+
+    Each server has the same number of these runs.
+    """
     deadline_s = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline_s:
         leaders = _leaders(min(programs))
@@ -121,7 +124,7 @@ def _leaders(port: int) -> dict[int, str]:
 
 
 def _run_of(shard: int) -> str:
-    """The id of a run that belongs to this shard."""
+    """Return the id of a run that belongs to this shard."""
     return next(name for name in map("run-{}".format, range(10_000)) if shard_of(name, SHARDS) == shard)
 
 
@@ -139,6 +142,6 @@ async def _measure(runs: list[Swarm], servers: list[Program]) -> Sample:
 
 
 async def _restart(run: Swarm) -> None:
-    """Restart the run time after time."""
+    """Restart the run several times."""
     for _ in range(RESTARTS):
         await run.restart()

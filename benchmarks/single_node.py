@@ -1,4 +1,4 @@
-"""One node alone: its launch, and the memory and wake-ups of its idle agent."""
+"""A single node: its launch, and the memory and wake-ups of its idle agent."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,14 +13,14 @@ from benchmarks.scenario import Subject, Taken, once, rows, take_turns
 from benchmarks.stage import Program, Stage, free_port, last
 
 SETTLE_S = 1.0
-"""Time for what has just started to take its share of the CPU; an agent usually finds a server that is idle."""
+"""Time until a program that has just started needs less CPU; agents usually find an idle server."""
 WITH_SERVER = "node-agent, rdzv-server"
 
 StartAgent = Callable[[Stage], Program]
 
 
 def agents(plan: Plan, nproc: int = NPROC, *, installed: bool = False) -> dict[str, StartAgent]:
-    """Functions that start an agent, by subject: `--standalone` where there is such; ours also at a running server."""
+    """Return functions that start an agent, by subject: `--standalone` where it exists; and ours at a server."""
     ours = NodeAgent(nproc=nproc)
     return {
         OURS: partial(_standalone, ours, installed),
@@ -33,7 +33,7 @@ def agents(plan: Plan, nproc: int = NPROC, *, installed: bool = False) -> dict[s
 
 
 def bars(bar: float) -> dict[str, float]:
-    """Bars by subject: the same for every subject of ours."""
+    """Return bars by subject: the same for every subject of ours."""
     return {OURS: bar, WITH_SERVER: bar}
 
 
@@ -59,7 +59,7 @@ PLAIN = FLOOR + PlainAgent().name
 def beside_plain(
     plan: Plan, measurement: str, unit: str, taken: Mapping[str, Taken], bars: Mapping[str, float], times_bar: float
 ) -> list[Row]:
-    """Rows of all subjects, and of how many times ours is what a launcher without features takes."""
+    """Return the rows of all subjects, and of ours as multiples of a launcher without features."""
     line, plain = f"{measurement}, times that of a launcher without features", taken[PLAIN]
     return [
         *rows(plan, measurement, unit, {name: each for name, each in taken.items() if name != PLAIN}, bars),
@@ -81,7 +81,7 @@ TORCHRUN_REPEAT = 4
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Measure the launch of the command as the user types it, and the floors. torchrun has one number of workers."""
+    """Measure the launch with the command that a user types, and the floors. torchrun has one number of workers."""
     alone = replace(plan, torchrun=False)
     return [row for nproc in LAUNCH_BARS_S for row in _launches(plan if nproc == NPROC else alone, nproc)]
 
@@ -106,16 +106,16 @@ def _launch(start: StartAgent, nproc: int) -> float:
 
 BAR_MB = 32
 REPEAT = 2
-"""Samples of memory: two are enough, for it hardly varies."""
+"""Number of samples of memory: two are enough, since it hardly varies."""
 MEMORY_SETTLE_S = 2.0
-"""Time after which what the agent loads late has been loaded, too."""
+"""Time after which the agent has loaded everything, also what it loads late."""
 
 
 PLAIN_MEMORY_BAR = 1.25
 
 
 def measure_memory(plan: Plan) -> list[Row]:
-    """Measure VmHWM, once everything has been loaded. The floor is that of an interpreter that does nothing."""
+    """Measure VmHWM once everything is loaded. The floor is an interpreter that does nothing."""
     starts = {**agents(plan), PLAIN: partial(_with_server, PlainAgent(), False)}
     samples: dict[str, Callable[[], float]] = {name: partial(_peak, start) for name, start in starts.items()}
     samples[f"{FLOOR}a bare worker"] = bare_memory_mb
@@ -135,11 +135,11 @@ BAR = 1
 IDLE_REPEAT = 2
 IDLE_SETTLE_S = 2.0
 WINDOW_S = 10.0
-"""Seconds of one sample: long enough for some of node-agent's polls, one in half of its lease."""
+"""Seconds of one sample: enough for several polls of node-agent, which polls every half lease."""
 
 
 def measure_idle(plan: Plan) -> list[Row]:
-    """Measure voluntary context switches of all threads of idle agents, a second. The agents idle side by side."""
+    """Measure voluntary context switches a second of all threads of idle agents. The agents run side by side."""
     with Stage() as stage:
         pids: dict[str, int] = {}
         for name, start in agents(plan).items():

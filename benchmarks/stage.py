@@ -18,7 +18,7 @@ from tests.support.process_info import children
 
 @dataclass(frozen=True, slots=True)
 class FirstLine:
-    """A worker's first statement."""
+    """First statement of a worker."""
 
     rank: int
     pid: int
@@ -31,7 +31,7 @@ class FirstLine:
 
 
 class Arrivals:
-    """A datagram socket in `folder`; its `path` is the argument of every worker."""
+    """Datagram socket in `folder`. Its `path` is the argument of every worker."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, "arrivals")
@@ -42,9 +42,9 @@ class Arrivals:
         self._socket.close()
 
     def gather(self, ranks: int, since_s: float, timeout_s: float, settle_s: float = 0.0) -> dict[int, FirstLine]:
-        """The newest first line after `since_s` of each rank, once none has followed for `settle_s`.
+        """Return the newest first line of each rank after `since_s`, once none has followed for `settle_s`.
 
-        A launcher that restarts its workers twice is thereby timed to those that stay. Raises `TimeoutError`.
+        So a launcher that restarts its workers twice is measured to the workers that remain. Raises `TimeoutError`.
         """
         found: dict[int, FirstLine] = {}
         deadline_s = since_s + timeout_s
@@ -59,7 +59,7 @@ class Arrivals:
                 raise TimeoutError(f"{len(found)} of {ranks} workers came to their first line in {timeout_s:g} s")
 
     def receive(self, until_s: float) -> tuple[int, ...]:
-        """The numbers that a worker has said; nothing if none comes in time."""
+        """Return the numbers that a worker has sent; empty if none comes in time."""
         self._socket.settimeout(max(until_s - time.monotonic(), 1e-6))
         try:
             return tuple(map(int, self._socket.recv(64).split()))
@@ -68,7 +68,7 @@ class Arrivals:
 
 
 def last(lines: dict[int, FirstLine]) -> float:
-    """Time of the latest of these lines, CLOCK_MONOTONIC in seconds."""
+    """Return the time of the latest of these lines, CLOCK_MONOTONIC in seconds."""
     return max(line.at_s for line in lines.values())
 
 
@@ -77,18 +77,18 @@ WORKER, TORCH_WORKER, NOTICING_WORKER = (
     os.path.join(FOLDER, name) for name in ("worker.py", "torch_worker.py", "noticing_worker.py")
 )
 START_TIMEOUT_S = 90.0
-"""Longest start: torchrun's last call of 30 s, and as many imports of torch as there are agents."""
+"""Longest start: torchrun's last call of 30 s, and an import of torch for each agent."""
 LOG_TAIL = 2_000
 AS_INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
-"""Variables of every program: it runs from bytecode, as an installed one does, or compilation would count."""
+"""Variables of every program. It uses bytecode files, as installed programs do; otherwise compilation would count."""
 
 
 class Broken(Exception):
-    """Error: what was to be measured did not come about; with the end of what the processes wrote."""
+    """Error: the measured event did not happen; with the end of what the processes wrote."""
 
 
 class Program:
-    """A started process and what it has written. `started_s` (CLOCK_MONOTONIC) is just before it was started."""
+    """Started process and what it has written. `started_s` (CLOCK_MONOTONIC) is just before its start."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: str, stdout: int | None) -> None:
         self._log = log
@@ -109,18 +109,18 @@ class Program:
         self._process.wait()
 
     def text(self) -> str:
-        """Text that the program and its workers have written."""
+        """Return the text that the program and its workers have written."""
         with open(self._log, encoding="utf-8", errors="replace") as file:
             return file.read()
 
 
 class Stage:
-    """A context manager; every process that was started in it, and all below that, end with it."""
+    """Context manager. All processes that were started in it, and all their descendants, end with it."""
 
     def __init__(self, script: str = WORKER) -> None:
         self._script = script
         self.programs: dict[str, Program] = {}
-        """Programs by name: a number where `start` is given none."""
+        """Programs by name, which is a number if `start` gets none."""
 
     def __enter__(self) -> Self:
         adopt_orphans()
@@ -137,7 +137,7 @@ class Stage:
 
     @property
     def folder(self) -> str:
-        """Folder for files, which goes with the stage."""
+        """Folder for files, which is deleted with the stage."""
         return self._folder.name
 
     def start(
@@ -152,22 +152,22 @@ class Stage:
 
     @property
     def worker(self) -> list[str]:
-        """The script that the launchers run, with its argument."""
+        """Script that the launchers run, with its argument."""
         return [self._script, self.arrivals.path]
 
     def first_lines(self, ranks: int, since_s: float) -> dict[int, FirstLine]:
-        """The first line of each worker that is started. Raises `Broken`."""
+        """Return the first line of each worker that is started. Raises `Broken`."""
         try:
             return self.arrivals.gather(ranks, since_s, START_TIMEOUT_S)
         except TimeoutError as error:
             raise Broken(f"{error}\n{self.log_tails()}") from None
 
     def new_lines(self, ranks: int, since_s: float, timeout_s: float, settle_s: float) -> dict[int, FirstLine]:
-        """The first lines of the workers of a restart: see `Arrivals.gather`. Raises `TimeoutError`."""
+        """Return the first lines of a restart's workers: see `Arrivals.gather`. Raises `TimeoutError`."""
         return self.arrivals.gather(ranks, since_s, timeout_s, settle_s)
 
     def wait_for_port(self, port: int, host: str = "127.0.0.1") -> None:
-        """Return once something listens there. Raises `Broken`."""
+        """Return once a program listens on the port. Raises `Broken`."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline_s:
             with suppress(OSError):
@@ -177,18 +177,18 @@ class Stage:
         raise Broken(f"nothing listens on port {port}\n{self.log_tails()}")
 
     def log_tails(self) -> str:
-        """The end of what each program has written."""
+        """Return the end of what each program has written."""
         return "\n".join(f"--- {name}:\n{program.text()[-LOG_TAIL:]}" for name, program in self.programs.items())
 
 
 PORTS = range(20_000, 32_768)
-"""Ports below those that the kernel gives to clients: who tries too early to reach a port among those may be given that
-very port, and is then connected with itself."""
+"""Ports below those that the kernel gives to clients. A client that connects too early to a port among those may get
+that port itself, and is then connected to itself."""
 _held: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port that nobody has. While this process lives, it is for one who sets SO_REUSEADDR, as servers do."""
+    """Return a free port. While this process runs, only programs that set SO_REUSEADDR, as servers do, can use it."""
     while True:
         held = socket.socket()
         try:
@@ -202,7 +202,7 @@ def free_port() -> int:
 
 
 def end_all_children() -> None:
-    """Kill children, and the orphans that thereby become children, until none is left."""
+    """Kill the children, and the orphans that become children by that, until none is left."""
     while pids := children(os.getpid()):
         for pid in pids:
             with suppress(ProcessLookupError):

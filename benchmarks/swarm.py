@@ -1,7 +1,7 @@
 """Many nodes at a real server, over real sockets: how long a round takes, and what an idle node costs.
 
-The server has one core, and the nodes, which are a few lines in one process, have another. In turns with it they meet
-at a server that decides nothing, which is the floor of a round.
+The server has one core, and the nodes, which are simple and share a process, have another. In turns with it the nodes
+join a server without decisions, which is the floor of a round.
 """
 
 import asyncio
@@ -34,22 +34,22 @@ from benchmarks.stage import Broken, Program, Stage, free_port
 
 ROUND_BARS_S = {256: 0.1, 1_000: 0.3, 10_000: 3.0}
 FLOOR_BARS = {10_000: 1.6}
-"""Times of the floor that a round may take."""
+"""Bars of a round, as multiples of the floor."""
 MEMORY_BAR_KB = 20
 IDLE_NODES, IDLE_BAR_PERCENT, IDLE_S = 10_000, 25, 20.0
 ADDRESSES = 50
-"""Addresses of the nodes: a server lets no single peer have all of its connections."""
+"""Number of the nodes' addresses: a server does not let one peer have all its connections."""
 REPEAT = 3
 CAP_S = 120.0
 RUN_ID = "benchmark"
 SERVER_CPU, NODES_CPU = 0, 1
 GROUP = 32
-"""Nodes that connect together. Each one sends its join as soon as it is connected, as on a machine of its own."""
+"""Number of nodes that connect together. Each sends its join once it is connected, as on a machine of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run of so many nodes. Seconds, the server's own microseconds a node, kB a node, per cent of a core."""
+    """Figures of one run: seconds, µs of the server's CPU per node, kB per node, per cent of a core."""
 
     round_s: float
     round_cpu_us: float
@@ -59,7 +59,7 @@ class Sample:
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Measure swarms: smaller ones are repeated as often as asked, the largest a few times."""
+    """Measure swarms of each size, each a few times at most."""
     rows: list[Row] = []
     for nodes, bar_s in ROUND_BARS_S.items():
         turns = [(_run(nodes, nodes == IDLE_NODES), _bare_s(nodes)) for _ in range(min(plan.repeat, REPEAT))]
@@ -86,7 +86,7 @@ def measure(plan: Plan) -> list[Row]:
 
 
 def round_line(nodes: int) -> str:
-    """Name of the table's line in which a round of ours stands."""
+    """Return the name of the table's line with this round of ours."""
     return f"swarm round: {nodes} nodes"
 
 
@@ -101,7 +101,7 @@ def _run(nodes: int, with_idle: bool) -> Sample:
 
 
 def _bare_s(nodes: int) -> float:
-    """Seconds of a round at a server that decides nothing: as many connections, requests and answers."""
+    """Return the seconds of a round at a server without decisions, with as many connections, requests and answers."""
     with Stage() as stage, machine.on_cpu(NODES_CPU):
         port = free_port()
         with machine.on_cpu(SERVER_CPU):
@@ -139,14 +139,14 @@ async def _measure(swarm: "Swarm", server: Program, with_idle: bool) -> Sample:
 
 
 async def _idle(server: Program) -> float:
-    """Per cent of a core that the server takes while its nodes do nothing but live."""
+    """Return the CPU of the server, in per cent of a core, while its nodes only poll."""
     before_s = machine.cpu_s(server.pid)
     await asyncio.sleep(IDLE_S)
     return 100 * (machine.cpu_s(server.pid) - before_s) / IDLE_S
 
 
 class Swarm:
-    """So many nodes of one run, whose budget is `max_restarts`, at so many addresses."""
+    """Nodes of one run with a budget of `max_restarts`. `addresses`: number of their addresses."""
 
     def __init__(
         self, nodes: int, port: int, run_id: str = RUN_ID, max_restarts: int = 3, addresses: int = ADDRESSES,
@@ -160,14 +160,14 @@ class Swarm:
         self._nodes = [Node(number, run_id, settings, self._started, self._refused, token) for number in range(nodes)]
 
     async def join(self) -> None:
-        """Connect and join; returns when every node has its assignment."""
+        """Connect and join; return when every node has its assignment."""
         self._expect_all()
         for first in range(0, len(self._nodes), GROUP):
             await asyncio.gather(*map(self._connect, range(first, min(first + GROUP, len(self._nodes)))))
         await self._all_started()
 
     async def restart(self) -> None:
-        """A worker of the first node fails; returns when every node has its next assignment."""
+        """Report a failed worker of the first node; return when every node has its next assignment."""
         self._expect_all()
         await _tell(self._port, self._nodes[0].failure())
         await self._all_started()
@@ -207,7 +207,7 @@ class Swarm:
 
 
 class Node(Exchange):
-    """An agent that does as it is told at once. It has no workers."""
+    """Agent without workers that follows each directive at once."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class Node(Exchange):
         self._refused(f"the connection of node-{self._number} is closed ({error or 'by the server'})")
 
     def failure(self) -> bytes:
-        """The report of a failed worker, for a connection of its own, as agents have one."""
+        """Return the report of a failed worker, for a connection of its own, as agents have one."""
         failure = Failure(
             node_id=f"node-{self._number}", rank=self._first_rank, local_rank=0, pid=4711, exit_code=1,
             cause="exit code 1", stderr_tail=("RuntimeError: boom",),

@@ -1,6 +1,7 @@
-"""torchrun where it waits for timers of its own for half a minute and more, in several scenarios at the same time.
+"""torchrun where it waits for timers of its own for half a minute or more, in several scenarios at once.
 
-While it waits it takes hardly any CPU, so that one does not disturb another: what is measured are its timers.
+While it waits it uses hardly any CPU, so the scenarios do not disturb each other, and the figures are those of the
+timers.
 """
 
 import multiprocessing
@@ -16,7 +17,7 @@ from benchmarks.stage import Broken
 
 SCENARIOS = (ELASTIC, NOTICED, UNNOTICED, SILENT, SCALE_UP, REPLACEMENT)
 AT_ONCE = 10
-"""Scenarios at a time: two agents each, of 220 MB each."""
+"""Number of scenarios at once: two agents each, of 220 MB each."""
 CAP_S = 600.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -25,7 +26,7 @@ _calls: Sequence[Call] = ()
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Measure one sample of each scenario. The rows belong to the lines of their scenarios."""
+    """Measure one sample of each scenario. The rows belong to the lines of the scenarios."""
     forms = plan.torchruns(least_timers=True)
     cases = [(scenario, form) for scenario in SCENARIOS for form in forms if form.name in scenario.slow]
     answers = at_once([partial(scenario.sample, form, 1) for scenario, form in cases])
@@ -39,7 +40,7 @@ def measure(plan: Plan) -> list[Row]:
 
 
 def at_once(calls: Sequence[Call]) -> list[tuple[list[float], str]]:
-    """Samples of each call, or why there are none. A few at a time, each in a process of its own."""
+    """Return the samples of each call, or why there are none. Several calls run at once, each in its own process."""
     with multiprocessing.get_context("fork").Pool(min(AT_ONCE, len(calls)) or 1, _begin, (calls,)) as pool:
         return pool.map_async(_answer, range(len(calls)), chunksize=1).get(CAP_S)
 
@@ -59,7 +60,7 @@ def _answer(number: int) -> tuple[list[float], str]:
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """Unwind, so that every process is ended, and let no second signal disturb that: Ctrl-C reaches all processes."""
+    """Raise `SystemExit`, so that all processes are ended; ignore later signals, since Ctrl-C reaches all processes."""
     for each in SIGNALS:
         signal.signal(each, lambda *args: None)
     raise SystemExit(128 + signum)

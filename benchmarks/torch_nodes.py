@@ -1,7 +1,8 @@
 """Nodes of torchrun's c10d rendezvous, without agents and workers.
 
-`torch_nodes.py PORT`: the store that they meet at.
-`torch_nodes.py PORT NODES`: so many of them in one process. Says `joining`, and then how many seconds it took until
+`torch_nodes.py PORT`: their store.
+
+`torch_nodes.py PORT NODES`: NODES nodes in one process. It prints `joining`, and then how many seconds passed until
 every node knew its rank.
 """
 
@@ -41,7 +42,7 @@ def meet(port: int, nodes: int) -> float:
 
 
 def _handler(port: int, nodes: int) -> RendezvousHandler:
-    """A node with a connection of its own, as each agent has."""
+    """Return a node with a connection of its own, as each agent has."""
     timeout = timedelta(seconds=CONNECT_TIMEOUT_S)
     store = TCPStore(ADDRESS, port, is_master=False, wait_for_workers=False, timeout=timeout)
     parameters = RendezvousParameters("c10d", f"{ADDRESS}:{port}", "benchmark", nodes, nodes, local_addr=ADDRESS)
@@ -52,4 +53,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 2:
         host(int(sys.argv[1]))
     print(meet(int(sys.argv[1]), int(sys.argv[2])), flush=True)
-    os._exit(0)  # without the handlers' ends, which take seconds
+    os._exit(0)  # the regular end of the handlers takes seconds

@@ -1,4 +1,4 @@
-"""A worker that imports torch before it says that it is there. Argument: where to say it."""
+"""Worker that imports torch before it reports its first line. Argument: the socket for that."""
 
 import torch  # noqa: F401 I001 - what takes its time
 import runpy

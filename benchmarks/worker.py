@@ -1,4 +1,4 @@
-"""A plain worker: says when it came to its first line, then sleeps until it is killed. Argument: where to say it."""
+"""Plain worker: it reports its first line, then sleeps until it is killed. Argument: the socket for that."""
 
 import time
 

@@ -1,6 +1,7 @@
-"""A worker that writes a lot: lines of 100 bytes to stdout, as fast as it may, then says how long that took and waits.
+"""Worker that writes much output: lines of 100 bytes to stdout, as fast as possible.
 
-Arguments: where to say it; how many megabytes. It writes 8 KiB at once, as most languages' buffered output does.
+It then reports how long that took, and waits. Arguments: the socket for that report; how many megabytes. It writes 8
+KiB at once, as buffered output does in most languages.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Agents in simulated time: their core, unchanged, asked once for all agents that are in the same state.
+"""Agents in simulated time: their core, unchanged, called once for all agents in the same state.
 
-Of 10,000 agents nearly all are in the same state, and the same happens to all of them at the same instant. What the
-core has one of them do, the others do as well, each under its own name. A sample of those is played by itself, and
-has to come to the same: see `CHECK_EVERY`.
+Of 10,000 agents nearly all are in the same state, and the same event reaches all of them at the same instant. What the
+core has one of them do, the others do as well, each under its own name. A sample of the agents is played on its own and
+must give the same result: see `CHECK_EVERY`.
 """
 
 from collections.abc import Callable, Hashable
@@ -19,20 +19,20 @@ from node_agent.kernel.core.events import Event
 from node_agent.kernel.core.machine import AgentMachine
 
 CHECK_EVERY = 509
-"""Agents of which one is a witness, another one at each instant: it is played by itself, and compared."""
+"""Number of agents per witness. The witness, a different one at each instant, is played alone and compared."""
 _OWN = frozenset(("_join", "_revision", "_reporter", "outages", "_effects", "_last_reason"))
-"""Attributes of an agent's machine that are its own, or that decide about words alone."""
+"""Attributes of an agent's machine that differ between agents, or that affect texts only."""
 _ALIKE = (JoinRequest, PollRequest, StartWorkers, StopWorkers, CheckNode)
 """Effects that can be turned into those of another agent in the same state."""
 _WORDS = (Log, WriteFailureReport)
 
 
 class Unlike(AssertionError):
-    """Disagreement: an agent does something else than one in the same state."""
+    """Error: an agent acts differently from another one in the same state."""
 
 
 class _State:
-    """A state that agents have in common, with the machine of one that is in it, which takes no event any more."""
+    """State that agents share, with the machine of one agent in it, which handles no more events."""
 
     __slots__ = ("__weakref__", "deadline", "machine")
 
@@ -42,7 +42,7 @@ class _State:
 
 
 class _Step:
-    """Result of an event: the effects and the state after it."""
+    """Result of an event: the effects, and the state after it."""
 
     __slots__ = ("effects", "event", "state")
 
@@ -51,14 +51,14 @@ class _Step:
 
 
 class Agents:
-    """All agents, by the states that they have in common."""
+    """All agents, by the states that they share."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.steps: dict[tuple[_State, Hashable], _Step] = {}
-        """Steps taken at this instant, by the state before and the name of the event."""
+        """Steps of this instant, by the state before and the name of the event."""
         self.witness = 0
-        """Number of the agents that are played by themselves now."""
+        """Number of the agents that are played alone at present."""
         self._states: WeakValueDictionary[tuple[Hashable, ...], _State] = WeakValueDictionary()
         self._started = 0
 
@@ -73,7 +73,7 @@ class Agents:
         return Agent(self, self._started % CHECK_EVERY, join, machine.agent_id, self._shared(machine))
 
     def first(self, agent: "Agent", name: Hashable, event: Event) -> _Step:
-        """Have the agent take the event, for all that are in the same state, or as a witness to what they have done."""
+        """Handle the event, either for all agents in the same state, or as a witness who checks their result."""
         before, expected = agent.state, self.steps.get((agent.state, name))
         step = self.alone(agent, event)
         if expected is not None:
@@ -90,7 +90,7 @@ class Agents:
         return _Step(self._shared(machine), effects, event)
 
     def _shared(self, machine: AgentMachine) -> _State:
-        """The state, which is that of others already if it is the same. One with a failure to report is its own."""
+        """Return the state, shared with others if it is the same. One with a failure to report is not shared."""
         if machine._reporter.is_pending:
             return _State(machine)
         state = self._states.get(key := _key(machine))
@@ -105,7 +105,7 @@ class Agents:
 
 
 class Agent:
-    """One of many agents: what it has of its own. The rest of its state others may have, too."""
+    """One of many agents: only what belongs to itself. Others may share the rest of its state."""
 
     __slots__ = ("_agents", "_number", "agent_id", "join", "revision", "state")
 
@@ -113,21 +113,21 @@ class Agent:
         self._agents, self._number = agents, number
         self.join, self.agent_id, self.state = join, agent_id, state
         self.revision = 0
-        """Revision of the latest answer that the agent has taken."""
+        """Revision of the latest answer that the agent has handled."""
 
     @property
     def machine(self) -> AgentMachine:
-        """A machine in the agent's state: all but what is the agent's own holds for this one."""
+        """Machine in the agent's state. Attributes that belong to a single agent may be another agent's."""
         return self.state.machine
 
     def handle(self, event: Event) -> list[Effect]:
-        """Apply an event that is for this agent alone."""
+        """Handle an event that is for this agent only."""
         step = self._agents.alone(self, event)
         self.state = step.state
         return step.effects
 
     def handle_alike(self, name: Hashable, make: Callable[..., Event], *args: Any) -> list[Effect]:
-        """Apply the event that `make` makes. At this instant all events of this name are the same to an agent."""
+        """Handle the event that `make` creates. At this instant all events of this name are the same for an agent."""
         agents = self._agents
         step = agents.steps.get((self.state, name))
         if step is None or self._number == agents.witness:
@@ -136,12 +136,12 @@ class Agent:
         return step.effects
 
     def own_join(self, join: JoinRequest) -> JoinRequest:
-        """The join that another agent in the same state sends, as this one's."""
+        """Return the join that another agent in the same state sends, changed to this agent's."""
         return replace(self.join, agent_id=self.agent_id, after_round=join.after_round, returning=join.returning)
 
 
 class Node:
-    """A machine of the pool with its agent, if one runs."""
+    """Machine of the pool with its agent, if one runs."""
 
     __slots__ = (
         "agent",
@@ -165,21 +165,21 @@ class Node:
         self.life = 0
         """Number of agents that were started here."""
         self.agent: Agent | None = None
-        """The agent that runs, if any; messages and timers of an earlier one are dropped."""
+        """Running agent, if any. Messages and timers of an earlier agent are dropped."""
         self.offered: Assignment | None = None
-        """Assignment of the workers that the server had the agent start last."""
+        """Assignment of the workers that the server last had the agent start."""
         self.assignment: Assignment | None = None
         """Assignment of the workers that run."""
         self.parked: PollRequest | JoinRequest | None = None
-        """Parked request. A poll may be another agent's in the same state, which differs in name and revision alone."""
+        """Parked request. A poll may be that of another agent in the same state, with a different name and revision."""
         self.due_s = inf
-        """Time at which the agent's deadline is looked at."""
+        """Time at which the agent's deadline is checked."""
         self.report: ReportRequest | None = None
         """Report of a failure that the server has not answered yet."""
         self.hears = True
-        """Whether network and machine let the node's agent reach the server."""
+        """Whether network and machine let the agent reach the server."""
         self.down_until = 0.0
-        """End of a fault that the agent does not survive, or that keeps the node from the network."""
+        """End of a fault that the agent does not survive, or that cuts the node off."""
         self.bad_until = 0.0
         """Time until which workers that start here fail."""
         self.found_until = 0.0
@@ -189,11 +189,11 @@ class Node:
 
 
 Pair = tuple[Node, Agent]
-"""A node and one of its agents: messages and timers of an agent that is no longer the node's are dropped."""
+"""A node and one of its agents. Messages and timers of an agent that is no longer the node's are dropped."""
 
 
 def _copy(agent: Agent) -> AgentMachine:
-    """A machine of the agent's own."""
+    """Return a machine that belongs to this agent only."""
     machine = object.__new__(AgentMachine)
     vars(machine).update(vars(agent.machine), _join=agent.join, _revision=agent.revision)
     machine.outages, machine._reporter = copy(machine.outages), copy(machine._reporter)
@@ -207,7 +207,7 @@ def _key(machine: AgentMachine) -> tuple[Hashable, ...]:
 
 
 def _as_of(agent: Agent, effect: Effect, event: Any) -> Effect:
-    """The effect of another agent, as this one's."""
+    """Return the effect of another agent, changed to this agent's."""
     if isinstance(effect, PollRequest):
         return replace(effect, agent_id=agent.agent_id, revision=agent.revision)
     if isinstance(effect, JoinRequest):

@@ -1,8 +1,8 @@
-"""Real processes put through faults: nodes with their agents, an injector that knows what it did, and the score.
+"""Real processes with faults: nodes with their agents, an injector that records its faults, and the score.
 
-A node is an agent with all that it has started, in a network namespace of its own where root may make one. A node
-that dies has all of its processes stopped (SIGSTOP): its connections stand, and nothing comes, ever. One whose network
-is cut goes on with its cable pulled; where there are no namespaces, it is stopped for a while.
+A node is an agent with all processes that it has started, in a network namespace of its own if root can create one. All
+processes of a node that dies are stopped (SIGSTOP): its connections stay open, and nothing is ever sent on them. A node
+that is cut off continues without its network; if there are no namespaces, it is stopped for a while.
 """
 
 import os
@@ -27,30 +27,30 @@ from benchmarks.year.network import Network
 from tests.support.process_info import children, command_line, is_running, state
 
 GAP_S = (12.0, 20.0)
-"""Least and longest seconds between two faults: drawn evenly."""
+"""Shortest and longest seconds between two faults, drawn evenly."""
 REPAIR_S = (12.0, 30.0)
 PERSON_S = 15.0
-"""Seconds from the moment at which nothing goes on without a person until one has started everything again."""
+"""Seconds from the moment when a person is needed until the person has started everything again."""
 STUCK_S = 75.0
 """Seconds without a step after which a person is needed."""
 START_TIMEOUT_S = 240.0
 RESTART_S = 45.0
-"""Least seconds that a person waits for the first step after having started everything again."""
+"""Least seconds that a person waits for the first step after starting everything again."""
 RATE_S = 8.0
-"""Time without faults in which the speed of the training is measured."""
+"""Seconds without faults in which the speed of the training is measured."""
 SECOND_AFTER_S = 0.4
 DIES_S = 1.0
-"""Longest wait for the end of a process that was killed."""
+"""Longest wait for the end of a killed process."""
 LOOK_S = 0.05
 ENDED = re.compile(r"^[EW](\d{4} [\d:.]+).*failed \(exitcode: (-?\d+)\).*\(pid: (\d+)\)", re.M)
-"""Pattern of torchrun's line about a worker that ended."""
+"""Pattern of torchrun's line about an ended worker."""
 NAMING = ("workers_failed", "node_lost", "node_left", "node_drained", "hang_found")
-"""Events of ours that name a node as the reason why a round ends."""
+"""Our events that name a node as the reason for the end of a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A fault to come: `pick` chooses the node among those that take part."""
+    """Planned fault. `pick` selects one of the nodes in the run."""
 
     at_s: float
     title: str
@@ -63,7 +63,7 @@ TITLES = (*(str(kind) for kind in Kind), SERVER_KILLED, DOUBLE, LEMON)
 
 
 def plan(seed: int, minutes: float) -> list[Planned]:
-    """Faults of so many minutes: a shuffled deck with each title once, then as often as in the trace."""
+    """Return the faults of a campaign: first each title once, in random order, then as often as in the trace."""
     rng, planned, at_s = Random(seed), [], 0.0
     deck = list(TITLES)
     rng.shuffle(deck)
@@ -76,7 +76,7 @@ def plan(seed: int, minutes: float) -> list[Planned]:
 
 @dataclass(slots=True)
 class Injected:
-    """A fault that was injected: the truth, and what came of it. Times are monotonic seconds."""
+    """Injected fault and its result. Times are monotonic seconds."""
 
     title: str
     node: int
@@ -84,11 +84,11 @@ class Injected:
     pid: int
     at_s: float
     planned_s: float = 0.0
-    """Time at which the plan has it."""
+    """Planned time."""
     recovered_s: float | None = None
     needs_recovery: bool = True
     named: bool | None = None
-    """Whether the launcher named this node, or this worker, first; None: there was nothing to name."""
+    """Whether the launcher named this node, or this worker, first; None if there was nothing to name."""
     log_at: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Score:
     repeated: int = 0
     persons: int = 0
     survived: int = 0
-    """Faults before a person was needed for the first time."""
+    """Number of faults before a person was first needed."""
     faults: list[Injected] = field(default_factory=list)
     progress: list[tuple[float, int]] = field(default_factory=list)
     """Highest step by time, for the plot."""
@@ -133,7 +133,7 @@ class Score:
 
     @property
     def named(self) -> tuple[int, int]:
-        """Root causes named right, of how many."""
+        """Number of root causes that were named correctly, and of all."""
         asked = [each.named for each in self.faults if each.named is not None]
         return sum(asked), len(asked)
 
@@ -165,7 +165,7 @@ class Campaign:
         self._stopped: dict[int, list[int]] = {}
         """Processes of nodes that are dead or cut off."""
         self._out: set[int] = set()
-        """Nodes that are to be repaired."""
+        """Nodes that wait for repair."""
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._server: Program | None = None
         self._read = 0
@@ -176,7 +176,7 @@ class Campaign:
         self._starts = 0
 
     def play(self, planned: Iterable[Planned], minutes: float) -> Score:
-        """Put the contender through the faults. Whatever happens, there is a score, and no process is left."""
+        """Inject the faults, and return the score. Errors do not prevent that, and no process is left."""
         with Network(self._nodes + self._spares) as self._network, Stage() as self._stage:
             if self._network.why_impossible:
                 self.score.cuts = f"stopping the node ({self._network.why_impossible})"
@@ -241,7 +241,7 @@ class Campaign:
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
         self._due.append((time.monotonic() + seconds, call))
 
-    # What the trainer's journal says.
+    # Journal of the trainer.
 
     def _look(self) -> None:
         time.sleep(LOOK_S)
@@ -297,7 +297,7 @@ class Campaign:
         return f"{name}.{self._starts}"
 
     def _participants(self) -> list[tuple[int, int, int]]:
-        """Nodes whose workers run in the latest round: node, the worker's pid, its rank."""
+        """Return the nodes whose workers run in the latest round, each with the worker's pid and rank."""
         found = []
         for node in sorted(set(self._programs) - self._out):
             with suppress(FileNotFoundError, ValueError):
@@ -311,7 +311,7 @@ class Campaign:
         return list(_tree(self._programs[node].pid))
 
     def _kill(self, node: int) -> None:
-        """Kill all processes of the node: the loop, which would start others, then the agent, then its workers."""
+        """Kill all processes of the node: first the loop, which would start others, then the agent and its workers."""
         for pid in self._processes(node):
             _end(pid)
 
@@ -373,7 +373,7 @@ class Campaign:
         self._later(repair_s, lambda: self._replace(fault.node))
 
     def _kill_server(self, fault: Injected, repair_s: float) -> None:
-        """Kill the server, which the service manager starts again. torchrun's is in the agent of node 0."""
+        """Kill the server; the service manager starts it again. torchrun's store is in the agent of node 0."""
         if self._server:
             fault.needs_recovery = False
             _signal(self._server.pid, signal.SIGKILL)
@@ -392,7 +392,7 @@ class Campaign:
             self._later(SECOND_AFTER_S, lambda: self._kill_agent(_of(second), repair_s))
 
     def _lemon(self, fault: Injected, repair_s: float) -> None:
-        """Crash a worker; whenever one starts on this node, it fails, until the node is repaired."""
+        """Crash a worker; later workers on this node fail as well until the node is repaired."""
         self._touch(f"broken-{fault.node}")
         self._later(repair_s, lambda: self._remove(f"broken-{fault.node}"))
         self._crash(fault, repair_s)
@@ -413,7 +413,7 @@ class Campaign:
         self._out.discard(node)
 
     def _replace(self, node: int) -> None:
-        """Bring back a machine that was out, with nothing of what ran on it."""
+        """Bring back a machine without any of its earlier processes."""
         self._kill(node)
         self._start(node)
 
@@ -431,7 +431,7 @@ class Campaign:
         return len(up) < self._nodes - 2 and not any(self._due) and now - self._last_step_s > 2
 
     def _person(self) -> None:
-        """End what is left, and start every node again that is not out, as a person would."""
+        """Kill the remaining processes, and start all nodes that are not out, as a person would."""
         score = self.score
         if not score.persons:
             score.survived = len(score.faults)
@@ -448,10 +448,10 @@ class Campaign:
                 self._start(node)
         self._last_step_s = time.monotonic() + RESTART_S
 
-    # Who was named.
+    # Named nodes and workers.
 
     def _name_all(self) -> None:
-        """Compare what the launcher said first after each fault with what the injector did."""
+        """Compare what the launcher named first after each fault with the fault itself."""
         said = self._events() if self._contender.is_ours else []
         ends = [each.at_s for each in self.score.faults[1:]] + [float("inf")]
         offset_s = time.time() - time.monotonic()
@@ -465,14 +465,14 @@ class Campaign:
                 each.named = self._first_pid(each) == each.pid
 
     def _events(self) -> list[dict[str, Any]]:
-        """Events of the run, in their order."""
+        """Return the events of the run in order."""
         try:
             return events(self._endpoint, RUN_ID)
         except OSError as error:
             raise Broken(f"rdzv-server does not say who was named: {error}") from None
 
     def _first_pid(self, fault: Injected) -> int | None:
-        """The worker that torchrun's agents, all together, named as the first that ended after the fault."""
+        """Return the worker that torchrun's agents together named as the first to end after the fault."""
         found = []
         for name in self._stage.programs:
             if not name.startswith("server"):
@@ -513,7 +513,7 @@ _INJECTIONS: dict[str, Callable[[Campaign, Injected, float], None]] = {
 
 
 def blamed(said: Iterable[dict[str, Any]]) -> str | None:
-    """Node that the launcher held responsible for the round's end: its loss explains other nodes' failures."""
+    """Return the node that ended the round by the launcher's events: a lost node explains failures on others."""
     before = takewhile(lambda event: event["kind"] != "round_started", said)
     named = [event for event in before if event["kind"] in NAMING]
     losses = [event for event in named if event["kind"] == "node_lost"]
@@ -534,14 +534,14 @@ def _signal(pid: int, signum: signal.Signals) -> None:
 
 
 def _end(pid: int) -> None:
-    """Kill a process. It has closed its connections when this returns, unless the kernel does not let it go."""
+    """Kill a process. It has closed its connections on return, unless it still runs after `DIES_S`."""
     with suppress(ProcessLookupError), open(os.pidfd_open(pid), "rb", buffering=0) as process:
         signal.pidfd_send_signal(process.fileno(), signal.SIGKILL)
         select.select([process], [], [], DIES_S)
 
 
 def _goes_on(pid: int) -> bool:
-    """Whether the process is there, and not stopped."""
+    """Whether the process runs and is not stopped."""
     return is_running(pid) and state(pid) != "T"
 
 
@@ -550,10 +550,10 @@ def _is_launcher(pid: int) -> bool:
 
 
 def _tree(pid: int) -> Iterator[int]:
-    """Pids of the process and all below it, parents first."""
+    """Yield the pids of the process and its descendants, parents first."""
     yield pid
     below: set[int] = set()
-    with suppress(OSError):  # it is gone
+    with suppress(OSError):  # the process is gone
         below = children(pid)
     for child in below:
         yield from _tree(child)

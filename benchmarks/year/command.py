@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks year`."""
+"""Command line: `python -m benchmarks year`."""
 
 import argparse
 import os
@@ -32,7 +32,7 @@ Each part of the page is of one run. Ctrl-C writes nothing; of real processes it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print. Exit codes: 0 measured, whatever the figures; 1 something could not be; 2 bad input."""
+    """Measure and print. Exit codes: 0 measured, whatever the figures are; 1 a measurement failed; 2 bad input."""
     parser = _parser()
     args = parser.parse_args(argv)
     _check(parser, args)
@@ -65,7 +65,7 @@ def _processes(args: argparse.Namespace) -> int:
 STOPS = (signal.SIGINT, signal.SIGTERM)
 """Signals that end a simulation."""
 SET_UP_MINUTES = 0.8
-"""Minutes for a launcher to start on all nodes, and to measure the speed without faults."""
+"""Minutes in which a launcher starts on all nodes, and its speed without faults is measured."""
 
 
 def _simulation(args: argparse.Namespace) -> int:
@@ -86,12 +86,12 @@ def _simulation(args: argparse.Namespace) -> int:
 
 
 def _end_when_told() -> None:
-    """End at once, and with it the processes that play: they are tied to this one.
+    """End at once on a signal, and with this process those that play, which are tied to it.
 
-    A handler would run in the main thread, which misses a signal that comes just before it begins to wait.
+    A handler would run in the main thread, which misses a signal just before it begins to wait.
     """
     number = signal.sigwait(STOPS)
-    os.write(2, b"benchmarks: stopped before the end: nothing was written\n")  # a lock of print's may be held
+    os.write(2, b"benchmarks: stopped before the end: nothing was written\n")  # print may hold a lock
     os._exit(128 + number)
 
 
@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Exit 2 over what would else be found out after a quarter of an hour."""
+    """Exit with 2 for errors that would otherwise appear only after a quarter of an hour."""
     sizes = {each.nodes for each in scenarios.every(1.0)}
     if args.only == SIMULATION and args.nodes not in (None, *sizes):
         parser.error(f"--nodes with --only simulation: one of {', '.join(map(str, sorted(sizes)))}")

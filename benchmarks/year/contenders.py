@@ -1,4 +1,4 @@
-"""Launchers that are put through the year on real processes: how each is started on a node, and rdzv-server asked."""
+"""Launchers of the year on real processes: how each is started on a node, and requests to rdzv-server."""
 
 import json
 import os
@@ -16,13 +16,13 @@ TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py")
 RUN_ID = "year"
 OURS, FAIR, USUAL = "node-agent", "torchrun, retry loop", "torchrun"
 EXCLUSION = ("--exclude-after", "3/60s", "--exclude-for", "30s")
-"""Flags of rdzv-server: an excluded node may come back after what stands for half an hour."""
+"""Flags of rdzv-server. The time of an exclusion is scaled, and stands for half an hour."""
 TIMEOUT_S = 10.0
 AGENT_TOKEN, ADMIN_TOKEN = "agent-token", "admin-token"
 TOKENS = {AGENT_TOKEN: secrets.token_hex(16), ADMIN_TOKEN: secrets.token_hex(16)}
-"""Tokens by their files' names. Without tokens a server lets operators act from its loopback alone."""
+"""Tokens by the names of their files. A server without tokens lets operators act only from its loopback."""
 HANGS = ("--progress-timeout", "start=30,step=5,checkpoint=5")
-"""Flags of node-agent: seconds without progress after which workers are suspected."""
+"""Flags of node-agent: seconds without progress after which it suspects a hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Contender:
     conf: tuple[str, ...] = ()
     """torchrun's settings of its rendezvous."""
     retries: bool = False
-    """Whether a loop on each node starts the launcher again whenever it ends otherwise than well."""
+    """Whether a loop on each node starts the launcher again whenever it fails."""
 
     @property
     def is_ours(self) -> bool:
         return self.name == OURS
 
     def server(self, endpoint: str, folder: str) -> list[str] | None:
-        """The program besides the agents; None: the agent of node 0 has it within."""
+        """Return the command of the server; None if the agent of node 0 contains it."""
         if not self.is_ours:
             return None
         store = f"sqlite:{os.path.join(folder, 'state.db')}"
@@ -53,7 +53,7 @@ class Contender:
         return [sys.executable, "-m", "rdzv_server", *where, *tokens, *EXCLUSION]
 
     def agent(self, node: int, nnodes: str, endpoint: str, address: str, folder: str) -> list[str]:
-        """The launcher on this node, whose address this is. `endpoint`: of the server, or of node 0."""
+        """Return the launcher's command on this node at this address. `endpoint`: of the server, or of node 0."""
         if self.is_ours:
             token = f"--token-file={folder}/{AGENT_TOKEN}"
             where = ("--endpoint", endpoint, token, "--run-id", RUN_ID, "--node-id", node_id(node))
@@ -71,7 +71,7 @@ def node_id(node: int) -> str:
 
 def all_contenders() -> list[Contender]:
     ours = ("--max-restarts", "20", "--restart-window", "120", "--shutdown-timeout", "1", *HANGS)
-    least = ("last_call_timeout=5",)  # with less 18 agents formed no round on two busy CPUs
+    least = ("last_call_timeout=5",)  # with less, 18 agents formed no round on two busy CPUs
     fair = ("--max-restarts", "20", "--shutdown-timeout", "1", "--monitor-interval", "0.1")
     usual = ("--max-restarts", "3")
     return [
@@ -82,7 +82,7 @@ def all_contenders() -> list[Contender]:
 
 
 def ask(endpoint: str, path: str, body: dict[str, object] | None = None) -> Any:
-    """The server's answer; an action, with a body. Raises `OSError`."""
+    """Return the server's answer; with a body, that to an action. Raises `OSError`."""
     data = json.dumps(body).encode() if body else None
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKENS[ADMIN_TOKEN]}"}
     request = Request(f"http://{endpoint}{path}", data, headers)
@@ -91,7 +91,7 @@ def ask(endpoint: str, path: str, body: dict[str, object] | None = None) -> Any:
 
 
 def events(endpoint: str, run_id: str) -> list[dict[str, Any]]:
-    """All events of the run, in their order. Raises `OSError`."""
+    """Return all events of the run, in order. Raises `OSError`."""
     found: list[dict[str, Any]] = []
     path, after = f"/v1/runs/{run_id}/events?limit=1000", 0
     while page := ask(endpoint, f"{path}&after={after}")["events"]:

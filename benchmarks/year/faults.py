@@ -1,4 +1,4 @@
-"""Faults of a simulated year: what each kind does to a node, in a method of its own, until it is repaired."""
+"""Faults of a simulated year. A method for each kind applies its effects to a node until the node is repaired."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from benchmarks.year.simulation import Simulation
 
 DRAIN_S = 60.0
-"""Time that the workers of a node have to end once it is drained."""
+"""Seconds that the workers of a drained node have to end."""
 
 
 class Faults:
-    """Faults of a simulation's nodes: each comes in its time, and ends when its node is repaired."""
+    """Faults of a simulation's nodes. Each begins at its time, and ends when its node is repaired."""
 
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
         self._slow: set[int] = set()
-        """Indices of nodes that are slow at present."""
+        """Indices of nodes that are slow now."""
 
     def plan(self, faults: Iterable[Fault]) -> None:
-        """Have them come in time. A node with one that began before the year is out until it is repaired."""
+        """Schedule the faults. A node with a fault that began before the year is out until it is repaired."""
         simulation = self._simulation
         for fault in faults:
             if fault.at_s >= 0:
@@ -35,7 +35,7 @@ class Faults:
 
     @property
     def is_run_slow(self) -> bool:
-        """Whether a slow node has a part in the run, for which all others wait."""
+        """Whether a slow node is in the run, so that all others wait for it."""
         simulation = self._simulation
         return bool(self._slow) and any(simulation.takes_part(simulation.pool[index]) for index in self._slow)
 
@@ -45,7 +45,7 @@ class Faults:
         simulation.account_anew()
         node = simulation.pool[fault.node]
         if simulation.now < max(node.until_s, node.down_until) or node.agent is None:
-            return  # it is out already
+            return  # the node is out already
         takes_part = simulation.takes_part(node)
         simulation.year.faults_in_run += takes_part
         node.until_s = simulation.now + fault.repair_s
@@ -75,7 +75,7 @@ class Faults:
         self._goes_down(node)
 
     def _is_killed(self, node: Node) -> None:
-        """Kill agent and workers: the connections close, which the server sees, and the agent's grace begins."""
+        """Kill agent and workers: the server sees their connections close, and the grace for the agent begins."""
         simulation = self._simulation
         simulation.gets_stuck(node)
         agent_id = node.agent.agent_id if node.agent else ""
@@ -109,7 +109,7 @@ class Faults:
         self._simulation.account_anew()
 
     def _look_at_slow(self, node: Node) -> None:
-        """Have it replaced once it has been slow for a while with a part in the run."""
+        """Replace the node once it has been slow in the run for a while."""
         slow_noticed_s = self._simulation.policy.slow_noticed_s
         if slow_noticed_s is not None:
             self._simulation.later(slow_noticed_s, self._replace, node)

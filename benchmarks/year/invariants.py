@@ -1,4 +1,4 @@
-"""Invariants of a simulated year: nobody is stranded, ranks are held once, and the ledgers sum up."""
+"""Invariants of a simulated year: every node has a place, ranks are held once, and the ledgers add up."""
 
 from collections.abc import Iterable
 from math import isclose
@@ -11,7 +11,7 @@ from rdzv_server.core.policies import time_ledger
 
 
 class Violation(AssertionError):
-    """An invariant does not hold."""
+    """Error: an invariant does not hold."""
 
 
 def check_holder(run: Run, rank: int, holder: str, node: str) -> None:
@@ -21,9 +21,9 @@ def check_holder(run: Run, rank: int, holder: str, node: str) -> None:
 
 
 def check_quiet(run: Run, pool: Iterable[Node], is_stuck: bool) -> None:
-    """Raise `Violation` unless every agent that is well has found its place, and nobody else's.
+    """Raise `Violation` unless every healthy agent has its place, and each place one agent.
 
-    It is so when nothing has happened for a while. `is_stuck`: whether a node keeps the others from going on.
+    This must hold when nothing has happened for a while. `is_stuck`: whether a node keeps the others from continuing.
     """
     if run.stage is Stage.FORMING and not completion.deadline(run):
         raise Violation(f"round {run.round} forms without an end")
@@ -48,7 +48,7 @@ def check_quiet(run: Run, pool: Iterable[Node], is_stuck: bool) -> None:
 
 
 def check_sums(run: Run, ledger: Ledger, now: float) -> None:
-    """Raise `Violation` unless both ledgers, the training's and the server's, sum up to the wall clock."""
+    """Raise `Violation` unless both ledgers, the training's and the server's, add up to the wall clock."""
     if not isclose(ledger.total_s, now, rel_tol=1e-9):
         raise Violation(f"the ledger has {ledger.total_s} s of {now}")
     status = time_ledger.view(run, now)

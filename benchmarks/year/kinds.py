@@ -1,7 +1,7 @@
-"""Kinds of faults, and the table that says which of them a class of the trace is taken for.
+"""Kinds of faults, and the table that assigns kinds to the classes of the trace.
 
-The trace says which part of a server was at fault, not what that did to the processes. So this table is an assumption,
-and is stated with every figure that rests on it.
+The trace names the part of a server that was at fault, not the effect on its processes. This table is therefore an
+assumption, and every figure that depends on it says so.
 """
 
 from enum import StrEnum
@@ -12,23 +12,23 @@ class Kind(StrEnum):
     """Effect of a fault on a node's processes."""
 
     CRASH = "crash"
-    """A worker ends by a signal or an error."""
+    """A worker ends with a signal or an error."""
     HANG = "hang"
-    """A worker stands still, and its peers wait for it; its agent lives."""
+    """A worker stops, and its peers wait for it; its agent runs."""
     DEATH = "death"
-    """The node dies, and closes no connection."""
+    """The node dies without closing its connections."""
     CUT = "cut"
-    """The node's network is cut: it lives, and nobody hears it."""
+    """The node's network is cut: it runs, but nobody hears it."""
     AGENT_KILLED = "agent killed"
-    """Agent and workers are killed; the node lives, and its kernel closes their connections."""
+    """Agent and workers are killed; the node runs, and its kernel closes their connections."""
     SLOW = "slow"
-    """The node takes longer for a step than the others."""
+    """The node needs longer for a step than the others."""
     DRAIN = "drain"
     """An operator takes the node out of the run."""
 
 
 Odds = tuple[tuple[Kind, int], ...]
-"""Kinds, each with how many times it comes of all those in the row."""
+"""Kinds with their weights."""
 
 _FOUND_BY_CHECKS = (
     "GPU DBE(Double Bit ECC) > Threshold",  # ecc
@@ -38,7 +38,7 @@ _FOUND_BY_CHECKS = (
     "GPU Lost",  # gpus
     "GPU device not found",  # gpus
 )
-"""Descriptions of what `--check gpus,ecc,xid` looks for: all but a few of those after which a node stays bad."""
+"""Descriptions of what `--check gpus,ecc,xid` looks for: nearly all faults after which a node stays bad."""
 _SLOW_GPU = ("GPU PCI link width low", "GPU P2P Bandwidth Low", "GPU Temperature High")
 _DEAD: Odds = ((Kind.DEATH, 1),)
 _DRAINED: Odds = ((Kind.DRAIN, 1),)
@@ -68,16 +68,16 @@ _CLASSES: dict[str, Odds] = {
     "Training Task Troubleshooting": _DRAINED,
 }
 STAYS_BAD = frozenset(("GPU",))
-"""Classes whose node lives on, and whose workers fail again until the fault has been repaired."""
+"""Classes whose nodes stay up, and whose workers fail again until the fault is repaired."""
 
 
 def odds(class_: str, description: str) -> Odds:
-    """Kinds that a fault of the trace may be. Raises `KeyError` for a class that has no row."""
+    """Return the kinds that a fault of the trace may have. Raises `KeyError` for a class without a row."""
     return ((Kind.SLOW, 1),) if description in _SLOW_GPU else _CLASSES[class_]
 
 
 def is_checked(description: str) -> bool:
-    """Whether the faults of this description are of a kind that the built-in checks look for."""
+    """Whether the built-in checks look for faults with this description."""
     return description in _FOUND_BY_CHECKS
 
 

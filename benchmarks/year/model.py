@@ -1,8 +1,8 @@
 """Model of a year: an operator's policy, the costs of training, a year with its ledger of time, and the formula.
 
-The published formula (Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters",
-arXiv 2410.21680) for a long run on `n` nodes that fail `r` times a day each: the effective training time ratio, ETTR,
-is about 1 - n * r * (u + c / 2), with the time `u` from a failure to the next step, and `c` between checkpoints.
+The published formula (Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", arXiv
+2410.21680) is for a long run on `n` nodes that fail `r` times a day each. The effective training time ratio, ETTR, is
+about 1 - n * r * (u + c / 2), with the time `u` from a failure to the next step, and `c` between checkpoints.
 """
 
 from collections import Counter
@@ -17,27 +17,27 @@ from rdzv_server.config import ExclusionPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Choices of an operator, and the time within which a hang is noticed."""
+    """Choices of an operator, and the time until a hang is noticed."""
 
     spares: float = 0.02
-    """Standbys, as a part of the run's nodes."""
+    """Standby nodes, as a share of the run's nodes."""
     shrink: float = 0.1
-    """Part of its nodes without which the run still goes on."""
+    """Share of its nodes without which the run still continues."""
     shrink_after_s: float = 0.0
-    """Time that a replacement for a lost node is waited for before the run goes on with fewer."""
+    """Time that the run waits for a replacement before it continues with fewer nodes."""
     lease_s: float = 10.0
     hang_noticed_s: float = 30.0
-    """Seconds from the last step to the end of the worker to blame: detection, evidence and all."""
+    """Seconds from the last step to the end of the responsible worker: detection, evidence and all."""
     slow_noticed_s: float | None = 600.0
-    """Time after which a slow node is drained; None: it stays until it is repaired."""
+    """Time after which a slow node is drained; None if it stays until it is repaired."""
     is_noticed_at_once: bool = False
-    """Whether every fault is known the moment that it is there: an ideal, which nobody can have."""
+    """Whether every fault is known at once: an ideal that no launcher can reach."""
     found: float = 0.0
-    """Part of the faults of the kinds that a node's checks look for which they find; 0: nodes are not checked."""
+    """Share of the faults within the checks' kinds that the checks find; 0 if nodes are not checked."""
     notice_s: float | None = None
-    """Time that workers have to save before a node is drained or admitted; None: they are not told."""
+    """Time to save that workers get before a node is drained or admitted; None if they get no notice."""
     exclude_after: int | None = 2
-    """Times that a node is blamed within `exclude_window_s` which keep it out for `exclude_for_s`."""
+    """Number of faults of a node within `exclude_window_s` after which it is excluded for `exclude_for_s`."""
     exclude_window_s: float = 3600.0
     exclude_for_s: float = DAY_S
     max_restarts: int = 20
@@ -63,7 +63,7 @@ class Policy:
 
 
 def pool_size(nodes: int, policy: Policy) -> int:
-    """Nodes of the run, and its spares."""
+    """Return the number of the run's nodes and its spares."""
     return nodes + round(nodes * policy.spares)
 
 
@@ -74,7 +74,7 @@ class Costs:
     checkpoint_every_s: float = 600.0
     """Training between two checkpoints."""
     checkpoint_s: float = 0.0
-    """Time in which training stands still for one: none, it is written beside the training."""
+    """Pause of the training for a checkpoint: none, since it is written beside the training."""
     start_s: float = 120.0
     """Time from the start of all workers to their first step: imports, connections, reading the checkpoint."""
     stop_s: float = 3.0
@@ -82,26 +82,26 @@ class Costs:
     check_s: float = 1.5
     """Time of a node's check, before each of its joins."""
     save_s: float = 30.0
-    """Time from a notice until all workers have saved; no step of this time counts."""
+    """Time from a notice until all workers have saved; no step in this time counts."""
     person_s: float = 3600.0
-    """Time from the moment at which nothing goes on without a person until one has seen to it, day and night."""
+    """Time from the moment when a person is needed until the person has acted, day and night."""
     slow_factor: float = 1.2
-    """Duration of a step while one node is slow."""
+    """Factor on the duration of a step while a node is slow."""
 
 
 def formula(nodes: int, faults_per_node_day: float, overhead_s: float, costs: Costs) -> float:
-    """ETTR by the published formula."""
+    """Return the ETTR by the published formula."""
     return 1 - nodes * faults_per_node_day / DAY_S * (overhead_s + costs.checkpoint_every_s / 2)
 
 
 PHASES = ("starting", "detecting", "restarting", "waiting", "saving", "person")
-"""Phases in which nobody trains: workers start; a fault is there and not known; a round forms; there
-are fewer nodes than the minimum; workers save since the round ends soon; a person is awaited."""
+"""Phases without training: workers start; a fault is not yet known; a round forms; there are fewer nodes than the
+minimum; workers save before the round ends; a person is awaited."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Time of one run, by what it went into. `full`: nodes of a run that lacks none."""
+    """Time of one run, by its use. `full`: nodes of a complete run."""
 
     costs: Costs
     full: int
@@ -110,26 +110,26 @@ class Ledger:
     rate: float = 1.0
     """Speed of the training; 1 is full speed."""
     nodes: int = 0
-    """Nodes that train."""
+    """Number of nodes that train."""
     spent_s: dict[str, float] = field(default_factory=dict)
     span_s: float = 0.0
-    """Training since the beginning of this round, of which what follows the last checkpoint may be lost."""
+    """Training since the beginning of this round. What follows the last checkpoint may be lost."""
     cause: str = "the start"
-    """Cause of the time in which nobody trains now, or will not next."""
+    """Cause of the present time without training, or of the next."""
     by_cause: dict[str, float] = field(default_factory=dict)
-    """Time that was no training, by its cause."""
+    """Time without training, by cause."""
     node_s: float = 0.0
     """Training that was kept, times the nodes that took part."""
 
     def enter(self, phase: str, now: float) -> None:
-        """Enter the time up to now, and begin another phase. Training that ends like this loses what was not saved."""
+        """Enter the time until now, and begin another phase. The end of training by this loses what was not saved."""
         self._advance(now)
         if phase != "training":
             self._settle(self.span_s % self.costs.checkpoint_every_s)
         self.phase = phase
 
     def blame(self, cause: str, now: float) -> None:
-        """Blame this cause for what is lost from now on."""
+        """Record this cause for the losses from now on."""
         self._advance(now)
         self.cause = cause
 
@@ -138,23 +138,23 @@ class Ledger:
         self.rate = rate
 
     def on(self, nodes: int) -> None:
-        """Have this number of nodes train from now on."""
+        """Let this number of nodes train from now on."""
         assert self.span_s == 0
         self.nodes = nodes
 
     def save(self, now: float) -> None:
-        """Enter all that has been done as saved: the year ends, or the end of the round was announced."""
+        """Record all training as saved: the year ends, or the workers had notice of the round's end."""
         self._advance(now)
         self._settle(0.0)
 
     @property
     def ettr(self) -> float:
-        """Training that was kept, of all time."""
+        """Share of all time that was training that was kept."""
         return self.spent_s.get("training", 0.0) / self.total_s
 
     @property
     def goodput(self) -> float:
-        """The same with the share of nodes that took part."""
+        """ETTR times the share of nodes that took part."""
         return self.node_s / self.full / self.total_s
 
     @property
@@ -162,7 +162,7 @@ class Ledger:
         return fsum(self.spent_s.values())
 
     def add(self, other: "Ledger") -> None:
-        """Enter what another ledger has: that of another part of the year."""
+        """Add the ledger of another part of the year."""
         for mine, others in ((self.spent_s, other.spent_s), (self.by_cause, other.by_cause)):
             for name, seconds in others.items():
                 mine[name] = mine.get(name, 0.0) + seconds
@@ -201,18 +201,18 @@ class Year:
     ledger: Ledger
     faults: int = 0
     faults_in_run: int = 0
-    """Faults that hit a node that took part."""
+    """Faults of nodes in the run."""
     persons: int = 0
     first_person_day: float | None = None
     rounds: int = 0
     restarts: dict[str, int] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
     restarts_by: Counter[str] = field(default_factory=Counter)
-    """Rounds that started after something else than a quiet beginning, by the cause that the ledger has."""
+    """Rounds after an interruption, by the ledger's cause."""
     checks: int = 0
 
     def add(self, later: "Year") -> None:
-        """Join to this the part of the year that follows."""
+        """Add the following part of the year."""
         if self.first_person_day is None and later.first_person_day is not None:
             self.first_person_day = self.days + later.first_person_day
         self.days += later.days
@@ -220,7 +220,7 @@ class Year:
         self.faults += later.faults
         self.faults_in_run += later.faults_in_run
         self.persons += later.persons
-        self.rounds += later.rounds - 1  # what follows began with no fault, but with the part
+        self.rounds += later.rounds - 1  # the following part began without a fault
         self.restarts = dict(Counter(self.restarts) + Counter(later.restarts))
         self.kinds += later.kinds
         self.restarts_by += later.restarts_by

@@ -13,9 +13,9 @@ LOOPBACK = "127.0.0.1"
 
 
 class Network:
-    """Network, a context manager. A node that is cut off keeps its processes and connections, on which nothing comes.
+    """Network as a context manager. A node that is cut off keeps its processes and connections, but receives nothing.
 
-    Where there are no namespaces (`why_impossible`), all nodes share the loopback, and none can be cut off.
+    Without namespaces (`why_impossible`) all nodes share the loopback, and none can be cut off.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -25,7 +25,7 @@ class Network:
         pid = os.getpid()
         self._bridge = f"yb{pid}"
         self._prefix = f"198.{18 + (pid >> 8) % 2}.{pid % 256}"
-        """Prefix of addresses that are set aside for benchmarks (RFC 2544), another one for each process."""
+        """Prefix of addresses that are reserved for benchmarks (RFC 2544), a different one for each process."""
         self._undone = ExitStack()
 
     def __enter__(self) -> Self:
@@ -41,14 +41,14 @@ class Network:
 
     @property
     def address(self) -> str:
-        """Address of this process, and of the server."""
+        """Address of this process and of the server."""
         return LOOPBACK if self.why_impossible else f"{self._prefix}.1"
 
     def address_of(self, node: int) -> str:
         return LOOPBACK if self.why_impossible else f"{self._prefix}.{10 + node}"
 
     def command(self, node: int, command: list[str]) -> list[str]:
-        """Start of this command on the node."""
+        """Return the command, changed to run on the node."""
         return list(self._namespaces[node].command(*command)) if self._namespaces else command
 
     def cut(self, node: int) -> None:
@@ -73,7 +73,7 @@ class Network:
             _ip("link", "add", cable, "type", "veth", "peer", "name", DEVICE, "netns", namespace.name)
             undone.callback(_remove_device, cable)
             _ip("link", "set", cable, "master", self._bridge, "up")
-            namespace.replace_file("hosts", hosts)  # else each look-up of a peer's name waits for a name server
+            namespace.replace_file("hosts", hosts)  # otherwise each look-up of a peer's name waits for a name server
             namespace.configure(f"addr add {self.address_of(node)}/24 dev {DEVICE}", f"link set {DEVICE} up")
 
     def _cable(self, node: int) -> str:
@@ -81,7 +81,7 @@ class Network:
 
 
 def _remove_device(name: str) -> None:
-    with suppress(subprocess.CalledProcessError):  # gone with the namespace at its other end
+    with suppress(subprocess.CalledProcessError):  # the device is gone with the namespace at its other end
         _ip("link", "del", name)
 
 

@@ -1,4 +1,4 @@
-"""The page docs/explanation/unattended.md: parts between markers, each made from one run, and a plot."""
+"""Page docs/explanation/unattended.md: parts between markers, each from one run, and a plot."""
 
 import os
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ DATE: Any = {"Date": None}
 
 
 def check(path: str) -> None:
-    """Raise `Unwritable` before anything is measured in vain."""
+    """Raise `Unwritable` now rather than after the measurement."""
     for part in (PROCESSES, SIMULATION, TRAINING):
         split(path, *_markers(part))
 
@@ -47,7 +47,7 @@ def write_training(path: str, watched: Watched, machine: str) -> None:
 
 
 def alarms(watched: Watched) -> str:
-    """Sentence about the alarms, each of which was a wrong one."""
+    """Return the sentence about the alarms, all of which were wrong."""
     said = "".join(f"\n- {sentence}" for sentence in watched.alarms)
     about = f"{watched.hours:.2f} hours, {watched.steps:,} steps of each worker, with `{watched.flags}`"
     return f"{len(watched.alarms)} wrong alarms in {about}.{said}"
@@ -68,7 +68,7 @@ def _replace(path: str, part: str, text: str) -> None:
 
 
 def score_rows(scores: Sequence[Score]) -> list[tuple[str, ...]]:
-    """Lines of the table: what is scored, then each contender's figure."""
+    """Return the lines of the table: what is scored, then the figure of each contender."""
     return [
         ("faults injected", *(str(len(score.faults)) for score in scores)),
         ("faults survived before a person was needed", *(str(score.survived) for score in scores)),
@@ -96,7 +96,7 @@ def _score_table(scores: Sequence[Score]) -> str:
 
 
 def _faults(scores: Sequence[Score]) -> str:
-    """Each fault of the plan with the time to the first step after it, by contender."""
+    """Return each planned fault with the time to the first step after it, by contender."""
     titles = {fault.planned_s: fault.title for score in scores for fault in score.faults}
     lines = ["| fault | " + " | ".join(score.name for score in scores) + " |", "| --- |" + " ---: |" * len(scores)]
     for planned_s, title in sorted(titles.items()):
@@ -121,7 +121,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _draw(path: str, scores: Sequence[Score]) -> None:
-    """Steps that count, by time, with the faults as marks and the ideal as a line."""
+    """Draw the steps that count by time, with the faults as marks and the ideal as a line."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -163,7 +163,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> str:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """Sentences about what the time went into, and about the two ideals."""
+    """Return the sentences about the use of the time, and about the two ideals."""
     sizes = sorted({each.nodes for each in outcomes})
     bases = [each for about in (BASE, CHECKED) for nodes in sizes if (each := named(outcomes, about, nodes))]
     checked = [each for each in bases if each.about == CHECKED]
@@ -183,7 +183,7 @@ def _account(outcome: Outcome) -> str:
 
 
 def _real(ideal: Outcome, outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Outcome beside an ideal one in which each fault is noticed at once; None: it is no such ideal."""
+    """Return the real outcome for an ideal one in which each fault is noticed at once; None for other outcomes."""
     if ideal.about != AT_ONCE:
         return None
     size = (CHECKED, ideal.nodes, ideal.days)
@@ -199,7 +199,7 @@ def _beside(ideal: Outcome, real: Outcome) -> str:
 
 
 def _causes(outcomes: Sequence[Outcome]) -> list[str]:
-    """Table of what the training lost, by cause: points of the ETTR, and restarts."""
+    """Return the table of what the training lost, by cause: points of the ETTR, and restarts."""
     order = sorted({cause for each in outcomes for cause in each.by_cause}, key=lambda at: -_points(outcomes[-1], at))
     lines = [
         "With checks, points of ETTR lost, and restarts, because of:",

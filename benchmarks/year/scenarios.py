@@ -27,7 +27,7 @@ CHECKS = Policy(found=0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One row: a launcher, what is chosen, and for how many nodes."""
+    """One row: a launcher, its policy, and the number of nodes."""
 
     about: str
     nodes: int
@@ -38,13 +38,13 @@ class Scenario:
 
     @property
     def parts(self) -> int:
-        """Parts of equal length that are played by themselves, and so at once: months of a run that is this large."""
+        """Number of parts of equal length, which are played at once: months of a run that is this large."""
         return max(1, ceil(self.days / MONTH)) if self.nodes >= VAST and isinstance(self.policy, Policy) else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of a scenario, played."""
+    """Result of one part of a scenario."""
 
     year: Year | TorchrunYear
     took_s: float
@@ -67,10 +67,10 @@ class Outcome:
     ettr: float
     goodput: float
     ideal: float
-    """ETTR by the formula for the faults that hit the run, were each noticed at once, and no other restart there."""
+    """ETTR by the formula for the faults in the run, if each were noticed at once, without other restarts."""
     shares: dict[str, float]
     by_cause: dict[str, float]
-    """Parts of the wall clock that were no training, by the cause."""
+    """Share of the wall clock without training, by cause."""
     restarts_by: dict[str, int]
     restarts: int
     took_s: float
@@ -84,14 +84,14 @@ _RETRIED = TorchrunPolicy(max_restarts=100, retry_s=60.0)
 
 
 def every(days_of_10_000: float) -> list[Scenario]:
-    """All scenarios, the largest first. A year of 10,000 nodes takes long: its first days alone can be asked for."""
+    """Return all scenarios, the largest first. Those of 10,000 nodes take long, so their days can be limited."""
     return [*_vast(days_of_10_000), *_of(1_024), *_of(128)]
 
 
 def _vast(days: float) -> list[Scenario]:
-    """Scenarios of 10,000 nodes: with checks all the days, and what is compared with it at most a month.
+    """Return the scenarios of 10,000 nodes: with checks for all days, and those to compare for at most a month.
 
-    The budget of restarts is that of the other scenarios for each 1,000 nodes.
+    The budget of restarts per 1,000 nodes is that of the other scenarios.
     """
     base = Policy(max_restarts=CHECKS.max_restarts * VAST // 1_000)
     compared = Scenario(about=BASE, nodes=VAST, policy=base, days=min(days, MONTH))
@@ -103,7 +103,7 @@ def _vast(days: float) -> list[Scenario]:
 
 
 def _of(nodes: int) -> list[Scenario]:
-    """Scenarios in which one thing at a time is chosen otherwise."""
+    """Return scenarios that each change one choice."""
     policies: list[tuple[str, Policy | TorchrunPolicy, Shape]] = [
         (CHECKED, CHECKS, "bursty"),
         (AT_ONCE, replace(CHECKS, is_noticed_at_once=True, slow_noticed_s=1.0), "bursty"),
@@ -132,7 +132,7 @@ def _of(nodes: int) -> list[Scenario]:
 
 
 def _days(nodes: int, policy: Policy | TorchrunPolicy) -> float:
-    """The whole year, but for comparisons on our cores that would take long: a year of 1,024 nodes takes minutes."""
+    """Return the whole year, or a month for slow comparisons on our cores: a year of 1,024 nodes takes minutes."""
     if nodes < 1_000 or isinstance(policy, TorchrunPolicy):
         return DAYS
     return MONTH
@@ -143,12 +143,12 @@ def _at(policy: TorchrunPolicy, **otherwise: float) -> TorchrunPolicy:
 
 
 def play(scenario: Scenario) -> Outcome:
-    """Let the scenario's year pass. Raises `Violation` when an invariant does not hold."""
+    """Play the scenario's year. Raises `Violation` if an invariant does not hold."""
     return _outcome(scenario, [play_part(scenario, number) for number in range(scenario.parts)])
 
 
 def play_part(scenario: Scenario, number: int) -> Part:
-    """Let one part pass. Raises `Violation` when an invariant does not hold."""
+    """Play one part. Raises `Violation` if an invariant does not hold."""
     gc.set_threshold(*COLLECT_AFTER)  # as in the server: 10,000 agents are many objects that stay
     began_s, nodes, policy = time.process_time(), scenario.nodes, scenario.policy
     pool, days = nodes + round(nodes * policy.spares), scenario.days / scenario.parts
@@ -163,7 +163,7 @@ def play_part(scenario: Scenario, number: int) -> Part:
 
 
 def _outcome(scenario: Scenario, parts: Sequence[Part]) -> Outcome:
-    """Outcome of a scenario's parts, given in their order."""
+    """Return the outcome of a scenario's parts, given in their order."""
     year, nodes = parts[0].year, scenario.nodes
     if isinstance(year, Year):
         for part in parts[1:]:
@@ -195,7 +195,7 @@ def _outcome(scenario: Scenario, parts: Sequence[Part]) -> Outcome:
 
 
 def play_all(scenarios: Sequence[Scenario], processes: int, note: Callable[[str], None]) -> list[Outcome]:
-    """Outcomes in the scenarios' order; one that fails is told, and left out."""
+    """Return the outcomes in the scenarios' order. One that fails is reported and left out."""
     with ProcessPoolExecutor(processes, initializer=tie_to_parent, initargs=(os.getpid(),)) as pool:
         parts = [[pool.submit(play_part, each, number) for number in range(each.parts)] for each in scenarios]
         note(f"{len(scenarios)} scenarios in {processes} processes")
@@ -206,7 +206,7 @@ def play_all(scenarios: Sequence[Scenario], processes: int, note: Callable[[str]
 def _outcomes(
     scenarios: Sequence[Scenario], parts: list[list[Future[Part]]], note: Callable[[str], None]
 ) -> Iterator[tuple[int, Outcome]]:
-    """Number and outcome of each scenario, as they end."""
+    """Yield the number and outcome of each scenario as it ends."""
     left = {part: number for number, of_scenario in enumerate(parts) for part in of_scenario}
     for done in as_completed(list(left)):
         number = left.pop(done)

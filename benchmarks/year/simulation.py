@@ -1,8 +1,8 @@
 """A year on our cores: the server's and the agents' state machines, unchanged, in simulated time.
 
-Only what happens around faults is simulated, message by message. Quiet time is skipped: an agent that is well renews
-its lease for ever, and one that falls silent gets back the sign of life that it would have given last. What else is
-left out is in docs/development/adr/0048-a-year-in-minutes.md.
+Only what happens around faults is simulated, message by message. Quiet time is skipped: the lease of a healthy agent is
+renewed forever, and one that becomes silent gets back the time at which it would have polled last.
+docs/development/adr/0048-a-year-in-minutes.md says what else is left out.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -52,16 +52,16 @@ RUN_ID = "year"
 LATENCY_S = 0.002
 """Latency of a message, in either direction."""
 SERVICE_RESTART_S = 5.0
-"""Seconds after which a service manager starts an agent again that has exited, or whose node is back."""
+"""Seconds until the service manager starts an agent again after its exit, or after its node's return."""
 STILL_BAD = "a bad node, once more"
 QUIET_S = 300.0
-"""Seconds without an event after which everything must have found its place."""
+"""Seconds without an event after which every agent must have its place."""
 
 
 class Simulation:
     """One run of `nodes` nodes over `days` days, with these faults of the pool's nodes.
 
-    A node with a fault that began before then is out until it is repaired.
+    A node with a fault that began before these days is out until it is repaired.
     """
 
     def __init__(
@@ -77,29 +77,29 @@ class Simulation:
         self._rng = Random(f"year {seed}")
         self._end_s = days * DAY_S
         self._times: list[float] = []
-        """Heap of the times at which something is to be done, each once."""
+        """Heap of the times of the calls, each time once."""
         self._due: dict[float, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
-        """Calls to be made, by time."""
+        """Calls by their time."""
         self._by_agent: dict[str, Node] = {}
         self._started: set[int] = set()
         """Nodes whose workers of this round have started."""
         self._training_round = 0
-        """Round whose workers take steps: attempt and round are new with each."""
+        """Round whose workers take steps; 0 if none do."""
         self._stuck: dict[int, float] = {}
-        """Nodes of the running round because of which no step is taken, since when."""
+        """Nodes that keep the running round from taking steps, each with the time since then."""
         self._silent: dict[str, float] = {}
         self._armed_s = inf
         self._awaits_person = False
         self._holders: dict[int, str] = {}
         self.run: Run | None = None
-        """The latest attempt."""
+        """Latest attempt."""
         self._machine: RunMachine | None = None
         self._is_accounted = False
         self._faults = Faults(self)
         self._faults.plan(faults)
 
     def play(self) -> Year:
-        """Let the year pass. Raises `Violation`."""
+        """Play the year. Raises `Violation`."""
         for node in self.pool:
             self.at(node.down_until + SERVICE_RESTART_S if node.down_until else 0.0, self._start_agent, node)
         while self._times and self._times[0] <= self._end_s:
@@ -108,7 +108,7 @@ class Simulation:
                 self._check_quiet()
             self.now = at_s
             self._agents.pass_time(at_s)
-            for call, args in self._due[at_s]:  # and what is added meanwhile
+            for call, args in self._due[at_s]:  # also the calls that are added meanwhile
                 call(*args)
                 if not self._is_accounted:
                     self._account()
@@ -130,7 +130,7 @@ class Simulation:
         self.at(self.now + delay_s, call, *args)
 
     def _together(self, when_s: float, call: Callable[[list[Any]], None], items: list[Any]) -> None:
-        """Have the items handled with those that the same call is to handle at the same time, after which they come."""
+        """Handle the items together with those that the same call handles at this time, after them."""
         due = self._due.get(when_s)
         if due and due[-1][0] == call:
             due[-1][1][0].extend(items)
@@ -161,12 +161,12 @@ class Simulation:
         self._perform([(node, agent)], agent.handle_alike("started", agent_events.Started))
 
     def _feed(self, node: Node, agent: Agent, event: agent_events.Event) -> None:
-        """Let the node's agent handle an event, if it is still this one."""
+        """Let the node's agent handle an event, if it is still this agent."""
         if node.agent is agent:
             self._perform([(node, agent)], agent.handle(event))
 
     def _perform(self, those: list[Pair], effects: list[AgentEffect]) -> None:
-        """Do the same for all of these agents, which are in one state."""
+        """Perform the same effects for all these agents, which are in one state."""
         for effect in effects:
             _PERFORM[type(effect)](self, those, effect)
         self._arm_agents(those)
@@ -182,7 +182,7 @@ class Simulation:
     def _handle_alike(
         self, those: Iterable[Pair], name: Hashable, make: Callable[..., agent_events.Event], *args: Any
     ) -> None:
-        """Let the agents handle the event that `make` makes, those in one state after each other at once."""
+        """Let the agents handle the event that `make` creates. Neighbours in one state are handled together."""
         group, effects = list[Pair](), list[AgentEffect]()
         for pair in those:
             found = pair[1].handle_alike(name, make, *args)
@@ -253,7 +253,7 @@ class Simulation:
                 self._handle_alike([(node, agent)], "fit", agent_events.NodeChecked, "")
 
     def _exits(self, those: list[Pair], exit_: Exit) -> None:
-        """Have the service manager start the agents again; a node to be replaced comes back when it is repaired."""
+        """Let the service manager start the agents again. A node to be replaced returns once it is repaired."""
         for node, _ in those:
             self.ends(node)
             self.restarts_agent(node, node.found_until if exit_.code is ExitCode.NODE_UNFIT else self.now)
@@ -265,7 +265,7 @@ class Simulation:
         node.agent, node.parked, node.assignment = None, None, None
 
     def restarts_agent(self, node: Node, at_s: float) -> None:
-        """Have the service manager start the agent some seconds after this time."""
+        """Let the service manager start the agent some seconds after this time."""
         self.at(at_s + SERVICE_RESTART_S, self._start_agent, node)
 
     # Workers.
@@ -279,7 +279,7 @@ class Simulation:
         assert run and run.membership and assignment
         node.assignment = assignment
         if assignment.round != run.round or run.stage is not Stage.RUNNING:
-            return  # it has heard too late, and will hear that too
+            return  # the agent has heard too late, and will hear of the end
         holder = self._holders.setdefault(assignment.group_rank, node.name)
         check_holder(run, assignment.group_rank, holder, node.name)
         self._started.add(node.index)
@@ -303,7 +303,7 @@ class Simulation:
             self._handle_alike(there, ("stopped", round_), agent_events.WorkersStopped, round_)
 
     def fails(self, node: Node, assignment: Assignment, why: str) -> None:
-        """Have a worker end with an error, if its round is still this one."""
+        """Let a worker end with an error, if its round still runs."""
         if node.assignment is not assignment or node.agent is None:
             return
         if why == STILL_BAD:
@@ -338,7 +338,7 @@ class Simulation:
         self._reply(answered)
 
     def _machine_of(self, agent_id: str) -> RunMachine:
-        """The attempt that the agent is part of, else the latest. Raises `ProtocolError` if there is none."""
+        """Return the attempt of the agent, otherwise the latest. Raises `ProtocolError` if there is none."""
         machine = self._machine
         if machine is not None and agent_id in machine.run.agents:
             return machine
@@ -354,7 +354,7 @@ class Simulation:
         return bool(queries.by_agent) and queries.has_changed(agent.agent_id, poll.asked)
 
     def _take(self, node: Node, agent: Agent, request: JoinRequest | PollRequest) -> None:
-        """Let the server take a join or a poll; it is answered at once if there is something to say."""
+        """Let the server handle a join or a poll. It answers at once if the agent has something to do."""
         try:
             if isinstance(request, JoinRequest):
                 self._tell(events.NodeJoined(request, "server"))
@@ -374,7 +374,7 @@ class Simulation:
             self._reply([node])
 
     def _reported(self, node: Node, agent: Agent, request: ReportRequest) -> None:
-        """The server takes the report, or does not any more; either way the agent waits for no answer beyond that."""
+        """Let the server accept or reject the report. Either way the agent has its answer after that."""
         self._told(request)
         if node.agent is agent:
             node.report = None
@@ -402,7 +402,7 @@ class Simulation:
         self._is_accounted &= self.year.ledger.phase != "waiting"  # which ends with a join
         for effect in effects:
             if type(effect) is Record:
-                continue  # most are
+                continue  # most effects are
             match effect:
                 case WakeAgents(agent_ids=agent_ids):
                     woken = [node for agent_id in agent_ids if (node := self._by_agent.get(agent_id))]
@@ -433,7 +433,7 @@ class Simulation:
             self._needs_person()
 
     def _reply(self, nodes: list[Node]) -> None:
-        """Answer what the nodes' agents have asked last, with what they must do by now."""
+        """Answer the latest requests of the nodes' agents with their present directives."""
         answers = []
         for node in nodes:
             if node.agent is not None and node.parked is not None:
@@ -459,7 +459,7 @@ class Simulation:
             self._perform(group, effects)
 
     def _answer(self, node: Node, agent: Agent, agent_id: str) -> list[AgentEffect]:
-        """Effects of the server's answer on the agent."""
+        """Return the effects of the server's answer on the agent."""
         try:
             machine = self._machine_of(agent_id)
             revision, directive = machine.directive_for(agent_id, self.now)
@@ -496,23 +496,23 @@ class Simulation:
         self._armed_s = inf
         self._carry_out(self.registry.pass_time(self.now))
 
-    # Signs of life.
+    # Renewal of leases.
 
     def _sign(self, agent_id: str) -> None:
-        """Renew the lease of an agent that polls. Raises `ProtocolError` if it is not part of the run."""
+        """Renew the lease of an agent that polls. Raises `ProtocolError` if it is not in the run."""
         sign = events.LeaseRenewed(agent_id)
         if not self._machine_of(agent_id).renew(sign, self.now):
             self._tell(sign)
         self._renew_for_good(agent_id)
 
     def _lives_on_in(self, agent_id: str) -> Run | None:
-        """The run, if nothing would follow from a poll but a lease that the agent has; else None."""
+        """Return the run, if a poll would only renew a lease that the agent already has; otherwise None."""
         run = self.run
         lives_on = run and run.leases.renewed_at.get(agent_id) == inf and agent_id not in run.leases.uncertain
         return run if lives_on else None
 
     def _renew_for_good(self, agent_id: str) -> None:
-        """Renew the lease of an agent that is well, for ever: it would poll twice in each, and nothing would follow."""
+        """Renew the lease of a healthy agent forever: it would poll twice in each lease without another effect."""
         node, run = self._by_agent.get(agent_id), self.run
         if run and node and node.hears and agent_id in run.leases.renewed_at:
             run.leases.renewed_at[agent_id] = inf
@@ -520,7 +520,7 @@ class Simulation:
             run.leases.heard_at = inf
 
     def silence(self, node: Node) -> None:
-        """Silence the node: its lease is what it was when it polled last."""
+        """Silence the node: its lease ends as if it had polled as usual until now."""
         node.hears = False
         run = self.run
         if run is None or node.agent is None or node.agent.agent_id not in run.leases.renewed_at:
@@ -545,7 +545,7 @@ class Simulation:
             self._tell(events.AgentDisconnected(agent_id))
 
     def hears_again(self, node: Node, agent: Agent) -> None:
-        """Connect the node again: what it has asked and reported is sent once more."""
+        """Connect the node again: its requests and reports are sent once more."""
         node.hears = True
         agent_id = agent.agent_id
         self._silent.pop(agent_id, None)
@@ -556,7 +556,7 @@ class Simulation:
             node.parked = PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=0)
         self._take(node, agent, node.parked)
 
-    # What faults do.
+    # Effects of faults.
 
     def takes_part(self, node: Node) -> bool:
         """Whether the node's workers are in the running round."""
@@ -566,16 +566,16 @@ class Simulation:
         return assignment.round == run.round
 
     def gets_stuck(self, node: Node) -> None:
-        """Have the others wait for the node's workers from now on, if it has some."""
+        """Let the others wait for the node's workers from now on, if it has any."""
         if self.takes_part(node):
             self._stuck[node.index] = self.now
 
     def operate(self, event: events.NodeOperation) -> None:
-        with suppress(ProtocolError):  # the node is part of no run
+        with suppress(ProtocolError):  # the node is in no run
             self._tell(event)
 
     def account_anew(self) -> None:
-        """Have the ledger look anew at what the time goes into from now on."""
+        """Let the ledger determine the use of time again."""
         self._is_accounted = False
 
     # A person.
@@ -588,7 +588,7 @@ class Simulation:
         self.later(self.costs.person_s, self._person_comes)
 
     def _person_comes(self) -> None:
-        """Have a person take out what is bad, until it is repaired, and start everything else again."""
+        """Let a person take out bad nodes until they are repaired, and start everything else again."""
         self._awaits_person = False
         for node in self.pool:
             if self.now < node.bad_until:
@@ -596,10 +596,10 @@ class Simulation:
                 self.restarts_agent(node, node.bad_until)
             self._start_agent(node)
 
-    # Time's ledger.
+    # Ledger of time.
 
     def _account(self) -> None:
-        """Enter into the ledger what the time goes into from now on."""
+        """Enter the present use of time into the ledger."""
         self._is_accounted = True
         ledger, phase = self.year.ledger, self._phase()
         if phase != ledger.phase:
@@ -622,7 +622,7 @@ class Simulation:
         return "training" if self._training_round == run.round else "starting"
 
     def _check_quiet(self) -> None:
-        """Check what must hold now that nothing has happened for a while."""
+        """Check the invariants that hold when nothing has happened for a while."""
         if self.run is not None and not self._awaits_person:
             self.year.checks += 1
             check_quiet(self.run, self.pool, bool(self._stuck))
@@ -647,4 +647,4 @@ _PERFORM: dict[type, Callable[[Simulation, list[Pair], Any], None]] = {
     Ask: Simulation._asks_workers,
     Exit: Simulation._exits,
 }
-"""Effects of an agent's core, each with what it does. An effect may be another agent's that is in the same state."""
+"""Handlers of the effects of an agent's core. An effect may be that of another agent in the same state."""

@@ -1,15 +1,15 @@
-"""Model of torchrun with its c10d rendezvous in the same year: a calculation, none of its code runs here.
+"""Model of torchrun with its c10d rendezvous in the same year: a calculation that runs none of its code.
 
-What is assumed, where we know it from torchrun's documentation, its code, or docs/explanation/torchrun-defects.md:
+Its assumptions come from torchrun's documentation, its code, or docs/explanation/torchrun-defects.md:
 
-- A worker that ends makes its agent ask for a new rendezvous, and the others follow. A node that dies, is cut off, or
+- After the end of a worker its agent asks for a new rendezvous, and the others follow. A node that dies, is cut off, or
   hangs is noticed when a collective operation of its peers times out.
-- Every such restart is charged to `--max-restarts`, also those that a lost node causes.
-- The budget used up, the job ends. With an outer retry loop on every node, all of them begin again after a while;
-  without one, a person starts them.
-- The rendezvous lives in the agent of node 0: when that goes, every agent ends, and a person chooses another host.
-- Nothing keeps a bad node out: workers fail on it again until the budget is used up, and a person takes it away.
-- Spares wait and take a lost node's place. When a node comes back and there is room, all restart, which is free.
+- Every such restart uses a restart of `--max-restarts`, also for a lost node.
+- The job ends when the budget is used up. With an outer retry loop on every node, all of them begin again after a
+  while; otherwise a person starts them.
+- The agent of node 0 hosts the rendezvous: when it ends, every agent ends, and a person chooses another host.
+- A bad node is not excluded: workers fail on it again until the budget is used up, and a person removes it.
+- Spares wait and replace a lost node. When a node returns and there is room, all nodes restart, which uses no restart.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from benchmarks.year.trace import DAY_S, DAYS, Fault
 
 UNNOTICED = frozenset((Kind.HANG, Kind.DEATH, Kind.CUT))
 OUT = frozenset((Kind.DEATH, Kind.CUT, Kind.AGENT_KILLED, Kind.DRAIN))
-"""Kinds after which the node has no part until it is repaired."""
+"""Kinds after which the node is not in the run until it is repaired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,13 @@ class TorchrunPolicy:
     """Way in which torchrun is run."""
 
     collective_timeout_s: float = 600.0
-    """Time-out of a collective operation: NCCL's default; gloo's is 1800 s."""
+    """Time-out of a collective operation: the default of NCCL; gloo's is 1800 s."""
     max_restarts: int = 3
     retry_s: float | None = None
-    """Seconds from the end of the job until an outer retry loop has begun it again on all nodes; None: no loop."""
+    """Seconds from the end of the job until an outer retry loop starts it again on all nodes; None without a loop."""
     rendezvous_s: float = 10.0
     last_call_s: float = 30.0
-    """Wait for more nodes, whenever fewer than the maximum are there."""
+    """Wait for more nodes if there are fewer than the maximum."""
     spares: float = 0.02
     shrink: float = 0.1
 
@@ -112,7 +112,7 @@ class TorchrunYear:
         self._left = self._policy.max_restarts
 
     def _nodes_return(self, until_s: float) -> None:
-        """Restart the run, if it lacks nodes, for each node that is back."""
+        """Restart the run for each node that returns, if the run lacks nodes."""
         while self._out and self._out[0] < until_s:
             at, lacked = heappop(self._out), self._pool - len(self._out) - 1 < self._nodes
             if lacked and at < self._end_s:
@@ -120,7 +120,7 @@ class TorchrunYear:
                 self._start()
 
     def _start(self) -> None:
-        """Pass a rendezvous, and the workers' start up to their first step."""
+        """Pass the time of a rendezvous, and of the workers' start until their first step."""
         while self._pool - len(self._out) < self._least:
             self._passes("waiting", max(0.0, heappop(self._out) - self._now))
         self.restarts += 1

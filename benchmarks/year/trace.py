@@ -1,7 +1,7 @@
-"""The trace: faults of a real cluster, and as many as another number of nodes would have had, by a seed.
+"""Trace: faults of a real cluster, and the faults that another number of nodes would have had, by a seed.
 
 The original has bursts (gaps with a coefficient of variation of 1.76) and lemons (the worst 20 servers have a quarter
-of all faults). `poisson` keeps rate, classes and times to repair, and nothing else; `bursty` keeps all of it.
+of all faults). `poisson` keeps only rate, classes and times to repair; `bursty` keeps everything.
 """
 
 import csv
@@ -31,7 +31,7 @@ _FILE = os.path.join(os.path.dirname(__file__), "cluster-faults.csv")
 
 @dataclass(frozen=True, slots=True)
 class TracedFault:
-    """A row of the trace. Times are in days since its beginning."""
+    """Row of the trace. Times are in days since its beginning."""
 
     start_day: float
     end_day: float
@@ -42,26 +42,26 @@ class TracedFault:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that happens to a node at `at_s`, and is repaired `repair_s` later."""
+    """Fault of a node that begins at `at_s` and takes `repair_s` to repair."""
 
     at_s: float
     repair_s: float
     node: int
     kind: Kind
     stays_bad: bool
-    """Whether the node lives, and workers that start on it fail again until it is repaired."""
+    """Whether the node stays up, but workers that start on it fail again until it is repaired."""
     hidden: float = 1.0
-    """Concealment from a node's checks, from 0 to 1: they find the fault if the part that they find is larger."""
+    """Part of all checked faults that is easier to find, from 0 to 1: checks that find more find this one."""
 
     @property
     def is_of_one_instant(self) -> bool:
-        """Whether the node is as good as before once its workers have ended."""
+        """Whether the node is healthy again once its workers have ended."""
         return self.kind in LIVES and not self.stays_bad
 
 
 @cache
 def load() -> tuple[TracedFault, ...]:
-    """All faults of the trace, in the order of their begin."""
+    """Return all faults of the trace, in the order of their beginning."""
     with open(_FILE, encoding="utf-8", newline="") as file:
         rows = [
             TracedFault(
@@ -75,9 +75,10 @@ def load() -> tuple[TracedFault, ...]:
 def resample(
     nodes: int, seed: int, shape: Shape = "bursty", days: float = DAYS, *, first_day: float = 0.0
 ) -> list[Fault]:
-    """Faults of `nodes` nodes in `days` days of a year, in their order; the same for the same arguments.
+    """Return the faults of `nodes` nodes in `days` days of a year in order; the same for the same arguments.
 
-    Times are since the first of these days: a fault that began before, and is not repaired by then, has a negative one.
+    Times are since the first of these days. A fault that began before, and is not repaired by then, has a negative
+    time.
     """
     rng = Random(f"{seed} {nodes} {shape}")
     times = _TIMES[shape](nodes, rng)
@@ -88,7 +89,7 @@ def resample(
 
 
 def _fault(at_day: float, node: int, rng: Random, hidden: float) -> Fault:
-    """A fault of a class, and with a repair, that a row of the trace had."""
+    """Return a fault with the class and repair of a random row of the trace."""
     row = rng.choice(load())
     kind = kinds.draw(row.class_, row.description, rng)
     lives = kind in LIVES
@@ -99,7 +100,7 @@ def _fault(at_day: float, node: int, rng: Random, hidden: float) -> Fault:
 
 
 def _poisson(nodes: int, rng: Random) -> list[float]:
-    """Times of a Poisson process with the trace's rate per node."""
+    """Return the times of a Poisson process with the trace's rate per node."""
     rate = len(load()) / SERVERS * nodes / DAYS
     times, at = [], rng.expovariate(rate)
     while at < DAYS:
@@ -109,9 +110,9 @@ def _poisson(nodes: int, rng: Random) -> list[float]:
 
 
 def _bursty(nodes: int, rng: Random) -> list[float]:
-    """Times of as many copies of the cluster as it takes, each of the trace's own times, shifted around the year.
+    """Return the times of as many copies of the cluster as needed, each shifted around the year.
 
-    Bursts stay bursts so; the last copy keeps each fault with the chance that its share of servers makes.
+    This keeps the bursts. The last copy keeps each fault with the probability of its share of servers.
     """
     times = []
     for number in range(-(-nodes // SERVERS)):
@@ -125,7 +126,7 @@ _TIMES = {"poisson": _poisson, "bursty": _bursty}
 
 
 class _EvenNodes:
-    """Draw in which every node fails as often as any other."""
+    """Random nodes, each with the same probability."""
 
     def __init__(self, nodes: int, rng: Random) -> None:
         self._nodes, self._rng = nodes, rng
@@ -135,7 +136,7 @@ class _EvenNodes:
 
 
 class _Lemons:
-    """Nodes that fail as unevenly as the trace's servers: each is one of those, drawn, with its number of faults."""
+    """Nodes that fail as unevenly as the trace's servers: each has the number of faults of a random server."""
 
     def __init__(self, nodes: int, rng: Random) -> None:
         counts = Counter(row.server for row in load())
@@ -149,7 +150,7 @@ class _Lemons:
 
 
 def variation(faults: Sequence[float]) -> float:
-    """Coefficient of variation of the gaps between these times: 1 without bursts."""
+    """Return the coefficient of variation of the gaps between these times: 1 without bursts."""
     gaps = [after - before for before, after in pairwise(faults)]
     mean = sum(gaps) / len(gaps)
     return (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5 / mean

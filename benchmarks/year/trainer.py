@@ -1,7 +1,7 @@
-"""A worker that trains in lock-step with its peers over plain sockets: every step needs all of them.
+"""Worker that trains in lock-step with its peers over plain sockets: every step needs all of them.
 
-Rank 0 hears from everybody and answers; it also writes the checkpoints, from which the next round goes on, and the
-journal. Like a worker with torch it fails when a peer's connection breaks, and when a step takes longer than the
+Rank 0 receives from all others and answers; it also writes the journal and the checkpoints, from which the next round
+continues. Like a worker with torch it fails when the connection to a peer breaks, and when a step takes longer than the
 time-out of a collective operation. `SECONDS` has the costs, most of them scaled.
 """
 
@@ -13,8 +13,8 @@ import time
 from contextlib import suppress
 
 SECONDS = {"step": 0.1, "start": 0.5, "checkpoint every": 5.0, "checkpoint": 0.05, "collective time-out": 20.0}
-"""Costs of the training, scaled. A collective operation gives up after what stands for NCCL's 10 minutes: later than
-any launcher, by its defaults, counts a silent node as gone."""
+"""Costs of the training, scaled. The time-out of a collective operation stands for NCCL's 10 minutes: with default
+settings every launcher declares a silent node lost earlier."""
 SLOW_FACTOR = 3.0
 NUMBER = struct.Struct("=q")
 HELLO = struct.Struct("=qqq")
@@ -27,7 +27,7 @@ ROUND = hash((int(os.environ["MASTER_PORT"]), int(os.environ.get("TORCHELASTIC_R
 
 
 def progress(step: int, kind: str = "step") -> None:
-    """Replaced by node-agent's, where that is installed."""
+    """Do nothing; node-agent's function replaces this one if it is installed."""
 
 
 with suppress(ImportError):
@@ -62,7 +62,7 @@ def train(peers: list[socket.socket], step: int) -> None:
 
 
 def together(peers: list[socket.socket], number: int) -> int:
-    """One collective operation: everybody waits for everybody, and takes rank 0's number."""
+    """Perform one collective operation: all ranks wait for each other, and get rank 0's number."""
     try:
         if RANK > 0:
             peers[0].sendall(NUMBER.pack(number))
@@ -79,7 +79,7 @@ def together(peers: list[socket.socket], number: int) -> int:
 
 
 def meet_all() -> list[socket.socket]:
-    """Rank 0: the connections of all others, who find this place in a file on the shared disk."""
+    """Rank 0: return the connections of all others, which find its address in a file on the shared disk."""
     peers: dict[int, socket.socket] = {}
     with socket.create_server((ADDRESS, 0), backlog=WORLD_SIZE) as listener:
         replace("meeting-place", f"{ADDRESS} {listener.getsockname()[1]} {ROUND} {WORLD_SIZE}")
@@ -98,7 +98,7 @@ def meet_all() -> list[socket.socket]:
 
 
 def meet() -> socket.socket:
-    """Another rank: its connection to rank 0 of the same round."""
+    """Other ranks: return the connection to rank 0 of the same round."""
     until_s = time.monotonic() + SECONDS["collective time-out"]
     while time.monotonic() < until_s:
         with suppress(OSError, ValueError):

@@ -1,6 +1,6 @@
-"""Real training with every way to notice a hang, and nothing that hangs: all alarms are wrong ones.
+"""Real training with all ways to detect a hang, but without a hang: all alarms are wrong.
 
-`examples/train_digits.py` with DistributedDataParallel over gloo, on two nodes of two workers each.
+The training is `examples/train_digits.py` with DistributedDataParallel over gloo, on two nodes of two workers each.
 """
 
 import os
@@ -25,12 +25,12 @@ STEP_DELAY_MS = 100
 ALARMS = ("hang_suspected", "hang_found")
 START_TIMEOUT_S = 240.0
 LOOK_S = 15.0
-"""Time between two looks at whether it still trains."""
+"""Time between two checks that the training continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Course of the training: hours, steps that all workers took, and alarms as sentences of the server."""
+    """Result of the training: hours, steps of all workers, and alarms as the server's sentences."""
 
     hours: float
     steps: int
@@ -42,7 +42,7 @@ class Watched:
 
 
 def watch(minutes: float, note: Callable[[str], None]) -> Watched:
-    """Train for so long. Raises `Broken` when the training does not go on."""
+    """Train for this number of minutes. Raises `Broken` if the training does not continue."""
     with Stage() as stage:
         port = free_port()
         stage.start([sys.executable, "-m", "rdzv_server", "--host", LOOPBACK, "--port", str(port), "--store", "memory"])
@@ -71,9 +71,9 @@ def _agent(port: int, node: int, folder: str) -> list[str]:
 
 
 def _steps(port: int) -> int:
-    """Lowest step that a node has told of; 0 before."""
+    """Return the lowest step that a node has reported; 0 before the first report."""
     runs: list[dict[str, Any]] = []
-    with suppress(OSError):  # the run is not there yet
+    with suppress(OSError):  # the run does not exist yet
         runs = ask(f"{LOOPBACK}:{port}", f"/v1/status?run_id={RUN_ID}")["runs"]
     told = [node.get("progress") or {} for run in runs for node in run["nodes"]]
     return min((progress.get("lowest_step") or 0 for progress in told), default=0)
