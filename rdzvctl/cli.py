@@ -357,6 +357,7 @@ QUESTIONS = (
     Command("runs", "list the runs", commands.runs, _runs),
     Command("nodes", "list a run's nodes by group rank", commands.nodes, _run),
     Command("events", "show a run's past events, and new ones with --follow", commands.events, _events),
+    Command("timeline", "show a run over time: its rounds, its pace, and what happened when", commands.timeline, _run),
     Command(
         "logs",
         "show where a worker's output is, and its last lines if the agent has --allow-log-reads",

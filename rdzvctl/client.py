@@ -209,6 +209,10 @@ class Client:
             after = page["after"] if page["events"] else last
         return EventPage(found, last)
 
+    def timeline(self, run_id: str) -> Fields:
+        """Return the last attempt of a run over time."""
+        return self.ask_leader(self._read, "GET", paths.timeline_of(run_id))
+
     def metrics(self) -> str:
         """Return the metrics of the leader and its runs, in Prometheus' text format."""
         return self.ask_leader(self._text, "GET", paths.METRICS)

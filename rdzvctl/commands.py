@@ -303,6 +303,27 @@ def events(session: Session) -> None:
             _show_event(out, event)
 
 
+def timeline(session: Session) -> None:
+    """Show a run over time: what its time went into, its pace, and what happened when."""
+    from rdzvctl import timeline as drawing  # and no other command needs it
+
+    run_id, out = session.run(is_over=False)["run_id"], session.out
+    found = session.client.timeline(run_id)
+    if out.is_json:
+        return out.json(found)
+    end = found["ended_at"] or found["now"]
+    lasted = views.age(end - found["created_at"])
+    out.paragraph(rdzvctl.words.over_time(printable(run_id), found["attempt"], drawing.stamp(found["created_at"]),
+                                          drawing.stamp(end), lasted))  # fmt: skip
+    out.line()
+    for line in drawing.lines(found, out.size().columns, is_plain=not out.has_blocks):
+        out.line(line)
+    if found["marks"]:
+        out.line()
+        out.table(drawing.events_table(found["marks"]))
+    return None
+
+
 def _show_event(out: Output, event: Fields) -> None:
     if out.is_json:
         out.json(event, in_one_line=True)

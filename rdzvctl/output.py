@@ -26,6 +26,11 @@ class Output:
         self._frame: list[str] | None = None
         """Lines of a screen that is not shown yet."""
 
+    @property
+    def has_blocks(self) -> bool:
+        """Whether stdout can show characters that draw bars."""
+        return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+
     def size(self) -> os.terminal_size:
         """Return the columns and lines of the terminal."""
         from shutil import get_terminal_size

@@ -286,6 +286,26 @@ async def test_a_log_is_followed_at_a_terminal_over_a_failover_and_into_the_next
         assert "\x1b[2J" not in shown.written and shown.text.count("one\n") == 1
 
 
+async def test_a_run_over_time_fits_the_terminal_and_is_json_for_scripts(cluster: Cluster) -> None:
+    at = cluster.endpoint
+    workers = await cluster.nodes("ab", "--run-id", "r/1", "--nnodes", "2", "--max-restarts", "1", *PATIENT, nproc=1)
+    workers[0].order_exit(3)
+    await cluster.hub.group(2)
+    done = await rdzvctl("timeline", endpoint=at)
+    assert done.code == 0, done.err
+    assert re.fullmatch(r"run r/1: \S+ \S+ to \S+ \S+, \d+s", done.lines[0])
+    assert max(map(len, done.lines)) <= 80 and any(line.startswith("running ") for line in done.lines)
+    happened = [line.split(maxsplit=3)[2:] for line in done.lines if re.match(r"\d{4}-", line)]
+    assert [mark for mark, _ in happened] == ["+", "x"] and "workers failed" in happened[1][1]
+    shown = (await rdzvctl("timeline", "r/1", "--json", endpoint=at)).json
+    assert [each["kind"] for each in shown["marks"]] == ["node_joined", "workers_failed"]
+    async with terminal(cluster, "timeline", "r/1", columns=60) as screen:
+        assert await screen.exit_code() == 0
+        assert max(map(len, screen.text.splitlines())) <= 60 and "running" in screen.text
+    done = await rdzvctl("timeline", "none", endpoint=at)
+    assert done.code == ExitCode.FAILED
+
+
 class Bundle(dict[str, str]):
     """Texts of an archive, by name, without its folder."""
 

@@ -24,8 +24,9 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from rdzv_server.core.events import NodeCordoned
 from rdzv_server.core.nodes.cordons import CordonStatus
-from rdzv_server.core.views import status_view
+from rdzv_server.core.views import status_view, timeline_view
 from rdzv_server.core.views.status_view import RunStatus
+from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.status_endpoint import ServerStatus, Status
 from rdzv_server.service.interface import ShardView
 from rdzvctl import cli, completion, words
@@ -40,6 +41,7 @@ FOLLOWED_BY = {
     "runs": ("", "--json", "'r*' --health ok"),
     "nodes": ("restarting", "running", "running --json"),
     "events": ("running", "running --json"),
+    "timeline": ("running", "running --json"),
     "logs": ("running 0", "running 0 --lines 2", "running 0 --json", "failed 0"),
     "stacks": ("running",),
     "why": ("restarting", "running --json"),
@@ -59,6 +61,7 @@ LINES = [f"{name} {words}".strip() for name, each in FOLLOWED_BY.items() for wor
 READ_BY = {
     "Status": ("status", *(f"status {run}" for run in RUNS), "logs running 0", "stop running", "drain a"),
     "EventPage": ("events running", "status restarting"),
+    "TimelineView": ("timeline running",),
     "WorkerLog": ("logs running 0",),
     "WorkerStacks": ("stacks running",),
     "AgentDescription": ("bundle running",),
@@ -95,7 +98,7 @@ def without(value: Any, field: Field) -> Any:
     return rest | {name: without(value[name], tuple(inner))} if inner else rest
 
 
-ANSWERS: tuple[type, ...] = (Status, EventPage, WorkerLog, WorkerStacks, AgentDescription, Done)
+ANSWERS: tuple[type, ...] = (Status, EventPage, TimelineView, WorkerLog, WorkerStacks, AgentDescription, Done)
 FIELDS = sorted({(kind.__name__, *field) for kind in ANSWERS for field in fields_of(inspect.type_info(kind))})
 """Fields of all answers, each with the name of its answer before it."""
 NO_SERVER = (("Status", "server"), ("Status", "runs"))
@@ -131,6 +134,16 @@ def _runs() -> Iterator[Scenario]:
     yield failed
 
 
+def _timeline() -> TimelineView:
+    run = running("2", *"ab", max_restarts=2)
+    for step in (20, 40):
+        run.passes(20)
+        run.tells("a", lowest_step=step, highest_step=step, step_s=1)
+    run.fails("a")
+    run.join(*"ab")
+    return timeline_view.view(run.run, run.now)
+
+
 def _status(runs: list[Scenario], at: str) -> Status:
     cordon = CordonStatus(node_id="d", by="admin", reason="its fan", until=None, drained=False, excluded=True)
     server = ServerStatus(
@@ -158,6 +171,7 @@ class OtherServer(ThreadingHTTPServer):
         self.answers: tuple[msgspec.Struct, ...] = (
             _status(runs, self.at),
             EventPage(events=events, after=events[-1].number, last=events[-1].number),
+            _timeline(),
             WorkerLog(
                 node_id="a", rank=0, round=1, stream="stderr", path="/logs/0", text="boom\n", offset=5, is_cut=True
             ),
@@ -180,7 +194,10 @@ class OtherServer(ThreadingHTTPServer):
         url = urlsplit(path)
         kinds = {paths.LOGS: "WorkerLog", paths.STACKS: "WorkerStacks", paths.DESCRIBE: "AgentDescription"}
         kind = ({paths.STATUS: "Status"} | kinds).get(url.path, "Done")
-        found = self._told["EventPage" if url.path.endswith("/events") else kind]
+        kind = (
+            "EventPage" if url.path.endswith("/events") else "TimelineView" if url.path.endswith("/timeline") else kind
+        )
+        found = self._told[kind]
         only = parse_qs(url.query).get("run_id")
         if only and "runs" in found:
             return found | {"runs": [run for run in found["runs"] if run.get("run_id", only[0]) == only[0]]}
