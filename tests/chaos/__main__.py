@@ -1,4 +1,4 @@
-"""Chaos for as long as you like: `python -m tests.chaos --seed 1 2 3 --minutes 10`."""
+"""Chaos for a chosen time: `python -m tests.chaos --seed 1 2 3 --minutes 10`."""
 
 import argparse
 import asyncio
@@ -20,7 +20,7 @@ from tests.hosts import namespaces
 
 
 def main() -> int:
-    """Exit codes: 0, 1 if the run did not bear something, 2 for bad input."""
+    """Run the seeds and return the exit code: 0, 1 if the run did not survive something, 2 for bad input."""
     args = _parser().parse_args()
     if reason := namespaces.why_impossible() or disk.why_impossible():
         sys.exit(f"tests.chaos: {reason}")
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _carry_out(seed: int, args: argparse.Namespace) -> tuple[Campaign, bool]:
-    """One run, and whether all went well."""
+    """Play one run. Return it, and whether all went well."""
     setting = Setting(etcd=args.etcd, tls=args.tls, proxy=args.proxy, names=args.names)
     steps = (step for step in plan(seed, setting.parts) if args.only in str(step))
     campaign, is_well = Campaign(_for_minutes(islice(steps, args.actions), args.minutes), seed, setting), True
@@ -72,7 +72,7 @@ def _for_minutes(steps: Iterable[Step], minutes: float) -> Iterator[Step]:
 
 
 def _table(outcomes: Iterable[Outcome]) -> Iterator[str]:
-    """A row for each action: how often it was done and not borne, and how long it took until all worked again."""
+    """Yield a row for each action: how often it was done and not survived, and how long until all worked again."""
     by_action: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_action[outcome.step.action.name].append(outcome)

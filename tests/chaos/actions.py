@@ -1,7 +1,7 @@
-"""Actions: what may happen to workers, agents, their hosts, and the server with its disk.
+"""Actions that may happen to workers, agents, their hosts, and the server with its disk.
 
-Each leads to all nodes being at work again, and costs what the ledger is told. `action` names the faults that may come
-beside it.
+After each action all nodes work again, and the restarts match the ledger. `action` lists the faults that may accompany
+the action.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from tests.chaos.monkey import BRIEF_S, WITHIN_S, Act, Monkey
 from tests.hosts.cluster import SERVER
 
 OUTAGE_S = (6.0, 20.0)
-"""Shortest and longest outage of etcd: about as long as a lease, and several of them."""
+"""Shortest and longest outage of etcd in seconds: about a lease, and several leases."""
 RESTART_S = (2.0, 3.0)
-"""Time that a proxy or a server takes to restart: above the grace of a closed connection, below a lease."""
+"""Seconds that a proxy or a server takes to restart: above the grace of a closed connection, below a lease."""
 ANY = AGENT + HOST + STATE
 
 
 @dataclass(frozen=True)
 class Action:
-    """Action, and the faults beside which it may be done."""
+    """Action, and the faults that may accompany it."""
 
     act: Act
     faults: tuple[Act, ...]
@@ -75,7 +75,7 @@ async def a_worker_dies_while_its_host_is_cut_off(m: Monkey) -> None:
 
 @action(ANY)
 async def a_worker_dies_as_it_starts(m: Monkey) -> None:
-    """A worker dies after another one's death has opened the round for it, and before it has met its peers."""
+    """A worker dies after another worker's death has opened the round, and before it has met its peers."""
     first, second = m.nodes(2)
     m.kill_workers(first)
     await m.kill_fresh_worker(second)
@@ -123,7 +123,7 @@ async def all_agents_are_dismissed(m: Monkey) -> None:
 
 @action(AGENT + HOST)
 async def an_agent_is_dismissed_while_the_server_is_down(m: Monkey) -> None:
-    """The agent goes without having said so to anybody but its console."""
+    """The agent leaves, and can report it only on its console."""
     (node,) = m.nodes(1)
     async with m.server_down():
         await m.dismiss_agents(node)
@@ -173,7 +173,7 @@ async def an_agent_dies_while_a_round_forms(m: Monkey) -> None:
 
 @action(ANY)
 async def a_newcomer_dies_while_its_round_forms(m: Monkey) -> None:
-    """The restart that was to admit it is made, and admits its successor."""
+    """The restart that was to admit it takes place, and admits its successor."""
     held, dying = m.nodes(2)
     await m.kill_agents(dying)
     await m.calm()
@@ -213,12 +213,12 @@ async def an_agent_is_stopped_for_long(m: Monkey) -> None:
     await m.is_back(node)
 
 
-# Helpers beside workers and agents, alone or in the same instant as they.
+# Helpers of workers and agents, by themselves or at the same time.
 
 
 @action(ANY)
 async def the_store_helper_dies(m: Monkey) -> None:
-    """The round cannot go on without its store: it restarts, as after a worker's failure."""
+    """The round cannot continue without its store, so it restarts as after a worker's failure."""
     m.kill_helpers("store helper", await m.store_host())
     m.ledger.worker_failed()
 
@@ -245,7 +245,7 @@ async def guardians_die(m: Monkey) -> None:
 
 @action(HOST + STATE)
 async def an_agent_dies_with_its_guardian(m: Monkey) -> None:
-    """The next agent that goes removes the temporary folder."""
+    """The next agent that exits removes the temporary folder."""
     (node,) = m.nodes(1)
     m.kill_helpers("guardian", node)
     await m.kill_agents(node)
@@ -269,7 +269,7 @@ async def a_worker_dies_with_what_was_to_replace_it(m: Monkey) -> None:
 
 @action(HOST + STATE)
 async def every_process_of_a_node_is_ended(m: Monkey) -> None:
-    """SIGTERM to all of them in the same instant, as Slurm and systemd do."""
+    """SIGTERM to all of them at once, as Slurm and systemd do."""
     (node,) = m.nodes(1)
     await m.dismiss_agents(node, with_children=True)
     await m.return_one_by_one(node)
@@ -277,7 +277,7 @@ async def every_process_of_a_node_is_ended(m: Monkey) -> None:
 
 @action(HOST + STATE)
 async def every_process_of_a_node_is_ended_in_any_order(m: Monkey) -> None:
-    """Workers of some nodes exit with 0 then: nothing has succeeded for that."""
+    """Workers of some nodes then exit with 0, which is not a success."""
     (node,) = m.nodes(1)
     await m.end_every_process(node, within_s=m.random.choice(WITHIN_S))
     await m.return_one_by_one(node)
@@ -285,7 +285,7 @@ async def every_process_of_a_node_is_ended_in_any_order(m: Monkey) -> None:
 
 @action(HOST + STATE)
 async def every_process_of_the_run_is_ended_in_any_order(m: Monkey) -> None:
-    """So fast that no node sees another one's end before its own."""
+    """They end so fast that no node sees another one's end before its own."""
     await m.end_every_process(*NODES, within_s=m.random.choice(WITHIN_S[:3]))
     await m.pause(0.0, 2.0)
     await m.start_agents(*NODES)
@@ -304,7 +304,7 @@ async def a_host_is_cut_off_for_long(m: Monkey) -> None:
 
 @action(AGENT + STATE)
 async def a_worker_dies_on_a_host_that_is_cut_off_for_long(m: Monkey) -> None:
-    """Nobody hears of its death before the host is given up, which explains it."""
+    """The server does not hear of its death before it gives the host up, which explains the death."""
     (node,) = m.nodes(1)
     async with m.cut_off(node):
         m.kill_workers(node)
@@ -314,12 +314,12 @@ async def a_worker_dies_on_a_host_that_is_cut_off_for_long(m: Monkey) -> None:
 
 @action(AGENT + STATE)
 async def the_server_is_cut_off_for_long(m: Monkey) -> None:
-    """No agent is heard, so no node is given up, and nothing restarts."""
+    """The server hears no agent, so it gives no node up, and nothing restarts."""
     async with m.cut_off(SERVER):
         await m.fleet.unheard()
 
 
-# The server and its disk, alone or while something happens to a node.
+# The server and its disk, by themselves or while something happens to a node.
 
 
 @action(AGENT + HOST)
@@ -343,7 +343,7 @@ async def a_worker_dies_while_the_server_is_down(m: Monkey) -> None:
 
 @action(AGENT + HOST)
 async def the_server_dies_with_a_worker(m: Monkey) -> None:
-    """The server dies in the time in which the failure is reported, written down and acted on."""
+    """The server dies while the failure is being reported, recorded and handled."""
     m.kill_workers(*m.nodes(1))
     await m.pause(0.0, m.random.choice((0.05, 0.6)))
     async with m.server_down():
@@ -504,7 +504,7 @@ async def a_worker_dies_while_names_are_lost(m: Monkey) -> None:
         await m.calm()
 
 
-# Strangers, and other runs of the same server.
+# Strangers, and other runs at the same server.
 
 
 @action(AGENT + HOST)

@@ -1,4 +1,4 @@
-"""A plan carried out: chaos for a while, then calm, then the end of the run, and what must be true of it."""
+"""Runs a plan: chaos for a while, then calm, then the end of the run and its checks."""
 
 import asyncio
 import random
@@ -17,12 +17,12 @@ from tests.hosts.training import CHECKPOINT_EVERY, undisturbed
 
 FAULT_WITHIN_S = 1.0
 NEWS_EVERY_S = 60.0
-"""Latest beginning of a fault after that of its action."""
+"""Latest start of a fault after that of its action, in seconds."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A step, how long it took in seconds, and whether the run bore it."""
+    """A step, its duration in seconds, and whether the run survived it."""
 
     step: Step
     took_s: float
@@ -30,7 +30,7 @@ class Outcome:
 
 
 class Campaign:
-    """The log of what was done, and what came of it."""
+    """The log of all actions, and their outcomes."""
 
     def __init__(self, steps: Iterable[Step], seed: int, setting: Setting) -> None:
         self.log: list[str] = []
@@ -42,7 +42,7 @@ class Campaign:
         self._began = self._told_at = time.monotonic()
 
     async def run(self, folder: Path) -> None:
-        """Play all steps; raises an error about the first thing that is not as it must be."""
+        """Play all steps. Raise an error about the first wrong result."""
         async with fleet(folder, self._setting) as patient:
             async with self._server_perhaps_down(patient, "begin"):
                 pass
@@ -109,7 +109,7 @@ class Campaign:
 
 
 def _check_training(patient: Fleet, restarts: int) -> None:
-    """Every worker has learned what it would have learned undisturbed, and no restart cost a checkpoint."""
+    """Check that every worker has learned the same as without faults, and that no restart lost a checkpoint."""
     ends = patient.training.ends()
     assert sorted(ends) == list(range(patient.nproc * len(NODES)))
     ((steps, value),) = set(ends.values())

@@ -1,4 +1,4 @@
-"""Fixture that skips chaos where it is impossible."""
+"""Fixture that skips chaos tests on machines where they are impossible."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.hosts import namespaces
 
 @pytest.fixture(scope="session")
 def possible() -> None:
-    """Skip where hosts of network namespaces or slow disks are impossible; remove hosts of an earlier run."""
+    """Skip if network namespaces or slow disks are impossible. Remove hosts of an earlier run."""
     if reason := namespaces.why_impossible() or disk.why_impossible():
         pytest.skip(reason)
     namespaces.remove_leftovers()

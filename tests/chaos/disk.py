@@ -1,4 +1,4 @@
-"""A disk that is slow or hangs, and where small and slow disks are possible."""
+"""A disk that is slow or hangs, and a check whether small and slow disks are possible."""
 
 import shutil
 import subprocess
@@ -12,13 +12,13 @@ from tests.support.programs import Program
 
 SYNCS = "fsync,fdatasync"
 READS, LAST_LOOKS = "pread64", "fstatfs"
-"""Calls with which an agent reads its workers' files, and with which it looks at them when a worker has ended."""
+"""System calls with which an agent reads its workers' files, and with which it checks them after a worker's end."""
 
 
 class SlowCalls:
-    """Slow system calls: strace holds every such call of a process up for so long, or those of some files alone.
+    """Slow system calls: strace delays each such call of a process, or only those on some files.
 
-    An async context manager. A call that is held up at the end goes on then.
+    An async context manager. A call that is delayed at its end then continues.
     """
 
     def __init__(self, pid: int, delay_s: float, calls: str = SYNCS, files: Iterable[Path] = ()) -> None:
@@ -50,7 +50,7 @@ class SlowCalls:
 
 @cache
 def why_impossible() -> str | None:
-    """Why this machine cannot have such disks; None if it can."""
+    """Return why this machine cannot have such disks, None if it can."""
     if shutil.which("strace") is None:
         return "strace is missing: tests/install-debian-packages.sh installs it"
     if traced := subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, text=True).stderr.strip():

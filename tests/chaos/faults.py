@@ -1,4 +1,4 @@
-"""Faults that may come beside an action, at any moment of it: brief, and at no cost."""
+"""Faults that may accompany an action at any moment: brief, and without an effect on the run."""
 
 from tests.chaos.monkey import BRIEF_S, Act, Monkey
 from tests.hosts.cluster import SERVER
@@ -70,5 +70,5 @@ AGENT: tuple[Act, ...] = (agent_stopped,)
 HOST: tuple[Act, ...] = (host_cut_off, server_cut_off, network_lossy, proxy_down, names_lost)
 STATE: tuple[Act, ...] = (server_down, server_stopped, disk_slow, disk_full, etcd_down, strangers_call)
 NEWCOMER: tuple[Act, ...] = tuple(fault for fault in HOST if fault is not names_lost)
-"""Faults of hosts that a new agent, which has no address of the server yet, bears within a lease: a resolver that has
-asked while all names were lost waits for longer."""
+"""Faults of hosts that a new agent, which does not know the server's address yet, survives within a lease. A resolver
+that has asked while all names were lost waits longer."""

@@ -1,4 +1,4 @@
-"""The run that the monkey is let loose on: eight nodes of two workers, and a server with its disk."""
+"""The run for the monkey: eight nodes with two workers each, and a server with its disk."""
 
 import asyncio
 import json
@@ -33,10 +33,10 @@ NODES = "abcdefgh"
 MIN_NODES = 4
 LEASE_S = 6.0
 PATIENCE_S = 60.0
-"""Time that the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
+"""Seconds that the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
 LOOK_S = 0.2
 STEP_S = 0.1
-"""Pace of the looks at the run and of its training: slow, so that most processor time goes to the deeds."""
+"""Seconds between two looks at the run, and between training steps: long, to leave processor time for the actions."""
 STATE_FILES = "state.db", "state.db.last-record"
 FLAGS = (
     *("--run-id", "chaos", "--nnodes", f"{MIN_NODES}:{len(NODES)}", "--max-restarts", "100000"),
@@ -48,7 +48,7 @@ READ_TOKEN = "chaos-operators-81c2"
 ETCD = "127.0.0.1:2379"
 
 PROXY, STRANGER = "p", "x"
-"""Hosts of the proxy, and of those who are not part of the run."""
+"""Hosts of the proxy and of the strangers."""
 _CONFIGURATIONS: Mapping[proxies.Kind, Callable[[str], str]] = {
     "nginx": partial(proxies.nginx_configuration, str(DEFAULT_PORT)),
     "haproxy": partial(
@@ -57,14 +57,14 @@ _CONFIGURATIONS: Mapping[proxies.Kind, Callable[[str], str]] = {
         settings="  timeout connect 2s\n  option http-server-close\n  option abortonclose",
     ),
 }
-"""Makers of configurations for a server's address: nginx as it comes, and haproxy so that it closes a connection after
-each answer as well."""
+"""Functions that return a proxy's configuration for a server's address. nginx has its defaults; haproxy also closes a
+connection after each answer."""
 NAME = "rdzv.chaos"
 LOOPBACK_NAMES = "127.0.0.1 localhost\n::1 localhost\n"
 OBEDIENT = "bdfh"
-"""Nodes whose workers exit with 0 when they get SIGTERM, as programs do that have saved."""
+"""Nodes whose workers exit with 0 on SIGTERM, like programs that have saved."""
 SIDE = "side"
-"""Id of the short runs beside the long one."""
+"""Id of the short runs in parallel with the long one."""
 
 UNHEARD = "could not tell rdzv-server"
 
@@ -73,14 +73,14 @@ View = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """Choices of how the run is set up."""
+    """How the run is set up."""
 
     etcd: bool = False
-    """State in etcd, not in a file on the disk that can be full or slow."""
+    """Whether the state is in etcd, instead of a file on the disk that can be full or slow."""
     tls: bool = False
-    """TLS, and tokens for agents and for operators."""
+    """Whether there are TLS, and tokens for agents and for operators."""
     proxy: Literal["", "nginx", "haproxy"] = ""
-    """Proxy through which the agents reach the server; empty: none."""
+    """Proxy through which the agents reach the server, empty for none."""
     names: bool = False
     """Whether the agents know the server by a name."""
 
@@ -96,7 +96,7 @@ class Setting:
 
 
 class Fleet(Hosts):
-    """Agents by their nodes' names. `up` are the nodes that should be in the run."""
+    """Agents by their nodes' names. `up`: the nodes that should be in the run."""
 
     nproc = 2
 
@@ -114,7 +114,7 @@ class Fleet(Hosts):
         self.temporary = folder / "tmp"
         self.up: set[str] = set()
         self.crew: list[Worker] = []
-        """The workers of the round that was seen at work last, by rank."""
+        """Workers, by rank, of the round that was last seen working."""
         self._mark = str(folder)
         self.training.path.mkdir()
         self.temporary.mkdir()
@@ -131,7 +131,7 @@ class Fleet(Hosts):
         self.up.add(name)
 
     async def kill_agents(self, *names: str) -> None:
-        """All at once."""
+        """Kill these agents at once."""
         for name in names:
             self.agents[name].signal(signal.SIGKILL)
         for name in names:
@@ -139,9 +139,9 @@ class Fleet(Hosts):
             self.up.discard(name)
 
     async def dismiss_agents(self, *names: str, with_children: bool = False) -> list[str]:
-        """SIGTERM: they leave the run. Those of them that could not tell the server.
+        """Send SIGTERM, so that they leave the run. Return those that could not tell the server.
 
-        `with_children`: to all that they have started in the same instant.
+        `with_children`: whether to signal all of their processes at the same time.
         """
         agents = {name: self.agents.pop(name) for name in names}
         for agent in agents.values():
@@ -150,7 +150,9 @@ class Fleet(Hosts):
         return await self._dismissed(agents)
 
     async def end_every_process(self, names: Sequence[str], chance: random.Random, within_s: float) -> list[str]:
-        """SIGTERM to each process of the nodes, on each in a random order. Those that could not tell the server."""
+        """Send SIGTERM to each process of the nodes, in a random order. Return the agents that could not tell the
+        server.
+        """
 
         async def end(agent: Program, pids: list[int]) -> None:
             for pid in pids:
@@ -163,7 +165,7 @@ class Fleet(Hosts):
         return await self._dismissed(agents)
 
     async def _dismissed(self, agents: Mapping[str, Program]) -> list[str]:
-        """Return when these agents have left the run: those of them that could not tell the server."""
+        """Return when these agents have left the run. Return those that could not tell the server."""
         for agent in agents.values():
             assert await agent.exit_code() == ExitCode.START_AGAIN, agent.err
         self.up.difference_update(agents)
@@ -179,19 +181,19 @@ class Fleet(Hosts):
             self.network[name].namespace.replace_file("hosts", f"{LOOPBACK_NAMES}{address} {NAME}\n")
 
     async def side_run(self, name: str) -> None:
-        """Run a short program in a run of its own on this node; returns when it has succeeded."""
+        """Run a short program as a separate run on this node. Return when it has succeeded."""
         flags = ("--endpoint", self.endpoint, "--node-id", f"{SIDE}-{name}", "--run-id", SIDE, "--nnodes", "1")
         command = (sys.executable, "-m", "node_agent", *flags, *self._agent_flags, "--no-python", "true")
         agent = await self.network[name].start(Program, *command, env=self._environment(name))
         assert await agent.exit_code(PATIENCE_S) == 0, agent.err
 
     async def forget_side_run(self) -> None:
-        """Ask the server to forget the short runs; it may refuse, be down, or have forgotten them."""
+        """Ask the server to forget the short runs. It may refuse, be down, or have forgotten them."""
         command = (sys.executable, "-m", "rdzvctl", "--endpoint", f"localhost:{DEFAULT_PORT}", "forget", SIDE, "--yes")
         await (await self.network[SERVER].start(Program, *command)).exit_code(PATIENCE_S)
 
     async def start_stranger(self, way: str) -> Program:
-        """Start a program that works the server's port in this way until it is ended."""
+        """Start a program that attacks the server's port in this way until it is ended."""
         address = self.network[SERVER].address
         command = (sys.executable, stranger.__file__, address, str(DEFAULT_PORT), way)
         return await self.network[STRANGER].start(Program, *command)
@@ -200,8 +202,8 @@ class Fleet(Hosts):
         return [worker for worker in self.crew if worker.env["TEST_HOST"] == name]
 
     async def fresh_worker(self, name: str) -> int:
-        """The pid of a worker on this node that has not met the others yet, once there is one."""
-        known = {worker.pid for worker in self.crew}  # a pid of an earlier round may be given again
+        """Return the pid of a worker on this node that has not met the others yet, once there is one."""
+        known = {worker.pid for worker in self.crew}  # a pid of an earlier round may be reused
         fresh: set[int] = set()
 
         def has_come() -> bool:
@@ -223,13 +225,13 @@ class Fleet(Hosts):
             server.tls, server.token = self._tls, READ_TOKEN
 
     async def start_server_for(self, seconds: float) -> None:
-        """Start a server that is killed so soon that it may not have come to anything."""
+        """Start a server that is killed soon, perhaps during its start."""
         server = await self.network[SERVER].start(Program, sys.executable, "-m", "rdzv_server", *self._server_flags)
         await asyncio.sleep(seconds)  # where in its start it dies is the fault
         await server.end()
 
     async def start_etcd(self) -> None:
-        """One member beside the server, whose data outlives it."""
+        """Start one etcd member beside the server. Its data outlives it."""
         url, peer = f"http://{ETCD}", "http://127.0.0.1:2380"
         command = (
             *("etcd", "--data-dir", str(self._folder / "etcd"), "--log-level", "error"),
@@ -272,7 +274,7 @@ class Fleet(Hosts):
         await self.server.kill()
 
     async def end_server(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM to the server."""
         self.server.signal(signal.SIGTERM)
         assert await self.server.exit_code() == 0, self.server.err
 
@@ -294,19 +296,22 @@ class Fleet(Hosts):
         await self.agents[NODES[0]].line("waiting for|standing by|round 1")
 
     async def works(self) -> View:
-        """The run, once exactly the nodes that are `up` are in it, in touch with the server, and train together."""
+        """Return the run, once exactly the nodes in `up` are in it, in touch with the server, and train together."""
         since = time.monotonic()
         view = await self._until(lambda view: self._why_not(view, since))
         await self.crew[0].tell("steps 3")
         return view
 
     async def stops(self, name: str) -> None:
-        """Return when the next round waits for this node alone to stop its workers."""
+        """Return when the next round waits only for this node to stop its workers."""
         await self._sees(f"{name} to stop", lambda view: (view["missing"] or {}).get("stopping") == [name])
 
     async def waits(self, name: str) -> None:
-        """Return when this node's agent was told to wait until others have stopped their workers, and it is the only
-        one of its node: a dead one that the server still believes in would get a place in the round."""
+        """Return when this node's agent was told to wait until others have stopped their workers, and is its node's
+        only one.
+
+        Otherwise a dead agent that the server still believes in would get a place in the round.
+        """
         await self.agents[name].line("waiting for .* to stop the workers")
         await self._sees(
             f"one agent of {name}", lambda view: [node["node_id"] for node in view["nodes"]].count(name) == 1
@@ -317,19 +322,19 @@ class Fleet(Hosts):
         await self.agents[name].line(r"round \d+: node \d+ of")
 
     async def has_restarted(self, number: int) -> None:
-        """Return when the run has had so many restarts."""
+        """Return when the run has had this number of restarts."""
         await self._sees(f"restart {number}", lambda view: sum(view["restarts"].values()) >= number)
 
     async def unheard(self) -> None:
-        """Return when the server has noticed that no agent is heard."""
+        """Return when the server has noticed that it hears no agent."""
         await self._sees("no agent to be heard", lambda view: view["unheard_s"] is not None)
 
     async def round(self) -> int:
-        """Number of the run's round."""
+        """Return the number of the run's round."""
         return int((await self.view())["round"])
 
     async def in_trouble_or_after(self, round_: int) -> None:
-        """Return when the server cannot write, or has begun a later round: its file may have room for that."""
+        """Return when the server cannot write, or has begun a later round, for which its file may have room."""
         await self._sees(
             "an outage or a round", lambda view: view["server"]["unhealthy_reason"] or view["round"] > round_
         )
@@ -352,7 +357,7 @@ class Fleet(Hosts):
         give_up_at = time.monotonic() + PATIENCE_S
         while left := [*traces.of(self._mark, self.network), *self._files()]:
             assert time.monotonic() < give_up_at, f"left behind: {', '.join(left)}"
-            await asyncio.sleep(LOOK_S)  # nobody tells of the end of what nobody may have forgotten
+            await asyncio.sleep(LOOK_S)  # forgotten processes report nothing
 
     def _files(self) -> list[str]:
         state = (path for path in self.disk.path.iterdir() if path.name not in STATE_FILES)
@@ -382,10 +387,10 @@ class Fleet(Hosts):
         await self._until(lambda view: "" if met(view) else f"waiting for {wanted}")
 
     async def _until(self, why_not: Callable[[View], str]) -> View:
-        """The run, once there is no reason why not. Fails with the last one."""
+        """Return the run, once `why_not` returns no reason. Fail with the last reason."""
         give_up_at, why = time.monotonic() + PATIENCE_S, "the server does not answer"
         while time.monotonic() < give_up_at:
-            with suppress(OSError, HTTPException):  # the server may be down at the moment
+            with suppress(OSError, HTTPException):  # the server may be down
                 view = await self.view()
                 if not (why := why_not(view)):
                     return view
@@ -393,7 +398,7 @@ class Fleet(Hosts):
         raise AssertionError(f"after {PATIENCE_S:g} s still: {why}")
 
     async def view(self) -> View:
-        """The run as operators see it, with what they see of the server."""
+        """Return the run as operators see it, with the server's state."""
         status = json.loads(await self.server.get("/v1/status"))
         runs = [run for run in status["runs"] if run["run_id"] != SIDE]
         if self.setting.etcd and not runs:
@@ -413,7 +418,7 @@ class Fleet(Hosts):
         return ""
 
     def _newest_crew(self) -> list[Worker]:
-        """The workers that are there of the round that reported last."""
+        """Return the present workers of the round that reported last."""
         self.hub.forget_the_gone()
         newest = _meeting_place(self.hub.all[-1]) if self.hub.all else ""
         crew = [each for each in self.hub.all if _meeting_place(each) == newest]
@@ -422,7 +427,7 @@ class Fleet(Hosts):
 
 @asynccontextmanager
 async def fleet(folder: Path, setting: Setting) -> AsyncIterator[Fleet]:
-    """A fleet that is at work, of which nothing is left afterwards."""
+    """Yield a working fleet, and leave nothing behind."""
     with Disk(folder / "disk") as disk:
         async with Network(SERVER + NODES + PROXY + STRANGER) as network, WorkerHub(folder / "hub") as hub:
             fleet = Fleet(hub, network, folder, disk, setting)
@@ -437,7 +442,7 @@ async def fleet(folder: Path, setting: Setting) -> AsyncIterator[Fleet]:
 
 
 def fleet_story(fleet: Fleet) -> None:
-    """Print what everybody said last, for a person who looks into a failure."""
+    """Print the last output of all programs, for a person who examines a failure."""
     programs: dict[str, Program] = {f"server {n}": server for n, server in enumerate(fleet.servers, start=1)}
     for name, program in (programs | {f"agent {name}": agent for name, agent in sorted(fleet.agents.items())}).items():
         print(*(f"{name}: {line}" for line in program.err[-30:]), sep="\n", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Ledger of restarts that the run must have: a small model that knows only what the monkey has done.
+"""Ledger of the restarts that the run must have: a small model that knows only the monkey's actions.
 
     nothing --a worker dies, a node goes, a node comes--> opened --the next round is complete--> one entry
 
-Whatever happens between is part of the same restart. A node that goes explains the deaths of workers.
+Events before the next round is complete belong to the same restart. A node that goes explains the deaths of workers.
 """
 
 import re
@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 WEIGHT = {"node_arrived": 0, "worker_failure": 0, "node_left": 1, "node_lost": 1}
-"""Weights of causes: what happens while a restart is under way becomes its cause if it weighs more."""
+"""Weights of causes: during a restart, an event becomes its cause if its weight is higher."""
 
 NAMES = {
     "node_arrived": r"^admitting \d+ more: (.+)$",
@@ -21,24 +21,24 @@ NAMES = {
     "node_left": r"^node (.+) left: ",
     "node_lost": r"^node (.+) lost: ",
 }
-"""Patterns by which the reason of a restart names the nodes."""
+"""Patterns for the nodes in the reason of a restart."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One restart. `nodes`: whom its reason may name; empty for any, as of workers that die of each other's death."""
+    """One restart. `nodes`: nodes that its reason may name, empty for any, as if workers die of each other's death."""
 
     cause: str
     nodes: frozenset[str] = frozenset()
     is_unheard: bool = False
-    """Whether no answer came to the agent's leave: the server may have taken it all the same."""
+    """Whether the agent's leave got no answer. The server may have accepted it anyway."""
 
     @property
     def is_charged(self) -> bool:
         return self.cause == "worker_failure"
 
     def is_told_by(self, restart: Mapping[str, Any]) -> bool:
-        """Whether that is what operators see."""
+        """Return whether operators see this restart."""
         told = restart["cause"], restart["charged"]
         named = re.search(NAMES[self.cause], restart["reason"])
         return told == (self.cause, self.is_charged) and named is not None and self._may_name(named[1].split(", "))
@@ -51,7 +51,7 @@ class Entry:
 
 
 class Ledger:
-    """The monkey tells it what it does, and when rounds are complete."""
+    """The monkey enters its actions, and when rounds are complete."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -67,9 +67,9 @@ class Ledger:
         self._because("node_left", *nodes)
 
     def node_unheard(self, *nodes: str) -> None:
-        """Note a node whose agent has left without learning whether the server knows: it may be missed instead."""
+        """Enter a node whose agent has left without learning whether the server knows: it may be missed instead."""
         if self._open and self._open.cause == "node_left":
-            self.node_left(*nodes)  # its leave may have come before the others'
+            self.node_left(*nodes)  # its leave may have arrived before the others'
             return
         self._because("node_lost", *nodes)
         if self._open and self._open.cause == "node_lost":
@@ -79,17 +79,17 @@ class Ledger:
         self._because("node_arrived", *nodes)
 
     def round_completes(self) -> None:
-        """Every node that should be in the run has joined its next round, or none was opened."""
+        """Every node that should be in the run has joined its next round, or no round was opened."""
         if self._open:
             self.entries.append(self._open)
         self._open = None
 
     def misses(self, view: Mapping[str, Any]) -> bool:
-        """Whether operators see fewer restarts than there must be."""
+        """Return whether operators see fewer restarts than there must be."""
         return sum(view["restarts"].values()) < len(self.entries)
 
     def differences(self, view: Mapping[str, Any]) -> list[str]:
-        """Differences between the ledger and what operators see of the run. Of a long story it remembers the end."""
+        """Return the differences between the ledger and what operators see, which in a long run is only the end."""
         told: list[Mapping[str, Any]] = view["history"]
         self._settle(told)
         wanted = self.entries[-len(told) :] if told else self.entries
@@ -103,7 +103,7 @@ class Ledger:
         return [f"{name}: {is_}, not {want}" for name, (is_, want) in checks.items() if is_ != want]
 
     def _settle(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Take from the server which of the leaves that were not answered it has taken."""
+        """Learn from the server which of the unanswered leaves it has accepted."""
         first = max(0, len(self.entries) - len(told))
         for at, (entry, restart) in enumerate(zip(self.entries[first:], told, strict=False), start=first):
             if entry.is_unheard:

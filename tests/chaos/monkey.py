@@ -1,6 +1,6 @@
-"""The monkey, and what it can do to a fleet; deaths are entered into its ledger.
+"""The monkey, and what it can do to a fleet. It enters deaths in its ledger.
 
-A fault that a lease bears is brief, and causes nothing. The others last until the run has gone on without the node.
+A fault shorter than a lease is brief, and has no effect. The others last until the run has continued without the node.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from tests.chaos.ledger import Ledger
 from tests.support.process_info import until
 
 BRIEF_S = 0.8
-"""The longest brief fault: a node was heard up to half a lease before, and TCP may pause as long again."""
+"""Longest brief fault in seconds: a node was heard up to half a lease before, and TCP may pause as long again."""
 WITHIN_S = (0.0, 0.005, 0.02, 0.2)
-"""Times within which a scheduler sends its signals to all processes of a node."""
+"""Seconds within which a scheduler sends its signals to all processes of a node."""
 WAYS = ("both ways", "inwards", "outwards")
 
 
 class Monkey:
-    """`random` decides what is left open; `log` is told each thing that is done."""
+    """Acts on a fleet. `random` makes the choices, and `log` is called with each action."""
 
     def __init__(self, fleet: Fleet, ledger: Ledger, random_: random.Random, log: Callable[[str], None]) -> None:
         self.fleet = fleet
@@ -36,31 +36,32 @@ class Monkey:
         return self.random.sample(NODES, number)
 
     async def pause(self, least_s: float, most_s: float) -> None:
-        """Let a fault last, or let the next one come so much later. Chance decides when."""
+        """Let a fault last, or delay the next one, for a random time."""
         await asyncio.sleep(self.random.uniform(least_s, most_s))
 
     async def calm(self) -> None:
-        """Return when the run works again; its ledger must be the monkey's then."""
+        """Return when the run works again, with the same ledger as the monkey."""
         view = await self.fleet.works()
         self.ledger.round_completes()
-        if self.ledger.misses(view):  # the word of it is on its way, for instance over a network that loses frames
+        if self.ledger.misses(view):  # the report is on its way, for instance over a network that loses frames
             await self.fleet.has_restarted(len(self.ledger.entries))
             view = await self.fleet.works()
         assert not (differences := self.ledger.differences(view)), "; ".join(differences)
 
-    # Helpers beside workers and agents.
+    # Helpers of workers and agents.
 
     def kill_helpers(self, kind: str, *nodes: str) -> None:
         pids = [pid for node in nodes for pid in traces.helpers(self.fleet.agents[node].pid, kind)]
         self.log(f"kill the {kind} of {', '.join(nodes)}: {pids}")
         for pid in pids:
-            with suppress(ProcessLookupError):  # the fork server's helper, for one, ends by itself
+            with suppress(ProcessLookupError):  # the fork server's helper, for example, ends by itself
                 os.kill(pid, signal.SIGKILL)
 
     async def store_host(self) -> str:
-        """The node beside whose agent the store is: that of rank 0. A node that was it before may keep its helper.
+        """Return the node with the store's helper: that of rank 0. A node that was it before may keep its helper.
 
-        The helper has the round's listener: one that dies before costs no restart, for another one takes its place.
+        The helper has the round's listener. If it dies before it has the listener, another helper takes its place
+        without a restart.
         """
         hosts: list[str] = []
 
@@ -78,16 +79,16 @@ class Monkey:
     # Workers and agents.
 
     def kill_workers(self, *nodes: str) -> None:
-        """One on each of these nodes, all at once."""
+        """Kill one worker on each of these nodes, all at once."""
         chosen = [self.random.choice(self.fleet.workers_of(node)) for node in nodes]
         self.log(f"kill rank {', '.join(str(worker.rank) for worker in chosen)} on {', '.join(nodes)}")
         for worker in chosen:
-            with suppress(ProcessLookupError):  # its agent has heard of the one before, and has ended it
+            with suppress(ProcessLookupError):  # its agent has noticed the previous one, and has ended it
                 os.kill(worker.pid, signal.SIGKILL)
         self.ledger.worker_failed()
 
     async def kill_fresh_worker(self, node: str) -> None:
-        """One that has just been started."""
+        """Kill a worker that has just been started."""
         pid = await self.fleet.fresh_worker(node)
         self.log(f"kill a fresh worker on {node}")
         os.kill(pid, signal.SIGKILL)
@@ -98,7 +99,7 @@ class Monkey:
         self.ledger.node_lost(*nodes)
 
     async def dismiss_agents(self, *nodes: str, with_children: bool = False) -> None:
-        """The server hears of it, or the agents say that they could not tell it."""
+        """Dismiss these agents. They tell the server, or report that they could not."""
         self.log(f"end {'every process' if with_children else 'the agents'} of {', '.join(nodes)}")
         unheard = await self.fleet.dismiss_agents(*nodes, with_children=with_children)
         self._left(nodes, unheard)
@@ -111,7 +112,7 @@ class Monkey:
             self.ledger.node_unheard(*unheard)
 
     async def end_every_process(self, *nodes: str, within_s: float) -> None:
-        """SIGTERM to each process of these nodes, on each node in an order of its own."""
+        """Send SIGTERM to each process of these nodes, on each node in its own order."""
         self.log(f"end every process of {', '.join(nodes)} in any order, within {1000 * within_s:g} ms")
         unheard = await self.fleet.end_every_process(nodes, self.random, within_s)
         self._left(nodes, unheard)
@@ -123,7 +124,7 @@ class Monkey:
             await self.fleet.start_agent(node)
 
     async def return_one_by_one(self, *nodes: str) -> None:
-        """Let the others go on without these nodes first."""
+        """Let the others continue without these nodes first."""
         await self.calm()
         for node in nodes:
             await self.start_agents(node)
@@ -137,7 +138,7 @@ class Monkey:
         await self.calm()
 
     async def is_back(self, node: str) -> None:
-        """A node that was given up finds out, and joins anew."""
+        """Let a node that was given up find out, and join again."""
         self.fleet.up.add(node)
         self.ledger.node_arrived(node)
         await self.calm()
@@ -154,7 +155,7 @@ class Monkey:
 
     @asynccontextmanager
     async def worker_held(self, node: str) -> AsyncIterator[None]:
-        """A worker that does not stop when it is told to: a round that forms must wait for it."""
+        """Hold a worker that does not stop when told to, so that a round that forms must wait for it."""
         worker = self.random.choice(self.fleet.workers_of(node))
         self.log(f"hold rank {worker.rank} on {node}")
         os.kill(worker.pid, signal.SIGSTOP)
@@ -247,18 +248,18 @@ class Monkey:
 
     @asynccontextmanager
     async def names_lost(self) -> AsyncIterator[None]:
-        """The name server is silent, and no file has the names."""
+        """Make the name server silent, while no file has the names."""
         self.log("lose all names")
         self.fleet.lose_names()
         yield
         self.log("find the names again")
         self.fleet.find_names()
 
-    # Those who are not part of the run.
+    # Strangers.
 
     @asynccontextmanager
     async def strangers(self) -> AsyncIterator[None]:
-        """A caller without a token works the server's port as hard as one process can."""
+        """Let a caller without a token attack the server's port as hard as one process can."""
         way = self.random.choice(tuple(stranger.WAYS))
         self.log(f"strangers call: {way}")
         caller = await self.fleet.start_stranger(way)
@@ -267,7 +268,7 @@ class Monkey:
         await caller.end()
 
     async def side_run(self, node: str) -> None:
-        """A short run on this node, under the id that all such runs have."""
+        """Run a short run on this node, under the common id of such runs."""
         self.log(f"a side run on {node}")
         await self.fleet.side_run(node)
 
@@ -278,4 +279,4 @@ class Monkey:
 
 
 Act = Callable[[Monkey], Awaitable[None]]
-"""An action, or a fault beside one."""
+"""An action, or a fault that accompanies one."""

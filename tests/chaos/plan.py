@@ -1,4 +1,4 @@
-"""Plan of actions, their order, and the faults beside them: all of it from the seed."""
+"""Plan of actions, their order, and the faults that accompany them: determined by the seed."""
 
 import random
 from collections.abc import Collection, Iterator
@@ -9,12 +9,12 @@ from tests.chaos.monkey import Act
 
 FAULT_LIKELIHOOD = 0.6
 PARTS = ("disk", "etcd", "proxy", "names")
-"""Parts that some fleets have and others lack. An action that befalls one names it."""
+"""Parts that some fleets have and others lack. An action on such a part names it."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One action. `seed` decides what it leaves open, such as which node it befalls."""
+    """One action. `seed` determines its open choices, such as the node."""
 
     number: int
     action: Action
@@ -27,7 +27,7 @@ class Step:
 
 
 def plan(seed: int, parts: Collection[str] = PARTS) -> Iterator[Step]:
-    """Endless; every action once before any comes again, but for those that befall a part that the fleet lacks."""
+    """Yield steps forever. Every action comes once before any repeats, except those on parts that the fleet lacks."""
     lacking = [part for part in PARTS if part not in parts]
     return (step for step in _plan(seed) if not any(part in str(step) for part in lacking))
 

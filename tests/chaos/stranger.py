@@ -1,4 +1,4 @@
-"""A caller without a token, who works the server's port as hard as one process can: `stranger.py HOST PORT WAY`."""
+"""A caller without a token that attacks the server's port as hard as one process can: `stranger.py HOST PORT WAY`."""
 
 import asyncio
 import sys
@@ -43,7 +43,7 @@ WAYS: dict[str, Call] = {
 
 
 async def work(host: str, port: int, call: Call) -> None:
-    """Call again and again, whatever the server answers, for as long as this process lives."""
+    """Call repeatedly, whatever the answers, as long as this process lives."""
 
     async def calls() -> None:
         while True:
@@ -53,7 +53,7 @@ async def work(host: str, port: int, call: Call) -> None:
                     await call(reader, writer)
                 finally:
                     writer.close()
-            await asyncio.sleep(0.01)  # a refusal is no invitation to call at once
+            await asyncio.sleep(0.01)  # pause after a refusal
 
     await asyncio.gather(*(calls() for _ in range(CONNECTIONS)))
 

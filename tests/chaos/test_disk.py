@@ -1,4 +1,4 @@
-"""The disk's faults are what they are called."""
+"""The disk's faults work as named."""
 
 import asyncio
 import errno
@@ -34,10 +34,10 @@ with open(sys.argv[1], "w") as file:
 
 
 class Writer(Program):
-    """Program that writes and syncs once for each line that it is given."""
+    """Program that writes and syncs once for each line of its input."""
 
     async def sync_s(self) -> float:
-        """Duration of a sync."""
+        """Return the duration of a sync."""
         assert self.process.stdin
         before = len(self.out)
         self.process.stdin.write(b"\n")
@@ -71,7 +71,7 @@ def log_files(folder: Path) -> list[Path]:
 
 
 async def test_a_node_whose_log_files_hang_stays_in_its_run(cluster: Cluster, tmp_path: Path) -> None:
-    """Simulated: a network file system whose server hangs (docs/explanation/failures.md)."""
+    """It simulates a network file system whose server hangs (docs/explanation/failures.md)."""
     flags = ("--nnodes", "2", "--lease", "2", "--log-dir", str(tmp_path), "-t", "3")
     workers = await cluster.nodes("ab", *flags, nproc=1)
     other = await cluster.node("c", "--nnodes", "1", "--run-id", "other", "--lease", "5")
@@ -91,7 +91,7 @@ async def test_a_node_whose_log_files_hang_stays_in_its_run(cluster: Cluster, tm
 async def test_a_failure_is_reported_although_the_disk_hangs_at_the_end_of_a_worker(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Five seconds for the disk, more than the lease: an agent that waited for it would lose its node."""
+    """The disk has five seconds, more than the lease: an agent that waited for it would lose its node."""
     flags = ("--nnodes", "2", "--max-restarts", "1", "--lease", "2", "--log-dir", str(tmp_path), "-t", "3")
     first = await cluster.nodes("ab", *flags, nproc=1)
     agent = cluster.agents["b"]

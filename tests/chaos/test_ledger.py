@@ -21,7 +21,7 @@ def restart(cause: str, **changed: Any) -> dict[str, Any]:
 
 
 def told(*causes: str, **changed: Any) -> dict[str, Any]:
-    """View that operators have of a run that tells these restarts."""
+    """Return an operator's view of a run with these restarts."""
     view = {
         "history": [restart(cause) for cause in causes],
         "restarts": {"node_left": 0, **Counter(causes)},
@@ -31,7 +31,7 @@ def told(*causes: str, **changed: Any) -> dict[str, Any]:
 
 
 def ledger_of(*rounds: str) -> Ledger:
-    """A ledger of what happened before each round was complete, as in `node_lost a, worker_failed`."""
+    """Return a ledger of what happened before each round was complete, as in `node_lost a, worker_failed`."""
     ledger = Ledger()
     for happened in rounds:
         for name, *nodes in map(str.split, filter(None, happened.split(", "))):

@@ -1,4 +1,4 @@
-"""The plan is the seed's alone, and leaves nothing out."""
+"""The plan depends only on the seed, and contains everything."""
 
 from itertools import islice
 

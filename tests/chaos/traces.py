@@ -1,4 +1,4 @@
-"""Traces that a run leaves in the machine: processes, and ports at which somebody listens."""
+"""Traces that a run leaves in the machine: processes, and listening ports."""
 
 import os
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from tests.hosts.network import Network
 from tests.support.process_info import children
 
 MARK = "TEST_FLEET"
-"""Environment variable of every process of a run; its value names the run."""
+"""Environment variable of every process of a run. Its value names the run."""
 
 
 def of(mark: str, network: Network) -> list[str]:
-    """Traces of the run with this mark, in words."""
+    """Return the traces of the run with this mark, in words."""
     inside = [f"process {pid} on host {name}" for name, pids in network.processes().items() for pid in pids]
     marked = [f"process {pid}" for pid in _pids() if f"{MARK}={mark}".encode() in _read(pid, "environ").split(b"\0")]
     listening = [
@@ -22,7 +22,7 @@ def of(mark: str, network: Network) -> list[str]:
 
 
 PF_FORKNOEXEC, FLAGS = 0x40, 6
-"""Flag of a process in the kernel, and the place of its flags behind the name in /proc/PID/stat: proc(5)."""
+"""Flag of a process in the kernel, and the index of its flags after the name in /proc/PID/stat: proc(5)."""
 ESTABLISHED = "01"
 """State of a connection in /proc/PID/net/tcp."""
 HELPERS: dict[str, Callable[[bytes, bytes], bool]] = {
@@ -31,21 +31,23 @@ HELPERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "fork server": lambda command, name: name == b"fork-server",
     "warm processes": lambda command, name: name == b"warm-process",
 }
-"""Helpers beside an agent's workers, by command line and name."""
+"""Helpers of an agent, by command line and name."""
 
 
 def workers(agent: int, script: str) -> set[int]:
-    """The agent's children that execute the script; not its own copies that are about to, nor what waits for a task."""
+    """Return the agent's children that execute the script, without forks that have not started it or have no task."""
     return {pid for pid in children(agent) if _is_worker(pid, script.encode())}
 
 
 def helpers(agent: int, kind: str) -> list[int]:
-    """The agent's children of this kind."""
+    """Return the agent's children of this kind."""
     return [pid for pid in children(agent) if HELPERS[kind](_read(pid, "cmdline"), _read(pid, "comm").strip())]
 
 
 def serves(store_helper: int, port: int) -> bool:
-    """Whether a store helper has a connection at this port: it may still be about to take the round's store over."""
+    """Return whether a store helper has a connection at this port. If not, it may still be about to take the store
+    over.
+    """
     places = Path(f"/proc/{store_helper}/fd")
     lines = b"".join(_read(store_helper, f"net/{table}") for table in ("tcp", "tcp6")).decode().splitlines()
     sockets = (line.split() for line in lines)
@@ -63,7 +65,7 @@ def _is_worker(pid: int, script: bytes) -> bool:
 
 
 def _is_fork(pid: int) -> bool:
-    """Whether the process has executed no program of its own, as the workers that begin as copies."""
+    """Return whether the process has executed no program of its own, like workers that begin as forks."""
     fields = _read(pid, "stat").rpartition(b")")[2].split()
     return bool(fields) and bool(int(fields[FLAGS]) & PF_FORKNOEXEC)
 

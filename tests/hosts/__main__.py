@@ -19,7 +19,7 @@ BEGIN, END = "<!-- measured -->\n", "<!-- end -->\n"
 
 
 class Collector:
-    """A plug-in of pytest that gathers what the tests note, in the order of the tests."""
+    """A pytest plug-in that collects what the tests note, in the order of the tests."""
 
     def __init__(self) -> None:
         self.recoveries: list[Recovery] = []
@@ -30,7 +30,7 @@ class Collector:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tests, and print or write the table. Exit codes: 0, or pytest's own if a test fails."""
+    """Run the tests, and print or write the table. Return 0, or pytest's exit code if a test fails."""
     args = _parser().parse_args(argv)
     place = _place(Path(args.write)) if args.write else ("", "")
     collector = Collector()
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _place(file: Path) -> tuple[str, str]:
-    """Texts before and after the table in this file."""
+    """Return the texts before and after the table in this file."""
     before, begin, rest = file.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:

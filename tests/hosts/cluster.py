@@ -1,4 +1,4 @@
-"""A server and agents on hosts of their own, and what their workers lost of their training."""
+"""A server and agents on separate hosts, and how much training their workers lost."""
 
 import ssl
 import sys
@@ -24,7 +24,7 @@ class ServerOnHost(Server):
     host: Host
     tls: ssl.SSLContext | None = None
     token: str = ""
-    """Credential with which the test looks at a server that asks for one."""
+    """Credential of the test for a server that requires one."""
 
     @property
     def endpoint(self) -> str:
@@ -35,9 +35,9 @@ class ServerOnHost(Server):
 
 
 class Hosts(Cluster):
-    """Agents on the hosts of a network, by the hosts' names; the server is on host `s`.
+    """Agents on the hosts of a network, by the hosts' names. The server is on host `s`.
 
-    Their workers are in lock-step over the network, unless `script` is another.
+    Their workers run in lock-step over the network, unless `script` is another.
     """
 
     nproc = 1
@@ -61,19 +61,19 @@ class Hosts(Cluster):
         return server
 
     async def agent(self, name: str, *flags: str, env: Mapping[str, str] | None = None) -> Program:
-        """Start an agent on the host of this name, which finds its server as the flags say."""
+        """Start an agent on the host of this name. Flags say how it finds its server."""
         command = (sys.executable, "-m", "node_agent", "--node-id", name, *flags, self.script)
         environment = {**self._environment(name), **(env or {})}
         self.agents[name] = await self.network[name].start(Program, *command, env=environment)
         return self.agents[name]
 
     async def finish(self, workers: list[Worker]) -> None:
-        """Let these workers exit, and every agent with them; no process is left but the server's."""
+        """Let these workers exit, and every agent with them. Only the server's process is left."""
         await super().finish(workers)
         assert self.network.processes() == {SERVER: [server.pid for server in self.servers]}
 
     async def ends(self, workers: list[Worker], **restarts: int) -> int:
-        """Let the run finish, which was restarted so often for these causes; the most steps that were taken again."""
+        """Let the run finish, after these restarts by cause. Return the most steps that were repeated."""
         await self.finish(workers)
         assert await self.restarts() == restarts
         repeated = self.training.repeated()
@@ -81,12 +81,12 @@ class Hosts(Cluster):
         return max([0, *repeated])
 
     async def vanish(self, name: str) -> None:
-        """The host is switched off: nobody hears a last word of it."""
+        """Switch the host off, without a last message."""
         self.switch.unplug(name)
         await self.agents.pop(name).kill()
 
     async def silence_s(self, name: str) -> float:
-        """Time for which the server has not heard of the agent on this host."""
+        """Return the seconds for which the server has not heard the agent on this host."""
         nodes = (await self.server.run())["nodes"]
         (silence_s,) = (node["lease_age_s"] for node in nodes if node["node_id"] == name)
         return float(silence_s)
@@ -95,18 +95,19 @@ class Hosts(Cluster):
         return {
             **self.hub.env,
             "TEST_HOST": name,
-            "GLOO_SOCKET_IFNAME": DEVICE,  # the hosts have one host name here, which says nothing of their addresses
+            "GLOO_SOCKET_IFNAME": DEVICE,  # the hosts share one host name here, which does not give their addresses
             "TEST_TRAINING": str(self.training.path),
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": str(int(self.script == LOCKSTEP_WORKER)),  # it listens at MASTER_PORT
+            # the store listens at MASTER_PORT
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": str(int(self.script == LOCKSTEP_WORKER)),
         }
 
 
 def host_of(worker: Worker) -> str:
-    """The name of the host that the worker is on."""
+    """Return the name of the worker's host."""
     return worker.env["TEST_HOST"]
 
 
 def on_host(workers: list[Worker], name: str) -> Worker:
-    """The only one of these workers that is on the host of this name."""
+    """Return the only one of these workers on the host of this name."""
     (worker,) = (worker for worker in workers if host_of(worker) == name)
     return worker

@@ -1,4 +1,4 @@
-"""Hosts for a test, and the promise that no worker and no namespace of theirs is left after it."""
+"""Hosts for a test, with a check that no worker and no namespace is left after it."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ Note = Callable[..., None]
 
 @pytest.fixture(scope="session", autouse=True)
 def possible() -> None:
-    """Skip where hosts of network namespaces are impossible; remove those of an earlier run."""
+    """Skip if network namespaces are impossible. Remove those of an earlier run."""
     if reason := why_impossible():
         pytest.skip(reason)
     remove_leftovers()
@@ -46,7 +46,7 @@ async def _serving(network: Network, hub: WorkerHub, folder: Path) -> AsyncItera
 
 @pytest.fixture
 def note(record_property: Callable[[str, object], None]) -> Note:
-    """Checks a recovery, and enters it into the table of docs/explanation/failures.md when that is written."""
+    """Check a recovery, and note it for the table of docs/explanation/failures.md."""
 
     def check_and_enter(
         fault: str, took_s: float, allowed_s: float, because: str, steps_again: int | None = None

@@ -1,8 +1,8 @@
 """A worker that trains in lock-step with its peers over the network, without torch: every step needs all of them.
 
-They agree on every step and on what it has taught them. Rank 0 saves checkpoints, from which the next round goes on,
-and keeps the journal. Like a worker with torch it fails when a peer's connection breaks, and waits for a peer that
-merely says nothing. It reports to the test's hub once all have met.
+They agree on every step and its result. Rank 0 saves checkpoints, from which the next round continues, and keeps the
+journal. Like a worker with torch, it fails when a peer's connection breaks, and waits for a peer that is only silent.
+It reports to the test's hub once all have met.
 """
 
 import os
@@ -22,15 +22,15 @@ from worker import ORDERS, obey, report
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 MASTER = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 HAS_STORE = os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True"
-"""MASTER_PORT is the store's, of which each rank is a client; rank 0 listens at another one."""
+"""Whether MASTER_PORT is the store's, with each rank as a client. Rank 0 then listens at another port."""
 FOLDER = Folder(Path(os.environ["TEST_TRAINING"]))
 MEETING_PLACE = FOLDER.path / f"meet-{MASTER[0]}-{MASTER[1]}"
 LIFE = f"{os.getpid()}-{time.monotonic_ns()}"
 BASE = 1_000
-"""Above the number of workers: a worker's share in a sum is what it has learned and whether it was told to finish."""
+"""More than the number of workers. A worker's share of a sum combines its result and whether it was told to finish."""
 
 Sum = Callable[[int], int]
-"""The sum over all ranks of what each one gives."""
+"""Return the sum of all ranks' values."""
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     store = [connect(lambda: MASTER)] if HAS_STORE else []
     together = meet()
-    # What rank 0 has read: a rank that reads later might find another checkpoint.
+    # The values that rank 0 has read: a rank that reads later might find another checkpoint.
     step, value = (together(share if RANK == 0 else 0) for share in FOLDER.checkpoint())
     if RANK == 0:
         FOLDER.note(LIFE, step)
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 class Progress:
-    """Progress of the training; orders come in another thread."""
+    """Progress of the training. Another thread receives orders."""
 
     def __init__(self, step: int) -> None:
         self._step = step
@@ -73,14 +73,14 @@ class Progress:
             return self._step
 
     def further(self, steps: int) -> None:
-        """Return after so many more steps."""
+        """Return after this number of further steps."""
         with self._changed:
             goal = self._step + steps
             self._changed.wait_for(lambda: self._step >= goal)
 
 
 def agree(together: Sum, value: int, told: bool) -> bool:
-    """Whether all were told to finish; fails if not all have learned the same."""
+    """Return whether all were told to finish. Fail if not all have the same result."""
     total, number_told = divmod(together(BASE * value + told), BASE)
     if total != value * WORLD_SIZE:
         sys.exit(f"out of step: {total} is not {WORLD_SIZE} times {value}")
@@ -88,7 +88,7 @@ def agree(together: Sum, value: int, told: bool) -> bool:
 
 
 def meet() -> Sum:
-    """Rank 0 listens, and says on the shared disk where."""
+    """Meet the other ranks: rank 0 listens, and writes its address to the shared disk."""
     if RANK > 0:
         return as_member(connect(lambda: (MASTER[0], int(MEETING_PLACE.read_text()))).makefile("rw"))
     family = socket.AF_INET6 if ":" in MASTER[0] else socket.AF_INET
@@ -131,7 +131,7 @@ def say(peer: "socket.SocketIO", number: int) -> None:
 
 
 def connect(address: Callable[[], tuple[str, int]]) -> socket.socket:
-    """A connection, once somebody listens there."""
+    """Return a connection, once a process listens at the address."""
     while True:
         try:
             return socket.create_connection(address())
@@ -140,7 +140,9 @@ def connect(address: Callable[[], tuple[str, int]]) -> socket.socket:
 
 
 def listen(progress: Progress) -> None:
-    """`exit 0` lets all finish together, `exit N` fails at once, `steps N` is done after so many more steps."""
+    """Carry out orders: `exit 0` lets all finish together, `exit N` fails at once, `steps N` returns after N more
+    steps.
+    """
 
     def leave(code: str) -> None:
         if code != "0":

@@ -1,4 +1,4 @@
-"""Network namespaces under names that tell whose they are, and how to work inside one."""
+"""Network namespaces with names that identify their maker, and ways to work inside one."""
 
 import ctypes
 import fcntl
@@ -20,7 +20,7 @@ from typing import TypeVar
 PREFIX = "rdzv"
 NAMES = Path("/run/netns")
 FILES = Path("/etc/netns")
-"""Files in the folder of a namespace's name take the place of /etc's file of that name for programs inside."""
+"""Files in the folder of a namespace's name replace /etc's files of that name for programs inside."""
 TUN = "/dev/net/tun"
 CLONE_NEWNET = 0x40000000
 TCP_TABLES, TCP_LISTEN = ("tcp", "tcp6"), "0A"
@@ -32,7 +32,9 @@ T = TypeVar("T")
 
 
 class Namespace:
-    """One network namespace, with its loopback up. Its name holds our pid: parallel test runs do not meet."""
+    """One network namespace, with its loopback up. Its name contains this process's pid, so parallel test runs do not
+    collide.
+    """
 
     def __init__(self) -> None:
         self.name = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
@@ -40,43 +42,45 @@ class Namespace:
         self.configure("link set lo up")
 
     def configure(self, *commands: str) -> None:
-        """Carry out commands of `ip` inside."""
+        """Run commands of `ip` inside."""
         _run("ip", "-n", self.name, "-batch", "-", stdin="\n".join(commands))
 
     def command(self, *command: str) -> tuple[str, ...]:
-        """The command that executes `command` inside. The process that it starts becomes that program."""
+        """Return the command that executes `command` inside. The started process becomes that program."""
         return ("ip", "netns", "exec", self.name, *command)
 
     def replace_file(self, name: str, text: str) -> None:
-        """Programs that are started inside from now on read this text in /etc/`name`."""
+        """Let programs that start inside from now on read this text in /etc/`name`."""
         folder = FILES / self.name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
 
     def tap(self, device: str) -> int:
-        """A network device inside whose frames are read from, and written to, the descriptor that is returned."""
+        """Create a network device inside. Return a descriptor from which its frames are read and to which they are
+        written.
+        """
         return self._inside(lambda: _open_tap(device))
 
     def connect(self, port: int) -> socket.socket:
-        """A connection to a program inside that listens at this port, past all cables."""
+        """Return a connection to a program inside that listens at this port, bypassing all cables."""
         return self._inside(lambda: socket.create_connection(("localhost", port)))
 
     def pids(self) -> list[int]:
-        """The processes inside."""
+        """Return the processes inside."""
         return _pids(self.name)
 
     def listening(self) -> list[int]:
-        """The TCP ports inside at which somebody listens."""
+        """Return the TCP ports inside on which a program listens."""
         rows = self._inside(lambda: [row.split() for table in TCP_TABLES for row in _rows(table)])
         return sorted({int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in rows if state == TCP_LISTEN})
 
     def remove(self) -> None:
-        """Kill what is still inside, and remove all of it."""
+        """Kill the processes inside, and remove the namespace."""
         _kill(self.name)
         _remove(self.name)
 
     def _inside(self, work: Callable[[], T]) -> T:
-        """Result of `work`, done in a thread of ours that is inside: devices and sockets stay where they were made."""
+        """Run `work` in a thread inside, and return its result. Devices and sockets stay where they were made."""
         results: list[T] = []
         errors: list[OSError] = []
 
@@ -97,7 +101,7 @@ class Namespace:
 
 @cache
 def why_impossible() -> str | None:
-    """Why this machine cannot have such hosts, found out by making one; None if it can."""
+    """Return why this machine cannot have such hosts, None if it can. Tries to make one."""
     if shutil.which("ip") is None:
         return "iproute2 is missing: tests/install-debian-packages.sh installs it"
     try:
@@ -114,7 +118,7 @@ def why_impossible() -> str | None:
 
 
 def remove_leftovers() -> None:
-    """Remove what test runs that were killed have left: namespaces whose maker is gone, and the processes inside."""
+    """Remove what killed test runs have left: namespaces whose maker is gone, and the processes inside."""
     for name in _leftovers(path.name for path in (*_entries(NAMES), *_entries(FILES))):
         _kill(name)
         _remove(name)
@@ -144,12 +148,12 @@ def _kill(name: str) -> None:
 
 def _remove(name: str) -> None:
     shutil.rmtree(FILES / name, ignore_errors=True)
-    with suppress(subprocess.CalledProcessError):  # another test run has removed the same leftover
+    with suppress(subprocess.CalledProcessError):  # another test run has removed it
         _run("ip", "netns", "del", name)
 
 
 def _enter(path: Path) -> None:
-    """Take the calling thread into the namespace for the rest of its life."""
+    """Move the calling thread into the namespace for the rest of its life."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if _libc.setns(descriptor, CLONE_NEWNET):
@@ -174,5 +178,5 @@ def _open_tap(device: str) -> int:
 
 
 def _run(*command: str, stdin: str = "") -> str:
-    """Output of the command. Raises `CalledProcessError`, with what it complains of."""
+    """Return the output of the command. Raises `CalledProcessError` with the error output."""
     return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True).stdout

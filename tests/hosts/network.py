@@ -1,4 +1,4 @@
-"""Hosts on one network, each a network namespace of its own; the switch between them has the faults."""
+"""Hosts on one network, each a separate network namespace. The switch between them makes the faults."""
 
 import asyncio
 import http.client
@@ -18,14 +18,14 @@ P = TypeVar("P", bound=Program)
 
 
 class Host:
-    """A machine of its own, as far as the network is concerned. Files and processes are this machine's."""
+    """A separate machine for the network. Files and processes are this machine's."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.namespace = Namespace()
 
     def authority(self, port: int) -> str:
-        """HOST:PORT of a program on this host, as in a URL."""
+        """Return HOST:PORT of a program on this host, as in a URL."""
         return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
 
     async def start(self, kind: type[P], *command: str, env: Mapping[str, str] | None = None) -> P:
@@ -33,16 +33,16 @@ class Host:
         return await kind.start(*self.namespace.command(*command), env=env)
 
     async def get(self, port: int, path: str, tls: ssl.SSLContext | None = None, token: str = "") -> str:
-        """Answer of a program on this host over HTTP, however cut off the host is."""
+        """Return the HTTP answer of a program on this host, even if the host is cut off."""
         return await asyncio.to_thread(self._get, port, path, tls, token)
 
     def change_address(self, address: str) -> None:
-        """Give the host another address instead of the one that it has, while it runs."""
+        """Replace the host's address while it runs."""
         self.namespace.configure(f"addr del {self.address}/24 dev {DEVICE}", f"addr add {address}/24 dev {DEVICE}")
         self.address = address
 
     def lose_names(self) -> None:
-        """The name server says nothing any more, not even no, and nobody's name is in /etc/hosts."""
+        """Make the name server silent, with no names in /etc/hosts either."""
         self.namespace.configure(f"neigh replace {SILENT_NAME_SERVER} lladdr 02:00:00:00:00:fa dev {DEVICE}")
         self.namespace.replace_file("resolv.conf", f"nameserver {SILENT_NAME_SERVER}\n")
         self.namespace.replace_file("hosts", "127.0.0.1 localhost\n::1 localhost\n")
@@ -62,7 +62,8 @@ class Host:
 class Network:
     """One host for each letter, as an async context manager that leaves nothing behind.
 
-    The first host's address is 10.77.0.1, the second's 10.77.0.2; with `ipv6` fd77::1, fd77::2, and no IPv4 at all.
+    The first host's address is 10.77.0.1, the second's 10.77.0.2. With `ipv6` they are fd77::1 and fd77::2, without
+    IPv4.
     """
 
     def __init__(self, names: str, *, ipv6: bool = False) -> None:
@@ -89,7 +90,7 @@ class Network:
         return self.hosts[name]
 
     def processes(self) -> dict[str, list[int]]:
-        """The hosts on which processes run, with their pids."""
+        """Return the hosts on which processes run, with their pids."""
         return {name: pids for name, host in self.hosts.items() if (pids := host.namespace.pids())}
 
     def _add(self, name: str, number: int) -> None:

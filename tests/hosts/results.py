@@ -1,4 +1,4 @@
-"""Recoveries that the tests measure, and the table that docs/explanation/failures.md makes of it."""
+"""Recoveries that the tests measure, and the table of them in docs/explanation/failures.md."""
 
 import subprocess
 import sys
@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any
 
 STARTING_S = 5.0
-"""Time that a busy machine may take to start interpreters, beside that which the rules allow: for the tests alone."""
+"""Seconds that a busy machine may need to start interpreters, in addition to the rules' time. Only for the tests."""
 INTERPRETER_S = 0.15
-"""Time that a machine with nothing else to do takes to start one with what an agent imports."""
+"""Seconds in which an idle machine starts an interpreter with an agent's imports."""
 
 HEAD = """\
 | fault | back at work after | allowed | because | steps again |
@@ -22,24 +22,24 @@ HEAD = """\
 
 @dataclass(frozen=True)
 class Recovery:
-    """One fault, and how long it took until every worker that should work worked."""
+    """One fault, and how long it took until all expected workers worked."""
 
     fault: str
     took_s: float
     allowed_s: float
     because: str
-    """Parts of the time allowed."""
+    """Parts of the allowed time."""
     steps_again: int | None = None
-    """The most steps that had to be taken again; None where the workers count none."""
+    """The most steps that were repeated, None if the workers do not count."""
 
     def check(self) -> None:
         limit_s = self.allowed_s + STARTING_S
-        if self.took_s > limit_s:  # how busy is it just now?
+        if self.took_s > limit_s:  # how busy is the machine now?
             limit_s = self.allowed_s + STARTING_S * max(1.0, _interpreters_start_s() / INTERPRETER_S)
         assert self.took_s <= limit_s, f"{self.fault}: {self.took_s:.1f} s, allowed {self.allowed_s:g} s"
 
     def as_property(self) -> dict[str, Any]:
-        """Plain values, which travel between pytest's processes."""
+        """Return plain values to pass between pytest's processes."""
         return asdict(self)
 
 
@@ -50,7 +50,7 @@ def _interpreters_start_s() -> float:
 
 
 def table(recoveries: Iterable[Recovery]) -> str:
-    """A Markdown table with a row for each fault, in the order in which they come, over several runs."""
+    """Return a Markdown table with a row for each fault, in the order in which they come, over several runs."""
     rows: dict[str, list[Recovery]] = defaultdict(list)
     for recovery in recoveries:
         rows[recovery.fault].append(recovery)

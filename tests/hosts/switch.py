@@ -1,7 +1,7 @@
-"""The bridge that joins the hosts: it passes Ethernet frames on from port to port, and has every fault of a network.
+"""The bridge that joins the hosts: it forwards Ethernet frames between ports, and makes every fault of a network.
 
-It is in the test's own process, and no kernel bridge with `tc netem`: netem is missing from many kernels, and here a
-fault is exact. It begins with the next frame, holds for one direction alone, and loses the same frames each time.
+It runs in the test's own process, without a kernel bridge and `tc netem`: many kernels lack netem, and here a fault is
+exact. A fault begins with the next frame, affects one direction, and loses the same frames each time.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ ETHERNET_HEADER = 14
 ARP = b"\x08\x06"
 
 LOST_OF_TEN = frozenset({2, 5, 8})
-"""Frames that a lossy network loses of every ten that a conversation sends in one direction. Never two in a row:
-TCP's pauses double with each loss, and a test must not hang on luck."""
+"""Frames that a lossy network loses of every ten in one direction of a conversation. Never two in a row: TCP's pauses
+double with each loss, and a test must not depend on luck."""
 
 
 class Switch:
@@ -33,7 +33,7 @@ class Switch:
         self._longest = LONGEST_FRAME
 
     def plug(self, host: str, descriptor: int) -> None:
-        """The frames of this host are read from and written to `descriptor`, which the switch closes in the end."""
+        """Read and write this host's frames through `descriptor`, which the switch closes at the end."""
         self._ports[host] = descriptor
         asyncio.get_running_loop().add_reader(descriptor, self._receive, host)
 
@@ -46,18 +46,18 @@ class Switch:
     # Faults. Each lasts until `heal`.
 
     def unplug(self, host: str) -> None:
-        """Let nothing pass to or from the host, as if it were switched off."""
+        """Block all frames to and from the host, as if it were switched off."""
         self._unplugged.add(host)
 
     def cut(self, source: str, target: str) -> None:
-        """Packets from source to target vanish on the way, in this direction only.
+        """Drop packets from source to target, in this direction only.
 
-        As on a route that is broken further on: both still resolve the address of their next hop.
+        It is like a route that is broken further on: both still resolve the address of their next hop.
         """
         self._cut.add((source, target))
 
     def isolate(self, host: str) -> None:
-        """Let no packet pass between the host and the others."""
+        """Block all packets between the host and the others."""
         self._cut |= {pair for pair in permutations(self._ports, 2) if host in pair}
 
     def lose_three_of_ten(self) -> None:
@@ -69,15 +69,15 @@ class Switch:
         self._bad_link = host
 
     def delay(self, seconds: float) -> None:
-        """Every frame takes this long."""
+        """Delay every frame by this time."""
         self._delay_s = seconds
 
     def swallow_above(self, mtu: int) -> None:
-        """Packets that are longer than this vanish, and no ICMP says so: a path MTU black hole."""
+        """Drop packets longer than this without an ICMP message: a path MTU black hole."""
         self._longest = mtu + ETHERNET_HEADER
 
     def heal(self) -> None:
-        """Heal all faults."""
+        """End all faults."""
         self._unplugged.clear()
         self._cut.clear()
         self._lossy, self._bad_link, self._delay_s, self._longest = False, "", 0.0, LONGEST_FRAME
@@ -104,7 +104,8 @@ class Switch:
 
     def _is_lost(self, frame: bytes) -> bool:
         conversation = frame[:14] + frame[26:38]  # the Ethernet header, the IPv4 addresses and the TCP ports
-        number = self._sent.setdefault(conversation, len(self._sent))  # not the same frame of each is the first lost
+        # the first lost frame differs between conversations
+        number = self._sent.setdefault(conversation, len(self._sent))
         self._sent[conversation] += 1
         return number % 10 in LOST_OF_TEN
 

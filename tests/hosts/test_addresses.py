@@ -1,4 +1,4 @@
-"""Addresses that change, IPv6 alone, and names that nobody resolves."""
+"""Addresses that change, IPv6 without IPv4, and names without a name server."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ KEEP_ALIVE_S = 9.0
 BY_KEEP_ALIVE = f"its agent knows by TCP keep-alive, {KEEP_ALIVE_S:g} s"
 NEW_ADDRESS = "10.77.0.77"
 LOOKUP_S = 10.0
-"""Time that a lookup waits for a name server that says nothing: two tries of 5 s."""
+"""Seconds that a lookup waits for a silent name server: two tries of 5 s."""
 SOONER_S = 0.8 * LOOKUP_S
 
 
@@ -105,7 +105,7 @@ async def test_with_ipv6_alone_a_lost_workers_round_forms_again(ipv6_hosts: Host
 
 @pytest.fixture
 def nameless(hosts: Hosts) -> Hosts:
-    """No name server answers, and none refuses: whoever waits for a lookup waits for `LOOKUP_S`."""
+    """The name server neither answers nor refuses, so each lookup waits for `LOOKUP_S`."""
     for host in hosts.network.hosts.values():
         host.lose_names()
     return hosts

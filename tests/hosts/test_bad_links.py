@@ -1,4 +1,4 @@
-"""Networks that lose, delay and swallow packets. The workers need no network here: what is measured is ours alone."""
+"""Networks that lose, delay and swallow packets. The workers do not use the network, so only our part is measured."""
 
 import asyncio
 import os
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.hosts
 DELAY_S = 0.5
 ROUND_TRIP_S = 2 * DELAY_S
 LOSSY_S = 10.0
-"""Packets that are lost are sent again after 0.2 s and more, an attempt to connect after 1 s. A first round takes three
-exchanges, a restart four, and each may lose a packet on its way there and one on its way back."""
+"""Lost packets are sent again after 0.2 s or more, an attempt to connect after 1 s. A first round takes three
+exchanges, a restart four, and each may lose a packet in both directions."""
 
 MTU = 1280
 ONE_MORE = ("--nnodes", "3", "--max-restarts", "3")
@@ -32,7 +32,7 @@ def plain(hosts: Hosts) -> Hosts:
 
 
 async def a_worker_dies(hosts: Hosts, workers: list[Worker]) -> tuple[list[Worker], float]:
-    """The next round's workers, and how long it took until all were there."""
+    """Kill a worker. Return the next round's workers, and how long it took until all were there."""
     began = time.monotonic()
     os.kill(workers[-1].pid, signal.SIGKILL)
     again = await hosts.hub.group(len(workers))

@@ -1,4 +1,4 @@
-"""The network under the tests: its faults are what they are called, and nothing of it is left."""
+"""The network under the tests: its faults work as named, and nothing of it remains."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from tests.support.programs import PATIENCE_S, Program
 
 pytestmark = pytest.mark.hosts
 
-# A datagram echo: one packet there, one back, and nothing is sent again.
+# A datagram echo: one packet there, one back, and none is sent again.
 ECHO = """
 import socket
 echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -41,18 +41,18 @@ except TimeoutError:
 
 
 QUIET_S = 0.3
-"""Time of silence after which no answer comes any more."""
+"""Seconds of silence after which no more answer comes."""
 
 
 class Pair:
-    """Hosts a and b, of which b echoes."""
+    """Hosts a and b. Host b echoes."""
 
     def __init__(self, network: Network, echo: Program) -> None:
         self.network = network
         self.echo = echo
 
     async def shout(self, size: int = 8, patience_s: float = PATIENCE_S / 3) -> str:
-        """Answer that a hears from b after it has sent so many bytes."""
+        """Return what a receives from b after it has sent this number of bytes."""
         command = (sys.executable, "-c", SHOUT, self.network["b"].address, str(size), str(patience_s))
         program = await self.network["a"].start(Program, *command)
         assert await program.exit_code() == 0, program.err

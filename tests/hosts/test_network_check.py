@@ -1,4 +1,4 @@
-"""A node with a bad link is found by the pairs that the server makes, and kept out: real agents on their own hosts."""
+"""The server's test pairs find a node with a bad link, which is then excluded: real agents on separate hosts."""
 
 import json
 import re
@@ -25,7 +25,7 @@ FAULTS = {
     ],
 }
 JUMBO = 9_000
-"""Bytes of the largest packet: the switch is a Python program, so that with small ones a good link may be too slow."""
+"""Bytes of the largest packet. The switch is a Python program, so with small packets a good link may be too slow."""
 FLAGS = ("--nnodes", "2:3", "--run-id", "r", "--check", "network=2", "--last-call-timeout", "12", "--lease", "60")
 
 
@@ -50,7 +50,7 @@ async def test_the_node_with_a_bad_link_is_named_and_the_others_go_on(hosts: Hos
 
 
 async def test_why_names_the_port_that_a_firewall_drops(hosts: Hosts) -> None:
-    """Two nodes reach the server and not each other: the run starts, and its workers could not meet."""
+    """Two nodes reach the server and not each other: the run starts, and its workers cannot meet."""
     hosts.script = WORKER
     for source, target in ("ab", "ba"):
         hosts.switch.cut(source, target)

@@ -1,4 +1,4 @@
-"""Networks that fall apart and are healed: both ways, one way, around a host, around the server."""
+"""Networks that split and heal: in both directions, in one, around a host, around the server."""
 
 import asyncio
 import re
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.hosts
 LEASE_S = 1.5
 SHORT_S, ROOMY_LEASE_S = 1.0, 3.0
 LONG_S = 4.0
-"""Length of a partition that outlasts the lease."""
+"""Seconds of a partition that outlasts the lease."""
 RECONNECT_S = 3.0
-"""Limit of a reconnection: at most 2 s between two SYNs of a connection attempt, and 1 s between two attempts."""
+"""Most seconds for a reconnection: 2 s between two SYNs of a connection attempt, and 1 s between two attempts."""
 
 
 async def passes(seconds: float, since: float) -> None:
-    """The fault lasts for so long."""
+    """Return when the fault has lasted this long."""
     await asyncio.sleep(since + seconds - time.monotonic())
 
 

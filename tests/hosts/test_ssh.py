@@ -1,4 +1,4 @@
-"""The loop of docs/how-to/clusters.md that starts a run by ssh, as it stands there, with a real sshd on each host."""
+"""The loop of docs/how-to/clusters.md that starts a run by ssh, unchanged, with a real sshd on each host."""
 
 import os
 import re
@@ -60,7 +60,7 @@ class Office:
         (self._folder / "ssh").chmod(0o755)
 
     async def launch(self) -> Program:
-        """Carry out the loop, in a folder with the script and the list of hosts."""
+        """Run the loop, in a folder with the script and the list of hosts."""
         shutil.copy(WORKER, self._folder / "train.py")
         (self._folder / "hosts").write_text("".join(f"{self._network[name].address}\n" for name in NODES))
         block = re.search(r"^## Plain ssh\n.*?^```bash\n(.*?)^```", PAGE, re.M | re.S)
@@ -71,7 +71,7 @@ class Office:
         return await Program.start(*program, env={"PATH": self._path}, cwd=self._folder)
 
     async def is_empty(self) -> None:
-        """Return when every host has the processes again that it had before."""
+        """Return when every host has the same processes as at the start."""
         await until(lambda: self._network.processes() == self.idle)
 
 

@@ -1,4 +1,4 @@
-"""Learned values tell in the end whether a step was lost."""
+"""The final values show whether a step was lost."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A host that vanishes: switched off, with no FIN and no last word, for ever."""
+"""A host that vanishes: switched off forever, without FIN and without a last message."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Training of the workers: a number that each step changes, so that a lost or repeated step shows in the end."""
+"""Training of the workers: a number that each step changes, so that the end shows a lost or repeated step."""
 
 import os
 from functools import reduce
@@ -6,22 +6,22 @@ from itertools import pairwise
 from pathlib import Path
 
 CHECKPOINT_EVERY = 10
-"""Steps from one checkpoint to the next: a restart may lose fewer than these."""
+"""Steps between two checkpoints. A restart may lose fewer steps than these."""
 STEP_S = float(os.environ.get("TEST_STEP_S", "0.02"))
 
 
 def learn(value: int, step: int) -> int:
-    """The value after this step, given the one before it."""
+    """Return the value after this step, from the one before it."""
     return (31 * value + step) % 1_000_003
 
 
 def undisturbed(steps: int) -> int:
-    """The value after so many steps of a run in which nothing goes wrong."""
+    """Return the value after this number of steps without faults."""
     return reduce(learn, range(1, steps + 1), 0)
 
 
 class Folder:
-    """Files that the workers leave on the disk that they share."""
+    """Files of the workers on their shared disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,16 +30,16 @@ class Folder:
     # The workers' side.
 
     def checkpoint(self) -> tuple[int, int]:
-        """The newest step that was saved, and the value after it."""
+        """Return the newest saved step, and the value after it."""
         return _pair(self._checkpoint) if self._checkpoint.exists() else (0, 0)
 
     def save(self, step: int, value: int) -> None:
-        """Save a checkpoint, unless a later one is there: a host that was cut off may end its last step late."""
+        """Save a checkpoint unless a later one exists: a host that was cut off may end its last step late."""
         if step > self.checkpoint()[0]:
             replace(self._checkpoint, f"{step} {value}")
 
     def note(self, life: str, step: int) -> None:
-        """Rank 0 of one life of the training is at this step: first at the one that it goes on from."""
+        """Note that rank 0 of one incarnation of the training is at this step, first at the step where it continues."""
         with self._journal.open("a") as journal:
             journal.write(f"{life} {step}\n")
 
@@ -49,9 +49,10 @@ class Folder:
     # The test's side.
 
     def repeated(self) -> list[int]:
-        """Return, for each restart, how many steps that had been taken had to be taken again.
+        """Return, for each restart, how many steps had to be repeated.
 
-        -1: rank 0 ended between saving a step and noting it. Any fewer: steps were left out.
+        -1 means that rank 0 ended between saving a step and noting it. Any smaller number means that steps were left
+        out.
         """
         return [before[-1] - after[0] for before, after in pairwise(self._lives().values())]
 
@@ -60,7 +61,9 @@ class Folder:
         return {int(path.name.removeprefix("end-")): _pair(path) for path in self.path.glob("end-*")}
 
     def _lives(self) -> dict[str, list[int]]:
-        """The steps of each life; of one that was cut off, not the step that it ended when others were ahead."""
+        """Return the steps of each incarnation. If it was cut off, leave out a step that it ended when others were
+        ahead.
+        """
         lives: dict[str, list[int]] = {}
         for line in self._journal.read_text().splitlines() if self._journal.exists() else ():
             life, step = line.split()
@@ -70,7 +73,7 @@ class Folder:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write the file at once, for whoever reads it."""
+    """Write the file in one step for its readers."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)

@@ -1,10 +1,10 @@
-"""Defects of torchrun, beside node-agent doing the same: `python -m tests.parity`.
+"""Defects of torchrun, compared with node-agent in the same scenario: `python -m tests.parity`.
 
-Each scenario is one function that knows no launcher: it starts real agents, does something to them, and says what it
-saw and whether that is what a user may expect. It runs with torchrun and with node-agent, and the verdict of both comes
-from the same lines; `intruder` alone has to speak to each in its language. Where torchrun has a flag or a variable
-that helps, it gets it.
+Each scenario is a function that does not know the launcher. It starts real agents, does something to them, and returns
+what it saw and whether a user may expect that. It runs with torchrun and with node-agent, and the same lines judge
+both. Only `intruder` must speak to each in its own protocol. If torchrun has a flag or a variable that helps, the
+scenario sets it.
 
-Beside them: hundreds of command lines (`command_lines.py`) that run under both launchers (`observe.py`), and a reviewed
-table of all that differs (`differences.py`).
+There are also hundreds of command lines (`command_lines.py`) that run under both launchers (`observe.py`), and a
+reviewed table of all differences (`differences.py`).
 """

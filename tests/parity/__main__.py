@@ -21,7 +21,7 @@ NAMES = [defect.name for defect in DEFECTS]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Observe and print. Exit codes: 0 done; 1 node-agent was wrong, or something could not be seen; 2 bad input."""
+    """Observe and print. Return 0, 1 if node-agent was wrong or an observation failed, or 2 for bad input."""
     parser = _parser()
     args = parser.parse_args(argv)
     if args.write and (args.only or args.quick or args.launcher):
@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for defect in DEFECTS:
             if defect.name in (args.only or NAMES) and not (args.quick and defect.is_slow):
                 rows.append(Row(defect.name, defect.title, list(_observe(defect, args.launcher, args.repeat))))
-    finally:  # also after Ctrl-C: what there is by then
-        here = machine(os.getloadavg()[2])  # the load of the last quarter of an hour, about as long as all takes
+    finally:  # also after Ctrl-C: the results so far
+        here = machine(os.getloadavg()[2])  # the load of the last 15 minutes, about as long as all scenarios take
         if rows:
             print(f"\n{here}\n", *(row.plain() for row in rows), sep="\n")
         if args.json:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _observe(defect: Defect, only: str | None, repeat: int | None) -> Iterator[Finding]:
-    """Run the scenario under each launcher, and say so."""
+    """Run the scenario under each launcher, and report progress."""
     for launcher in defect.launchers():
         if only in (None, launcher.name.split()[0]):
             finding = Finding(launcher.name)
@@ -92,7 +92,7 @@ def _note(text: str) -> None:
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """Unwind, so that every process is ended."""
+    """Raise, so that every process is ended."""
     raise SystemExit(128 + signum)
 
 

@@ -1,6 +1,6 @@
 """Command lines that run under both launchers, and what their workers do.
 
-Recipes are the usual forms of commands in the pages of those projects, on as few nodes and workers as show the same.
+Recipes are common commands from those projects' pages, with as few nodes and workers as possible.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tests.parity.observe import BETWEEN_NODES, Line
 
 
 def nodes(text: str, number: int = 2) -> str:
-    """One command line on several nodes; `%d` in it is the node's number."""
+    """Return one command line on several nodes. `%d` in it is the node's number."""
     return BETWEEN_NODES.join(text.replace("%d", str(rank)) for rank in range(number))
 
 
@@ -121,13 +121,13 @@ SAMPLES = {
     "master-addr": ("localhost",), "master-port": ("PORT",), "local-addr": ("127.0.0.1",),
     "signals-to-handle": ("SIGTERM,SIGUSR1",), "shutdown-timeout": ("5",), "numa-binding": ("node",),
 }  # fmt: skip
-"""A value or two of each flag that takes one."""
+"""One or two values for each flag that takes a value."""
 SWITCHES = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
 BESIDE = {
     "redirects": "--log-dir logs", "tee": "--log-dir logs", "duplicate-stdout-filters": "--log-dir logs -r 3",
     "duplicate-stderr-filters": "--log-dir logs -t 3", "local-ranks-filter": "--nproc-per-node 2",
 }  # fmt: skip
-"""Flags without which one has no effect."""
+"""Flags that another flag needs to have an effect."""
 SHORTENED = {
     "nnodes": "nn", "nproc-per-node": "nproc-", "rdzv-backend": "rdzv-b", "rdzv-endpoint": "rdzv_e",
     "rdzv-id": "rdzv-i", "rdzv-conf": "rdzv_c", "max-restarts": "max_r", "monitor-interval": "monitor-i",
@@ -138,12 +138,12 @@ SHORTENED = {
     "shutdown-timeout": "shutdown-", "standalone": "stand", "module": "mod", "no-python": "no-p",
     "run-path": "run-p", "virtual-local-rank": "virtual_l",
 }  # fmt: skip
-"""Beginnings of flags, long enough for every argparse; without the flag that has no variable and takes seconds."""
+"""Beginnings of flags, long enough for every argparse. The flag that has no variable and takes seconds is left out."""
 WRITES = "say apple; say plum; cry apple; cry plum"
 
 
 def spellings() -> Iterator[Line]:
-    """Every flag in each of its forms; flags with values by two, so that there are half as many command lines."""
+    """Yield every flag in each of its forms. Flags with values come in pairs, which halves the command lines."""
     for pair in zip([*SAMPLES][::2], [*SAMPLES][1::2], strict=True):
         above = " ".join(dict.fromkeys(["torchrun", *(BESIDE[flag] for flag in pair if flag in BESIDE)]))
         under = {flag: flag.replace("-", "_") for flag in pair}
@@ -193,7 +193,7 @@ FAILS_WITH_REASON = (
     """printf '{"message": {"message": "Lost: it", "extraInfo": {"py_callstack": "stack", "timestamp": "1"}}}' """
     """> $TORCHELASTIC_ERROR_FILE; exit 1"""
 )
-"""A worker that leaves an error file, as @record does."""
+"""A worker that leaves an error file, like @record."""
 FAILURES = [
     Line("torchrun --standalone train.py", "exit 3"),
     Line("torchrun --standalone train.py", "say begins; cry breaks; exit 1"),
@@ -329,11 +329,11 @@ C10D = nodes(
 
 
 def once_more(text: str) -> str:
-    """The command lines, for a run that may be restarted once."""
+    """Return the command lines, for a run that may be restarted once."""
     return text.replace("--nnodes", "--max-restarts 1 --nnodes")
 
 
-# Two workers, one a node; that of node 0 trains with the other one, with which something happens.
+# Two workers, one a node. That of node 0 trains with the other one, to which something happens.
 OTHER_FAILS = "[ $RANK = 1 ] || together; meet; lose; exit 3"
 OTHER_IS_KILLED = "[ $RANK = 1 ] || together; meet; lose; kill -KILL $$"
 ONCE = '[ -e "$FOUND/before-$RANK" ] && { meet; exit 0; }; : > "$FOUND/before-$RANK"; '

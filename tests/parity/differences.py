@@ -1,6 +1,6 @@
-"""The reviewed table of what differs from torchrun, and the place of the documentation that shows it.
+"""The reviewed table of differences from torchrun, and its place in the documentation.
 
-Each difference that test_command_lines.py finds must be one of these, and each of these must still show. `python -m
+Each difference that test_command_lines.py finds must be in the table, and each row must still occur. `python -m
 tests.parity.differences` writes them to docs/how-to/migrate-from-torchrun.md.
 """
 
@@ -31,12 +31,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "migrate-from-torchrun.md
 BEGINS = "<!-- Made by python -m tests.parity.differences -->\n"
 ENDS = "<!-- end -->\n"
 OF_ONE = re.compile(r"^(round \d+/rank \d+|node \d+)/")
-"""Worker or node that a finding is of."""
+"""Worker or node of a finding."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One line of the table: what a user sees, in a few words for either side, and the reason."""
+    """One row of the table: what a user sees under both, in a few words, and the reason."""
 
     what: str
     torchrun: str
@@ -44,7 +44,7 @@ class Difference:
     names: str
     """Pattern of the findings that it explains, without round and rank."""
     holds: Callable[[Any, Any], object]
-    """Whether what was found under torchrun and here is this difference."""
+    """Return whether the findings under torchrun and here show this difference."""
     seen_with: Line
     """A command line of command_lines.py that shows it."""
     lines: str = ""
@@ -60,12 +60,12 @@ def always(theirs: Any, ours: Any) -> bool:
 
 
 def only_here(pattern: str) -> Callable[[Any, Any], object]:
-    """torchrun has no such thing; here it matches."""
+    """Return a check: torchrun has no such finding, and ours matches."""
     return lambda theirs, ours: theirs is None and re.search(pattern, ours)
 
 
 def both(theirs: str, ours: str) -> Callable[[Any, Any], object]:
-    """Each value matches its pattern."""
+    """Return a check: each value matches its pattern."""
     return lambda one, other: re.search(theirs, str(one)) and re.search(ours, str(other))
 
 

@@ -1,4 +1,4 @@
-"""Findings of a scenario under each launcher, as text, as JSON and as the documentation's page."""
+"""Findings of a scenario under each launcher, as text, as JSON and as a page of the documentation."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +10,10 @@ from tests.parity.run import KEEP_ALIVE_S, KEEP_ALIVES, OURS, OWN_STORE
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One run of a scenario. `right`: whether it ended as a user may expect; `saw`: in a few words, with figures.
+    """One run of a scenario. `right`: whether it ended as a user may expect. `saw`: what happened, in a few words with
+    figures.
 
-    `took_s` is said where `saw` has `{took}`, so that runs which differ in nothing else can be told together.
+    `took_s` replaces `{took}` in `saw`, so that runs which differ only in it can be reported together.
     """
 
     right: bool
@@ -46,7 +47,7 @@ class Finding:
         return (bad if self.wrong else good) + (f" ({counted} of {len(self.runs)})" if len(self.runs) > 1 else "")
 
     def saw(self) -> list[str]:
-        """Words for what was seen; of several runs each once, with how often where that was more than once."""
+        """Return what was seen in words. Of several runs each result appears once, with its count if above one."""
         seen: dict[str, list[float]] = {}
         for run in self.runs:
             seen.setdefault(run.saw, []).append(run.took_s or 0.0)
@@ -65,7 +66,7 @@ class Finding:
 
 
 def told(run: Observation) -> str:
-    """Words for what one run saw."""
+    """Return what one run saw, in words."""
     return _told(run.saw, [run.took_s or 0.0])
 
 
@@ -80,7 +81,7 @@ def _figure(value_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One defect, and what was found of it. `name`: on the command line; `title`: what goes wrong under torchrun."""
+    """One defect, and its findings. `name`: on the command line. `title`: what goes wrong under torchrun."""
 
     name: str
     title: str
@@ -90,14 +91,14 @@ class Row:
         return {"name": self.name, "title": self.title, "findings": [each.as_json() for each in self.findings]}
 
     def plain(self) -> str:
-        """A block for a terminal."""
+        """Return a block for a terminal."""
         block = [f"{self.name}: {self.title}"]
         for finding in self.findings:
             block += [f"  {finding.launcher}: {finding.verdict.upper()}", *(f"    {text}" for text in finding.saw())]
         return "\n".join(block)
 
     def cell(self, *, is_ours: bool) -> str:
-        """Cell of the page for one launcher; its variant is named where there are several."""
+        """Return the page's cell for one launcher. If there are several variants, it names them."""
         findings = [finding for finding in self.findings if finding.is_ours is is_ours]
         parts = []
         for finding in findings:
@@ -137,7 +138,7 @@ Nodes are agents on that one machine, and the loss of a node is SIGKILL of its a
 
 
 def page(rows: Iterable[Row], machine: str) -> str:
-    """The documentation's page, in Markdown."""
+    """Return the documentation's page, in Markdown."""
     return PAGE.format(
         torch=torch_version().partition("+")[0],
         machine=machine,

@@ -20,7 +20,7 @@ from tests.support import forked
 PROBE = Path(__file__).with_name("probe.sh")
 PATIENCE_S = 100.0
 DYING_S = 5.0
-"""Time in which the kernel ends a worker that dies with its launcher."""
+"""Seconds in which the kernel ends a worker that dies with its launcher."""
 TORCHRUN, NODE_AGENT = "torchrun", "node-agent"
 MODULES = {
     (TORCHRUN, False): (forked.TORCHRUN, "torch.distributed.run"),
@@ -33,7 +33,7 @@ PROGRAMS = {
 }  # fmt: skip
 """Programs of a command line, and whether their twin is node_agent.launch."""
 OF_A_WORKER = re.compile(r"\br(\d+) ")
-"""Mark of a line that a worker has written."""
+"""Mark of a line from a worker."""
 RANDOM = (
     (r"/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}_", "/ID_"),
     (r"/[0-9a-f]{16}_", "/ID_"),
@@ -41,33 +41,33 @@ RANDOM = (
     (r"/torchelastic_[a-z0-9_]{8}", "/torchelastic_RANDOM"),
     (r"/node-agent-([0-9a-f]{8}|logs)-[0-9a-f]{16}", "/node-agent-RANDOM"),
 )
-"""Names that launchers make up."""
+"""Names that launchers generate."""
 REPORT = re.compile(r"^={8,60}\n", re.MULTILINE)
 """Border of the final report."""
 SHARED = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "WORLD_SIZE")
-"""Variables that must be the same for every rank, whatever a launcher makes up for them."""
+"""Variables that must be the same for every rank, whatever values a launcher generates."""
 BETWEEN_NODES = " & "
 
 Findings = dict[str, object]
-"""Whatever can be seen, by a name with slashes, such as `rank 0/environment/RANK`."""
+"""All observations, by a name with slashes, such as `rank 0/environment/RANK`."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A command line as a user types it, of several nodes with ` & ` between; variables may stand before the program.
+    """A command line as a user types it. ` & ` separates several nodes, and variables may precede the program.
 
     `PORT` in it is a free port, `PROBE` a program that writes down what it finds, as Python does here.
     """
 
     text: str
     does: str = ""
-    """Shell code of each worker, run when it has written down its findings; probe.sh has functions for it."""
+    """Shell code of each worker, run after it has written down its findings. probe.sh has functions for it."""
     signals: str = ""
-    """Signals that launchers get, one each time that all workers are in `meet`; `SIGTERM@1`: only that of node 1."""
+    """Signals to launchers, one each time that all workers are in `meet`. `SIGTERM@1` is only for node 1."""
     streams: str = "pipe"
-    """Kind of stdout and stderr: `pipe`, `file`, `one pipe` for both, or `terminal`, for stdin, too."""
+    """Kind of stdout and stderr: `pipe`, `file`, `one pipe` for both, or `terminal`, for stdin too."""
     ignored: tuple[int, ...] = ()
-    """Signals that the launcher is started to ignore."""
+    """Signals that the launcher starts with ignored."""
 
     @property
     def nodes(self) -> list[str]:
@@ -75,23 +75,23 @@ class Line:
 
     @property
     def has_numbered_nodes(self) -> bool:
-        """Whether each node has a command of its own; of equal ones nobody knows which has which rank."""
+        """Return whether each node has its own command. For equal nodes it is unknown which one has which rank."""
         return len({*self.nodes}) > 1
 
 
 @dataclass
 class Ended:
-    """A launcher's exit code and what it has written."""
+    """A launcher's exit code and output."""
 
     code: int
     out: str
     err: str
     outliving: int
-    """Workers that go on without it."""
+    """Workers that continue without it."""
 
 
 async def observe(line: Line, launcher: str, folder: Path) -> Findings:
-    """Run it in this folder, which is left empty."""
+    """Run it in this folder, which is empty afterwards."""
     found, temporary = folder / "found", folder / "tmp"
     found.mkdir(parents=True)
     temporary.mkdir()
@@ -143,7 +143,7 @@ async def _run(line: Line, launcher: str, folder: Path, port: str) -> list[Ended
 
 
 def _make_scripts(words: Sequence[str], folder: Path) -> None:
-    """Make each Python script that is named, but for `no-such-script.py`; nothing ever executes it."""
+    """Make each Python script that is named, except `no-such-script.py`. It is never executed."""
     for word in words:
         if word.endswith(".py") and "no-such" not in word:
             (folder / word).parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,9 @@ def _make_scripts(words: Sequence[str], folder: Path) -> None:
 
 
 async def _attend(found: Path, launchers: Sequence[int], signals: list[str]) -> None:
-    """Each time that all workers have met, send the next signal to the launchers; without any left, let them go on."""
+    """Each time that all workers have met, send the next signal to the launchers. After the last one, let them
+    continue.
+    """
     meeting = os.open(found / "meeting", os.O_RDWR | os.O_NONBLOCK)
     go = os.open(found / "go", os.O_RDWR)
     came = asyncio.StreamReader()
@@ -180,7 +182,7 @@ async def _attend(found: Path, launchers: Sequence[int], signals: list[str]) -> 
 
 
 async def _streams(kind: str, folder: Path) -> tuple[list[int], list[Awaitable[str]]]:
-    """Descriptors for a launcher's stdin, stdout and stderr; and what will have been written to the last two."""
+    """Return descriptors for a launcher's stdin, stdout and stderr, and the output of the last two, to be awaited."""
     nothing = os.open(os.devnull, os.O_RDWR)
     if kind == "file":
         names = [folder.with_suffix(".out"), folder.with_suffix(".err")]
@@ -210,7 +212,7 @@ async def _nothing() -> str:
 
 
 async def _typed(terminal: int) -> str:
-    """Return all that is written to a terminal, until nobody has it open any more."""
+    """Return all that is written to a terminal, until no process has it open any more."""
     loop, written, ended = asyncio.get_running_loop(), bytearray(), asyncio.Event()
 
     def read() -> None:
@@ -227,7 +229,9 @@ async def _typed(terminal: int) -> str:
 
 
 def _of_launchers(line: Line, ended: Sequence[Ended]) -> Findings:
-    """Exit codes, what workers have written as it arrives, and the final reports. Equal nodes are not told apart."""
+    """Return exit codes, the workers' output in order of arrival, and the final reports. Equal nodes are not
+    distinguished.
+    """
     codes = [each.code for each in ended]
     findings: Findings = {"exit code": codes if line.has_numbered_nodes else sorted({*codes})}
     findings["workers that outlive it"] = ended[0].outliving
@@ -238,7 +242,7 @@ def _of_launchers(line: Line, ended: Sequence[Ended]) -> Findings:
             if mark := OF_A_WORKER.search(written):
                 by_rank.setdefault(mark[1], []).append(written)
         findings |= {f"{stream}/rank {rank}": "\n".join(lines) for rank, lines in by_rank.items()}
-    if line.streams in ("pipe", "file"):  # else the launcher's own lines are in between
+    if line.streams in ("pipe", "file"):  # otherwise the launcher's own lines are in between
         findings["stdout/last character"] = [each.out[-1:] for each in ended]
     reports = {node: report for node, each in enumerate(ended) for report in REPORT.split(each.err)[1:2]}
     for node, report in reports.items() if line.has_numbered_nodes else [*reports.items()][:1]:
@@ -248,7 +252,7 @@ def _of_launchers(line: Line, ended: Sequence[Ended]) -> Findings:
 
 
 def _report(text: str) -> Findings:
-    """Title, and the fields of the first failure."""
+    """Return the title, and the fields of the first failure."""
     others, _, root = text.partition("Root Cause")
     fields = dict(re.findall(r"^ +(\w+) *: (.*)$", root, re.MULTILINE))
     return {
@@ -294,7 +298,7 @@ def _of_workers(found: Path) -> Findings:
 
 
 def _process(text: str) -> tuple[dict[str, str], dict[str, str], str, list[str]]:
-    """Environment, status, limits, and the numbers of /proc/PID/stat with the pid first."""
+    """Return environment, status, limits, and the numbers of /proc/PID/stat, the pid first."""
     environment, _, rest = text.rpartition("Name:\t")
     status, _, rest = rest.partition("Limit  ")
     limits, _, numbers = rest.rstrip("\n").rpartition("\n")
@@ -308,7 +312,7 @@ def _process(text: str) -> tuple[dict[str, str], dict[str, str], str, list[str]]
 
 
 def _of_files(folder: Path) -> Findings:
-    """Files that are new, with their content; and what is left where temporary files are."""
+    """Return new files with their content, and remaining temporary files."""
     findings: Findings = {}
     left = {
         path.name.split("_")[0].rpartition("-")[0] or path.name.split("_")[0] for path in (folder / "tmp").iterdir()
@@ -322,13 +326,13 @@ def _of_files(folder: Path) -> Findings:
             continue
         content = path.read_text(errors="backslashreplace") if path.suffix == ".log" else "..."
         if path.name.startswith("filtered"):
-            content = "\n".join(sorted(content.splitlines()))  # of workers that write at the same time
+            content = "\n".join(sorted(content.splitlines()))  # from workers that write at the same time
         findings["file " + name] = content
     return findings
 
 
 def _plain(value: object, folder: Path, port: int) -> object:
-    """A value without what is made up for this run: folder, port, random names."""
+    """Return a value without what is generated for this run: folder, port, random names."""
     if isinstance(value, list):
         return [_plain(each, folder, port) for each in value]
     if not isinstance(value, str):
@@ -339,7 +343,7 @@ def _plain(value: object, folder: Path, port: int) -> object:
 
 
 def _end_workers(found: Path) -> int:
-    """Kill the workers that are still there and do not end by themselves soon; how many."""
+    """Kill the workers that do not end by themselves soon. Return their number."""
     mark, left = f"FOUND={found}\0".encode(), 0
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -15,9 +15,9 @@ from tests.support.process_info import is_running
 EXIT_S = 60.0
 MAX_RESTARTS = "5"
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""Variable that, set to 1, keeps torchrun from using the store of the round before in the next one."""
+"""Variable that, set to 1, keeps torchrun from using the previous round's store in the next one."""
 KEEP_ALIVE_S, KEEP_ALIVES = 1, 3
-"""torchrun's own are 5 s and 3: it would need 15 s to miss a node."""
+"""torchrun's own values are 5 s and 3, with which it would need 15 s to miss a node."""
 LOGS = {"TORCH_LOGS": "+torch.distributed.elastic.rendezvous.dynamic_rendezvous"}
 CONF = {"keep_alive_interval": KEEP_ALIVE_S, "keep_alive_max_attempt": KEEP_ALIVES}
 
@@ -27,7 +27,7 @@ WITH_OWN_STORE = Torchrun(f"torchrun with `{OWN_STORE}=1`", {OWN_STORE: "1", **L
 
 
 class Run:
-    """Agents are named by letters, as nodes are. `flags` are those that both launchers have."""
+    """A run whose agents are named by letters, like nodes. `flags`: flags that both launchers have."""
 
     def __init__(
         self, stage: Stage, launcher: Launcher, *flags: str, nnodes: str, nproc: int = 1, kind: str = "idle",
@@ -53,14 +53,14 @@ class Run:
             self.agents[name] = self.stage.start_node(name, [*command, *worker], self._launcher.environment)
 
     def form(self, names: str, event: str = "started") -> list[Report]:
-        """Start agents, and wait until a round of them all has got to this event."""
+        """Start agents, and wait until a round of them all has reached this event."""
         began_s = time.monotonic()
         self.start(names)
         self.stage.expect(lambda: self.round(names, event, began_s), f"a round of {len(names)} nodes")
         return self.round(names, event, began_s)
 
     def round(self, names: str, event: str, since_s: float) -> list[Report]:
-        """The latest report since then of each rank, if it is of a world of these nodes; else nothing."""
+        """Return the latest report since then of each rank, if its world has exactly these nodes; otherwise nothing."""
         size = len(names) * self._nproc
         latest = {report.rank: report for report in self.stage.heard(event, since_s) if report.world_size == size}
         reports = list(latest.values())
@@ -68,12 +68,14 @@ class Run:
         return reports if is_whole else []
 
     def goes_on(self, names: str, since_s: float, within_s: float, event: str = "started") -> list[Report]:
-        """Wait for a round of these nodes that began since then; nothing if it does not come, or they end instead."""
+        """Wait for a round of these nodes that began since then. Return nothing if it does not come, or they end
+        instead.
+        """
         self.stage.until(lambda: self.round(names, event, since_s) or self.have_ended(names), within_s)
         return self.round(names, event, since_s)
 
     def lose(self, name: str) -> float:
-        """Kill an agent and its workers, as the loss of their machine does; when that was."""
+        """Kill an agent and its workers, like the loss of their machine. Return the time."""
         at_s = time.monotonic()
         workers = {report.pid for report in self.stage.heard("started") if report.node == name}
         for pid in (self.agents[name].pid, *filter(is_running, workers)):
@@ -81,7 +83,7 @@ class Run:
         return at_s
 
     def exit_codes(self, names: str, within_s: float = EXIT_S) -> str:
-        """Wait for these agents; their exit codes in words: `0, 1, still running`."""
+        """Wait for these agents, and return their exit codes in words: `0, 1, still running`."""
         self.stage.until(lambda: self.have_ended(names), within_s)
         return codes([self.agents[name].exit_code for name in names])
 
@@ -89,7 +91,7 @@ class Run:
         return all(self.agents[name].exit_code is not None for name in names)
 
     def finish(self, names: str) -> tuple[bool, str]:
-        """Let the workers end well. Whether every one of these agents did so too, and its words for it."""
+        """Let the workers succeed. Return whether all of these agents did too, and the words for it."""
         self.stage.finish()
         ended = self.exit_codes(names)
         return ended == codes([0] * len(names)), f"agents exit {ended}"
@@ -109,7 +111,7 @@ def codes(values: Sequence[int | None]) -> str:
 
 
 def kill(pid: int) -> float:
-    """SIGKILL, if the process is still there; when that was."""
+    """Send SIGKILL if the process still exists. Return the time."""
     at_s = time.monotonic()
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

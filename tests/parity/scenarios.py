@@ -1,6 +1,6 @@
-"""Scenarios in which torchrun shows a defect: each starts real agents, does something to them, and looks.
+"""Scenarios in which torchrun shows a defect. Each starts real agents, does something to them, and observes.
 
-Each is a function `(stage, launcher) -> Observation` that knows no launcher; one condition gives both verdicts.
+Each is a function `(stage, launcher) -> Observation` that does not know the launcher. One condition judges both.
 """
 
 import base64
@@ -27,7 +27,7 @@ from tests.parity.stage import START_S, Stage
 from tests.support.process_info import is_running
 
 SCALE_UP_LIMIT_S = 90.0
-"""torchrun gives up after the 60 s that it waits for a key of its store."""
+"""torchrun stops waiting for a key of its store after 60 s."""
 
 
 def scale_up(stage: Stage, launcher: Launcher) -> Observation:
@@ -40,7 +40,7 @@ def scale_up(stage: Stage, launcher: Launcher) -> Observation:
 
 
 def joined(run: Run, names: str, began_s: float) -> Observation:
-    """Whether these nodes' workers come to step together, and then end well."""
+    """Return whether these nodes' workers step together, and then succeed."""
     reports = run.goes_on(names, began_s, SCALE_UP_LIMIT_S, "stepped")
     if not reports:
         ended, took_s = run.exit_codes(names, within_s=0), time.monotonic() - began_s
@@ -51,9 +51,9 @@ def joined(run: Run, names: str, began_s: float) -> Observation:
 
 
 def replacement(stage: Stage, launcher: Launcher) -> Observation:
-    """A node of two is lost, and another one starts in its place.
+    """One of two nodes is lost, and another one starts in its place.
 
-    Under torchrun the lost one is not the store's host.
+    Under torchrun the lost node is not the store's host.
     """
     run = Run(stage, launcher, nnodes="2", kind="together")
     run.form("ab", "stepped")
@@ -64,12 +64,12 @@ def replacement(stage: Stage, launcher: Launcher) -> Observation:
 
 ONE_CRASH_LIMIT_S = 60.0
 ONE_CRASH_SETTLE_S = 3.0
-"""The workers must stay for this long: a restart that follows another comes within a second or two."""
+"""Seconds for which the workers must stay: a second restart comes within a second or two."""
 ONE_CRASH_NPROC = 2
 
 
 def one_crash(stage: Stage, launcher: Launcher) -> Observation:
-    """One of four workers is killed. That should be one restart."""
+    """One of four workers is killed, which should cost one restart."""
     run = Run(stage, launcher, nnodes="2", nproc=ONE_CRASH_NPROC, kind="together")
     workers = run.form("ab", "stepped")
     killed_s = kill(next(worker.pid for worker in workers if worker.rank == 2 * ONE_CRASH_NPROC - 1))
@@ -93,14 +93,14 @@ def one_crash(stage: Stage, launcher: Launcher) -> Observation:
 
 
 def _steady(run: Run, since_s: float) -> bool:
-    """Whether all four step together, and nobody has started for a while."""
+    """Return whether all four step together, and none has started for a while."""
     steps = run.round("ab", "stepped", since_s)
     latest_s = max((report.at_s for report in run.stage.heard("started", since_s)), default=0.0)
     return bool(steps) and time.monotonic() - max(latest_s, *(s.at_s for s in steps)) > ONE_CRASH_SETTLE_S
 
 
 def _starts(run: Run, since_s: float) -> int:
-    """Number of starts of the rank that was started most often."""
+    """Return the number of starts of the rank that was started most often."""
     ranks = [report.rank for report in run.stage.heard("started", since_s)]
     return max((ranks.count(rank) for rank in set(ranks)), default=0)
 
@@ -108,7 +108,7 @@ def _starts(run: Run, since_s: float) -> int:
 def restart_count(stage: Stage, launcher: Launcher) -> Observation:
     """Restart count that the workers of the new round read after the crash of a worker.
 
-    The other node's worker does not notice by itself: it is between two collectives, say, or loads data.
+    The other node's worker does not notice by itself, because it is between two collectives or loads data.
     """
     run = Run(stage, launcher, nnodes="2")
     workers = run.form("ab")
@@ -125,7 +125,7 @@ def restart_count(stage: Stage, launcher: Launcher) -> Observation:
 
 
 def logs(stage: Stage, launcher: Launcher) -> Observation:
-    """A node arrives, and the workers of the first one start again. What they wrote before should still be there."""
+    """A node arrives, and the workers of the first one start again. Their earlier output should still exist."""
     folder = os.path.join(stage.folder, "logs")
     run = Run(stage, launcher, "--log-dir", folder, "-r", "3", nnodes="1:2")
     (first,) = run.form("a")
@@ -141,7 +141,7 @@ def logs(stage: Stage, launcher: Launcher) -> Observation:
 
 
 def _is_written(folder: str, pid: int) -> bool:
-    """Whether a log file holds what this worker said."""
+    """Return whether a log file has this worker's output."""
     paths = [os.path.join(path, name) for path, _, names in os.walk(folder) for name in names]
     return any(f"worker {pid} speaks" in _read(path) for path in paths)
 
@@ -156,7 +156,7 @@ DEAD_NODE_LIMIT_S = 30.0
 
 
 def dead_node(stage: Stage, launcher: Launcher) -> Observation:
-    """A node is lost while the other one's workers wait for nothing from it."""
+    """A node is lost while the other one's workers do not need it."""
     run = Run(stage, launcher, nnodes="1:2")
     run.form("ab")
     lost_s = run.lose("b")
@@ -172,7 +172,7 @@ ORPHANS_NPROC = 2
 
 
 def orphans(stage: Stage, launcher: Launcher) -> Observation:
-    """An agent is killed with SIGKILL, as the kernel does where memory runs out. Its workers should not outlive it."""
+    """An agent is killed with SIGKILL, as by the kernel for lack of memory. Its workers should not outlive it."""
     agent = alone(stage, launcher, nproc=ORPHANS_NPROC)
     stage.expect(lambda: len(stage.heard("started")) == ORPHANS_NPROC, "workers")
     pids = [report.pid for report in stage.heard("started")]
@@ -188,11 +188,11 @@ def orphans(stage: Stage, launcher: Launcher) -> Observation:
 
 
 STANDING_BY = {True: "standing by", False: "to the redundancy list"}
-"""Line of a spare node's agent once it is one: ours, and torchrun's."""
+"""Line of a spare node's agent: ours, and torchrun's."""
 
 
 def spare(stage: Stage, launcher: Launcher) -> Observation:
-    """A spare node waits beside a run of two, which succeeds."""
+    """A spare node waits while a run of two succeeds."""
     run = Run(stage, launcher, nnodes="2")
     run.form("ab")
     run.start("c")
@@ -210,7 +210,7 @@ DEAF_NPROC = 2
 
 
 def shutdown_timeout(stage: Stage, launcher: Launcher) -> Observation:
-    """A restart, where the other worker ignores SIGTERM and `--shutdown-timeout 2` is asked for."""
+    """A restart in which the other worker ignores SIGTERM, with `--shutdown-timeout 2`."""
     alone(
         stage, launcher, "--shutdown-timeout", str(ASKED_S), "--max-restarts", "1", nproc=DEAF_NPROC, kind="deaf",
         environment={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(ASKED_S)},
@@ -224,12 +224,12 @@ def shutdown_timeout(stage: Stage, launcher: Launcher) -> Observation:
 
 
 LAST_CALL_LAST_CALL_S = 5
-"""Last call of both launchers; 30 s by default."""
+"""Last call of both launchers. Their default is 30 s."""
 LAST_CALL_LIMIT_S = 60.0
 
 
 def last_call(stage: Stage, launcher: Launcher) -> Observation:
-    """A worker crashes in a run that has room for more nodes than it has. Nobody new is there to be waited for."""
+    """A worker crashes in a run that has room for more nodes than it has. There is no new node to wait for."""
     run = Run(stage, launcher, nnodes="1:2", last_call_s=LAST_CALL_LAST_CALL_S)
     (worker,) = run.form("a")
     killed_s = kill(worker.pid)
@@ -245,14 +245,15 @@ def last_call(stage: Stage, launcher: Launcher) -> Observation:
 
 
 LEAVE_SOONEST_S = KEEP_ALIVE_S * (KEEP_ALIVES - 1)
-"""Time before which no keep-alive of the one that left can have run out: what happens by then, it said itself."""
+"""Seconds before which no keep-alive of the leaving node can have expired: an earlier reaction comes from its message.
+"""
 LEAVE_LIMIT_S = 60.0
 
 
 def leave(stage: Stage, launcher: Launcher) -> Observation:
-    """An agent of two is told to go with SIGTERM, as a node is that is about to be preempted.
+    """One of two agents is told to leave with SIGTERM, like a node that is about to be preempted.
 
-    The other node's worker notices at once, in its collective: only the launcher holds it up.
+    The other node's worker notices at once, in its collective, so only the launcher delays it.
     """
     run = Run(stage, launcher, nnodes="1:2", kind="together")
     run.form("ab", "stepped")
@@ -275,7 +276,7 @@ RANK_0_LIMIT_S = 60.0
 
 
 def rank_0(stage: Stage, launcher: Launcher) -> Observation:
-    """The node of rank 0 is lost, of a run that may go on with one node.
+    """The node of rank 0 is lost, in a run that may continue with one node.
 
     Under torchrun that is also the store's host.
     """
@@ -302,11 +303,11 @@ state = store.get(sys.argv[3])
 store.set("written by a stranger", "harmless")
 sys.stdout.buffer.write(state)
 """
-"""All that it takes: a client of torch's own store, and the name of the run. The state itself is left alone."""
+"""A client of torch's own store and the name of the run suffice. The state itself is not changed."""
 
 
 def intruder(stage: Stage, launcher: Launcher) -> Observation:
-    """A stranger to the run: somebody who reaches its port and has no credentials."""
+    """A stranger reaches the run's port, without credentials."""
     token_file = os.path.join(stage.folder, "token")
     with open(token_file, "w", encoding="ascii") as file:
         file.write(TOKEN)
@@ -319,7 +320,7 @@ def intruder(stage: Stage, launcher: Launcher) -> Observation:
 
 
 def _read_state(port: int) -> tuple[bool, str]:
-    """Read the rendezvous state, and take the pickle apart without loading it."""
+    """Read the rendezvous state, and parse the pickle without loading it."""
     key = f"torch.rendezvous.{RUN_ID}"
     command = [sys.executable, "-c", READ_KEY, ADDRESS, str(port), key]
     reader = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=START_S, check=False)
@@ -331,7 +332,7 @@ def _read_state(port: int) -> tuple[bool, str]:
 
 
 def _classes_of_pickle(value: bytes) -> list[str]:
-    """Classes of torch that a pickle would load; empty if it is none."""
+    """Return the torch classes that a pickle would load, empty if it is not a pickle."""
     try:
         operations = list(pickletools.genops(base64.b64decode(value, validate=True)))
     except (binascii.Error, ValueError):
@@ -341,7 +342,7 @@ def _classes_of_pickle(value: bytes) -> list[str]:
 
 
 def _ask_without_token(port: int) -> tuple[bool, str]:
-    """Ask, and try to join, without the token; then send a pickle with it."""
+    """Ask, and try to join, without the token. Then send a pickle with it."""
     with_token = {"Authorization": f"Bearer {TOKEN}"}
     tried = {
         "status without a token": (_answer(port, "GET", paths.STATUS, b"", {}), 401),
@@ -353,7 +354,7 @@ def _ask_without_token(port: int) -> tuple[bool, str]:
 
 
 def _answer(port: int, method: str, path: str, body: bytes, headers: dict[str, str]) -> int:
-    """The status of the server's answer."""
+    """Return the status of the server's answer."""
     line = http.client.HTTPConnection(ADDRESS, port, timeout=START_S)
     try:
         line.request(method, path, body=body, headers={"Content-Type": paths.MEDIA_TYPE, **headers})
@@ -375,11 +376,11 @@ def pet_standalone(stage: Stage, launcher: Launcher) -> Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defect:
-    """`title` says what goes wrong under torchrun.
+    """A defect. `title`: what goes wrong under torchrun.
 
-    `is_slow`: torchrun takes more than half a minute. `repeat`: more than once where it does not come every time, or
-    not always alike. `depends_on_store`: torchrun also runs as it comes, where each round reuses the store of the
-    first; else only without that.
+    `is_slow`: torchrun takes more than half a minute. `repeat`: how often to run it, more than once if results vary.
+    `depends_on_store`: torchrun also runs with its default, where each round reuses the store of the first one;
+    otherwise only without that.
     """
 
     observe: Callable[[Stage, Launcher], Observation]

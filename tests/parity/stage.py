@@ -1,4 +1,4 @@
-"""A stage on which one scenario takes place: programs by the names of their nodes, and what the workers report."""
+"""A stage for one scenario: programs by the names of their nodes, and the workers' reports."""
 
 import json
 import os
@@ -15,19 +15,19 @@ from benchmarks.stage import Program
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 START_S = 60.0
-"""Time that a set-up may take: several imports of torch on a small machine."""
+"""Seconds that a set-up may take: several imports of torch on a small machine."""
 LOOK_S = 0.05
 QUIET = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
 """The workers of every node share this machine."""
 
 
 class Broken(Exception):
-    """The scenario did not come to the point where it looks."""
+    """The scenario did not reach the point of its observation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of a worker. `at_s` is CLOCK_MONOTONIC: for `started`, the script's first statement."""
+    """Report of a worker. `at_s`: CLOCK_MONOTONIC, for `started` that of the script's first statement."""
 
     event: str
     node: str
@@ -41,7 +41,7 @@ class Report:
 
 
 class Stage(benchmarks.stage.Stage):
-    """A context manager; every process that was started in it, and all below that, end with it."""
+    """A context manager that ends all processes started in it, and their descendants."""
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -59,7 +59,7 @@ class Stage(benchmarks.stage.Stage):
         return self.start(command, {**QUIET, "TEST_NODE": name, **environment}, name=name)
 
     def script(self, kind: str) -> list[str]:
-        """The script that the launchers run, with its arguments."""
+        """Return the script that the launchers run, with its arguments."""
         return [WORKER, self.folder, kind]
 
     def finish(self) -> None:
@@ -71,7 +71,7 @@ class Stage(benchmarks.stage.Stage):
         return [report for report in self.reports if report.event == event and report.at_s > since_s]
 
     def until(self, condition: Callable[[], object], within_s: float) -> bool:
-        """Listen to the workers until the condition holds; whether it came to that."""
+        """Listen to the workers until the condition holds. Return whether it does."""
         deadline_s = time.monotonic() + within_s
         while not condition():
             left_s = deadline_s - time.monotonic()
@@ -83,13 +83,13 @@ class Stage(benchmarks.stage.Stage):
         return True
 
     def expect(self, condition: Callable[[], object], what: str) -> None:
-        """Listen as `until` does, for a condition that a scenario takes for granted. Raises `Broken`."""
+        """Do the same as `until`, for a condition that a scenario relies on. Raises `Broken`."""
         self.until(lambda: condition() or self._ended(), START_S)
         if not condition():
             print(self.log_tails(), file=sys.stderr)
             raise Broken(f"{what}: {self._ended() or f'not within {START_S:g} s'}")
 
     def _ended(self) -> str:
-        """The programs that have, and how."""
+        """Return the programs that have ended, and how."""
         ended = {name: code for name, program in self.programs.items() if (code := program.exit_code) is not None}
         return ", ".join(f"{name} ended with {code}" for name, code in ended.items())

@@ -1,7 +1,7 @@
-"""Command lines under torchrun and under node-agent: what differs is in the reviewed table and in the documentation.
+"""Command lines under torchrun and under node-agent: each difference is in the reviewed table and in the documentation.
 
-Both launchers are forks of processes that have imported them, and workers are shell scripts: hundreds are cheap.
-Where a real interpreter matters: tests/integration/test_environment_parity.py.
+Both launchers are forks of processes that have imported them, and workers are shell scripts, so hundreds are cheap.
+tests/integration/test_environment_parity.py tests what needs a real interpreter.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ COMPARED_WITH = "2.13."
 AT_ONCE = 4
 IN_A_TEST = 12
 TRIES = 3
-"""Tries in which a line must show its difference once: in which order two streams come is up to the system."""
+"""Tries in which a line must show its difference once: the order of two streams depends on the system."""
 PARTS = {
     f"{group} {start // IN_A_TEST + 1}": lines[start : start + IN_A_TEST]
     for group, lines in GROUPS.items()
@@ -57,7 +57,7 @@ def test_no_command_line_is_there_twice() -> None:
 
 
 def test_every_flag_of_torchrun_is_there() -> None:
-    """All but `--logs-specs`, whose good values are plug-ins, and `--use-env` of torch.distributed.launch."""
+    """All except `--logs-specs`, whose valid values are plug-ins, and `--use-env` of torch.distributed.launch."""
     torchruns = {argument.replace("_", "-") for argument, flag in FLAGS.items() if flag.torchruns}
     assert torchruns - {"logs-specs", "use-env"} == {*SAMPLES, *SWITCHES}
 

@@ -1,6 +1,6 @@
-"""Scenarios of `python -m tests.parity`, which has more: node-agent is right, and a few of torchrun's defects show.
+"""Scenarios of `python -m tests.parity`, which has more: node-agent is right, and a few of torchrun's defects occur.
 
-Run as a user runs them: the program ends every process that it started, also when it is told to stop.
+They run as a user runs them: the program ends every process that it started, also when it is told to stop.
 """
 
 import json
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 
 ROOT = str(Path(__file__).parents[2])
 LONG_S = 80.0
-"""Several imports of torch on a small machine."""
+"""Seconds for several imports of torch on a small machine."""
 SEEN_ON = "2.13."
 TAKES_MINUTES = {"one-crash"}
 STEP_TOGETHER = {"scale-up", "replacement", "leave"}

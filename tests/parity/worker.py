@@ -1,7 +1,7 @@
-"""The script that both launchers run: says where it is, then waits, or steps together with its peers, to the end.
+"""The script that both launchers run: reports where it is, then waits or steps together with its peers to the end.
 
-Arguments: the scenario's folder, and what kind of worker this is. `idle` does nothing; `deaf` ignores SIGTERM
-besides; `together` takes steps with its peers, as training does, and fails when one of them is gone.
+Arguments: the scenario's folder, and the kind of worker. `idle` does nothing. `deaf` also ignores SIGTERM. `together`
+takes steps with its peers, as training does, and fails when one of them is gone.
 """
 
 import time

@@ -1,7 +1,8 @@
-"""The rules of a run, said as plainly as possible: lists that are searched, nothing that is kept up to date.
+"""The rules of a run, written as simply as possible: lists that are searched, and no derived state.
 
-A reference for `rdzv_server.core`, and so without any of its code. It knows who is alive, which stage the run is in,
-who has a seat, and what every restart costs; ranks and sentences are left to the invariants and to the unit tests.
+It is a reference for `rdzv_server.core`, and so uses none of its code. It knows which agents live, the stage of the
+run, who has a seat, and the cost of every restart. Ranks and sentences are left to the invariants and to the unit
+tests.
 """
 
 from dataclasses import dataclass, field
@@ -12,35 +13,35 @@ from rdzv_protocol.settings import RunSettings
 
 LEASE_S, GRACE_S = 20.0, 1.0
 OVERDUE_S = 12.0
-"""An agent that was not heard for so long is overdue."""
+"""Seconds of silence after which an agent is overdue."""
 DAY_S = 86_400.0
-"""Time after which a running round ends of which no agent is heard."""
+"""Seconds after which a running round ends if no agent is heard."""
 TOGETHER_S = 1.0
-"""Nodes that vanish within less than this time vanish together."""
+"""Nodes that vanish within fewer seconds than this vanish together."""
 JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 5.0
 QUIET_S, MOST_S = 5.0, 30.0
-"""Last call of a run that was not told how long: since the last join, and since it began."""
+"""Default last call of a run in seconds: since the last join, and since it began."""
 WINDOW_S, COOLDOWN_S = 0.5, 40.0
 JUST_S = 1.0
-"""An agent that waits and was heard so lately is not probed."""
+"""An agent that waits and was heard within this many seconds is not probed."""
 CAUSE_S = 1.0
-"""Time that a run without restarts left waits for what a consequence follows from."""
+"""Seconds that a run without restarts left waits for the cause of a consequence."""
 FATAL = 42
 START_S = 600.0
-"""A failure within this time of the first round is one at its start."""
+"""A failure within this many seconds of the first round is one at its start."""
 HUNG = "whoever hangs"
-"""Stand-in for the agent that a hang is blamed on."""
+"""Placeholder for the agent that is blamed for a hang."""
 SCALE_UP_NOTICE_S = 60.0
 DRAIN_S = 30.0
-"""Time that a drain leaves to workers, of which a notice takes four fifths."""
+"""Seconds that a drain leaves to workers. A notice takes four fifths of them."""
 HANG_S = 2.0
-"""Time between the first suspicion of a hang that is believed and the judgement."""
+"""Seconds from the first believed suspicion of a hang to the judgement."""
 SOONER_S = 1.0
-"""Workers are told a deadline anew if it is so much sooner."""
+"""Workers are told a new deadline if it is this many seconds earlier."""
 
 
 class Refused(Exception):
-    """`str(refusal)` is the error's code."""
+    """A refusal. `str(refusal)` is the error's code."""
 
 
 def legal_sizes_of(settings: RunSettings) -> list[int]:
@@ -57,7 +58,7 @@ class Agent:
     node: str
     node_rank: int | None
     joined: int
-    """Counts joins: who came first."""
+    """Number of the join, in order."""
     heard: float
     state: str = "waiting"
     round: int = 0
@@ -66,11 +67,11 @@ class Agent:
     """Whether its poll was parked when its connection closed."""
     heard_turn: int = 0
     absent_turn: int = 0
-    """Order of the two, where the times are the same."""
+    """Order of the two if the times are equal."""
     probed_until: float | None = None
     probe_turn: int = 0
     unheard: bool = False
-    """Whether it has not been heard since the server was started again."""
+    """Whether it has not been heard since the server's restart."""
     proven: float | None = None
     """Time of its answer to a probe."""
 
@@ -84,11 +85,12 @@ class Agent:
         return self.absent is not None and self.was_parked
 
     is_suspect: bool = False
-    """Whether only its lease decides, since others vanished with it."""
+    """Whether only its lease decides, because others vanished with it."""
     in_grace: bool = False
     """Whether its grace decides: it is absent, and nothing has been concluded from that yet."""
     spared_since: float | None = None
-    """Time at which an agent of the run was heard last, if this one has a fresh lease as none was for long then."""
+    """Time at which an agent of the run was last heard, if this one has a fresh lease because none was for long then.
+    """
 
     @property
     def uncertain(self) -> bool:
@@ -110,30 +112,30 @@ class Model:
     requests: set[str] = field(default_factory=set)
     """Requests of operators that were carried out."""
     ranks: dict[str, int] = field(default_factory=dict)
-    """Group ranks of the last completed round, which the model is told: it knows no rules of ranks."""
+    """Group ranks of the last completed round. The model is told them, because it knows no rules of ranks."""
     seated: list[str] = field(default_factory=list)
-    """Participants of the last completed round, gone or not."""
+    """Participants of the last completed round, including those that are gone."""
     finished: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     reports: list[tuple[str, bool]] = field(default_factory=list)
-    """Reporters of failures of the last completed round, and whether it was a consequence."""
+    """Reporters of failures of the last completed round, and whether each was a consequence."""
     kinds: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Verdict of a rule on each reporter's failure, and whether such an error recurs."""
     ledger: list[tuple[str, bool]] = field(default_factory=list)
     charges: list[float] = field(default_factory=list)
     """Time of each charge."""
     reached: tuple[int, int] = (-1, -1)
-    """Highest step and checkpoint that have been written down, which the model is told; -1: none."""
+    """Highest recorded step and checkpoint, which the model is told; -1 for none."""
     reached_before: tuple[int, int] = (-1, -1)
-    """The same when the last round began."""
+    """The same at the start of the last round."""
     step: int | None = None
-    """Step that the last round has come to, as it has been written down, which the model is told."""
+    """Recorded step of the last round, which the model is told."""
     recurring: int | None = None
-    """Step at which the round before failed by an error that recurs there."""
+    """Step at which the previous round failed by an error that recurs there."""
     in_row: int = 0
-    """Charged restarts that followed each other."""
+    """Consecutive charged restarts."""
     fruitless: int = 0
-    """Charged restarts since a round got the run further."""
+    """Charged restarts since a round made progress."""
     waits_until: float = 0.0
     """Time before which no restart begins."""
     joins: int = 0
@@ -147,9 +149,9 @@ class Model:
     scale_up_at: float | None = None
     verdict_at: float | None = None
     leaving: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """Participants that go soon: until when the others' workers may save, and the cause."""
+    """Participants that leave soon: until when the others' workers may save, and the cause."""
     is_noticed: bool = False
-    """Whether workers of the running round have been told that it ends: that is never taken back."""
+    """Whether workers of the running round have been told that it ends, which is never retracted."""
     told: tuple[int, float] | None = None
     """Round and deadline that the workers were told last."""
     unanswered: set[str] = field(default_factory=set)
@@ -159,17 +161,17 @@ class Model:
     """Closes of connections while a poll was parked: the time, and the node."""
 
     heard_at: float = float("-inf")
-    """Time at which an agent was heard last."""
+    """Time at which an agent was last heard."""
     unheard_since: float | None = None
-    """The same, while people know that none is heard; else None."""
+    """The same while people know that none is heard, otherwise None."""
 
     suspected: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Source and agent of each suspicion of a hang, and when it came."""
+    """Source and agent of each suspicion of a hang, and its time."""
     judge_at: float | None = None
     hangs: int = 0
-    """Hangs that were judged."""
+    """Number of judged hangs."""
     is_judged: bool = False
-    """Whether the hang has been told, and nothing follows."""
+    """Whether the hang has been reported, and nothing follows."""
 
     def find(self, name: str) -> Agent | None:
         return next((agent for agent in self.agents if agent.name == name), None)
@@ -178,7 +180,7 @@ class Model:
         return [agent for agent in self.agents if agent.state in states]
 
     def fitting(self, nodes: int) -> int:
-        """The largest legal number of nodes that is not above `nodes`; 0 for none."""
+        """Return the largest legal number of nodes up to `nodes`, 0 if there is none."""
         return max((size for size in self.legal if size <= nodes), default=0)
 
     @property
@@ -191,7 +193,7 @@ class Model:
 
     @property
     def root(self) -> str | None:
-        """Agent whose failure the round's end is blamed on."""
+        """Return the agent whose failure is blamed for the round's end."""
         primary = [name for name, is_consequence in self.reports if not is_consequence]
         return (primary or [name for name, _ in self.reports] or [None])[0]
 
@@ -241,11 +243,11 @@ class Model:
         self._conclude(now)
 
     def _is_gone(self, agent: Agent) -> bool:
-        """Whether a new agent with its name takes its place without a question."""
+        """Return whether a new agent with its name takes its place at once."""
         return agent.absent is not None or agent.spared_since is not None or self.unheard_since is not None
 
     def _give_up(self) -> None:
-        """Take back what silent participants were spared, if as many new agents wait as the round has seats."""
+        """Take back the leases given to silent participants, if as many new agents wait as the round has seats."""
         participants = [agent for agent in self.agents if not agent.idle]
         certain = [a for a in self.in_state("waiting") if not a.uncertain and a.name not in self.seated]
         since = [agent.spared_since for agent in participants if agent.spared_since is not None]
@@ -262,7 +264,7 @@ class Model:
             agent.probe_turn = self._turn()
 
     def restart(self, names: list[str], now: float) -> None:
-        """`names`: in which order the agents get their fresh leases."""
+        """`names`: the order in which the agents get their fresh leases."""
         for name in [] if self.over else names:
             agent = self.find(name)
             assert agent is not None
@@ -282,7 +284,7 @@ class Model:
         verdict: str = "count",
         recurs: str = "unknown",
     ) -> None:
-        """`verdict`: that of a rule of the user's. `recurs`: where such an error comes again, start or step."""
+        """`verdict`: that of the user's rules. `recurs`: where such an error recurs, start or step."""
         is_fatal = exit_code == FATAL or verdict == "fatal"
         if not self.over and self._is_news(name, round, is_fatal=is_fatal):
             reporter = self.find(name)
@@ -303,7 +305,7 @@ class Model:
         self.pass_time(now)
 
     def suspect(self, name: str, round: int, source: str, is_back: bool, now: float) -> None:
-        """An agent's workers seem to hang, by this source; `is_back`: no longer."""
+        """An agent's workers seem to hang, by this source. `is_back`: they no longer do."""
         agent = self.find(name)
         if agent is None or name not in self.seated or self.stage != "running" or round != self.round:
             raise Refused("stale_round")
@@ -317,7 +319,7 @@ class Model:
         self.pass_time(now)
 
     def believed(self) -> dict[tuple[str, str], float]:
-        """Silence counts if all whose workers run are silent."""
+        """Silence counts if all agents with running workers are silent."""
         silent = {name for source, name in self.suspected if source == "silence"}
         all_silent = {agent.name for agent in self.in_state("running")} <= silent
         return {key: at for key, at in self.suspected.items() if key[0] != "silence" or all_silent}
@@ -333,7 +335,7 @@ class Model:
             self.judge_at = now + HANG_S
 
     def _judge(self, now: float) -> None:
-        """The guilty is left to the core: which of those that are believed."""
+        """The core chooses the blamed agent, one of those that are believed."""
         self.judge_at, self.is_judged = None, True
         self.hangs += 1
         if self.settings.on_hang == "report":
@@ -364,14 +366,14 @@ class Model:
         return now - self.started >= 2 * self.settings.restart_backoff_max_s
 
     def _is_stuck(self, now: float) -> bool:
-        """Whether restarts have got the run no further often enough."""
+        """Return whether restarts have made no progress often enough."""
         return (
             self.settings.max_restarts_without_progress is not None
             and self._fruitless(now) >= self.settings.max_restarts_without_progress
         )
 
     def _fruitless(self, now: float) -> int:
-        """Restarts without progress, if the last round ends now. Who never tells a step is measured by time."""
+        """Return the restarts without progress if the last round ends now. Without reported steps, time decides."""
         tells = self.reached != (-1, -1)
         return 0 if (self._got_further() if tells else self._lasted(now)) else self.fruitless
 
@@ -382,7 +384,7 @@ class Model:
         return "retried" if self.kinds[name][0] == "retry" else "worker_failure"
 
     def _may_restart(self, name: str, now: float) -> bool:
-        """Whether a restart answers the failure that this agent has reported."""
+        """Return whether a restart answers the failure that this agent has reported."""
         verdict, recurs = self.kinds[name]
         is_start = self.reached == (-1, -1) and not self.ledger and now < self.started + START_S
         if verdict == "retry":
@@ -518,7 +520,9 @@ class Model:
             self._conclude(now)
 
     def _out_of_grace(self, now: float) -> Agent | None:
-        """Agent whose connection closed too long ago, and no other node's at the same time, if one is heard."""
+        """Return an agent whose connection closed too long ago, if no other node's did at the same time and one is
+        heard.
+        """
         absent = sorted((agent for agent in self.agents if agent.in_grace), key=lambda a: a.absent_turn)
         for agent in absent if any(not agent.uncertain for agent in self.agents) else ():
             assert agent.absent is not None
@@ -530,7 +534,9 @@ class Model:
         return None
 
     def _counts_from_close(self, agent: Agent) -> bool:
-        """Whether its lease is to count from the close of its connection, and does not yet: others vanished with it."""
+        """Return whether its lease must count from its connection's close, and does not yet because others vanished
+        with it.
+        """
         is_suspect = agent.vanished and (agent.is_suspect or self._vanished_together(agent))
         return is_suspect and agent.absent is not None and agent.heard < agent.absent <= agent.heard + OVERDUE_S
 
@@ -542,11 +548,11 @@ class Model:
             agent.heard_turn = self._turn()
 
     def _counts(self, silent: Agent) -> bool:
-        """Whether a lease that is over counts: while workers run, one must be heard when this one should be."""
+        """Return whether an expired lease counts: while workers run, another agent must have been heard since."""
         return self.stage != "running" or self.heard_at >= silent.heard + OVERDUE_S
 
     def _has_news_of_contact(self, now: float) -> bool:
-        """Whether the run has lost the contact with all its agents, or regained it, or ends as it does not."""
+        """Return whether the run has lost the contact with all its agents, regained it, or ends because of that."""
         is_any_certain = any(not agent.uncertain for agent in self.agents)
         if self.unheard_since is None:
             if not self.agents or now < self.heard_at + LEASE_S:
@@ -569,7 +575,7 @@ class Model:
     # Operators.
 
     def operate(self, request: str, kind: str, now: float, *about: Any) -> None:
-        """Carry a request out, once; one about a node is none of a run that is over."""
+        """Carry out a request once. A request about a node does not concern a run that is over."""
         if request not in self.requests and not (self.over and kind in ("cordon", "uncordon", "drain")):
             if kind == "admit":
                 self._check_admission()
@@ -600,7 +606,7 @@ class Model:
             raise Refused("nobody_waits")
 
     def _admitted(self) -> int:
-        """Number of waiting agents that a larger round would have room for."""
+        """Return the number of waiting agents that a larger round would have room for."""
         running = len(self.in_state("running"))
         return 0 if self.finished else self.fitting(running + len(self.in_state("waiting"))) - running
 
@@ -695,11 +701,11 @@ class Model:
             self.cause, self.waits_until = cause, 0.0
 
     def _missing(self, reporter: str | None) -> list[Agent]:
-        """Participants whose loss, if it turns out to be one, explains a failure of this reporter, or of any."""
+        """Return the participants whose loss would explain a failure of this reporter, or of any."""
         return [agent for agent in self.agents if agent.vanished and not agent.idle and agent.name != reporter]
 
     def _presumed_lost(self, now: float) -> list[Agent]:
-        """Participants that the round waits for, and for nothing else: all vanished, and workers of others failed."""
+        """Return the participants that the round waits for as the last: all vanished, and others' workers failed."""
         stopping, is_enough = self.in_state("stopping"), len(self.in_state("waiting")) >= min(self.legal)
         others = [agent for agent in self.agents if agent not in stopping]
         if self.stage != "forming" or now < self.waits_until or not is_enough or self._is_uncertain(others):
@@ -710,7 +716,7 @@ class Model:
         return stopping if are_all else []
 
     def _lost_others(self) -> bool:
-        """Whether the failures say that workers have lost others: then nodes that vanished together are gone."""
+        """Return whether the failures show lost peers. Nodes that vanished together are then gone."""
         return bool(self.reports) and all(is_consequence for _, is_consequence in self.reports)
 
     def _starves(self, now: float) -> bool:
@@ -738,7 +744,7 @@ class Model:
         return self.fitting(len(self.in_state("waiting"))) < self.fitting(len(self.seated))
 
     def _is_uncertain(self, among: list[Agent] | None = None) -> bool:
-        """Whether one that would get a seat may be dead."""
+        """Return whether an agent that would get a seat may be dead."""
         seatless = self.in_state("cordoned", "draining")
         others = [agent for agent in (self.agents if among is None else among) if agent not in seatless]
         return any(
@@ -770,7 +776,7 @@ class Model:
     # Notices.
 
     def _soon(self) -> tuple[float, str] | None:
-        """Time and cause of the running round's announced end; None if none is announced."""
+        """Return time and cause of the running round's announced end, None if none is announced."""
         if self.stage != "running":
             return None
         if self.leaving:
@@ -780,7 +786,7 @@ class Model:
         return None
 
     def _has_lost_its_reason(self) -> bool:
-        """Whether workers were told that the running round ends, and nothing is about to end it any more."""
+        """Return whether workers were told that the running round ends, and the reason for it is gone."""
         return self.stage == "running" and self.is_noticed and self.verdict_at is None and self._soon() is None
 
     def _tell(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Whatever server, workers and people do to an agent, in whatever order: it keeps its promises to all three."""
+"""An agent keeps its promises to server, workers and people, whatever they do in any order."""
 
 import pytest
 from hypothesis import strategies as st
@@ -56,7 +56,7 @@ FATAL_EXIT_CODE = 42
 
 
 class AgentStory(RuleBasedStateMachine):
-    """Plays the shell: answers what was asked, and knows which workers there are."""
+    """Acts as the shell: it answers requests, and knows which workers exist."""
 
     @initialize(
         checks=st.booleans(),
@@ -77,25 +77,26 @@ class AgentStory(RuleBasedStateMachine):
         )
         self.has_rules = has_rules
         self.matching: MatchRules | None = None
-        """Comparison of a failure with the user's rules that is under way."""
+        """Current comparison of a failure with the user's rules."""
         self.owes_report = False
-        """A failure waits for its verdict, and its report is due whatever that is, unless this agent's part is over."""
+        """Whether a failure waits for its verdict. Its report is due with any verdict, unless this agent's part is
+        over."""
         self.reporting: ReportRequest | None = None
         """Report of a failure that is on its way."""
         self.makes_room = makes_room
-        """Whether it exits when its node is excluded, for another node to take its place."""
+        """Whether it exits when its node is excluded, so that another node can take its place."""
         self.goes_until: float | None = None
-        """Deadline of an agent that has announced that it leaves."""
+        """Deadline of an agent that has announced its leave."""
         self.checks, self.checking, self.is_fit = checks, False, not checks
-        """Whether the node is to be checked, is being checked, and has been found fit since workers ran on it."""
+        """Whether the node is to be checked, is being checked, and was found fit since workers ran on it."""
         self.now = 0.0
         self.revision = 0
         self.asked = 0
-        """Joins and polls under way."""
+        """Number of joins and polls under way."""
         self.workers = 0
-        """The round whose workers are there; 0 for none."""
+        """Round of the present workers, 0 if there are none."""
         self.settled = False
-        """Whether these workers have said how they ended, or are being stopped."""
+        """Whether these workers have reported their end, or are being stopped."""
         self.started: list[int] = []
         self.ids = {self.machine.agent_id}
         self.exits: list[int] = []
@@ -105,7 +106,7 @@ class AgentStory(RuleBasedStateMachine):
         self.answered: set[int] = set()
         self.handle(Started())
 
-    # What happens.
+    # Events.
 
     @precondition(lambda self: self.asked)
     @rule(directive=directives, step=st.integers(-1, 2))
@@ -128,9 +129,9 @@ class AgentStory(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(really=st.integers(0, 3))
     def the_node_is_excluded(self, really: int) -> None:
-        """An excluded node stands by or makes room for another one, but minds its running workers first.
+        """An excluded node waits or exits, but first takes care of its running workers.
 
-        It also waits for the verdict on a failure, which is to be reported.
+        It also waits for the verdict on a failure, which must be reported.
         """
         if really:
             return
@@ -161,7 +162,7 @@ class AgentStory(RuleBasedStateMachine):
 
     @rule(closes=st.booleans())
     def the_server_has_another_query(self, closes: bool) -> None:
-        """A new query is in every reply from now on; those before it may be over."""
+        """A new query is in every reply from now on. Earlier ones may be over."""
         self.open = [*([] if closes else self.open[-3:]), max([*self.open, *self.taken_up, 0]) + 1]
 
     @precondition(lambda self: self.taken_up)
@@ -188,7 +189,7 @@ class AgentStory(RuleBasedStateMachine):
     @precondition(lambda self: self.matching)
     @rule(verdict=st.sampled_from(["count", "retry", "fatal"]))
     def the_rules_have_been_matched(self, verdict: str) -> None:
-        """No verdict is lost on a failure that came before whatever else, nor one that is fatal."""
+        """No verdict is lost on a failure that came before other events, nor a fatal one."""
         assert self.matching
         match, self.matching = self.matching, None
         is_due, self.owes_report = self.owes_report, False
@@ -207,8 +208,10 @@ class AgentStory(RuleBasedStateMachine):
     @precondition(lambda self: self.workers and self.settled)
     @rule(exit_code=st.sampled_from([1, FATAL_EXIT_CODE]))
     def a_failure_of_before_the_stop_is_heard_of(self, exit_code: int) -> None:
-        """One whose exit code is fatal is reported at once, unless there are rules, or one is reported already. One of
-        a fenced agent's workers is nobody's any more."""
+        """A failure with a fatal exit code is reported at once, unless there are rules or another one was reported.
+
+        A fenced agent's workers do not count any more.
+        """
         is_heard = self.machine.state in (State.STOPPING, State.DRAINING) and self.machine.agent_id in self.ids
         is_heard = is_heard and not self.matching and not self.reporting
         effects = self.handle(WorkerFailed(self.workers, a_failure(exit_code=exit_code)))
@@ -217,7 +220,7 @@ class AgentStory(RuleBasedStateMachine):
 
     @rule(round_=rounds, is_back=st.booleans())
     def workers_seem_to_hang(self, round_: int, is_back: bool) -> None:
-        """The server is told of those whose round goes on, and of no others: each time once, as it was seen."""
+        """The agent reports only suspicions about workers of a continuing round, each once and unchanged."""
         ranks = () if is_back else (0,)
         effects = self.machine.handle(Suspected(round_, "progress", "stuck", ranks, Log("stuck")), self.now)
         told = [(each.round, each.ranks) for each in effects if isinstance(each, SuspectRequest)]
@@ -282,7 +285,7 @@ class AgentStory(RuleBasedStateMachine):
         at = self.machine.next_deadline()
         assert at is None or at > self.now, "a deadline that handling it does not move"
 
-    # What every step must keep.
+    # Promises that every step must keep.
 
     def answer(self, directive, step: int) -> None:
         self.asked -= 1
@@ -362,7 +365,7 @@ class AgentStory(RuleBasedStateMachine):
             self.started = []  # another run, as far as this agent knows
             self.open, self.taken_up, self.answered = [], set(), set()
 
-    # What holds at all times.
+    # Invariants.
 
     @invariant()
     def at_most_one_request_is_under_way(self) -> None:
@@ -375,7 +378,7 @@ class AgentStory(RuleBasedStateMachine):
 
     @invariant()
     def it_is_never_silent_for_good(self) -> None:
-        """Something is under way with the server, or due, or workers are about to go, or it is over."""
+        """A request is under way or due, or workers are about to end, or it is over."""
         due = self.machine.next_deadline() is not None
         awaits = self.checking or self.matching or self.reporting or (self.workers and self.settled)
         assert self.asked or due or self.exits or awaits

@@ -1,8 +1,8 @@
 """A batch of events leaves the same store and the same state as its events one by one.
 
 The driver works on a real file and on a real etcd, with random events: agents that join and end, operators, retention,
-a small server that needs room for runs and for events, and servers that start again. Beside it, a registry of its own
-gets the same events one by one, and each of its effects is carried out by itself, in a store in memory.
+a small server that needs room for runs and for events, and servers that restart. In parallel, a separate registry gets
+the same events one by one, and each of its effects is carried out separately, in a store in memory.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ MOST_EVENTS = 12
 MANY = 100_000
 PATIENCE_S = 60.0
 FEWER = settings(max_examples=max(1, settings().max_examples // 5), stateful_step_count=20)
-"""Fewer examples than elsewhere: each step is written to a disk."""
+"""Fewer examples than elsewhere, because each step is written to a disk."""
 
 runs = st.sampled_from(RUNS)
 agents = st.integers(0, 99).map("agent{}".format)
@@ -75,11 +75,11 @@ happenings = st.one_of(
     st.builds(lambda run_id: (run_id, "succeeds"), runs),
     st.builds(lambda run_id: (run_id, "fails"), runs),
 )
-"""Events, each with its run id; of a word, it is made when its turn comes, as it names the run's agent."""
+"""Events, each with its run id. A word becomes an event when it is due, because it names the run's agent."""
 
 
 class GivenClock(Clock):
-    """Clock whose time the test sets, also over restarts of the server."""
+    """Clock that the test sets, also over restarts of the server."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 1_750_000_000.0 + self.at)
@@ -94,7 +94,7 @@ class GivenClock(Clock):
 
 
 class Noting(Registry):
-    """Registry that notes all that the driver asks of it."""
+    """Registry that records all calls of the driver."""
 
     def __init__(self) -> None:
         super().__init__(RETENTION_S, MOST_RUNS, max_events=MOST_EVENTS)
@@ -136,14 +136,14 @@ class Noting(Registry):
 
 
 class Untimed(Driver):
-    """Driver for which time passes only when it takes a batch, so that each example is the same each time."""
+    """Driver whose time passes only when it takes a batch, so that each example is deterministic."""
 
     def _arm(self) -> None:
         """Set no timer."""
 
 
 class BatchStory(RuleBasedStateMachine):
-    """Story of a server, on a store that its servers open one after the other, and of its model."""
+    """Story of a server and of its model, on a store that successive servers open."""
 
     # The real server, in batches.
 
@@ -151,7 +151,7 @@ class BatchStory(RuleBasedStateMachine):
         raise NotImplementedError
 
     async def close_all(self) -> None:
-        """Give back what the stores need."""
+        """Release what the stores need."""
 
     @initialize()
     def start(self) -> None:
@@ -159,7 +159,7 @@ class BatchStory(RuleBasedStateMachine):
         self.clock = GivenClock()
         self.model, self.one_by_one = Registry(RETENTION_S, MOST_RUNS, max_events=MOST_EVENTS), MemoryStore()
         self.told: dict[str, int] = {}
-        """Number of the last event of each run id that anybody can have been told."""
+        """Number of the last event of each run id that may have been reported."""
         self.delivered: dict[str, list[int]] = {}
         self.driver: Driver | None = None
         self.do(self.begin())
@@ -204,7 +204,7 @@ class BatchStory(RuleBasedStateMachine):
         self.model.restart(self.clock.at, Life())
 
     async def _take(self, happened: list[tuple[str, Any]]) -> None:
-        """Have it all happen in one batch, which the driver takes when it gets its turn."""
+        """Submit all events in one batch, which the driver takes at its turn."""
         assert self.driver
         answers = asyncio.gather(*(self.driver._take(*each) for each in happened), return_exceptions=True)
         crash = asyncio.ensure_future(self.driver.crashed())
@@ -216,7 +216,7 @@ class BatchStory(RuleBasedStateMachine):
             assert isinstance(answer, RunMachine | Answered | ProtocolError), repr(answer)
 
     async def _deliver(self) -> None:
-        """Deliver to a receiver all that it has not acknowledged, as the webhook does."""
+        """Deliver everything unacknowledged to a receiver, as the webhook does."""
         assert self.driver
         for run_id in {run.run_id for run in self.registry.runs()}:
             after = await self.driver.read_delivered(run_id)
@@ -246,7 +246,7 @@ class BatchStory(RuleBasedStateMachine):
             case Happened(event):
                 await self.one_by_one.append([], [event])
 
-    # What holds at all times.
+    # Invariants.
 
     @invariant()
     def the_stores_hold_the_same(self) -> None:
@@ -304,7 +304,7 @@ def surviving(registry: Registry) -> Any:
 
 
 async def reread(store: Any) -> Sequence[Record]:
-    """Records that the next server would find."""
+    """Return the records that the next server would find."""
     return await store._call(store._records) if isinstance(store, SqliteStore) else await store.load()
 
 
@@ -346,7 +346,7 @@ class OnEtcd(BatchStory):
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "BEYOND", MANY)  # or the stores would differ by their snapshots
+    monkeypatch.setattr(compaction, "BEYOND", MANY)  # otherwise the stores would differ by their snapshots
     monkeypatch.setattr(used_numbers, "MOST_REMEMBERED", 2)
 
 

@@ -1,4 +1,4 @@
-"""Whatever troubles the server has: an agent that is heard whenever it can be is not lost, and one that is gone is."""
+"""Trouble of the server: an agent that is heard when it can be is not lost, and one that is gone is."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ def hold_up(what: str, seconds: float) -> HoldUp | None:
 
 
 given_up = st.sampled_from(("nothing", "a close", "a poll and then a close"))
-"""Signs that the server reads after trouble of an agent that gave the server up meanwhile."""
+"""What the server reads, after its trouble, from an agent that stopped waiting meanwhile."""
 
 
 @given(st.lists(st.tuples(steps, given_up), min_size=1, max_size=60))
@@ -50,7 +50,7 @@ def test_trouble_puts_a_loss_off_for_one_lease_and_causes_none(story: list[tuple
             leases.renew("well", now)
         if is_read != "nothing" and (is_silence or what == "time passes"):
             leases.disconnect("well", now)
-        if is_silence:  # it comes back only when it tries again
+        if is_silence:  # it returns only at its next try
             now, counted_s = now + RETRY_S, counted_s + RETRY_S
             leases.renew("witness", now)
         if (lost := leases.expired(now)) and lost.agent_id == "well":

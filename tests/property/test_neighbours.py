@@ -1,8 +1,8 @@
-"""A team with a token for its own runs neither reads nor changes the runs of another team, whatever path it asks.
+"""A team with a token for its own runs can neither read nor change another team's runs, on any path.
 
 Each example has a real server on loopback, with tokens for two teams. Every free text of team B contains a secret. Team
-A asks all paths that the server has: they are taken from its table of routes, and messages from their types, so that
-new paths and new fields are tried without a change here.
+A tries all paths of the server, taken from its table of routes, with messages made from their types. So new paths and
+fields are included without a change here.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ TOKENS = {"a": "ours", "b": "theirs", "admin": "operators"}
 FEWER = settings(
     max_examples=max(1, settings().max_examples // 40), phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
-"""Fewer examples than elsewhere, and none is made smaller: each asks more than a hundred times."""
+"""Fewer examples than elsewhere, without shrinking: each makes more than a hundred requests."""
 PAGES = [path for path, handlers in page._HANDLERS.items() if "GET" in handlers and path != paths.STATIC]
 POSTED = {route.path: route for route in ROUTES if route.method == "POST"}
 
 
 def planted(hint: Any, name: str = "") -> Any:
-    """A value of a type, with the secret in each text that has room for it."""
+    """Return a value of a type, with the secret in each text that has room for it."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _planted_within(args[0], args[1], name)
@@ -76,13 +76,13 @@ def _planted_within(base: Any, limit: Any, name: str) -> Any:
 
 
 class Site:
-    """The server, and what team A was answered."""
+    """The server, and its answers to team A."""
 
     def __init__(self, server: RendezvousServer, session: aiohttp.ClientSession) -> None:
         self.server, self.session = server, session
         self.registry = server.rendezvous._driver.registry
         self.answers: list[tuple[str, str]] = []
-        """Texts that team A was answered, each with what it had asked."""
+        """Texts that team A received, each with its request."""
         self._streams: list[tuple[asyncio.Task[None], aiohttp.ClientResponse]] = []
 
     async def send(self, team: str, path: str, message: Any) -> Any:
@@ -100,7 +100,7 @@ class Site:
             return json.loads(content)
 
     async def look(self, address: str, accept: str) -> None:
-        """Have team A look at something; a stream is read until it is closed."""
+        """Let team A read an address. A stream is read until it is closed."""
         headers = {"Authorization": f"Bearer {TOKENS['a']}", "Accept": accept}
         answer = await self.session.get(address, headers=headers, allow_redirects=False)
         if answer.content_type == STREAM:
@@ -116,7 +116,7 @@ class Site:
                 self.note(f"stream {address}", text, b"")
 
     def note(self, asked: str, answered: str, sent: bytes) -> None:
-        """Note an answer, without the ids that team A has itself sent."""
+        """Record an answer, without the ids that team A has itself sent."""
         for run_id in B_RUNS:
             if run_id.encode() in sent:
                 answered = answered.replace(run_id, "")
@@ -126,7 +126,7 @@ class Site:
         return [(asked, text) for asked, text in self.answers if SECRET in text]
 
     async def reads(self, asked: str, text: str) -> None:
-        """Return when a stream has come to the text."""
+        """Return when the text has appeared in a stream."""
         async with asyncio.timeout(PATIENCE_S):
             while not any(  # noqa: ASYNC110 - the readers are tasks of their own
                 text in answered for question, answered in self.answers if question == f"stream {asked}"
@@ -134,14 +134,14 @@ class Site:
                 await asyncio.sleep(0.001)
 
     def stop_clock(self) -> None:
-        """Let no more time pass for the runs, so that what changes is changed by somebody."""
+        """Stop time for the runs, so that only requests can change them."""
         clock: Any = self.server.rendezvous._driver._clock
         now = clock.now()
         clock.now, clock.wall_clock_set = lambda: now, lambda: None
 
     @property
     def is_due(self) -> bool:
-        """Whether a deadline has come, and the server has not seen to it."""
+        """Return whether a deadline has passed that the server has not handled."""
         at = self.registry.next_deadline()
         return at is not None and at <= self.server.rendezvous.now()
 
@@ -173,7 +173,7 @@ async def a_site() -> AsyncIterator[Site]:
 
 
 class Agent:
-    """An agent of a team, with a round that it knows of."""
+    """An agent of a team, with a round that it knows."""
 
     numbers = count()
 
@@ -185,7 +185,7 @@ class Agent:
         self.start: messages.Assignment | None = None
 
     def filled(self, kind: Any, **given: Any) -> Any:
-        """A message of the agent; in all of team B's texts is the secret."""
+        """Return a message of the agent. All of team B's texts contain the secret."""
         known = {name: value for name, value in self.sender.items() if name in kind.__struct_fields__} | given
         if self.team == "a":
             return kind(**known)
@@ -233,7 +233,7 @@ class Agent:
             await self.site.send(self.team, paths.ANSWER, answer)
 
 
-# What happens to team B.
+# Events of team B.
 
 
 async def unfit(agent: Agent) -> None:
@@ -241,7 +241,7 @@ async def unfit(agent: Agent) -> None:
 
 
 async def asked(agent: Agent) -> None:
-    """An operator asks for stacks and for the end of a log, and the agent answers each in all the ways there are."""
+    """An operator asks for stacks and for the end of a log, and the agent answers each in all possible ways."""
     for path in (paths.STACKS, paths.LOGS):
         for kind in get_args(QueryAnswer):
             question = agent.filled(POSTED[path].request, rank=0)
@@ -252,7 +252,7 @@ async def asked(agent: Agent) -> None:
 
 
 async def operated(agent: Agent) -> None:
-    """An operator acts on the run, and on the node, in all ways, and restarts, drains and stops last."""
+    """An operator acts on the run and on the node, in all ways. Restarts, drains and stops come last."""
     known = {"run_id": agent.sender["run_id"], "node_id": B_NODE}
     last = (actions.RESTART.path, actions.DRAIN.path, actions.STOP.path, actions.FORGET.path)
     kinds = {path: route.request for path, route in POSTED.items() if route.request in get_args(actions.ActionRequest)}
@@ -290,11 +290,11 @@ DEEDS: dict[str, Any] = {
 deeds = st.tuples(st.sampled_from(sorted(DEEDS)), st.sampled_from(B_RUNS), st.sampled_from((SHARED, B_NODE)))
 
 
-# What team A asks for.
+# Requests of team A.
 
 
 def looks() -> Iterator[tuple[str, str]]:
-    """Addresses of all that can be looked at, and what is accepted."""
+    """Yield the addresses that can be read, and the accepted content type."""
     known = {"run_id": (A_RUN, *B_RUNS), "pretty": ("1",), "after": ("0",), "limit": ("9",)}
     for route in ROUTES:
         for path in _addresses(route) if route.method == "GET" else ():
@@ -322,7 +322,7 @@ async def attacked(site: Site, path: str, message: Any, mine: Agent, theirs: Age
 
 
 def changes(before: dict[Any, dict[str, Any]], after: dict[Any, dict[str, Any]]) -> list[Any]:
-    """Fields of runs that are otherwise than before."""
+    """Return the fields of runs that have changed."""
     return [
         (run, name, before.get(run, {}).get(name), after.get(run, {}).get(name))
         for run in before | after
@@ -332,7 +332,7 @@ def changes(before: dict[Any, dict[str, Any]], after: dict[Any, dict[str, Any]])
 
 
 async def forged(site: Site) -> None:
-    """Team A has its own runs blame a node that team B uses, in every way that excludes one."""
+    """Team A makes its own runs blame a node of team B, in every way that excludes a node."""
     for number, misdeed in enumerate(("unfit", "leaves unfit", "fails")):
         agent = Agent(site, "a", f"team-a-forged-{number}", SHARED)
         await agent.join(**{"unfit": "no GPU"} if misdeed == "unfit" else {})
@@ -375,7 +375,7 @@ async def happens(story: list[tuple[str, str, str]], attacks: dict[str, Any]) ->
         assert site.leaks() == []
 
 
-@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of a message in an example that fails
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # for a message in a failing example
 @FEWER
 @given(
     st.lists(deeds, min_size=1, max_size=12),

@@ -1,4 +1,4 @@
-"""Sharing of shards, whatever servers there are and whoever leads what."""
+"""Sharing of shards, for any servers and any leaders."""
 
 from collections import Counter
 from zlib import crc32
@@ -19,7 +19,7 @@ def within(leaders: dict[int, str], shards: int) -> dict[int, str]:
 
 
 def fewest_moves(shards: int, servers: set[str], leaders: dict[int, str]) -> int:
-    """Number of moves that no way of sharing evenly can do without: who leads most may keep the odd ones."""
+    """Return the fewest moves to an even distribution: the servers that lead most may keep the extra shards."""
     each, odd = divmod(shards, len(servers))
     loads = sorted((sum(leader == server for leader in leaders.values()) for server in servers), reverse=True)
     return sum(max(0, load - each - (place < odd)) for place, load in enumerate(loads))
@@ -46,7 +46,7 @@ def test_it_depends_on_the_facts_alone(shards, servers, leaders):
 
 @given(shards=SHARDS, servers=SERVERS, leaders=LEADERS, order=st.randoms(use_true_random=False))
 def test_moves_in_any_order_make_it_even_and_then_there_are_none(shards, servers, leaders, order):
-    """All servers look anew between two moves: the shard that is left has no leader for a while, others move on."""
+    """All servers look again between two moves: the shard that moves has no leader for a while, and others move."""
     leaders = owners(shards, servers, {}) | {s: at for s, at in within(leaders, shards).items() if at in servers}
     left = fewest_moves(shards, servers, leaders)
     while moves := sorted(s for s, at in owners(shards, servers, leaders).items() if leaders[s] != at):

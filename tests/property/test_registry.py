@@ -1,6 +1,6 @@
-"""Several runs, their attempts, and the nodes that are kept out of them, whatever happens.
+"""Several runs, their attempts, and the nodes that are excluded from them, under any events.
 
-An attempt is never confused with another one, and a node is kept out exactly as long as a naive model says.
+Attempts are never confused, and a node is excluded exactly as long as a naive model says.
 """
 
 from collections.abc import Sequence
@@ -47,22 +47,22 @@ steps = st.one_of(st.sampled_from([0.0, 1.0, 10.0, RETENTION_S, 1_000.0]), st.fl
 
 POLICY = ExclusionPolicy(after=2, window_s=400.0, for_s=150.0)
 TOGETHER, TOGETHER_S = 3, 30.0
-"""Nodes that are lost within this time are lost together if they are so many: none of them is to blame."""
+"""Nodes that are lost within this time are lost together if they are this many. None of them is then to blame."""
 AT_ONCE = ("hardware", "unfit")
 WALL_AT = 1_750_000_000.0
 
 
 @dataclass
 class KeptOut:
-    """The nodes that are kept out, as plainly as possible: lists that are searched."""
+    """The excluded nodes, as simply as possible: lists that are searched."""
 
     until: dict[str, tuple[str, float | None]] = field(default_factory=dict)
     """Excluder of each node, and the end of its exclusion."""
     blamed: list[tuple[str, str, float]] = field(default_factory=list)
-    """Node, fault and time of all that nodes were blamed for, their exclusions among it."""
+    """Node, fault and time of all blame, including exclusions."""
 
     def follow(self, journal: Sequence[Record]) -> None:
-        """Do what the journal has of one event; whom the server may exclude, and when, only this model says."""
+        """Apply the journal of one event. This model alone decides which nodes the server may exclude, and when."""
         suspects: dict[str, list[str]] = {}
         for record in journal:
             match record.fact:
@@ -97,7 +97,7 @@ class KeptOut:
 
 
 class RegistryStory(RuleBasedStateMachine):
-    """Story of many runs: which attempt each agent joined, and who is kept out; all else is the registry's."""
+    """Story of many runs: the attempt of each agent, and the excluded nodes. The registry does the rest."""
 
     @initialize()
     def start(self) -> None:
@@ -108,9 +108,9 @@ class RegistryStory(RuleBasedStateMachine):
         """Sentences that have answered the requests about nodes."""
         self.records: dict[tuple[str, int], list[Record]] = {}
         self.homes: dict[tuple[str, str], int] = {}
-        """The attempt in which an agent of a run was first taken."""
+        """The attempt that first accepted an agent of a run."""
 
-    # What happens.
+    # Events.
 
     @rule(
         run_id=runs,
@@ -238,7 +238,7 @@ class RegistryStory(RuleBasedStateMachine):
         return None
 
     def _catch_up(self) -> None:
-        """Let what is due happen; what becomes due thereby the server does at once, and soon there is nothing more."""
+        """Carry out what is due. The server handles what becomes due thereby at once, until nothing is left."""
         for _ in range(3):
             self._note(self.registry.pass_time(self.now))
             if (at := self.registry.next_deadline()) is None or at > self.now:
@@ -276,7 +276,7 @@ class RegistryStory(RuleBasedStateMachine):
 
     @staticmethod
     def _surviving(registry: Registry) -> dict[str, Any]:
-        """All that a restart of the server must bring back."""
+        """Return all that a restart of the server must restore."""
         nodes, runs = registry.nodes.state, registry.runs()
         return {
             "runs": {(run.run_id, run.attempt): durable(run) for run in runs},
@@ -288,7 +288,7 @@ class RegistryStory(RuleBasedStateMachine):
             "uncordons at": nodes.next_uncordoning,
         }
 
-    # What holds at all times.
+    # Invariants.
 
     @invariant()
     def only_the_latest_attempt_goes_on(self) -> None:

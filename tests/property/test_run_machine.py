@@ -1,4 +1,4 @@
-"""Whatever happens to a run, in whatever order: the core agrees with the model and keeps its promises."""
+"""The core agrees with the model and keeps its promises, whatever happens to a run in any order."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -61,7 +61,7 @@ from tests.support.scenario import a_join as a_join_of_any_kind
 
 NAMES = [f"agent{index}" for index in range(16)]
 a_join = partial(a_join_of_any_kind, queries=("tail_log", "notice"))
-"""Join of an agent that cannot be examined: a hang of its workers is judged by what it suspects."""
+"""Join of an agent that cannot be examined. A hang of its workers is judged by its suspicions."""
 NODES = ["a", "b", "c", "d"]
 ACTIONS = (RunRestarted, RunResized, ArrivalsAdmitted, NodeCordoned, NodeUncordoned, NodeDrained)
 REQUESTS = (NodeJoined, NodeLeft, LeaveAnnounced, WorkersFailed, WorkersSucceeded, *ACTIONS)
@@ -109,18 +109,18 @@ CHOICES = {
         "fail_when_hopeless": [False, True],
     }.items()
 }
-"""Settings of a run beside its limits, some values of which come more often."""
+"""Settings of a run other than its limits. Some values are more frequent."""
 
 
 def _limits(low: int, more: int, sizes: tuple[int, tuple[int, ...]]) -> dict[str, Any]:
-    """Limits of a run's number of nodes; without the legal sizes if none of them is within the limits."""
+    """Return the limits of a run's number of nodes, without the legal sizes if none of them is within the limits."""
     limits = {"min_nodes": low, "max_nodes": low + more}
     restricted = limits | {"node_unit": sizes[0], "legal_sizes": sizes[1]}
     return restricted if rules.legal_sizes_of(RunSettings(**restricted)) else limits
 
 
 class RunStory(RuleBasedStateMachine):
-    """Feeds the same events to the core and to the model."""
+    """Passes the same events to the core and to the model."""
 
     policies = POLICIES
 
@@ -144,14 +144,14 @@ class RunStory(RuleBasedStateMachine):
         self.told_steps = {-1}
         self.records: list[Record] = []
         self.numbers: list[int] = []
-        """Numbers of the events that were told."""
+        """Numbers of the reported events."""
         self.joins: list[NodeJoined] = []
         self.requests = 0
         self.questions = 0
         self.open_questions: set[str] = set()
-        """Tokens of the questions to agents that have been asked and have not ended."""
+        """Tokens of the questions to agents that are open."""
         self.taken: list[tuple[Event, Any]] = []
-        """Requests that had an effect, and what they are to the model."""
+        """Requests that had an effect, with their form for the model."""
         self.limits: list[tuple[int, int]] = []
         """Limits of the number of nodes, at each formation."""
         self.formations: list[dict[str, Assignment]] = []
@@ -167,7 +167,7 @@ class RunStory(RuleBasedStateMachine):
     def run_(self) -> Run:
         return self.machine.run
 
-    # What happens.
+    # Events.
 
     @rule(
         node=st.sampled_from(NODES),
@@ -208,9 +208,9 @@ class RunStory(RuleBasedStateMachine):
     @precondition(lambda self: self.taken)
     @rule()
     def everything_arrives_again(self) -> None:
-        """A network delivers twice, and late: a report or a leave that was taken once changes nothing.
+        """A network delivers twice, and late: a repeated report or leave has no effect.
 
-        A join is a sign of life, too: if its agent had not been heard, a round or a failure that waited for it may be
+        A join is also a sign of life. If its agent had not been heard, a round or a failure that waited for it may be
         decided. If no agent of the run was heard, one is then, and it may be the witness of another one's loss. An
         earlier join of an agent that has joined again is news.
         """
@@ -317,7 +317,7 @@ class RunStory(RuleBasedStateMachine):
     def workers_seem_to_hang_while_others_finish(
         self, source: str, suspect_finishes: bool, leaves: bool, retracts: bool
     ) -> None:
-        """Whoever has finished does not hang, and no longer breaks the silence of those that do."""
+        """A node that has finished does not hang, and its silence does not contradict the silence of those that do."""
         first, *others = list(self.run_.running)
         for name in [first] if suspect_finishes else others:
             self._suspect(name, 0, source, False)
@@ -456,7 +456,7 @@ class RunStory(RuleBasedStateMachine):
     @precondition(lambda self: any(map(self._open_logs, self.run_.queries.by_agent)))
     @rule(data=st.data(), is_known=st.sampled_from([True, True, True, False]))
     def an_agent_answers(self, data: st.DataObject, is_known: bool) -> None:
-        """An answer ends the query that it answers; one that arrives again, or late, changes nothing."""
+        """An answer ends its query. One that arrives again or late has no effect."""
         agent_id = data.draw(st.sampled_from(sorted(filter(self._open_logs, self.run_.queries.by_agent))))
         number = data.draw(st.sampled_from(self._open_logs(agent_id)))
         answer = QueryAnswered(agent_id, number + (not is_known) * 10**9, QueryRefusal(reason="no"))
@@ -471,7 +471,7 @@ class RunStory(RuleBasedStateMachine):
 
     @rule(seconds=steps, silent=st.booleans())
     def time_passes(self, seconds: float, silent: bool) -> None:
-        """Time passes; usually those that are connected are heard."""
+        """Time passes. Usually the connected agents are heard."""
         for name in list(self.run_.agents):
             if not silent and name not in self.run_.leases.absent_since:
                 self._hear(name)
@@ -480,7 +480,7 @@ class RunStory(RuleBasedStateMachine):
 
     @rule(place=places, turns=st.integers(1, 3), is_cut=st.booleans())
     def an_agent_falls_silent(self, place: int, turns: int, is_cut: bool) -> None:
-        """Only the others are heard for a while. `is_cut`: its connection closes."""
+        """Only the other agents are heard for a while. `is_cut`: whether its connection closes."""
         silent = self._who(place)
         if is_cut:
             self.an_agent(place, "disconnects")
@@ -512,7 +512,7 @@ class RunStory(RuleBasedStateMachine):
     @precondition(lambda self: not self.run_.stage.is_end)
     @rule()
     def the_records_become_a_snapshot(self) -> None:
-        """Replace the run, from here on, by the one that its snapshot gives."""
+        """Replace the run, from here on, by the run that its snapshot restores."""
         packed = [pack(Record("run", 1, self.now, kept)) for kept in take(self.run_)]
         self.records = [unpack("run", 1, self.now, *parts) for parts in packed]
         machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
@@ -532,7 +532,7 @@ class RunStory(RuleBasedStateMachine):
         }
         assert _without(snapshot(machine.run), unordered) == _without(snapshot(self.run_), unordered)
         assert machine.run.agents == self.run_.agents
-        machine.run.leases, machine.run.queries = self.run_.leases, self.run_.queries  # which are not kept
+        machine.run.leases, machine.run.queries = self.run_.leases, self.run_.queries  # these are not recorded
         machine.run.notice = self.run_.notice
         for policy, before in zip(machine.policies, self.machine.policies, strict=True):
             policy.signs = machine.run.signs[policy.name] = before.signs
@@ -544,7 +544,7 @@ class RunStory(RuleBasedStateMachine):
         self.machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         for record in self.records:
             self.machine.replay(record.fact, record.at)
-        if not self.records:  # a server writes the creation down with the first join, and tells of it then
+        if not self.records:  # a server records the creation with the first join, and reports it then
             self.numbers.clear()
         self.machine.restart(self.now)
         self._set_wall_clock()
@@ -580,7 +580,7 @@ class RunStory(RuleBasedStateMachine):
         self.joins.append(event)
 
     def _who(self, place: int) -> str:
-        """An agent that is alive, where there is one; once in a while one that is not."""
+        """Return a living agent if there is one, sometimes another."""
         alive = sorted(self.run_.agents)
         if place >= 9 or not alive:
             return min(self.run_.departed_ids, default="nobody")
@@ -641,7 +641,7 @@ class RunStory(RuleBasedStateMachine):
         directives = {name: self.machine.directive_for(name, self.now)[1] for name in self.run_.agents}
         return {name: said.assignment for name, said in directives.items() if isinstance(said, Start)}
 
-    # What holds at all times.
+    # Invariants.
 
     @invariant()
     def the_model_agrees(self) -> None:
@@ -793,7 +793,7 @@ class RunStory(RuleBasedStateMachine):
 
     @invariant()
     def the_events_are_numbered_without_a_gap(self) -> None:
-        """Only the creation's event may be missing: it is told with the next one, and a snapshot may come before."""
+        """Only the creation's event may be missing: it comes with the next one, and a snapshot may come before."""
         last = self.run_.event_number
         if self.numbers:
             assert self.numbers == list(range(self.numbers[0], last + 1))
@@ -804,7 +804,7 @@ class RunStory(RuleBasedStateMachine):
         assert durable(replayed(self.created, self.records, policies=self.policies)) == durable(self.run_)
 
     def _check_blocks(self, formation: dict[str, Assignment]) -> None:
-        """Nodes of one block have ranks beside each other."""
+        """Check that nodes of one block have adjacent ranks."""
         blocks = {event.join.agent_id: event.join.sort_key for event in self.joins}
         ordered = [blocks[name] for name in sorted(formation, key=lambda name: formation[name].group_rank)]
         assert ordered == sorted(ordered)
@@ -876,11 +876,11 @@ SELDOM: dict[str, tuple[str, dict[str, Any], int, tuple[Callable[[RunStory], Non
         ),
     ),
 }  # fmt: skip
-"""Limits, settings, joined agents and steps of stories that random choices seldom tell."""
+"""Limits, settings, joined agents and steps of stories that random choices rarely produce."""
 
 
 class _Chosen:
-    """Stand-in for what hypothesis draws."""
+    """Replacement for what hypothesis draws."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -930,7 +930,7 @@ def _without(plain: dict, keys: set[str]) -> dict:
 
 
 class KernelStory(RunStory):
-    """Stories of a run that has no policies: no agent suspects its workers, and no time is counted."""
+    """Stories of a run without policies: no agent suspects its workers, and no time is counted."""
 
     policies = ()
 
@@ -945,4 +945,4 @@ TestKernelStory = pytest.mark.timeout(900)(KernelStory.TestCase)
 TestKernelStory.settings = hypothesis_settings(max_examples=25)
 
 TestRunStory = pytest.mark.timeout(900)(RunStory.TestCase)
-"""A counterexample takes minutes to shrink, and is worth them."""
+"""A counterexample takes minutes to shrink, which is worth it."""

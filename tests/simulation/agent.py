@@ -1,4 +1,4 @@
-"""An agent's process: the real runner, its machine and its clients, on a simulated host with played workers."""
+"""An agent's process: the real runner, its machine and its clients, on a simulated host with simulated workers."""
 
 import os
 from collections.abc import Callable
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
 LOOKS_UP_S = (0.0, 0.01, 0.01, 7.0)
-"""Times that it may take to find out what the server asks: also longer than anybody waits."""
+"""Seconds that an answer to the server's query may take, including more than the server waits."""
 SAVES_S = (0.0, 0.2, 1.0, 5.0, 60.0)
-"""Times that workers may take to save when they are told that the round ends."""
+"""Seconds that workers may take to save after a notice."""
 STOP_S = 30.0
 _TORCH = "/usr/lib/python3/dist-packages/torch/distributed/distributed_c10d.py"
 HANGS_AT = "data.py:31"
@@ -37,7 +37,7 @@ _WAITS = (frame("all_reduce", _TORCH, 7), frame("main", "/home/user/train.py", 8
 
 
 class AgentLoop(Loop):
-    """Event loop of one agent's process. What is random there comes from the story's seed."""
+    """Event loop of one agent's process. Its random numbers come from the story's seed."""
 
     def __init__(self, host: Host, entropy: Random) -> None:
         super().__init__(host)
@@ -58,13 +58,13 @@ class AgentLoop(Loop):
         return super().call_at(when, callback, *args, context=context)
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Say nothing of tasks that the end of a story leaves behind."""
+        """Ignore tasks that remain at the end of a story."""
 
 
 class AgentProcess:
-    """One agent from its start to its exit code, or to its death. `join`: what its command line asks for.
+    """One agent from its start to its exit code, or to its death. `join`: the request of its command line.
 
-    `is_old`: it knows nothing of drains, notices and examinations.
+    `is_old`: it does not know drains, notices and examinations.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class AgentProcess:
 
     @property
     def transport(self) -> SimulatedTransport:
-        """Transport for joins and polls; the other one is for what goes beside them."""
+        """Return a transport. The first is for joins and polls, the second for all other requests."""
         return self.transports[0]
 
     @property
@@ -149,12 +149,12 @@ class AgentProcess:
         self.host.later(0.0, lambda: self.feed(Signalled(name)))
 
     def suspect(self, round_: int, source: str, ranks: tuple[int, ...]) -> None:
-        """Let the agent suspect that its workers of the round hang; with no ranks, that they no longer do."""
+        """Make the agent suspect that its workers of the round hang, or without ranks that they no longer do."""
         event = Suspected(round_, source, "no progress for 5 s", ranks, Log("no progress for 5 s"))
         self.host.later(0.0, lambda: self.feed(event))
 
     def die(self, *, with_host: bool = False) -> None:
-        """SIGKILL; or its whole host at once, which closes no connection."""
+        """Send SIGKILL, or lose the whole host at once, which closes no connection."""
         self.loop.is_dead = True
         if self.workers:
             self.workers.die()
@@ -162,7 +162,7 @@ class AgentProcess:
             transport.die(with_host=with_host)
 
     def sends(self, request: Request) -> Request:
-        """Take note of a request on its way to the server; returns it as this agent's version sends it."""
+        """Take note of a request on its way to the server. Return it as this agent's version sends it."""
         self._cluster.note(self.name, request)
         if isinstance(request, JoinRequest):
             assert self.live_workers is None, "an agent joins while its workers run"
@@ -211,7 +211,7 @@ class AgentProcess:
         """Do nothing: the story has failed."""
 
     def progress(self) -> Progress | None:
-        """A step a second, and a checkpoint every ten, until they hang."""
+        """Report a step a second, and a checkpoint every ten, until they hang."""
         if (workers := self.workers) is None or not workers.are_training:
             return None
         step = int((workers.hung_since or self.host.now) - workers.started_at)
@@ -221,10 +221,10 @@ class AgentProcess:
         )  # fmt: skip
 
     def finished(self) -> None:
-        """None: all workers of a node finish at once."""
+        """Return None: all workers of a node finish at once."""
 
     def _tell_workers(self, notice: Notice) -> None:
-        """Let each worker group save in a time of its own, if enough of it is left; some exit then."""
+        """Let each worker group save in its own time, if enough is left. Some exit then."""
         self._cluster.watch.noticed(self, notice)
         saves_s, left_s = self._cluster.rng.choice(SAVES_S), 0.9 * notice.remaining_s
         ends = self._cluster.rng.random() < 0.2
@@ -241,17 +241,17 @@ class AgentProcess:
             workers.finish(interrupted=True)
 
     def _look_up(self, query: Query) -> None:
-        """Answer about the round that is asked about, if it is the last one here."""
+        """Answer about the requested round, if it is the last one here."""
         is_here = query.round == self.machine.round
         answer = self._examined() if isinstance(query, Examine) else self._log(query)
         self.feed(Answer(query.number, answer if is_here else Refused(reason="another round")))
 
     def _log(self, query: Query) -> QueryAnswer:
-        """Log that names this agent and the round that is asked about."""
+        """Return a log that names this agent and the requested round."""
         return LogTail(path=self.agent_id, text=str(query.round), offset=query.number)
 
     def _examined(self) -> QueryAnswer:
-        """Stacks of the workers: all in a collective, but for the one that hangs."""
+        """Return stacks of the workers: all in a collective, except the one that hangs."""
         workers = self.live_workers
         if workers is None or not workers.are_training:
             return Refused(reason="no workers")

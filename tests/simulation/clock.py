@@ -1,4 +1,4 @@
-"""Virtual time: a heap of things to do. Nothing sleeps."""
+"""Virtual time: a heap of timers. Nothing sleeps."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -7,7 +7,7 @@ Call = Callable[[], None]
 
 
 class Timer:
-    """A thing to do later, unless it is cancelled."""
+    """A call to make later, unless it is cancelled."""
 
     __slots__ = ("call",)
 
@@ -23,7 +23,7 @@ class Timer:
 
 
 class Clock:
-    """Seconds since the beginning; moves from one thing to do to the next."""
+    """Seconds since the beginning. Time moves from one timer to the next."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -32,7 +32,7 @@ class Clock:
         self._scheduled = 0
 
     def at(self, when: float, call: Call) -> Timer:
-        """Do `call` at `when`; things of the same instant are done in the order in which they were asked for."""
+        """Make the call at this time. Calls at the same instant are made in the order of their requests."""
         timer = Timer(call)
         self._scheduled += 1
         heappush(self._heap, (max(when, self.now), self._scheduled, timer))
@@ -42,7 +42,7 @@ class Clock:
         return self.at(self.now + delay_s, call)
 
     def step(self, until: float) -> bool:
-        """Do the next thing, or let time pass to `until` if none is due before; False then."""
+        """Make the next call and return True. If none is due before `until`, let time pass to it and return False."""
         while self._heap and self._heap[0][0] <= until:
             when, _, timer = heappop(self._heap)
             if timer.call is not None:

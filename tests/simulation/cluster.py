@@ -1,4 +1,4 @@
-"""A virtual cluster of one run: hosts, agents, a server, what may happen to them, and what is checked meanwhile."""
+"""A virtual cluster of one run: hosts, agents, a server, the possible events, and the checks meanwhile."""
 
 from collections import deque
 from collections.abc import Callable
@@ -22,15 +22,17 @@ from simulation.workers import Workers
 RUN_ID = "run"
 TRACE_LENGTH = 120
 HANG_S = 5.0
-"""Time without progress after which agents suspect a hang."""
+"""Seconds without progress after which agents suspect a hang."""
 
 
 class Violation(AssertionError):
-    """An invariant does not hold, or something did not come about in time. Carries the last events."""
+    """An invariant does not hold, or an expected event did not come in time. Contains the last events."""
 
 
 class Cluster:
-    """`work_s`: how long the workers of a round train, from and to; None: until they are told to `finish`."""
+    """A cluster. `work_s`: shortest and longest training of a round's workers, None to train until they are told to
+    `finish`.
+    """
 
     def __init__(
         self,
@@ -44,13 +46,13 @@ class Cluster:
     ) -> None:
         self.rng = Random(seed)
         self.entropy = Random(seed)
-        """Stand-in for what the kernel gives the agents' processes."""
+        """Replacement for the kernel's random numbers in the agents' processes."""
         self.clock = Clock()
         self.hosts: list[Host] = []
         self.agents: list[AgentProcess] = []
         self.work_s = work_s
         self._hangs: list[tuple[Workers, str]] = []
-        """Workers of which one hangs, or did, and by which source agents notice."""
+        """Workers of which one hangs or did, with the source by which agents notice."""
         self._is_checked = True
         self.trace: deque[tuple[float, str, Any]] = deque(maxlen=TRACE_LENGTH)
         self.server = Server(self.clock, self.note, exclusion)
@@ -59,11 +61,11 @@ class Cluster:
         self._settings, self._explicit = settings, explicit
 
     def note(self, who: str, what: Any) -> None:
-        """An event for the trace. Whatever changes the state notes something."""
+        """Add an event to the trace. All changes of the state are added."""
         self.trace.append((self.clock.now, who, what))
         self._is_checked = False
 
-    # What there is.
+    # State.
 
     @property
     def run(self) -> Run | None:
@@ -79,7 +81,7 @@ class Cluster:
     def training(self) -> list[AgentProcess]:
         return [agent for agent in self.agents if agent.is_training]
 
-    # What happens.
+    # Events.
 
     def add_host(self) -> Host:
         number = len(self.hosts) + 1
@@ -89,8 +91,9 @@ class Cluster:
     def start_agent(
         self, host: Host, local_world_size: int = 1, *, is_old: bool = False, exits_when_excluded: bool = False
     ) -> AgentProcess:
-        """A new agent process on the host, beside or after others. `is_old`: it knows nothing of drains, notices and
-        examinations."""
+        """Start an agent process on the host, beside or after others. `is_old`: it does not know drains, notices and
+        examinations.
+        """
         join = JoinRequest(
             run_id=RUN_ID,
             agent_id="",
@@ -112,14 +115,14 @@ class Cluster:
     def fail(
         self, agent: AgentProcess, exit_code: int = 1, *, is_consequence: bool = False, blame: Blame = "unknown"
     ) -> None:
-        """One of the agent's workers fails, if any trains."""
+        """Make one of the agent's workers fail, if any trains."""
         if agent.is_training:
             self.note(agent.name, f"a worker ends with {exit_code}")
             failure = agent.workers.fail(exit_code, is_consequence=is_consequence, blame=blame)
             self.watch.failed(agent.agent_id, agent.workers, failure)
 
     def hang(self, agent: AgentProcess, source: str = "progress") -> None:
-        """One of the agent's workers hangs, and all others wait for it; the agents notice, by this source."""
+        """Make one of the agent's workers hang. All others wait for it, and the agents notice by this source."""
         if not agent.is_training or agent.workers.hung_since is not None:
             return
         workers = agent.workers
@@ -131,16 +134,16 @@ class Cluster:
             self._waits(other, other.workers, workers, source)
 
     def _waits(self, agent: AgentProcess, own: Workers, hung: Workers, source: str) -> None:
-        """The agent's workers wait for the one that hangs, and the agent notices."""
+        """Make the agent's workers wait for the one that hangs. The agent notices."""
         own.hung_since, is_own = self.clock.now, own is hung
-        is_sure = source == "timer"  # it tells of the worker itself, and the others have none that hangs
+        is_sure = source == "timer"  # a timer shows which worker hangs, and the other nodes have none
         if is_own or not is_sure:
             ranks = (hung.hung,) if is_sure else tuple(own.assignment.ranks)
             at_s = HANG_S + self.rng.random() * (not is_own)
             self.clock.later(at_s, lambda: self._suspect(agent, hung, source, ranks))
 
     def go_on(self, hung: AgentProcess, source: str = "progress") -> None:
-        """The worker that hangs goes on, and so do all others."""
+        """Let the worker that hangs continue, with all others."""
         if (workers := hung.live_workers) and workers.hung is not None:
             self.note(hung.name, f"rank {workers.hung} goes on")
             workers.hung = None
@@ -149,7 +152,7 @@ class Cluster:
                 self._suspect(other, workers, source, ())
 
     def _suspect(self, agent: AgentProcess, hung: Workers, source: str, ranks: tuple[int, ...]) -> None:
-        """Let an agent suspect workers that still hang, or take that back for those that no longer do."""
+        """Let an agent suspect workers that still hang, or retract it for those that no longer do."""
         own = agent.workers if agent.is_training else None
         if own and self._is_one_round(own, hung) and bool(ranks) == (own.hung_since is not None):
             agent.suspect(own.round, source, ranks)
@@ -162,14 +165,14 @@ class Cluster:
         return (one.attempt, one.round) == (other.attempt, other.round)
 
     def finish(self, agent: AgentProcess) -> None:
-        """The agent's workers have done their work, if they train, and do not wait for one that hangs."""
+        """Let the agent's workers complete their work, if they train and do not wait for one that hangs."""
         if agent.is_training and agent.workers.hung_since is None:
             self.note(agent.name, "the workers are done")
             self.watch.succeeded(agent.agent_id, agent.workers)
             agent.workers.finish()
 
     def kill(self, agent: AgentProcess, *, with_host: bool = False) -> None:
-        """The process dies and its connections close; `with_host`: nothing closes."""
+        """Kill the process, which closes its connections. With `with_host` nothing closes."""
         self.note(agent.name, "is killed")
         agent.host.is_suspect = True
         agent.die(with_host=with_host)
@@ -188,7 +191,7 @@ class Cluster:
         host.cut()
 
     def recover(self, host: Host) -> None:
-        """Back from silence, and reachable again."""
+        """End the host's silence, and make it reachable again."""
         self.note(host.name, "is back")
         host.thaw()
         host.heal()
@@ -199,14 +202,14 @@ class Cluster:
             self.network.break_(connection)
 
     def ask_for_log(self, rank: int) -> None:
-        """An operator asks for the end of a worker's log."""
+        """Let an operator ask for the end of a worker's log."""
         self.note("operator", f"asks for the log of rank {rank}")
         question = OperatorRequest(LogsRequest(run_id=RUN_ID, rank=rank), "an operator")
         asked_at = self.watch.asked()
         self.server.ask(question, lambda answer: self.watch.answered(question, asked_at, answer))
 
     def act(self, request: ActionRequest) -> None:
-        """An operator asks for something."""
+        """Let an operator request an action."""
         self.note("operator", request)
         if isinstance(request, DrainRequest):
             self.watch.drained_nodes.add(request.node_id)
@@ -216,16 +219,16 @@ class Cluster:
     # Time.
 
     def passes(self, seconds: float) -> None:
-        """Let time pass, event after event, and check what must hold after each."""
+        """Let time pass, event by event, and check the invariants after each."""
         self._advance(self.clock.now + seconds, lambda: False)
 
     def until(self, reached: Callable[[], bool], within_s: float, goal: str) -> None:
-        """Let time pass until `reached`; a `Violation` if it does not come about in time."""
+        """Let time pass until `reached`. Raises `Violation` if it does not come in time."""
         if not self._advance(self.clock.now + within_s, reached):
             raise Violation(f"not within {within_s:g} s: {goal}\n{self.story()}")
 
     def story(self) -> str:
-        """The last events and how things stand, for people."""
+        """Return the last events and the present state, for people."""
         lines = [f"{at:10.4f}  {who:15}  {what}" for at, who, what in self.trace]
         for run in self.server.registry.runs():
             states = ", ".join(f"{agent.agent_id} {agent.state}({agent.round})" for agent in run.agents.values())
@@ -239,7 +242,7 @@ class Cluster:
     def _advance(self, until: float, reached: Callable[[], bool]) -> bool:
         try:
             while not reached():
-                self._check()  # what was done beside the clock, too
+                self._check()  # also after actions without the clock
                 if not self.clock.step(until):
                     return reached()
                 self._check()

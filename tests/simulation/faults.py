@@ -1,4 +1,4 @@
-"""A schedule: what a seed makes of a run, its hosts, its network and everything that goes wrong."""
+"""A schedule: a seed's choices for a run, its hosts, its network and all faults."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MOST_HOSTS = 7
 SLOWEST_STOP_S = 30.0
 FATAL = 42
 AFTERMATH_S = LATEST_COPY_S + 5.0
-"""Time within which what was lost or copied before the calm shows."""
+"""Seconds in which messages lost or copied before the calm show their effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Plan:
     work_s: tuple[float, float] | None
     faults: int
     spacing_s: float
-    """Average time between two faults."""
+    """Average seconds between two faults."""
     exclusion: ExclusionPolicy | None
 
 
@@ -88,10 +88,10 @@ _WEATHERS = (
 
 
 class Schedule:
-    """One seed's story: a stormy time, then a quiet one in which all must come right, then the work is done."""
+    """One seed's story: a stormy time, then a quiet one in which all must recover, then the end of the work."""
 
     def __init__(self, seed: int, *, judges_hangs: bool = True) -> None:
-        """`judges_hangs`: the server finds out which workers hang; else they go on when the storm is over."""
+        """`judges_hangs`: whether the server finds out which workers hang; otherwise they continue after the storm."""
         rng = Random(seed)
         self.plan = draw(rng)
         plan = self.plan
@@ -107,10 +107,10 @@ class Schedule:
         self._rng = self.cluster.rng
         self._scale = self._rng.choice((1, 1, 4))
         self._pending = 0
-        """Faults that are still to come: a failure in a moment, an agent that is started again."""
+        """Faults that are still to come: a failure in a moment, a restarted agent."""
 
     def play(self) -> None:
-        """Play the schedule; raises `Violation` when something is not as it must be."""
+        """Play the schedule. Raises `Violation` if anything is wrong."""
         cluster, plan = self.cluster, self.plan
         for _ in range(plan.hosts):
             self._later(self._rng.expovariate(2.0), self._arrive)
@@ -129,8 +129,11 @@ class Schedule:
         cluster.until(lambda: not cluster.live, 60.0, "every agent exits once the work is done")
 
     def is_settled(self) -> bool:
-        """Every live agent works, has worked, or stands by with a reason, and the server knows of no other; or none
-        is left, and the run has ended, is deserted, or is known to be silent."""
+        """Return whether the run has reached its place or its end.
+
+        Either every live agent works, has worked or waits with a reason, and the server knows no other agent. Or no
+        agent is left, and the run has ended, is deserted, or is known to be silent.
+        """
         cluster = self.cluster
         if self._pending:
             return False
@@ -149,11 +152,11 @@ class Schedule:
         return self.plan.settings.resolve()
 
     def _calm_down(self) -> None:
-        """The faults stop. What is under way still arrives; work goes on and does not end."""
+        """Stop the faults. Messages under way still arrive, and the work continues without end."""
         cluster = self.cluster
         cluster.note("world", "calms down")
         cluster.network.weather, cluster.work_s = CALM, None
-        if not self._judges_hangs:  # what hangs goes on; else the run has to find out
+        if not self._judges_hangs:  # hung workers continue; otherwise the run must find out
             for agent in cluster.training:
                 cluster.go_on(agent)
         for host in cluster.hosts:
@@ -163,7 +166,9 @@ class Schedule:
                 cluster.act(actions.UncordonRequest(node_id=host.name))
 
     def _patience_s(self) -> float:
-        """Time for all to come right: a copy arrives late, a ghost's lease runs out, a round forms or gives up."""
+        """Return the seconds for all to recover: a copy arrives late, a dead agent's lease ends, a round forms or
+        fails.
+        """
         settings = self._settings
         last_call_s = LAST_CALL_MOST_S if settings.last_call_timeout_s is None else settings.last_call_timeout_s
         saves_s = SCALE_UP_NOTICE_S if settings.notice_timeout_s is None else settings.notice_timeout_s
@@ -212,7 +217,7 @@ class Schedule:
             )
 
     def _worker_hangs(self) -> None:
-        """Let a worker hang, for good or for a while that may end before anybody notices."""
+        """Let a worker hang, for good or for a while that may end before any agent notices."""
         if training := self.cluster.training:
             agent, source = self._rng.choice(training), self._rng.choice(("progress", "progress", "silence", "timer"))
             self.cluster.hang(agent, source)
@@ -258,7 +263,7 @@ class Schedule:
             self.cluster.ask_for_log(self._rng.randint(0, 4))
 
     def _operator_acts(self) -> None:
-        """Ask for something, now and then twice with one request id: that is done once."""
+        """Request an action, sometimes twice with one request id, which is carried out once."""
         request = self._rng.choices(_ACTIONS, _ACTION_WEIGHTS)[0](self)
         for _ in range(self._rng.choice((1, 1, 2))):
             self.cluster.act(request)

@@ -1,7 +1,7 @@
-"""Invariants after every event, over the server and all agents at once, and of every start and exit.
+"""Invariants after every event, over the server and all agents together, and at every start and exit.
 
-Promises of the server's core alone, such as complete and sticky ranks, the time ledger, and the waits between failed
-rounds, are left to `tests/property`.
+Promises of only the server's core, such as complete and sticky ranks, the time ledger, and the waits between failed
+rounds, are tested in `tests/property`.
 """
 
 from collections.abc import Mapping
@@ -39,19 +39,19 @@ from simulation.workers import Workers
 
 EPSILON = 1e-6
 REACHED_S = 1.5
-"""Time within which an agent that nothing has happened to has read what it is asked."""
+"""Seconds in which an undisturbed agent has read a query."""
 ENDS = ("run_succeeded", "run_failed")
 SEATED = (AgentState.RUNNING, AgentState.SUCCEEDED, AgentState.STOPPING)
 
 
 @dataclass(slots=True)
 class Seen:
-    """Facts of an attempt, as they were seen."""
+    """Facts of an attempt, as they were observed."""
 
     rounds: dict[int, dict[str, Assignment]] = field(default_factory=dict)
     """The assignments of each completed round, by agent id."""
     entered: int = 0
-    """Lines of the ledger that were checked."""
+    """Number of checked lines of the ledger."""
     failed: dict[int, dict[str, Failure]] = field(default_factory=dict)
     """Failures of each round, by agent id: the truth."""
     succeeded: dict[int, list[str]] = field(default_factory=dict)
@@ -59,15 +59,15 @@ class Seen:
     hung: dict[int, set[int]] = field(default_factory=dict)
     """Ranks that hung in each round: the truth."""
     found: dict[int, RunEvent] = field(default_factory=dict)
-    """Hang of each round that was judged last."""
+    """The last judged hang of each round."""
     noticed: set[tuple[int, str]] = field(default_factory=set)
-    """Round and agent id of those whose workers were told that it ends."""
+    """Round and agent id of agents whose workers were told that it ends."""
     heard: dict[str, float] = field(default_factory=dict)
-    """Time at which each agent of the run was heard last: the truth."""
+    """Time at which each agent of the run was last heard: the truth."""
     heard_at: float = 0.0
-    """Latest of these."""
+    """Latest of these times."""
     regained_at: float = 0.0
-    """Time at which one was heard after none had been for longer than they poll."""
+    """Time at which an agent was heard after none had been for longer than a poll."""
     notice_at: float = 0.0
     """Time of the last notice."""
     departed: Departure | None = None
@@ -76,7 +76,7 @@ class Seen:
 
 
 class Watch:
-    """Watch that knows the truth, and compares it with what the server and the agents make of it."""
+    """Knows the truth, and compares it with the state of the server and the agents."""
 
     def __init__(self, clock: Clock, server: Server) -> None:
         self._clock, self._server, self._registry = clock, server, server.registry
@@ -86,15 +86,15 @@ class Watch:
         self._holders: dict[tuple[int, int, int], str] = {}
         """Process that has had each rank, by attempt, round and rank."""
         self.excluded_nodes: set[str] = set()
-        """Nodes that the server has excluded, at some time."""
+        """Nodes that the server has ever excluded."""
         self._told = 0
-        """Events that were checked."""
+        """Number of checked events."""
         self._done: set[tuple[int, str]] = set()
-        """Attempt and request id of each operator's action that stands in the events."""
+        """Attempt and request id of each operator's action in the events."""
         self.drained_nodes: set[str] = set()
-        """Nodes that an operator has had drained: the truth."""
+        """Nodes that an operator has drained: the truth."""
         self.open_questions = 0
-        """Questions of operators to agents that have not ended."""
+        """Open questions of operators to agents."""
 
     def know(self, process: AgentProcess) -> None:
         self._processes[process.name] = process
@@ -108,7 +108,7 @@ class Watch:
         self._seen(workers.attempt).succeeded.setdefault(workers.round, []).append(agent_id)
 
     def starts(self, process: AgentProcess, assignment: Assignment) -> int:
-        """Check a start; returns the attempt that it belongs to."""
+        """Check a start, and return its attempt."""
         run = self._run_of(process.agent_id)
         key = (process.name, run.attempt, assignment.round)
         assert key not in self._started, f"{process.name} starts round {assignment.round} again"
@@ -129,14 +129,14 @@ class Watch:
         self._seen(workers.attempt).hung.setdefault(workers.round, set()).add(workers.hung)
 
     def noticed(self, process: AgentProcess, notice: Notice) -> None:
-        """The agent has read a notice: check that there is one."""
+        """Check that there is a notice, when an agent has read one."""
         run = self._run_of(process.agent_id)
         seen = self._seen(run.attempt)
         assert process.agent_id in seen.rounds[notice.round], "told of a round that it is no participant of"
         seen.noticed.add((notice.round, process.agent_id))
 
     def asked(self) -> float:
-        """Note that an operator has a question for an agent; the time at which it was asked."""
+        """Record that an operator asks an agent, and return the time."""
         self.open_questions += 1
         return self._clock.now
 
@@ -153,7 +153,7 @@ class Watch:
             assert isinstance(answer, UnknownRun | UnknownRank | RunEnded | QueryRefused | NoAnswer | TooManyRequests)
 
     def reported(self, process: AgentProcess, finish: Finish | None) -> None:
-        """Check what an agent shows its people at the end of a failed run."""
+        """Check what an agent shows at the end of a failed run."""
         if finish:
             _check_report(self._seen(self._run_of(process.agent_id).attempt), finish)
 
@@ -161,27 +161,27 @@ class Watch:
         code = process.exit_code
         was_told = process.was_signalled or process.host.name in self.drained_nodes
         if was_told and (code == ExitCode.START_AGAIN or (code == 0 and self._has_succeeded(process))):
-            return  # a signal ends an agent; cut off from the server, it exits by its workers' result
+            return  # a signal ends an agent; without the server it exits by its workers' result
         if code == ExitCode.NODE_UNFIT:
             unfit = process.host.name in self.excluded_nodes or self._is_hardware(process.host.name)
             assert unfit, f"{process.name} says that its node is unfit, and it was not excluded"
             return
         try:
             run, code_without_progress = self._run_of(process.agent_id), ExitCode.NO_PROGRESS
-        except LookupError:  # refused: the run was over before this agent came, or came back
+        except LookupError:  # refused: the run was over before this agent joined or returned
             run, code_without_progress = [run for run in self._registry.runs() if run.stage.is_end][-1], ExitCode.FAILED
         failed = code_without_progress if run.no_progress else ExitCode.FAILED
         expected = {Stage.SUCCEEDED: 0, Stage.FAILED: failed}.get(run.stage)
         assert code == expected, f"{process.name} exits with {code}, and the run is {run.stage}"
 
     def _is_hardware(self, node_id: str) -> bool:
-        """Whether a worker of the node, by whichever of its agents, has failed by the node's fault."""
+        """Return whether a worker of the node, under any agent, has failed by the node's fault."""
         of_rounds = [failures for seen in self._attempts.values() for failures in seen.failed.values()]
         failed = [failure for failures in of_rounds for failure in failures.values()]
         return any(failure.blame == "node" and failure.node_id == node_id for failure in failed)
 
     def _has_succeeded(self, process: AgentProcess) -> bool:
-        """Whether all workers of this agent's last round exited 0."""
+        """Return whether all workers of this agent's last round exited 0."""
         rounds = [seen.succeeded.get(process.machine.round, []) for seen in self._attempts.values()]
         return any(process.agent_id in agents for agents in rounds)
 
@@ -210,7 +210,7 @@ class Watch:
         self._check_events()
 
     def _check_agent(self, run: Run, agent: Agent) -> None:
-        """No worker of another round than its agent's lives in the run, but those that missed the last call."""
+        """Check that only workers of the agent's round live in the run, except those that missed the last call."""
         process = self._processes[_name(agent.agent_id)]
         assert run.stage.is_end or process.agent_id == agent.agent_id, f"{agent.agent_id} has come back as another"
         workers = process.live_workers
@@ -243,7 +243,7 @@ class Watch:
         seen.rounds[run.round] = assignments
 
     def _check_notice(self, run: Run) -> None:
-        """The round turns by the deadline; whoever can be told has been asked until then."""
+        """Check that the round ends by the deadline, and that all reachable agents have been told until then."""
         if run.stage is not Stage.RUNNING or run.unheard_since is not None:
             return
         ends = [leaving.until for leaving in run.leaving.values()]
@@ -254,7 +254,7 @@ class Watch:
             assert listening <= run.notice.asked.keys(), f"{listening - run.notice.asked.keys()} are not told"
 
     def _check_ledger(self, run: Run, seen: Seen) -> None:
-        """A restart is charged only if a worker of the round before has really failed."""
+        """Check that a restart is charged only if a worker of the previous round has really failed."""
         entered = sum(run.restarts.values())
         assert entered - seen.entered in (0, 1), "one event completed two rounds"
         if entered > seen.entered:
@@ -262,7 +262,7 @@ class Watch:
         seen.entered = entered
 
     def _check_liveness(self, run: Run, seen: Seen) -> None:
-        """Nobody is lost who was heard in time, and nobody is kept who was not."""
+        """Check that no agent is lost that was heard in time, and none is kept that was not."""
         lease_s, grace_s = run.settings.lease_s, run.settings.disconnect_grace_s
         for gone in reversed(run.departures):
             if gone == seen.departed:
@@ -284,14 +284,14 @@ class Watch:
             )
 
     def _lease_from(self, run: Run, agent_id: str) -> float:
-        """Latest time from which an agent's lease counts: the close of its connection, if the path is suspect."""
+        """Return the latest start of an agent's lease: the close of its connection, if the path is suspect."""
         heard_at = self._server.renewed_at[agent_id]
         closed_at = self._server.closed_at.get(agent_id, heard_at)
         is_sign = closed_at <= heard_at + OVERDUE * run.settings.lease_s
         return max(heard_at, closed_at) if is_sign and self._is_path_suspect(run, agent_id, closed_at) else heard_at
 
     def _note_heard(self, run: Run, seen: Seen) -> None:
-        """Note when the run's agents were heard. One that is gone is no witness of what has become of the others."""
+        """Record when the run's agents were heard. A dead agent is no witness of the others' fate."""
         heard = {agent_id: self._server.renewed_at[agent_id] for agent_id in run.agents}
         before = [at for agent_id, at in seen.heard.items() if agent_id in heard]
         seen.heard, seen.heard_at = heard, max(heard.values(), default=0.0)
@@ -299,8 +299,11 @@ class Watch:
             seen.regained_at = seen.heard_at
 
     def _is_path_suspect(self, run: Run, agent_id: str, closed_at: float) -> bool:
-        """Whether another node vanished with the agent's, or its lease ended while the agent was overdue as well; or no
-        other agent was there then, or none was heard for a time."""
+        """Return whether the path to the server is suspect.
+
+        Another node vanished with the agent's, or its lease ended while the agent was overdue too. Or no other agent
+        was there then, or none was heard for a time.
+        """
         if agent_id in self._server.closed_last or self._lacks_witness(run, agent_id, closed_at):
             return True
         overdue_at = self._server.renewed_at[agent_id] + OVERDUE * run.settings.lease_s
@@ -310,7 +313,7 @@ class Watch:
         return bool(others - {run.agents[agent_id].node_id})
 
     def _lacks_witness(self, run: Run, agent_id: str, closed_at: float) -> bool:
-        """Whether no other agent is heard, or the agent was spared when one was heard again."""
+        """Return whether no other agent is heard, or the agent got a fresh lease when one was heard again."""
         seen, grace_ends_at = self._seen(run.attempt), closed_at + run.settings.disconnect_grace_s
         is_heard = grace_ends_at <= seen.heard_at + OVERDUE * run.settings.lease_s and run.leases.is_any_certain
         return not is_heard or seen.regained_at > self._server.renewed_at[agent_id]
@@ -335,7 +338,7 @@ class Watch:
         closed_at = self._server.closed_at.get(gone.agent_id)
         overdue_at = self._server.renewed_at[gone.agent_id] + OVERDUE * run.settings.lease_s
         if gone.cause == losses.REPLACED and self._clock.now > overdue_at:
-            return  # it was silent while no agent was heard, so that nothing speaks for it
+            return  # it was silent while no agent was heard, which counts against it
         assert is_silent or closed_at is not None, f"{gone.agent_id} was there, and was lost: {gone.cause}"
         if not is_silent and "within" in gone.cause:
             assert self._clock.now - closed_at >= run.settings.disconnect_grace_s - EPSILON, (
@@ -365,12 +368,12 @@ class Watch:
         elif run.end_failure:
             fatal = any(record.failure.exit_code in run.settings.fatal_exit_codes for record in run.failures)
             of_round = seen.failed.get(run.membership.round if run.membership else 0)
-            assert of_round or fatal, "the run failed for no failure"  # a fatal one may be of an earlier round
+            assert of_round or fatal, "the run failed for no failure"  # a fatal one may be from an earlier round
             assert fatal or _is_given_up(run) or _budget_is_spent(run), "the run failed with restarts left"
             _check_blame(run, seen)
 
     def _check_events(self) -> None:
-        """Events tell what happened, in order: numbered without a gap over all attempts."""
+        """Check that events are in order and numbered without a gap over all attempts."""
         told = self._server.events
         for place in range(self._told, len(told)):
             event = told[place]
@@ -405,7 +408,7 @@ class Watch:
             self._done.add(key)
 
     def _check_hang(self, event: RunEvent, seen: Seen) -> None:
-        """One of the ranks that really hung is named, if stacks tell which; what follows is what the policy says."""
+        """Check that a rank that really hung is named, if stacks show which, and that the policy's action follows."""
         place = self._server.events.index(event)
         rest = [each for each in self._server.events[place + 1 :] if each.attempt == event.attempt]
         run = next(run for run in self._registry.runs() if run.attempt == event.attempt)
@@ -424,7 +427,7 @@ class Watch:
         seen.found[event.round] = event
 
     def _check_told(self, event: RunEvent, seen: Seen) -> None:
-        """Whoever could be reached in time was told before the round ended."""
+        """Check that all agents that could be reached in time were told before the round ended."""
         if event.at - seen.notice_at < REACHED_S:
             return
         for agent_id in seen.rounds.get(event.round, ()):
@@ -444,7 +447,7 @@ class Watch:
 
 
 def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
-    """Check that what the ledger says of a restart is what happened to the round before."""
+    """Check that a restart in the ledger matches what happened to the previous round."""
     gone = [
         departure
         for departure in run.departures
@@ -465,7 +468,7 @@ def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
 
 
 def _check_blame(run: Run, seen: Seen) -> None:
-    """Check that the final report names what went wrong: no consequence, if a failure that is none was reported."""
+    """Check that the final report names the cause: not a consequence if another failure was reported."""
     report = final_report.finish(run)
     _check_report(seen, report)
     assert report.failure, "the run failed by a failure, and its report names none"
@@ -476,7 +479,7 @@ def _check_blame(run: Run, seen: Seen) -> None:
 
 
 def _check_report(seen: Seen, report: Finish) -> None:
-    """Check that whatever a final report names has happened, in the round that it names."""
+    """Check that each fact in a final report has happened, in the round that it names."""
     beside = [(report.round, other) for other in report.others]
     for round_, told in [(report.round, report.failure), (report.first_round, report.first_failure), *beside]:
         happened = list(seen.failed.get(round_, {}).values())
@@ -497,7 +500,7 @@ def _masters(assignments: Mapping[str, Assignment]) -> set[tuple[str, int]]:
 
 
 def _name(agent_id: str) -> str:
-    """The process's: the part of its agent id that it keeps when it is fenced."""
+    """Return the process's name: the part of its agent id that it keeps when fenced."""
     return agent_id.rpartition(".")[0]
 
 
@@ -506,14 +509,14 @@ def _end_of(run: Run) -> tuple[object, ...]:
 
 
 def _is_given_up(run: Run) -> bool:
-    """Whether the run has ended because restarts got it nowhere, as its settings allow."""
+    """Return whether the run has ended because restarts made no progress, as its settings allow."""
     most = run.settings.max_restarts_without_progress
     assert not run.no_progress or (most is not None and run.restart_count >= most), "given up before its time"
     return run.no_progress
 
 
 def _budget_is_spent(run: Run) -> bool:
-    """Whether a run that has ended could not afford one more restart: by its ledger, which has the latest of them."""
+    """Return whether an ended run could not afford another restart, by its ledger of the latest ones."""
     window_s, most = run.settings.restart_window_s, run.settings.max_restarts
     apart = Cause.HANG if run.settings.max_hang_restarts is not None else None
     if window_s is None:
@@ -524,5 +527,5 @@ def _budget_is_spent(run: Run) -> bool:
 
 
 def _is_silence(run: Run, gone: Departure) -> bool:
-    """Whether the agent's lease had ended."""
+    """Return whether the agent's lease had ended."""
     return gone.cause.startswith(losses.not_heard(run.settings.lease_s))

@@ -1,8 +1,9 @@
-"""Hosts, and connections between them and the server: TCP as an application sees it on a bad day.
+"""Hosts, and connections between them and the server: TCP as an application sees it in bad conditions.
 
 Messages of one connection arrive in order or not at all. A connection may break, which both ends see, or hang, which
-neither does. A host may be cut off: what is under way is then lost with its connection, or comes when the cut heals, as
-TCP's retransmissions do. A request may also arrive twice, the second copy much later and over a connection of its own.
+neither sees. A host may be cut off. Messages under way are then lost with their connection, or arrive when the cut
+heals, as TCP's retransmissions do. A request may also arrive twice, the second copy much later and over a separate
+connection.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from random import Random
 from simulation.clock import Call, Clock, Timer
 
 LATEST_COPY_S = 25.0
-"""A second copy comes up to this much later: after the agent has given up, tried again, or been fenced."""
+"""Most seconds until a second copy arrives: after the agent has stopped waiting, tried again, or been fenced."""
 SLOWEST_S = 20.0
 SERVER_ADDR = "10.0.0.254"
 QUICK_STOP_S = (0.0, 0.5)
@@ -20,7 +21,7 @@ QUICK_STOP_S = (0.0, 0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """Fates of a message, as chances, and how long it usually takes."""
+    """Chances of a message's fates, and its usual delay."""
 
     latency_s: float = 0.005
     slow: float = 0.0
@@ -33,7 +34,7 @@ CALM = Weather()
 
 
 class Host:
-    """A machine. Frozen, it does nothing and answers nobody; what is due meanwhile happens when it thaws."""
+    """A machine. While frozen it does nothing and answers nothing. Calls that are due then happen when it thaws."""
 
     def __init__(self, clock: Clock, name: str, addr: str) -> None:
         self.name, self.addr = name, addr
@@ -42,7 +43,7 @@ class Host:
         self.is_suspect = False
         """Whether something happened to it that may make its agents silent."""
         self.is_disturbed = False
-        """A connection of it broke, or a message came late or not at all."""
+        """Whether one of its connections broke, or a message was late or lost."""
         self.stop_takes_s = QUICK_STOP_S
         self._clock = clock
         self._held: list[Call] = []
@@ -54,7 +55,7 @@ class Host:
         return self._clock.now
 
     def later(self, delay_s: float, call: Call) -> Timer:
-        """Do `call` on this host, as soon after the delay as it is not frozen."""
+        """Make the call on this host after the delay, or when it thaws if it is frozen."""
         return self.at(self.now + delay_s, call)
 
     def at(self, when: float, call: Call) -> Timer:
@@ -80,7 +81,7 @@ class Host:
             self._clock.later(0.0, call)
 
     def hold(self, call: Call) -> None:
-        """Keep a message that arrives at the cut until that heals."""
+        """Keep a message that arrives at the cut until the cut heals."""
         self._held.append(call)
 
     def fresh_port(self) -> int:
@@ -115,14 +116,14 @@ class Connection:
 
 
 class Network:
-    """Everything between the hosts and the server. `lost` is told of a connection's end at the server."""
+    """Everything between the hosts and the server. `lost` is called at a connection's end at the server."""
 
     def __init__(self, clock: Clock, rng: Random, weather: Weather, lost: Callable[[Connection], None]) -> None:
         self.weather = weather
         self._clock, self._rng, self._lost = clock, rng, lost
 
     def send(self, connection: Connection, deliver: Call, *, up: bool) -> None:
-        """Carry a message `up` to the server or down to the host; `deliver` is called if and when it arrives."""
+        """Carry a message `up` to the server or down to the host. `deliver` is called if and when it arrives."""
         weather, fate = self.weather, self._rng.random()
         if fate < weather.breaks:
             self.break_(connection)
@@ -132,7 +133,7 @@ class Network:
             self._carry(connection, deliver, up, self._delay(connection.host))
 
     def send_again(self, host: Host, deliver: Callable[[Connection], None]) -> None:
-        """Perhaps deliver a second copy of a request, over a connection that nobody reads from."""
+        """Perhaps deliver a second copy of a request, over a connection whose answers are not read."""
         if self._rng.random() < self.weather.twice:
             host.is_suspect = True
             stray = Connection(host)
@@ -142,12 +143,12 @@ class Network:
                 self._clock.later(after_s + self._rng.uniform(0.0, 1.0), lambda: self._lost(stray))
 
     def close(self, connection: Connection) -> None:
-        """The host's end was closed: the server sees it after whatever was sent before."""
+        """Close the host's end. The server notices after all earlier messages."""
         connection.closed = None
         self._carry(connection, lambda: self._lost(connection), True, self.weather.latency_s)
 
     def break_(self, connection: Connection) -> None:
-        """Both ends see the connection break, unless the host is cut off from one of them."""
+        """Break the connection. Both ends see it, unless the host is cut off from one of them."""
         connection.is_broken = connection.host.is_disturbed = True
         if not connection.host.is_cut:
             self._clock.later(self._jitter(), lambda: self._lost(connection))

@@ -35,16 +35,16 @@ from simulation.network import Connection, Host
 
 RETENTION_S = 86_400.0
 BEGAN_AT = 1_750_000_000.0
-"""Wall-clock time at which the simulation begins, seconds since 1970."""
+"""Wall-clock time at which the simulation begins, in seconds since 1970."""
 OPERATOR = "operator"
 
 _Told = JoinRequest | ReportRequest | SuspectRequest | LeaveRequest
 Respond = Callable[[bool, bytes], None]
-"""Callback that sends an answer: whether it is one, else a refusal, and its bytes."""
+"""Callback that sends an answer or a refusal: whether it is an answer, and its bytes."""
 
 
 class _TimerHandle(asyncio.TimerHandle):
-    """Handle of a thing to do, which is taken from the clock when it is cancelled."""
+    """Handle of a timer that is removed from the clock when cancelled."""
 
     timer: Timer
 
@@ -54,14 +54,14 @@ class _TimerHandle(asyncio.TimerHandle):
 
 
 class Loop(asyncio.BaseEventLoop):
-    """An event loop whose timers are things to do on the clock, or on a host. It has no files to wait for."""
+    """An event loop whose timers are on the clock, or on a host. It has no files to wait for."""
 
     def __init__(self, clock: Clock | Host) -> None:
         super().__init__()
         self.errors: list[BaseException] = []
         self._clock = clock
         self._selector = self
-        self.set_exception_handler(lambda loop, context: None)  # of tasks that the end of a story leaves behind
+        self.set_exception_handler(lambda loop, context: None)  # for tasks that remain at the end of a story
 
     def time(self) -> float:
         return self._clock.now
@@ -72,7 +72,7 @@ class Loop(asyncio.BaseEventLoop):
         return handle
 
     def start(self, work: Any) -> "asyncio.Task[Any]":
-        """A task whose error `do` raises."""
+        """Start a task whose error `do` raises."""
         task = self.create_task(work)
         task.add_done_callback(self._ended)
         return task
@@ -83,7 +83,7 @@ class Loop(asyncio.BaseEventLoop):
         ready = self._ready
         events._set_running_loop(self)
         try:
-            while ready:  # as run_forever does it, which takes several times as long to begin and to end
+            while ready:  # like run_forever, which takes several times as long to begin and to end
                 handle = ready.popleft()
                 if not handle._cancelled:
                     handle._run()
@@ -103,16 +103,16 @@ class Loop(asyncio.BaseEventLoop):
             self.errors.append(error)
 
     def __del__(self) -> None:
-        """Close nothing: there is nothing to close."""
+        """Close nothing."""
 
 
 class TracedStore(MemoryStore):
-    """Store that tells what is written: whatever changes a run is."""
+    """Store that reports all writes, and so all changes of a run."""
 
     def __init__(self, trace: Callable[[str, Any], None]) -> None:
         super().__init__()
         self.events: list[RunEvent] = []
-        """All that were written, in the order of writing."""
+        """All written events, in order."""
         self._trace = trace
 
     async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
@@ -130,7 +130,7 @@ class ObservedRendezvous(Rendezvous):
         super().__init__(driver)
         self.closed_at: dict[str, float] = {}
         self.closings: list[tuple[float, str]] = []
-        """Time and agent of each connection that closed while a poll was parked on it."""
+        """Time and agent of each connection that closed with a parked poll."""
         self.closed_last: set[str] = set()
         """Agents whose connections closed when all others of their run were away."""
 
@@ -143,7 +143,7 @@ class ObservedRendezvous(Rendezvous):
         super()._disconnected(key, was_parked)
 
     def _is_last(self, key: Key) -> bool:
-        """Whether the agent is the last one of its run about which nothing is uncertain."""
+        """Return whether the agent is the last certain one of its run."""
         return any(
             key[1] in run.agents and run.agents.keys() - run.leases.uncertain <= {key[1]}
             for run in self._driver.registry.runs()
@@ -151,14 +151,14 @@ class ObservedRendezvous(Rendezvous):
 
 
 class Server:
-    """`trace` is told what is written down. `exclusion`: when it keeps a node out by itself."""
+    """The simulated server. `trace` is called with what is recorded. `exclusion`: its rule for excluding nodes."""
 
     def __init__(
         self, clock: Clock, trace: Callable[[str, Any], None], exclusion: ExclusionPolicy | None = None
     ) -> None:
         self.registry = Registry(RETENTION_S, exclusion=exclusion)
         self.renewed_at: dict[str, float] = {}
-        """Time at which each agent was truly heard last."""
+        """Time at which each agent was truly last heard."""
         self._clock = clock
         self._loop = Loop(clock)
         self._polls: dict[Connection, list[asyncio.Task[None]]] = {}
@@ -177,7 +177,7 @@ class Server:
 
     @property
     def closings(self) -> list[tuple[float, str]]:
-        """Time and agent of each connection that truly closed while a poll was parked on it."""
+        """Time and agent of each connection that truly closed with a parked poll."""
         return self._rendezvous.closings
 
     @property
@@ -187,11 +187,11 @@ class Server:
 
     @property
     def events(self) -> list[RunEvent]:
-        """Events of all attempts, as they are written down."""
+        """Events of all attempts, as they are recorded."""
         return self._store.events
 
     def act(self, request: ActionRequest) -> None:
-        """Do what an operator asks, or refuse it."""
+        """Carry out or refuse an operator's request."""
         self._loop.do(self._loop.start, self._act(OperatorRequest(request, OPERATOR)))
 
     async def _act(self, action: OperatorRequest) -> None:
@@ -213,7 +213,7 @@ class Server:
                 self._hear_what_counts(request, run.leases)
 
     def ask(self, question: OperatorRequest, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
-        """Have an operator ask; `ended` is told how that ended."""
+        """Let an operator ask. `ended` is called with the result."""
         self._loop.do(self._loop.start, self._ask(question, ended))
 
     async def _ask(self, question: OperatorRequest, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
@@ -226,7 +226,7 @@ class Server:
             ended(answer)
 
     def lost(self, connection: Connection) -> None:
-        """The connection closed: what it asked for is given up, and agents that have no other are absent."""
+        """The connection closed: its requests are dropped, and agents without another one are absent."""
         connection.is_closed = True
         self._loop.do(self._rendezvous.lost, connection)
         for task in self._polls.pop(connection, []):
@@ -243,7 +243,7 @@ class Server:
             _refuse(error, respond)
 
     def _hear_what_counts(self, request: _Told, leases: Leases) -> None:
-        """A copy of a join, or of a report, is no sign of life."""
+        """Count signs of life. A copy of a join or a report is not one."""
         if not isinstance(request, JoinRequest):
             counts = leases.renewed_at.get(request.agent_id) == self._clock.now
         else:

@@ -1,6 +1,6 @@
-"""Stories with a fixed schedule, second by second, of what an agent and the server only get right together.
+"""Stories with a fixed schedule, second by second, about what an agent and the server can only do right together.
 
-The server's own rules have their tests in `tests/unit/rdzv_server/core`, and the ordinary course of a run has its in
+The server's own rules are tested in `tests/unit/rdzv_server/core`, and the ordinary course of a run in
 `tests/integration`, with the real programs.
 """
 
@@ -17,12 +17,12 @@ from simulation.cluster import Cluster, Violation
 from simulation.network import Connection
 
 SOON_S = 0.1
-"""A few messages back and forth."""
+"""Seconds for a few messages in both directions."""
 LEASE_S = 10.0
 
 
 class Story(Cluster):
-    """Agents a, b, ... on hosts of their own, on a calm network; workers stop at once and work until told."""
+    """Agents a, b, ... on separate hosts, on a calm network. Workers stop at once and work until told."""
 
     def __init__(self, nodes: str, agents: int, **settings: object) -> None:
         low, _, high = nodes.partition(":")
@@ -37,7 +37,7 @@ class Story(Cluster):
         return self.start_agent(host)
 
     def runs_on(self, *agents: AgentProcess, within_s: float = SOON_S) -> None:
-        """Exactly these agents work, in this order of group ranks, in a round of the server's."""
+        """Check that exactly these agents work, in this order of group ranks, in a round of the server."""
 
         def reached() -> bool:
             if self.run is None or self.run.membership is None:
@@ -49,12 +49,12 @@ class Story(Cluster):
         self.until(reached, within_s, f"runs on {[agent.name for agent in agents]}")
 
     def restarts_on(self, *agents: AgentProcess, within_s: float = SOON_S) -> None:
-        """Assert `runs_on` after something that has just happened."""
+        """Check `runs_on` after an event that has just happened."""
         self.passes(0.001)
         self.runs_on(*agents, within_s=within_s)
 
     def copy_of_first_join_arrives(self, agent: AgentProcess, agent_id: str) -> None:
-        """The join with which the agent came to the run comes once more, over a connection of its own."""
+        """Deliver the agent's first join once more, over a separate connection."""
         join = replace(agent.joined, agent_id=agent_id, after_round=0)
         self.server.receive(JoinRequest, encode(join), Connection(agent.host), lambda *_: None)
 
@@ -68,7 +68,7 @@ class Story(Cluster):
 
 
 def running(nodes: str, agents: int, **settings: object) -> tuple[Story | AgentProcess, ...]:
-    """A story in which all agents work in the first round, and the agents."""
+    """Return a story in which all agents work in the first round, and the agents."""
     story = Story(nodes, agents, **settings)
     story.runs_on(*story.agents)
     return story, *story.agents
@@ -101,7 +101,7 @@ def partition(story: Story, agent: AgentProcess) -> None:
     story.disconnect(agent)
     story.passes(60)
     story.cut(agent.host)
-    story.rng.seed(3)  # what is under way arrives when the cut heals, and its connection does not hang
+    story.rng.seed(3)  # messages under way arrive when the cut heals, and the connection does not hang
     story.passes(3)
     story.recover(agent.host)
 
@@ -176,7 +176,7 @@ def test_an_agent_that_never_heard_of_its_round_joins_the_next():
     story = Story("2", 2)
     a, b = story.agents
     story.until(lambda: story.run and story.run.stage is Stage.RUNNING, 1.0, "the round runs")
-    story.network.break_(b.transport.connection)  # with the answer that says so
+    story.network.break_(b.transport.connection)  # with the answer that reports it
     story.until(lambda: a.workers is not None, SOON_S, "one of them has heard")
     story.fail(a)
     story.runs_on(a, b, within_s=1.0)
@@ -184,7 +184,7 @@ def test_an_agent_that_never_heard_of_its_round_joins_the_next():
 
 
 def test_an_agent_whose_workers_outlive_the_run_waits_for_them_in_peace():
-    """An agent that has nothing to say to the server any more: its timer must not spin."""
+    """An agent without messages for the server: its timer must not spin."""
     story, a, b = running("2", 2, join_timeout_s=5.0)
     b.host.stop_takes_s = (20.0, 20.0)
     story.kill(a)

@@ -1,5 +1,5 @@
-"""Hundreds of schedules, each the work of one seed: whatever goes wrong, nothing that is forbidden ever happens, and
-when it stops going wrong every run comes to its place or its end.
+"""Hundreds of schedules, one a seed. Under any faults nothing forbidden happens, and when the faults stop, every run
+recovers or ends.
 
 `SIMULATION_SCHEDULES=100000 pytest tests/simulation -n auto` plays many more; `SIMULATION_SEED=7 pytest
 tests/simulation/test_schedules.py` plays one.
@@ -44,7 +44,7 @@ def test_whatever_happens_comes_right_without_policies(monkeypatch):
 
 
 def test_a_seed_tells_the_same_story_twice(monkeypatch):
-    monkeypatch.setattr(time, "time", lambda: 1_750_000_000.0)  # a report says when each restart was
+    monkeypatch.setattr(time, "time", lambda: 1_750_000_000.0)  # a report contains the time of each restart
     stories = []
     for _ in range(2):
         schedule = Schedule(11)

@@ -1,4 +1,4 @@
-"""An agent's transport on the simulated network: what `node_agent.kernel.transport.http` is on a real one."""
+"""An agent's transport on the simulated network. On a real one it is `node_agent.kernel.transport.http`."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 5.0
 
 _Answer = tuple[bool, bytes]
-"""Whether it is an answer, else a refusal, and its bytes."""
+"""Whether it is an answer or a refusal, and its bytes."""
 
 
 class SimulatedTransport:
@@ -69,7 +69,7 @@ class SimulatedTransport:
             self.die()
 
     def die(self, *, with_host: bool = False) -> None:
-        """Close the connection, as the kernel does for a process that has died; with its host it only hangs."""
+        """Close the connection, as the kernel does for a dead process. With its host it only hangs."""
         if self.connection:
             self.connection.hangs |= with_host
             self._process.network.close(self.connection)

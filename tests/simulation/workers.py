@@ -1,4 +1,4 @@
-"""The worker group of one round on one node, modelled: it trains, until it finishes, fails or is stopped."""
+"""The worker group of one round on one node, modelled: it trains until it finishes, fails or is stopped."""
 
 from collections.abc import Callable
 from random import Random
@@ -13,7 +13,7 @@ KILL_TAKES_S = 0.05
 
 
 class Workers:
-    """`feed` is told once how the group ended, or nothing if it was stopped before; and once that it has stopped."""
+    """A worker group. `feed` is called once when it ends, unless stopped before, and once when it has stopped."""
 
     def __init__(
         self, host: Host, rng: Random, assignment: Assignment, attempt: int, feed: Callable[[Event], None]
@@ -23,9 +23,9 @@ class Workers:
         self.hung: int | None = None
         """Rank of the worker that hangs, for which all others wait."""
         self.hung_since: float | None = None
-        """Time since which these workers make no progress, because one of all nodes' workers hangs."""
+        """Time since which these workers make no progress, because one worker of any node hangs."""
         self.live = assignment.local_world_size
-        """Processes that still run, stopping ones included."""
+        """Processes that still run, including those that are stopping."""
         self._host, self._rng, self._feed = host, rng, feed
         self._is_settled = False
         self._stops = 0
@@ -39,13 +39,13 @@ class Workers:
         return not self._is_settled
 
     def finish(self, *, interrupted: bool = False) -> None:
-        """Every worker exits 0. `interrupted`: because the round ends, which they were told."""
+        """Every worker exits 0. `interrupted`: because they were told that the round ends."""
         assert self.are_training
         self._is_settled, self.live = True, 0
         self._host.later(0.0, lambda: self._feed(WorkersSucceeded(self.round, interrupted)))
 
     def fail(self, exit_code: int, *, is_consequence: bool = False, blame: Blame = "unknown") -> Failure:
-        """One worker ends otherwise, as its agent will report; the rest of the group waits for it in vain."""
+        """One worker fails, as its agent will report. The rest of the group waits for it forever."""
         assert self.are_training
         self._is_settled = True
         self.live -= 1
@@ -72,7 +72,7 @@ class Workers:
         self._host.later(takes_s, lambda: self._stopped(this))
 
     def die(self) -> None:
-        """End all workers with their agent: not one of them outlives it."""
+        """End all workers with their agent. None outlives it."""
         self._is_settled, self.live = True, 0
 
     def _stopped(self, this: int) -> None:
