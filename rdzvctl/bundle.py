@@ -28,14 +28,14 @@ from rdzvctl.output import aligned
 from rdzvctl.redaction import Anonymizer, Redactor, secrets_of
 
 MOST_AGENTS = 16
-"""Most agents that a bundle asks for their versions and environment."""
+"""Most agents that `bundle` asks for their descriptions."""
 STREAMS: tuple[LogStream, ...] = ("stdout", "stderr")
 README = "README.md"
 _IS_OURS = re.compile(r"RDZV_|(?i:(?:https?|all|no)_proxy$)|SSL_CERT_")
 """Environment variables that change what `rdzvctl` does. The bundle names those that are set."""
 TO_STDOUT = "-"
 AGENTS = "agents/"
-"""Folder of the files about agents, which have the names of their nodes."""
+"""Folder of the files about agents. Each file has the name of the agent's node."""
 _IS_FILE_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
 
@@ -159,7 +159,7 @@ class Parts:
                 self.missing.append(Missing(f"{' and '.join(streams)} of rank {rank}", f"{why}{where}"))
 
     def _agents(self) -> None:
-        """Versions, machine and environment of agents, those of rank 0 and of failed ranks first."""
+        """Add the descriptions of agents, first of those with rank 0 and with failed ranks."""
         if views.is_over(self._run):
             self.missing.append(Missing("agents", rdzvctl.words.ENDED_HAS_NO_AGENTS))
             return
@@ -253,7 +253,7 @@ def guilty_ranks(run: Fields) -> list[int]:
 
 
 def nodes_to_ask(run: Fields) -> list[str]:
-    """Nodes of the run's agents: those of rank 0 and of the ranks to blame first."""
+    """Return the nodes of the run's agents, first those with rank 0 and with ranks that are to blame."""
     workers = (views.worker(run, rank) for rank in guilty_ranks(run))
     return [*dict.fromkeys([*(each.node_id for each in workers if each), *(node["node_id"] for node in run["nodes"])])]
 
@@ -295,7 +295,7 @@ def anonymized(files: Mapping[str, str], anonymizer: Anonymizer) -> dict[str, st
 
 
 def _file_name(name: str, anonymizer: Anonymizer) -> str:
-    """The name of a file, with another name of the node that it is about."""
+    """Return the name of a file with another name for its node."""
     if not name.startswith(AGENTS):
         return name
     return f"{AGENTS}{anonymizer.text(name.removeprefix(AGENTS).removesuffix('.json'))}.json"

@@ -188,7 +188,7 @@ class DescribeRequest(Struct, frozen=True, kw_only=True):
 
 
 class AgentDescription(Struct, frozen=True, kw_only=True):
-    """Versions, machine and environment of an agent, as it tells them."""
+    """Description of an agent: its versions, machine and environment."""
 
     node_id: Id
     versions: Versions
@@ -197,7 +197,7 @@ class AgentDescription(Struct, frozen=True, kw_only=True):
     cpus: Count
     """CPUs that the agent may use."""
     gpu_driver: Line
-    """Version of the GPUs' driver, as a file of the system tells it; empty if none does."""
+    """Version of the GPUs' driver, from a file of the system; empty if there is no such file."""
     variables: Variables
 
 

@@ -147,7 +147,7 @@ class Variable(Struct, frozen=True, kw_only=True):
 
     name: ShortText
     value: ShortText | None
-    """Value of a variable that says how torch and its libraries are set; null for any other variable."""
+    """Value, if the variable configures torch or its libraries; null for any other variable."""
 
 
 Versions = Annotated[tuple[Version, ...], Meta(max_length=64)]
@@ -163,7 +163,7 @@ class Description(Struct, frozen=True, kw_only=True, tag_field="tag", tag="descr
     cpus: Count
     """CPUs that the agent may use."""
     gpu_driver: Line = ""
-    """Version of the GPUs' driver, as a file of the system tells it; empty if none does."""
+    """Version of the GPUs' driver, from a file of the system; empty if there is no such file."""
     variables: Variables
 
 

@@ -126,7 +126,7 @@ class Sharding:
         """Return a request about a node with what the shards know of the node, and any other request as it is.
 
         Raises `UnknownNode` for a drain of a node that no shard knows, or `ServerUnavailable` if etcd fails. An
-        uncordon of a node that no shard keeps out changes nothing. The leader of shard 0, which decides about nodes,
+        uncordon of a node that is cordoned nowhere changes nothing. The leader of shard 0, which decides about nodes,
         knows its own runs. It reads those of other shards in etcd. A request that was carried out before gets its
         earlier answer.
         """
@@ -145,7 +145,7 @@ class Sharding:
         return structs.replace(asked, idle=operations.not_cordoned(wanted.node_id))
 
     async def _holds_anywhere(self, matters: Callable[[Registry, str], bool], node_id: str) -> bool:
-        """Whether something holds for a node in any shard; True also if the records of a shard are damaged."""
+        """Whether the check is True for a node in any shard, or the records of a shard are damaged."""
         if any(matters(term.driver.registry, node_id) for term in self._terms()):
             return True
         for shard, replica in enumerate(self._replicas):
@@ -243,7 +243,7 @@ def _has_node(registry: Registry, node_id: str) -> bool:
 
 
 def _keeps_out(registry: Registry, node_id: str) -> bool:
-    """Whether the shard keeps the node out of all its runs, or a run keeps it out by itself."""
+    """Whether the node is cordoned in the whole shard, or in one of its runs."""
     return node_id in registry.nodes.state.cordons or any(node_id in run.cordons for run in _lasting(registry))
 
 

@@ -320,7 +320,7 @@ class LogAsked(Struct, frozen=True):
 
 
 class DescriptionAsked(Struct, frozen=True):
-    """An operator asks what an agent runs on, and waits `within_s` seconds.
+    """An operator asks for an agent's description, and waits `within_s` seconds.
 
     `token` names the question in its `QueryClosed`.
     """

@@ -35,7 +35,7 @@ async def costs_of(service: Service, shows: Shows | None, action: str, run_id: s
 
 
 async def costs_of_node(service: Service, shows: Shows | None, node_id: str) -> NodeCosts:
-    """What a node has cost the runs of this server, as far as `shows` lets them through; None: all of them."""
+    """Return the costs of a node for the runs of this server that `shows` accepts; for all runs if it is None."""
     found: list[NodeCost] = []
     for run in reversed(service.runs()):
         await checkpoint()

@@ -125,7 +125,7 @@ class Pages:
         return await self._looked_at(request, path, partial(self._live_or_plain, request, "run", path, run_id))
 
     async def _node(self, request: web.BaseRequest) -> web.Response:
-        """Answer with the page of one node: what it has cost runs. The page needs no script."""
+        """Answer with the page of one node and its costs for runs. The page needs no script."""
         node_id = _id_of(request, paths.NODE_PAGE, "node_id")
         if not node_id:
             return _redirected(paths.ROOT)
@@ -258,7 +258,7 @@ async def _in_slices(things: Iterable[Thing]) -> AsyncIterator[Thing]:
 
 
 def _id_of(request: web.BaseRequest, folder: str, name: str) -> str:
-    """Id that the path names, or, where no path can (`.` and `..`), the query; empty for none."""
+    """Return the id in the path, or in the query if a path cannot contain it (`.` and `..`); empty for none."""
     url = request.rel_url
     return unquote(url.raw_path.removeprefix(folder)) or url.query.get(name, "")
 
@@ -269,7 +269,7 @@ def path_of(run_id: str) -> str:
 
 
 def node_path_of(node_id: str) -> str:
-    """Path of a node's page."""
+    """Return the path of a node's page."""
     return paths.NODE_PAGE + (f"?node_id={node_id}" if node_id in (".", "..") else quote(node_id, safe=""))
 
 

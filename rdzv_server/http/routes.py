@@ -264,7 +264,7 @@ class HttpApi:
         return json_of(await find_nodes(self._service, permit.shows, name))
 
     async def node_costs(self, request: web.BaseRequest) -> web.Response:
-        """Answer with what a node has cost runs."""
+        """Answer with the costs of a node for runs."""
         node_id, permit = request.rel_url.query.get("node_id", ""), connection_of(request).permit
         return json_of(await costs_of_node(self._service, permit.shows, node_id))
 

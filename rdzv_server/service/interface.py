@@ -123,7 +123,7 @@ class Service(Protocol):
     def runs(self) -> list[Run]: ...
 
     def incidents_of(self, node_id: str) -> list[Incident]:
-        """What the runs that this server leads have blamed a node for."""
+        """Return the incidents for which the runs that this server leads have blamed a node."""
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` with what happens to the runs that this server leads at the time."""

@@ -200,7 +200,7 @@ class Rendezvous:
     async def _ask_for_description(
         self, wanted: actions.DescribeRequest, connection: Connection
     ) -> actions.AgentDescription:
-        """Ask a node's agent what it runs on. Raises `NoAnswer`, `QueryRefused`, or as the core refuses."""
+        """Ask a node's agent for its description. Raises `NoAnswer`, `QueryRefused`, or the core's refusal."""
         asked = events.DescriptionAsked(os.urandom(8).hex(), wanted.node_id, AGENT_ANSWERS_S)
         closed, found = await self._answer_of(Description, wanted.run_id, asked, connection)
         return actions.AgentDescription(node_id=closed.node_id, **structs.asdict(found))
@@ -208,7 +208,7 @@ class Rendezvous:
     async def _answer_of(
         self, kind: type[Told], run_id: str, asked: events.LogAsked | events.DescriptionAsked, connection: Connection
     ) -> tuple[QueryClosed, Told]:
-        """Ask one agent, and return its answer. Raises `NoAnswer`, `QueryRefused`, or as the core refuses."""
+        """Ask one agent, and return its answer. Raises `NoAnswer`, `QueryRefused`, or the core's refusal."""
         closed = await self._ask_agents(run_id, asked, connection)
         match closed.answer:
             case None:

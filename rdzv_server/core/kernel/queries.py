@@ -81,7 +81,7 @@ def ask_for_log(kernel: Kernel, event: events.LogAsked, now: float) -> None:
 
 
 def ask_for_description(kernel: Kernel, event: events.DescriptionAsked, now: float) -> None:
-    """Ask the agent of a node what it runs on.
+    """Ask the agent of a node for its description.
 
     Raises `RunEnded`, `UnknownNode`, `QueryRefused` or `TooManyRequests`.
     """

@@ -116,7 +116,7 @@ class Registry:
         return machine, effects + self._judge(now) if self.nodes.suspects else effects
 
     def incidents_of(self, node_id: str) -> list[Incident]:
-        """What all runs have blamed a node for, as far as it is remembered: also what counts in one run only."""
+        """Return the incidents for which runs have blamed a node, also those that count in one run only."""
         own = (machine.history for machine in self._machines.values() if machine.run.is_scoped)
         return [each for history in (self.nodes.state.history, *own) for each in history.by_node.get(node_id, ())]
 
@@ -166,7 +166,7 @@ class Registry:
         return answer or self.nodes.answer_to(request_id)
 
     def _was_idle(self, run_id: str | None, request_id: str) -> bool:
-        """Whether a request that is known has changed nothing."""
+        """Whether the known request has changed nothing."""
         latest = self._latest_machine(run_id) if run_id is not None else None
         return request_id in (latest.run.idle if latest else ()) or request_id in self.nodes.state.idle
 

@@ -1,4 +1,4 @@
-"""What a node has cost the runs that it was part of: blame, rounds that ended because of it, and time that went by."""
+"""Costs of a node for its runs: blame, rounds that ended because of the node, and lost time."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
@@ -17,7 +17,7 @@ Shows = Callable[[str], bool]
 
 
 class IncidentStatus(Struct, frozen=True, kw_only=True):
-    """Blame that a node has got from a run, or its exclusion by the server."""
+    """Blame of a node by a run, or the server's exclusion of the node."""
 
     at: Annotated[float | None, Meta(description="seconds since 1970; null: it is not known")]
     fault: Annotated[Fault, Meta(description="what the node is blamed for; `excluded`: the server kept it out")]
@@ -26,7 +26,7 @@ class IncidentStatus(Struct, frozen=True, kw_only=True):
 
 
 class NodeCost(Struct, frozen=True, kw_only=True):
-    """What a node has cost one attempt of a run. The seconds are the whole run's, not only the node's."""
+    """Costs of a node for one attempt of a run. The seconds are those of the whole run, not only of the node."""
 
     run_id: Id
     attempt: Count
@@ -40,7 +40,7 @@ class NodeCost(Struct, frozen=True, kw_only=True):
 
 
 class NodeCosts(Struct, frozen=True, kw_only=True):
-    """What a node has cost runs: what this server remembers, the latest first."""
+    """Costs of a node for all runs that this server remembers, the latest first."""
 
     node_id: Annotated[str, Meta(description="as it was asked for")]
     cordon: CordonStatus | None
@@ -49,14 +49,14 @@ class NodeCosts(Struct, frozen=True, kw_only=True):
 
 
 def incident(each: Incident, shows: Shows | None) -> IncidentStatus:
-    """Status of an incident. Only people who may see the run read its id and the reason."""
+    """Return the status of an incident. Only people who may see the run get its id and the reason."""
     is_shown = shows is None or (bool(each.run_id) and shows(each.run_id))
     shown = (each.run_id, each.reason) if is_shown else ("", "")
     return IncidentStatus(at=each.wall_at, fault=each.fault, run_id=shown[0], reason=shown[1])
 
 
 def of_run(run: Run, node_id: str, now: float) -> NodeCost | None:
-    """Cost of the node for a run; None if the run does not know the node."""
+    """Return the cost of the node for a run; None if the run does not know the node."""
     losses = [gone for gone in run.departures if gone.node_id == node_id and not gone.left]
     failures, takes_part = run.failures_by_node.get(node_id, 0), node_id in run.node_ids and not run.stage.is_end
     if not (losses or failures or node_id in run.node_ids):
@@ -77,7 +77,7 @@ def of_run(run: Run, node_id: str, now: float) -> NodeCost | None:
 
 
 def _failed_rounds(run: Run, node_id: str) -> set[int]:
-    """Rounds that the run remembers whose first failure was on this node."""
+    """Return the rounds whose first failure was on this node, as far as the run remembers them."""
     first: dict[int, str] = {}
     for record in run.failures:
         if record.failure.singled_out and not record.failure.consequence:
@@ -90,7 +90,7 @@ def _with_next(spans: Sequence[RoundSpan]) -> Iterable[tuple[RoundSpan, RoundSpa
 
 
 def _share(span: RoundSpan, ended: set[int]) -> float:
-    """Share of the rounds of a span that are in `ended`: short neighbouring rounds are merged."""
+    """Return the share of a span's rounds that are in `ended`. A span may merge several short rounds."""
     return len(ended & {*range(span.first, span.last + 1)}) / (span.last + 1 - span.first)
 
 
