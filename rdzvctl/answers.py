@@ -10,8 +10,8 @@ UNTOLD: dict[str, Any] = {
     # of a server
     "cordons": (), "version": "of an unknown version",
     # of a run
-    "broken_links": (), "finishing": None, "free_seats": 0, "health": None, "legal_sizes": (),
-    "is_stopped": False, "next_size": None, "node_unit": 1, "time_s": {}, "unheard_s": None,
+    "broken_links": (), "failed_rounds": 0, "finishing": None, "free_seats": 0, "health": None, "legal_sizes": (),
+    "is_stopped": False, "last_failure": None, "next_size": None, "node_unit": 1, "time_s": {}, "unheard_s": None,
     # of an action
     "changed": True,
     # of what a round waits for

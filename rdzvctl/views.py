@@ -426,6 +426,11 @@ def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = ""
         if failure["hint"]:
             hint = printable(failure["hint"]).rstrip(".")
             sentences.append(f"{hint[:1].upper()}{hint[1:]}.")
+    if last := run["last_failure"]:
+        what = sentence_of(last)
+        when = f"the last failure, {age(last['age_s'])} ago in round {last['round']}"
+        told = "" if printable(run["reason"]).startswith(what) else f"; {when}: {what}"
+        sentences.append(f"{run['failed_rounds']} rounds have failed{told}.")
     if restarts := sum(run["restarts"].values()):
         sentences.append(f"It has restarted {count(restarts, 'time')}: {_restarts(run)}.")
     steps = [_MEND_SERVER] if unhealthy_reason else _next(run, failure, endpoint)

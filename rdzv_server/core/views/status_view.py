@@ -196,6 +196,11 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     broken_links: list[BrokenLinkStatus]
     nodes: list[NodeStatus]
     first_failure: FailureStatus | None
+    last_failure: Annotated[
+        FailureStatus | None,
+        Meta(description="first failure of the last round that failed, without evidence; null: it is the first one"),
+    ]
+    failed_rounds: Annotated[Count, Meta(description="rounds that ended, or are ending, because of a failure")]
     end_failure: FailureStatus | None
     failures: list[FailureStatus]
     departures: list[DepartureStatus]
@@ -240,6 +245,8 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         broken_links=[BrokenLinkStatus(**link._asdict()) for link in run_view.broken_links(run)],
         nodes=list(nodes(run, now)) if has_nodes else [],
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
+        last_failure=_without_evidence(last, now) if (last := run_view.last_failure(run)) else None,
+        failed_rounds=run_view.failed_rounds(run),
         end_failure=_failure(ended, now) if (ended := run_view.end_failure(run)) else None,
         failures=[_failure(record, now) for record in run.failures],
         departures=[_departure(gone, now) for gone in run.departures],
@@ -258,7 +265,8 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
         restarts_left=0, restarts={}, age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
         deadline_s=None, progress=None, hang=None, finishing=None, is_stopped=run.is_stopped, unheard_s=None,
         waits_for_agents=False, can_be_forgotten=run.can_be_forgotten, missing=None, broken_links=[],
-        nodes=[], first_failure=None, end_failure=None, failures=[], departures=[], history=[], settings=run.settings,
+        nodes=[], first_failure=None, last_failure=None, failed_rounds=0, end_failure=None, failures=[],
+        departures=[], history=[], settings=run.settings,
     )  # fmt: skip
 
 
@@ -380,6 +388,10 @@ def _departure(gone: Departure, now: float) -> DepartureStatus:
 
 def _failure(record: FailureRecord, now: float) -> FailureStatus:
     return FailureStatus(round=record.round, age_s=_round(now - record.at), **structs.asdict(record.failure))
+
+
+def _without_evidence(record: FailureRecord, now: float) -> FailureStatus:
+    return structs.replace(_failure(record, now), traceback=(), stderr_tail=())
 
 
 def _round(seconds: float) -> float:

@@ -724,26 +724,42 @@ function forgetLook() {
   byId("look-text").hidden = true;
 }
 
-async function look(path, tell) {
+async function look(path, questions, tell) {
+  // Ask an agent, once or several times, and tell of the answers that are no refusal.
   const rank = Number(byId("look-rank").value), wanted = askedAbout = { rank };
   fill(byId("look-says"), `Asking the agent of rank ${rank} ...`);
   byId("look-text").hidden = true;
-  const headers = { "Content-Type": "application/json", "X-CSRF-Token": document.body.dataset.csrf };
-  let says = "The server did not answer.", text = "";
-  try {
-    const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify({ run_id: runId, rank }) });
-    const said = await answer.json();
-    if (answer.ok) [says, text] = tell(said);
-    else says = said.message;
-  } catch { /* as it stands above */ }
+  const answers = await Promise.all(questions.map((question) => askAgent(path, { run_id: runId, rank, ...question })));
   if (askedAbout !== wanted) return; // another worker is asked about meanwhile
+  const found = answers.filter(({ said }) => said).map(({ said }) => said);
+  const [says, text] = found.length ? tell(found) : [answers[0].refusal, ""];
   fill(byId("look-says"), says);
   fill(byId("look-text"), text);
   byId("look-text").hidden = !text;
 }
 
-const tellLog = ({ rank, stream, node_id: node, path, text }) => [`Rank ${rank}: the end of its ${stream}, ${path} on node ${node}${text ? "" : ", which is empty"}`, text];
-const tellStacks = ({ sentence, stack, problems }) => [[sentence, ...(problems || [])].join("; "), (stack || []).join("\n")];
+async function askAgent(path, body) {
+  const headers = { "Content-Type": "application/json", "X-CSRF-Token": document.body.dataset.csrf };
+  try {
+    const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+    const said = await answer.json();
+    return answer.ok ? { said } : { refusal: said.message };
+  } catch {
+    return { refusal: "The server did not answer." };
+  }
+}
+
+const STREAMS = [{ stream: "stdout" }, { stream: "stderr" }];
+const placeOfLog = ({ stream, path, text }) => `${stream}, ${path}${text ? "" : ", which is empty"}`;
+
+function tellLogs(logs) {
+  // of one stream, or of both: each stands in a file of its own
+  const [{ rank, node_id: node }] = logs, written = logs.filter(({ text }) => text);
+  const text = written.map(({ stream, text: end }) => (written.length > 1 ? `${stream}:\n${end}` : end)).join("\n");
+  return [`Rank ${rank} on node ${node}: the end of its ${logs.map(placeOfLog).join("; and of its ")}`, text];
+}
+
+const tellStacks = ([{ sentence, stack, problems }]) => [[sentence, ...(problems || [])].join("; "), (stack || []).join("\n")];
 
 function cordonOf(cordon) {
   const { until } = cordon, [what, why] = reasonOf(cordon);
@@ -1084,8 +1100,8 @@ if (runId) {
   });
   if (byId("looks")) {
     byId("look-rank").addEventListener("change", forgetLook);
-    byId("look-log").addEventListener("click", () => look("/v1/runs/logs", tellLog));
-    byId("look-stacks").addEventListener("click", () => look("/v1/runs/stacks", tellStacks));
+    byId("look-log").addEventListener("click", () => look("/v1/runs/logs", STREAMS, tellLogs));
+    byId("look-stacks").addEventListener("click", () => look("/v1/runs/stacks", [{}], tellStacks));
   }
   byId("events-older").addEventListener("click", () => events.goBack());
   byId("events-newer").addEventListener("click", () => events.goOn());

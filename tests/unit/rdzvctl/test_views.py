@@ -149,8 +149,15 @@ def test_why_names_the_first_failure_with_its_evidence_and_hint() -> None:
         "First failure, 0s ago in round 1: worker rank 1 on node b failed: exit code 1: ValueError: boom." in found.text
     )
     assert "Mend the data." in found.text
+    assert "2 rounds have failed." in found.text, "the run's reason is the last failure"
     assert "It has restarted 1 time: 1 by worker failure; 1 of 1 charged." in found.text
     assert found.evidence == ["Traceback:", "  line [2J 3"]
+
+
+def test_why_names_the_last_failure_and_the_number_of_failed_rounds() -> None:
+    run = check(("2 max_restarts=9", "join a b; fail a; rejoin; fail b; rejoin"))
+    last = "the last failure, 0s ago in round 2: worker rank 1 on node b failed: exit code 1"
+    assert f" 2 rounds have failed; {last}." in views.why(told(run), SERVER).text
 
 
 def test_why_says_what_a_restart_is_for() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdzv_server.core.views import watch_view
+from rdzv_server.core.views import status_view, watch_view
 from rdzv_server.core.views.watch_view import difference, merge
 from rdzv_server.words import completion
 from tests.support.scenario import Scenario, running
@@ -101,3 +101,6 @@ def test_a_view_names_the_last_failure_without_its_evidence_once_another_round_h
     assert shown["first_failure"]["failure"]["stderr_tail"] and not shown["last_failure"]["failure"].get("stderr_tail")
     play(run, "join a b")
     assert watch_view.view(run.run, run.now, wall)["last_failure"] == shown["last_failure"]
+    status = status_view.view(run.run, run.now)
+    assert status.last_failure and (status.failed_rounds, status.last_failure.node_id) == (2, "b")
+    assert not status.last_failure.stderr_tail and status.first_failure and status.first_failure.stderr_tail
