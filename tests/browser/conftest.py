@@ -1,6 +1,6 @@
-"""Debian's Chromium, driven by Playwright, and the promise that it has nothing to complain of.
+"""Debian's Chromium, driven by Playwright, with a check that it logs no complaint.
 
-One browser serves all tests, in one process: so these and their fixtures share one event loop.
+One browser serves all tests, in one process, so the tests and their fixtures share one event loop.
 """
 
 import os
@@ -30,7 +30,7 @@ CHROMIUM = shutil.which("chromium")
 PHONE: Any = {"width": 390, "height": 844}
 DESKTOP: Any = {"width": 1200, "height": 860}
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
-"""Folder for the pictures of the README: SCREENSHOTS=docs/images."""
+"""Folder for the README's pictures: SCREENSHOTS=docs/images."""
 
 BROKEN_WORDS = """[...document.querySelectorAll(".badge, thead th:not(:has(button)), thead button")].filter((each) => {
   const range = document.createRange();
@@ -41,7 +41,7 @@ BROKEN_WORDS = """[...document.querySelectorAll(".badge, thead th:not(:has(butto
 
 
 class Tab:
-    """A page in the browser, with what its console has said."""
+    """A page in the browser, with the output of its console."""
 
     def __init__(self, page: Page, folder: Path) -> None:
         self.page = page
@@ -52,7 +52,7 @@ class Tab:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
     async def go(self, url: str) -> None:
-        """Load a page. Chromium gives up when an interface of the machine comes or goes, as those of other tests do."""
+        """Load a page. Chromium fails if a network interface of the machine appears or goes, as in other tests."""
         while True:
             try:
                 await self.page.goto(url)
@@ -68,16 +68,16 @@ class Tab:
         await self.is_live()
 
     async def stays(self) -> None:
-        """Mark the page as it stands now: `is_same` says from then on whether it was loaded anew."""
+        """Mark the present page. `is_same` later returns whether it was reloaded."""
         await self.page.evaluate("window.isSame = true")
 
     async def is_same(self) -> bool:
         return bool(await self.page.evaluate("window.isSame"))
 
     async def act(self, button: str, *, of: str = "", **answers: str) -> None:
-        """Press a button, fill in what its dialog asks for by the ids of its fields, and have it done.
+        """Press a button, fill in the fields of its dialog by their ids, and confirm.
 
-        `of`: whose button it is, where there are several, as a screen reader says it.
+        `of`: the button's object, if there are several buttons, as a screen reader says it.
         """
         await self.page.get_by_role("button", name=f"{button} {of}".strip(), exact=True).click()
         for field, answer in answers.items():
@@ -93,13 +93,13 @@ class Tab:
         await self.page.wait_for_selector("#live[data-word=live]")
 
     async def shows(self, selector: str, text: str | re.Pattern[str]) -> None:
-        """Wait until an element holds the text. JavaScript does not know Python's names of groups."""
+        """Wait until an element contains the text. JavaScript does not support Python's named groups."""
         if isinstance(text, re.Pattern):
             text = re.compile(nameless(text.pattern), text.flags)
         await self.page.locator(selector, has_text=text).first.wait_for()
 
     async def counts(self, selector: str, count: int) -> None:
-        """Wait until so many elements are there.
+        """Wait until this number of elements exists.
 
         (`Page.wait_for_function` evaluates text within the page, which the server's Content-Security-Policy refuses.)
         """
@@ -117,7 +117,7 @@ class Tab:
         await self.page.wait_for_selector(f"{selector}[data-tone={tone}]")
 
     async def picture(self, name: str, *, full: bool = False) -> None:
-        """Save what is seen, or the whole page. (A cell of the grid is not drawn while it is out of sight.)"""
+        """Save what is visible, or the whole page. (A cell of the grid is not drawn while it is out of sight.)"""
         size = self.page.viewport_size
         if full and size:
             height = await self.page.evaluate("document.documentElement.scrollHeight")
@@ -127,7 +127,9 @@ class Tab:
             await self.page.set_viewport_size(size)
 
     async def is_accessible(self) -> None:
-        """axe-core finds nothing, nothing is wider than the screen, and no word of a state or a heading is broken."""
+        """Check that axe-core finds nothing, nothing is wider than the screen, and no word of a state or heading is
+        broken.
+        """
         found = await Axe().run(self.page)
         assert found.violations_count == 0, found.generate_report()
         width = await self.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
@@ -135,7 +137,7 @@ class Tab:
         assert await self.page.evaluate(BROKEN_WORDS) == []
 
     def is_content(self) -> None:
-        """The browser has refused nothing and lacked nothing."""
+        """Check that the browser has refused nothing and missed nothing."""
         assert self.complaints == []
 
 
@@ -152,7 +154,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session", autouse=True)
 async def programs() -> AsyncIterator[None]:
-    """Every program that the test starts ends with it."""
+    """End every program that the test starts."""
     async with ended_programs():
         yield
 
@@ -172,7 +174,7 @@ async def cluster(hub: WorkerHub) -> AsyncIterator[Cluster]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def replicas(hub: WorkerHub, etcd: Etcd, tmp_path: Path) -> AsyncIterator[Replicas]:
-    """Two servers, of which the first leads."""
+    """Two servers, the first of which leads."""
     async with Replicas(hub, etcd, tmp_path.name) as replicas:
         await (await replicas.replicate()).leads()
         await (await replicas.replicate()).line("following")
@@ -196,7 +198,7 @@ def pictures(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def new_tab(browser: Browser, pictures: Path) -> AsyncIterator[NewTab]:
-    """Opens windows, each with cookies of its own: a desktop's unless the options say otherwise."""
+    """Open windows, each with separate cookies: a desktop's unless the options say otherwise."""
     contexts = []
 
     async def new_tab(**options: Any) -> Tab:

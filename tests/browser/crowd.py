@@ -1,4 +1,4 @@
-"""Runs of many nodes without processes: real agents' machines and connections, with played workers."""
+"""Runs of many nodes without processes: real agents' machines and connections, with simulated workers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tests.support.programs import PATIENCE_S
 
 
 class Crowd:
-    """Runs at one server. An async context manager: in the end every connection is closed."""
+    """Runs at one server. An async context manager that closes every connection."""
 
     def __init__(self, port: int, token: str | None = None) -> None:
         self._port, self._token = port, token
@@ -25,7 +25,7 @@ class Crowd:
         await asyncio.gather(*(node.gone() for nodes in self._nodes.values() for node in nodes))
 
     async def run(self, run_id: str, names: Sequence[str], *, seats: int = 0, **settings: Any) -> list[Node]:
-        """A run whose first round runs on so many nodes, or on all of these."""
+        """Start a run. Its first round runs on `seats` nodes, or on all of these."""
         seats = seats or len(names)
         asked = RequestedSettings(min_nodes=seats, max_nodes=seats, lease_s=600.0, **settings)
         nodes = [Node(self._port, run_id, name, asked, self._changed.set, self._token) for name in names]
@@ -34,7 +34,7 @@ class Crowd:
         return nodes
 
     async def fail(self, run_id: str, at: int = 0, **evidence: Any) -> None:
-        """A worker of one node fails; returns when the next round runs, or when the run has ended."""
+        """Let a worker of one node fail. Return when the next round runs, or the run has ended."""
         nodes = [node for node in self._nodes[run_id] if node.assignment]
         rounds = nodes[at].assignment.round if nodes[at].assignment else 0
         nodes[at].fail(**evidence)

@@ -1,4 +1,4 @@
-"""Every page in both schemes: axe-core finds nothing. SCREENSHOTS=docs/images has the pictures of the docs taken."""
+"""Every page in both colour schemes: axe-core finds nothing. SCREENSHOTS=docs/images updates the docs' pictures."""
 
 import pytest
 from rdzv_protocol import actions

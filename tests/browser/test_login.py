@@ -1,4 +1,4 @@
-"""People come in by token, see and do what it lets them, and nobody does anything in their name."""
+"""People log in with a token, and see and do what it allows. Others cannot act in their name."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ TOKENS = {
 
 @pytest.fixture
 def with_tokens(tmp_path: Path) -> tuple[str, ...]:
-    """Flags of a server with a token for each role."""
+    """Return the flags of a server with a token for each role."""
     flags = ["--store", "memory"]
     for role, tokens in TOKENS.items():
         path = tmp_path / role
@@ -46,7 +46,7 @@ async def log_in(tab: Tab, server: Server, token: str, path: str = "/", scheme: 
 
 
 async def give(tab: Tab, token: str) -> None:
-    """Give the token to the page that asks for it, and that expects it in its focused field."""
+    """Type the token into the focused field of the page that asks for it."""
     await tab.page.wait_for_selector("#token:focus")
     await tab.page.fill("#token", token)
     await tab.page.click("main button")
@@ -87,7 +87,7 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
 
 
 async def test_a_node_that_no_run_has_is_uncordoned_by_whom_the_token_lets(server: Server, tab: Tab) -> None:
-    """A reader is told of `rdzvctl` only; a user who has logged in anew elsewhere has to load the page again."""
+    """A reader only sees the command of `rdzvctl`. A user who has logged in again elsewhere must reload the page."""
     body, bearer = {"node_id": "n7", "reason": "its fan"}, {"Authorization": "Bearer admins-0123456789"}
     url = f"http://{server.endpoint}{actions.CORDON.path}"
     assert (await tab.page.context.request.post(url, data=body, headers=bearer)).ok

@@ -24,7 +24,7 @@ GROW = """(size) => {
   document.body.offsetHeight;
   return performance.now() - before;
 }"""
-"""Has the page show as many nodes, though three have joined; the milliseconds that this takes."""
+"""Makes the page show this number of nodes, although three have joined. Returns the milliseconds."""
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])

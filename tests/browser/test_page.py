@@ -1,4 +1,4 @@
-"""The page of real runs in a real browser: it shows what happens, without a reload, and acts."""
+"""The page of real runs in a real browser: it shows events without a reload, and carries out actions."""
 
 import asyncio
 import re
@@ -28,9 +28,9 @@ from tests.support.told import beginning, pattern
 from tests.support.worker_hub import WorkerHub
 
 SOON_S = 1.0
-"""A failure is on the page this soon; a machine with more to do than it can may take longer, and is given ten times."""
+"""Seconds until a failure is on the page. An overloaded machine may take ten times as long."""
 SEVERAL_LEASES_S = 100.0
-"""A straggler is found by so many looks, a lease apart; under load they are further apart."""
+"""Seconds to find a straggler: its looks are one lease apart, and more under load."""
 FLAGS = ("--nnodes", "2:3", "--max-restarts", "3", "--run-id", "r/1", *PATIENT, "--last-call-timeout", "0.1")
 
 WHEN_IT_SHOWS = """(selector) => new Promise((resolve) => {
@@ -294,7 +294,7 @@ async def test_a_node_that_is_slower_than_the_others_is_called_slow(cluster: Clu
 
 
 async def test_a_run_that_hangs_looks_so_and_says_what_to_do(cluster: Cluster, tab: Tab) -> None:
-    """It comes before runs that are well, is counted and named in the title, and is well again by itself."""
+    """It comes before healthy runs, is counted and named in the title, and recovers by itself."""
     await cluster.nodes("b", "--run-id", "well", nproc=1)
     flags = ("--nnodes", "1:2", "--last-call-timeout", "0", "--on-hang", "report", "--progress-timeout", "1")
     (worker,) = await cluster.nodes("a", "--run-id", "train", *flags, nproc=1)
@@ -378,7 +378,7 @@ async def test_the_list_of_runs_is_filtered_sorted_and_paged_and_stays_so_over_b
 async def test_links_that_the_network_test_has_found_broken_are_named_with_what_is_wrong(
     cluster: Cluster, tab: Tab
 ) -> None:
-    """No link is as fast as this check asks for, and of two nodes it cannot be told whose fault that is."""
+    """No link is as fast as this check demands. With two nodes it is unknown which one is at fault."""
     await cluster.nodes("ab", *FLAGS, "--check", "network=1000000", nproc=1)
     broken = re.compile(r"(a and b|b and a): .*node [ab]")
     await tab.open(cluster, "/runs/r%2F1")
@@ -393,7 +393,7 @@ async def test_links_that_the_network_test_has_found_broken_are_named_with_what_
 
 
 async def test_without_a_script_there_are_plain_tables(cluster: Cluster, new_tab: NewTab) -> None:
-    """An ended attempt and one that goes on, with more nodes than a table has rows, and one that is gone."""
+    """There are an ended attempt and a running one, with more nodes than a table has rows, and one that is gone."""
     tab = await new_tab(java_script_enabled=False)
     async with Crowd(cluster.server.port) as crowd:
         names = [f"node-{number:03}" for number in range(258)]
@@ -509,7 +509,7 @@ async def test_a_refused_action_is_said_in_the_dialog(cluster: Cluster, tab: Tab
 
 
 async def test_a_page_outlives_its_server(hub: WorkerHub, tab: Tab, tmp_path: object) -> None:
-    """An agent that dies before it has a poll at the server that is back is lost when its lease ends."""
+    """An agent that dies before it polls the restarted server is lost when its lease ends."""
     async with Cluster(hub, "--store", f"sqlite:{tmp_path}/state.db") as cluster:
         await cluster.serve()
         await cluster.nodes("ab", *FLAGS, "--lease", "10")
@@ -527,7 +527,7 @@ async def test_a_page_outlives_its_server(hub: WorkerHub, tab: Tab, tmp_path: ob
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def service(replicas: Replicas) -> AsyncIterator[TcpProxy]:
-    """An address behind which stands whoever leads, as a Service's."""
+    """An address that leads to the leading server, like a Service's."""
     async with TcpProxy(replicas.servers[0].endpoint) as service:
         yield service
 

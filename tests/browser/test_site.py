@@ -1,6 +1,6 @@
-"""The site of the documentation: it builds without a warning, links, search and copy buttons work.
+"""The site of the documentation builds without a warning. Links, search and copy buttons work.
 
-It is read as a file: from a folder, with nothing served.
+It is read from files in a folder, without a server.
 """
 
 import re

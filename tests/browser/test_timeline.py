@@ -18,7 +18,7 @@ EPOCH = 1_795_350_600.0
 
 
 def a_day() -> dict[str, Any]:
-    """Timeline of a run of a day: a start, a failure that lost an hour, a hang, and a burst of joins."""
+    """Return the timeline of a day: a start, a failure that lost an hour, a hang, and a burst of joins."""
 
     def round_(number: int, opened: float, started: float, ended: float | None, **parts: float) -> dict[str, Any]:
         given = {"first": number, "last": number, "opened_at": EPOCH + opened, "started_at": EPOCH + started}

@@ -17,6 +17,6 @@ def built() -> Iterator[ContainerEngine]:
 
 @pytest.fixture
 def engine(built: ContainerEngine, programs: None) -> Iterator[ContainerEngine]:
-    """The engine with the images `rdzv-server` and `rdzv-agent`; no container is left after the test."""
+    """The engine with the images `rdzv-server` and `rdzv-agent`. No container is left after the test."""
     yield built
     built.remove_all()

@@ -1,4 +1,4 @@
-"""Workers in containers that tell their ranks and then wait until the test lets them go."""
+"""Workers in containers that report their ranks and then wait until the test releases them."""
 
 import os
 from pathlib import Path
@@ -25,6 +25,6 @@ class HeldWorkers:
         return f"{self._folder}:/shared:ro"
 
     def finish(self) -> None:
-        """Let all workers end, also those that begin later."""
+        """Let all workers end, including those that start later."""
         for rank in range(self._most):
-            os.open(self._folder / str(rank), os.O_RDWR)  # stays open, as long as the test process
+            os.open(self._folder / str(rank), os.O_RDWR)  # stays open as long as the test process

@@ -1,6 +1,6 @@
-"""deploy/docker/compose.yaml, brought up by Docker Compose: on Podman, with this machine's etcd and Prometheus.
+"""deploy/docker/compose.yaml with Docker Compose: on Podman, with this machine's etcd and Prometheus.
 
-What is not here: Grafana, which no package has, and the registries, for whose images this machine's programs stand in.
+Missing are Grafana, which no package has, and the registries. This machine's programs replace the registries' images.
 """
 
 import json
@@ -43,7 +43,7 @@ with urllib.request.urlopen("http://127.0.0.1:9090/api/v1/targets") as answer:
 
 
 class Compose:
-    """Docker Compose, in a container of its own, with an engine's interface."""
+    """Docker Compose, in a separate container, with an engine's interface."""
 
     def __init__(self, engine: ContainerEngine, api: str) -> None:
         self.engine = engine
@@ -56,9 +56,9 @@ class Compose:
         return await self.engine.run(f"compose-{words[0]}", *self._container, image("etcd"), COMPOSE, *words)
 
     async def up(self, *words: str) -> Program:
-        """Bring up all services of the page's command but Grafana, and wait for an etcd that is healthy.
+        """Start all services of the page's command except Grafana, and wait until etcd is healthy.
 
-        Podman leaves health checks to systemd's timers, which are not here.
+        Podman leaves health checks to systemd's timers, which do not run here.
         """
         up = await self(*words, *HERE)
         await up.line(r"etcd-1 .*ready to serve client requests", PATIENCE_S)
@@ -67,7 +67,7 @@ class Compose:
 
 
 def image(service: str) -> str:
-    """Name of a service's image, whatever build of it may be asked for."""
+    """Return the name of a service's image, without its digest."""
     return re.sub(r"\$\{\w+:-\}$", "", SERVICES[service]["image"])
 
 
@@ -92,7 +92,7 @@ async def compose(images: None, engine: ContainerEngine) -> AsyncIterator[Compos
 
 
 def of_the_page() -> list[str]:
-    """Words of the page's command. The images are there already."""
+    """Return the words of the page's command. The images already exist."""
     page = (ROOT / "docs/how-to/clusters.md").read_text()
     (words,) = re.findall(r"^docker compose (-f deploy/docker/compose.yaml .*)$", page, re.M)
     return [word for word in words.split() if word != "--build"]

@@ -1,4 +1,4 @@
-"""Images of deploy/docker, built by a real engine: hardened containers that are killed, and come back to their run."""
+"""Images of deploy/docker, built with a real engine: hardened containers that are killed, and rejoin their run."""
 
 import os
 import re
@@ -25,11 +25,11 @@ AGENT = ("--nnodes", "1:2", "--max-restarts", "3", "--last-call-timeout", "600",
 
 
 class Run:
-    """A server and two nodes: containers that share a network, which has nothing but loopback, and a folder."""
+    """A server and two nodes: containers that share a folder, and a network with only loopback."""
 
     def __init__(self, engine: ContainerEngine, folder: Path) -> None:
         self._engine, self._workers = engine, HeldWorkers(folder, 2)
-        # It outlives the server: a container that is started again has a new network.
+        # It outlives the server: a restarted container would have a new network.
         engine.call("run", "--detach", "--name", "network", "--network", "none", BASE, "sleep", "infinity")
 
     async def serve(self) -> Program:
@@ -86,7 +86,7 @@ async def test_a_server_that_is_made_anew_knows_its_runs(run: Run, engine: Conta
 
 
 async def test_a_container_that_is_stopped_says_what_it_does(run: Run, engine: ContainerEngine) -> None:
-    """`docker stop` is SIGTERM, and the program is process 1, whom signals do not end unless it handles them."""
+    """`docker stop` sends SIGTERM. The program is process 1, which signals do not end unless it handles them."""
     server = await run.serve()
     agent = await run.agent("a")
     await agent.line("joined of 1 to 2")
@@ -107,7 +107,7 @@ async def test_its_health_check_tells_a_server_that_hangs(run: Run, engine: Cont
 
 
 async def test_the_pages_command_has_tokens_read_again(engine: ContainerEngine, tmp_path: Path) -> None:
-    """The image has a shell, and no program `kill`."""
+    """The image has a shell, but no program `kill`."""
     pages = "".join((ROOT / "docs/how-to" / f"{page}.md").read_text() for page in ("kubernetes", "secure-a-server"))
     (command,) = set(re.findall(r"`kubectl exec\sdeployment/rdzv-server -- ([^`]+)`", pages))
     place = ("--network", "none", "--volume", f"{with_a_token(tmp_path)}:/tokens:ro")
@@ -118,7 +118,7 @@ async def test_the_pages_command_has_tokens_read_again(engine: ContainerEngine, 
 
 
 def with_a_token(folder: Path) -> Path:
-    """The folder, with a file that the server's user can read."""
+    """Return the folder, with a file that the server's user can read."""
     folder.chmod(0o755)
     (folder / "agents").write_text(os.urandom(32).hex())
     return folder

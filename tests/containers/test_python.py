@@ -1,4 +1,4 @@
-"""The wheel on the newest Python: the agent's image, on a base image of one's own."""
+"""The wheel on the newest Python: the agent's image, on another base image."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Units of deploy/systemd under a real systemd, process 1 of a container: set up by the commands of the page."""
+"""Units of deploy/systemd under a real systemd, process 1 of a container, set up by the commands of the page."""
 
 import re
 from pathlib import Path
@@ -20,13 +20,13 @@ RUN ln -s /opt/rdzv/bin/rdzv-server /opt/rdzv/bin/node-agent /opt/rdzv/bin/rdzvc
 COPY tests/support/workers/signalled_worker.py /srv/train.py
 """
 CHANGES = {"SERVER:29400": "127.0.0.1:29400", "--nnodes 2 --nproc 8": "--nnodes 1 --max-restarts 0"}
-"""Differences between the run of the page and that of one machine."""
+"""Differences between the page's run and that of one machine."""
 SERVER, AGENT = "rdzv-server.service", "node-agent@nightly.service"
 DROP_IN = "/etc/systemd/system/rdzv-server.service.d/watchdog.conf"
 
 
 class Machine:
-    """A container with systemd as process 1, without any network but loopback."""
+    """A container with systemd as process 1, and only a loopback network."""
 
     def __init__(self, engine: ContainerEngine) -> None:
         self._engine = engine
@@ -38,7 +38,7 @@ class Machine:
         self.shell("systemctl is-system-running --wait || true")
 
     def shell(self, script: str) -> str:
-        """Output of a script, which must succeed."""
+        """Return the output of a script, which must succeed."""
         done = self._engine.inside("machine", "bash", "-euc", script)
         assert done.returncode == 0, f"{script}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.journal()}"
         return done.stdout.strip()
@@ -47,12 +47,12 @@ class Machine:
         return self._engine.inside("machine", "journalctl", "--no-pager", "--output=cat", *words).stdout
 
     def says(self, unit: str, line: str, times: int = 1) -> None:
-        """Return when a unit has said something so many times, or systemd of it."""
+        """Return when a unit, or systemd about it, has logged the line `times` times."""
         follow = f"journalctl --follow --lines=all --output=cat --unit={unit}"
         assert self.shell(f"timeout 90 grep -m{times} -cE '{line}' <({follow})") == str(times)
 
     def worker(self) -> str:
-        """Process id of the run's worker."""
+        """Return the process id of the run's worker."""
         return self.shell("cat /var/lib/node-agent/nightly/worker.pid")
 
     def property(self, unit: str, name: str) -> str:

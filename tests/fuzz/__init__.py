@@ -1,1 +1,1 @@
-"""Input that nobody meant to send: what the server answers to it, and that it is none the worse afterwards."""
+"""Unintended input: the server's answers to it, and that the server is unharmed afterwards."""

@@ -1,4 +1,4 @@
-"""schemathesis at a running server: requests that its OpenAPI document describes, and requests that it rules out."""
+"""schemathesis with a running server: requests that its OpenAPI document describes, and requests that it excludes."""
 
 import json
 import re
@@ -31,11 +31,11 @@ from rdzv_server.words import admission, operations
 from tests.support.told import pattern
 
 NAMES = ("run", "../../etc/passwd", '{run="x"}')
-"""A few, so that requests are about the same runs and agents."""
+"""Few names, so that requests are about the same runs and agents."""
 OF_EACH_KIND = 12
-"""Requests of each kind to each path, after those of all kinds in any order, which may come to few of one."""
+"""Requests of each kind to each path, after those of random kinds, which may include few of one kind."""
 LEASE_S = 2.0
-"""Long enough to be still there when the next request comes. A poll is parked for half of it."""
+"""Seconds that last until the next request. A poll is parked for half of them."""
 LARGEST, SMALLEST = 2**64 - 1, -(2**63)
 """Limits of msgpack's integers."""
 
@@ -46,8 +46,8 @@ _BEYOND_SCHEMA = (
     r"nests deeper than \d+ levels",
     r"must be an integer .*, not -?\d+\.0\b",
 )
-"""Refusals that a schema cannot describe: how fields, and requests, go together; how deep fields are that nobody knows;
-and 2.0, which JSON Schema takes for an integer."""
+"""Refusals that a schema cannot describe: combinations of fields or requests, the depth of unknown fields, and 2.0,
+which JSON Schema accepts as an integer."""
 
 _names = st.sampled_from(NAMES) | st.text(min_size=1, max_size=20).filter(is_visible)
 schemathesis.openapi.format("name", _names)
@@ -65,7 +65,7 @@ def unpack(context: DeserializationContext, response: Response) -> Any:
 
 @schemathesis.check
 def described_requests_are_taken(context: CheckContext, response: Response, case: Case) -> None:
-    """Check that what the document describes is never called malformed."""
+    """Check that a described request is never called malformed."""
     if _is_described(case) and response.status_code == 400:
         is_packed = response.headers["content-type"][0].startswith(paths.MEDIA_TYPE)
         refusal = msgpack.unpackb(response.content) if is_packed else json.loads(response.content)
@@ -84,7 +84,7 @@ CHECKS = [
 
 
 class Fuzzer:
-    """Fuzzer that sends what the server's document describes or rules out, in any order; checks every answer."""
+    """Sends requests that the server's document describes or excludes, in any order, and checks every answer."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -127,19 +127,19 @@ class Fuzzer:
     def _cases(self, operation: APIOperation) -> Iterator[st.SearchStrategy[Case]]:
         if operation.body:
             is_described = Draft202012Validator(self._body(operation)).is_valid
-            # A text that is no name of ours may be one of the document's.
+            # A text that is not one of our names may be one in the document.
             yield operation.as_strategy(generation_mode=GenerationMode.NEGATIVE).filter(
                 lambda case: not isinstance(case.body, dict) or not is_described(_fitting(case.body))
             )
         yield operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
 
     def _body(self, operation: APIOperation) -> dict[str, Any]:
-        """The schema of the operation's body, as the server's document has it."""
+        """Return the schema of the operation's body in the server's document."""
         (described,) = self._document["paths"][operation.path][operation.method]["requestBody"]["content"].values()
         return {"components": self._document["components"], **described["schema"]}
 
     def _seat(self, session: requests.Session) -> None:
-        """Let an agent into a run of its own, so that there is one that goes on, whatever was ended before."""
+        """Let an agent into a separate run, so that there is a continuing run, whatever was ended before."""
         self._seats += 1
         name = f"seated-{self._seats}"
         self._node_id, self._seated = name, {"run_id": name, "agent_id": name}
@@ -151,10 +151,11 @@ class Fuzzer:
         assert answer.status_code == 200, answer.content
 
     def _steer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Changes to a body, or to the parameters of a path, that lead where something happens: to runs that let
-        newcomers in, to agents and rounds that exist, and past long polls."""
+        """Return changes to a body, or to the parameters of a path, that lead to effects: to runs that let newcomers
+        in, to existing agents and rounds, and past long polls.
+        """
         agent = self._seated if body.get("agent_id") in NAMES else {}
-        if "agent_id" not in body and path != paths.LEADER:  # an operator's
+        if "agent_id" not in body and path != paths.LEADER:  # an operator's request
             run_id = self._seated["run_id"]
             seated = {"node_id": self._node_id} if "node_id" in body else {"run_id": run_id} if run_id else {}
             return seated if self._node_id and sum(self.statuses[path].values()) % 2 else {}
@@ -172,7 +173,7 @@ class Fuzzer:
 
 
 def _with_few_names(schema: Any) -> Any:
-    """The same, but for texts of one line, which become names of ours."""
+    """Return the same schema, with our names for texts of one line."""
     if isinstance(schema, list):
         return [_with_few_names(each) for each in schema]
     if not isinstance(schema, dict):
@@ -182,7 +183,7 @@ def _with_few_names(schema: Any) -> Any:
 
 
 def _is_endless(operation: APIOperation) -> bool:
-    """Whether the answer is a stream of events, which never ends."""
+    """Return whether the answer is a stream of events, which never ends."""
     return "text/event-stream" in operation.definition.raw["responses"]["200"]["content"]
 
 
@@ -191,7 +192,7 @@ def _is_described(case: Case) -> bool:
 
 
 def _fitting(value: Any) -> Any:
-    """The value with numbers that msgpack has, and that are as wrong."""
+    """Return the value with equally wrong numbers that msgpack can represent."""
     if isinstance(value, dict):
         return {key: _fitting(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""Imports schemathesis whole, when it is needed, and while the collector of garbage is off.
+"""Imports schemathesis completely when it is needed, with the garbage collector off.
 
-Each of pytest-xdist's processes collects all tests, and one runs those that need it: it takes long. Parts of it are
-imported late, and rewritten by pytest; CPython 3.11 may then fail with "AST constructor recursion depth mismatch", when
-the collector runs while a module is parsed (cpython#106905).
+Each of pytest-xdist's processes collects all tests, and one runs those that need the import, which takes long. Parts of
+it are imported late and rewritten by pytest. CPython 3.11 may then fail with "AST constructor recursion depth mismatch"
+if the collector runs while a module is parsed (cpython#106905).
 """
 
 import gc
@@ -13,7 +13,7 @@ import pytest
 
 @pytest.fixture
 def fuzzer_class() -> type:
-    """`tests.fuzz.api.Fuzzer`."""
+    """Return `tests.fuzz.api.Fuzzer`."""
     gc.disable()
     try:
         import_module("schemathesis.specs.openapi.schemas")

@@ -1,4 +1,4 @@
-"""Every endpoint, fuzzed from the document that the server publishes. `HYPOTHESIS_PROFILE=thorough` looks further."""
+"""Every endpoint, fuzzed from the document that the server publishes. `HYPOTHESIS_PROFILE=thorough` tries more."""
 
 import asyncio
 import re
@@ -15,11 +15,11 @@ from tests.support.process_info import Footprint
 from tests.support.programs import PATIENCE_S, Server
 
 EXAMPLES = max(500, settings().max_examples * 2)
-"""Fewer do not get everywhere."""
+"""Fewer examples do not reach everything."""
 NO_ERROR = r"[-\d]{10} [:\d]{8} ((INFO|WARNING) rdzv-server: |ERROR rdzv-server: run .* round \d+: run failed: )"
-"""Beginning of every line of a healthy server: what follows it quotes names that a fuzzer may call anything."""
+"""Beginning of every line of a healthy server. The rest quotes names, which a fuzzer may choose freely."""
 ROOM_MB = 32
-"""Memory that some thousand requests, with the runs that they found, may leave in memory."""
+"""MB that some thousand requests, and the runs that they founded, may leave in memory."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def test_every_operation_is_answered_as_documented(server: Server, fuzzer_
 
 
 async def serves_a_run(server: Server) -> None:
-    """A well-behaved agent is seated and let go, and operators are answered."""
+    """Check that a well-behaved agent is seated and released, and that operators get answers."""
     link = HttpTransport("127.0.0.1", server.port, None)
 
     async def ask(request: Request) -> Reply | Ack:

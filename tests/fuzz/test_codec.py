@@ -1,4 +1,4 @@
-"""Fuzzed bytes become a message, or a refusal that a person can read; soon, and without taking much memory."""
+"""Fuzzed bytes become a message or a readable refusal, quickly and without much memory."""
 
 import gc
 import time
@@ -26,7 +26,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name
 
 
 def take(kind: Any, body: bytes) -> Any:
-    """The message, which says the same when it is sent on; or None, and a refusal that can be sent back and shown."""
+    """Return the message, which is unchanged when sent on, or None after a refusal that can be sent back and shown."""
     try:
         message = decode(kind, body)
     except ProtocolError as refusal:
@@ -78,12 +78,12 @@ def test_a_message_is_taken_with_whatever_else_a_newer_peer_says(kind: Any) -> N
 
 
 def _shallow(value: Any) -> Any:
-    """Value without lists and maps: the depth of a message is limited."""
+    """Return the value without lists and maps: the depth of a message is limited."""
     return str(type(value)) if isinstance(value, list | wire.Pairs) else value
 
 
 def _is_unfit(value: Any) -> bool:
-    """A text that no UTF-8 can hold."""
+    """Return whether this is a text that UTF-8 cannot contain."""
     return isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
@@ -92,7 +92,7 @@ def test_the_last_of_two_equal_keys_counts() -> None:
     assert take(PollRequest, body).revision == 2
 
 
-# What a refusal costs.
+# Cost of a refusal.
 
 
 @few
@@ -102,7 +102,7 @@ def test_a_small_message_takes_little_memory_whatever_it_claims(body: bytes) -> 
 
 
 def _fill(value: bytes) -> bytes:
-    """Return lists of this value, each as long as a list may be, that fill a message to its allowed size."""
+    """Return lists of this value, each as long as possible, that fill a message to its allowed size."""
     many = wire.claim(b"\xdd", 1_000) + value * 1_000
     lists = (MAX_MESSAGE_BYTES - 200) // len(many)
     return wire.claim(b"\xdd", lists) + many * lists
@@ -126,7 +126,7 @@ LARGE: dict[str, tuple[Any, bytes]] = {
 def test_a_large_message_is_refused_at_a_bounded_cost(kind: Any, body: bytes) -> None:
     """Memory is bounded by 100 times the message's size, as empty maps of one byte each need; CPU time by 0.25 s."""
     assert len(body) <= MAX_MESSAGE_BYTES
-    gc.freeze()  # garbage is looked for among what the message makes, not in all that pytest holds
+    gc.freeze()  # search only the message's objects for garbage, not all that pytest holds
     try:
         began_s = time.process_time()
         assert take(kind, body) is None
@@ -138,7 +138,7 @@ def test_a_large_message_is_refused_at_a_bounded_cost(kind: Any, body: bytes) ->
 
 
 def _peak_bytes(kind: Any, body: bytes) -> int:
-    take(kind, body)  # what reads such messages is made once
+    take(kind, body)  # create the decoder for such messages first
     tracemalloc.start()
     try:
         with suppress(ProtocolError):

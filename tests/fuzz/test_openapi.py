@@ -1,4 +1,4 @@
-"""The published document: it is valid, complete, and says of every message what the codec and the server do."""
+"""The published document is valid and complete, and describes every message as the codec and the server treat it."""
 
 import json
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ def document() -> dict[str, Any]:
 
 
 def closed(schema: Any) -> Any:
-    """The same, with nothing beside what is described."""
+    """Return the same schema without undescribed fields."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -42,7 +42,7 @@ def closed(schema: Any) -> Any:
 
 
 def validator(pointer: str, *, strict: bool = False) -> Draft202012Validator:
-    """Validator of what the document says there. `strict`: nothing else may be in the value."""
+    """Return a validator of this part of the document. `strict`: whether the value may have no other fields."""
     content = closed(document()) if strict else document()
     registry: Registry[Any] = Registry().with_resource(DOCUMENT, Resource(content, DRAFT202012))
     return Draft202012Validator({"$ref": f"{DOCUMENT}#{pointer}"}, registry=registry)
@@ -54,7 +54,8 @@ def of_answer(path: str, method: str, status: int, media: str) -> Draft202012Val
 
 
 def test_the_document_is_valid() -> None:
-    from openapi_spec_validator import validate  # here, or each process that collects tests would take long
+    # here, because otherwise each process that collects tests would take long
+    from openapi_spec_validator import validate
 
     validate(document())
 
@@ -131,7 +132,7 @@ def test_the_schema_lets_in_what_the_codec_lets_in(kind: Any) -> None:
 
 
 class CheckedClient:
-    """Asks a server, and checks every answer against what the document says of it."""
+    """Asks a server, and checks every answer against the document's description."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""Bytes that look like msgpack, or nearly: what our own encoder would never write."""
+"""Bytes like msgpack, or nearly: what our own encoder would never write."""
 
 import struct
 from dataclasses import dataclass
@@ -21,23 +21,23 @@ HEADERS = (
 
 @dataclass(frozen=True)
 class Pairs:
-    """A map as it stands on the wire: keys of any type, and one key as often as one likes."""
+    """A map in wire order, with keys of any type that may repeat."""
 
     pairs: tuple[tuple[Any, Any], ...]
 
 
 def claim(header: bytes, count: int) -> bytes:
-    """A list or a map of so many items, which do not follow."""
+    """Return a list or a map with this number of items, which do not follow."""
     return header + struct.pack(">I", count)
 
 
 def pack(value: Any) -> bytes:
-    """The value in msgpack."""
+    """Return the value in msgpack."""
     if isinstance(value, Pairs):
         return claim(b"\xdf", len(value.pairs)) + b"".join(pack(key) + pack(item) for key, item in value.pairs)
     if isinstance(value, list):
         return claim(b"\xdd", len(value)) + b"".join(map(pack, value))
-    if isinstance(value, str):  # lone surrogates too, which UTF-8 does not have
+    if isinstance(value, str):  # including lone surrogates, which UTF-8 does not have
         text = value.encode("utf-8", "surrogatepass")
         return claim(b"\xdb", len(text)) + text
     packed: bytes = msgpack.packb(value)
@@ -46,7 +46,7 @@ def pack(value: Any) -> bytes:
 
 @cache
 def trees() -> st.SearchStrategy[Any]:
-    """Values of every type that msgpack knows."""
+    """Return a strategy for values of every type in msgpack."""
     leaves = (
         st.none()
         | st.booleans()
@@ -70,7 +70,7 @@ def trees() -> st.SearchStrategy[Any]:
 
 @st.composite
 def bent_messages(draw: st.DrawFn, kind: Any) -> bytes:
-    """A message with a field or two left out, or of any other kind, or there twice."""
+    """Return a message with one or two fields missing, of another type, or duplicated."""
     whole = msgpack.unpackb(encode(draw(values(kind))))
     bent = draw(st.sets(st.sampled_from(sorted(whole)), max_size=2))
     pairs = [
@@ -83,7 +83,7 @@ def bent_messages(draw: st.DrawFn, kind: Any) -> bytes:
 
 @st.composite
 def torn_messages(draw: st.DrawFn) -> bytes:
-    """The bytes of a message, with a few cuts, changes and insertions."""
+    """Return the bytes of a message, with a few cuts, changes and insertions."""
     body = draw(st.sampled_from(KINDS).flatmap(values).map(encode))
     for _ in range(draw(st.integers(1, 4))):
         start, end = sorted((draw(st.integers(0, len(body))), draw(st.integers(0, len(body)))))
@@ -94,7 +94,7 @@ def torn_messages(draw: st.DrawFn) -> bytes:
 
 
 def claims() -> st.SearchStrategy[bytes]:
-    """Lists and maps within each other, each of which says that it is large."""
+    """Return a strategy for nested lists and maps, each of which claims to be large."""
     counts = st.sampled_from((1, 15, 16, 1_000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF))
     header = st.builds(claim, st.sampled_from((b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9")), counts)
     return st.builds(b"".join, st.lists(header, max_size=40))

@@ -17,7 +17,7 @@ COLUMNS = "120"
 
 
 def help_text() -> str:
-    """Return what belongs in `help.txt`."""
+    """Return the text for `help.txt`."""
     with patch.dict(os.environ, COLUMNS=COLUMNS):
         parsers = [each for root in (Parser(), server_parser(), rdzvctl_parser()) for each in with_commands(root)]
         return "\n".join(f"# {title}\n\n{page}" for parser in parsers for title, page in _pages(parser))
@@ -33,7 +33,7 @@ def _pages(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def with_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Return a parser, and those of its commands that people are shown."""
+    """Yield a parser, and those of its commands that help shows."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

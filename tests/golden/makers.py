@@ -1,4 +1,4 @@
-"""The functions that make messages, and what they say of their examples."""
+"""The functions that make messages, and their results for the examples."""
 
 import inspect
 import pkgutil
@@ -29,7 +29,7 @@ def modules() -> list[ModuleType]:
 
 
 def makers(module: ModuleType) -> dict[str, Callable[..., str] | str]:
-    """Return the functions and constants of a module of sentences, by name and in their order."""
+    """Return the functions and constants of a module of sentences, by name and in order."""
     return {
         name: value
         for name, value in vars(module).items()
@@ -44,7 +44,7 @@ def messages(maker: Callable[..., str] | str) -> Iterable[str]:
 
 
 def text() -> str:
-    """Return what belongs in `messages.txt`."""
+    """Return the text for `messages.txt`."""
     parts = []
     for module in modules():
         if of_module := makers(module):

@@ -1,4 +1,4 @@
-"""Sentences of the product that tests quote: five words or more of `messages.txt` in one string of a test."""
+"""Sentences of the product that tests quote: five or more words of `messages.txt` in one string of a test."""
 
 import ast
 import re
@@ -10,15 +10,15 @@ from tests.golden.makers import FILE
 TESTS = FILE.parents[1]
 WORDS = 5
 _STRING = re.compile(r"""["'][^"'\n]*(?:[a-z][a-z'-]*[^a-z"'\n]+){4}""", re.IGNORECASE)
-"""Beginning of a string with five words: a file without one needs no parsing."""
+"""Beginning of a string with five words. A file without one needs no parsing."""
 _WORD = re.compile(r"[a-z][a-z'-]*")
 _FIELD = re.compile(r"\d+|<[^>]*>|\n")
 
 
 def quotes(folder: Path = TESTS) -> Iterator[tuple[Path, int, str]]:
-    """Return the file, the line and the text of each string in tests that quotes a message.
+    """Yield the file, the line and the text of each string in tests that quotes a message.
 
-    Sentences that a user's script may parse, such as torchrun's error box, are in `parsed_by_scripts.py`: tests take
+    Sentences that a user's script may parse, such as torchrun's error box, are in `parsed_by_scripts.py`. Tests take
     them from there.
     """
     known = set(_runs(FILE.read_text()))
@@ -28,7 +28,7 @@ def quotes(folder: Path = TESTS) -> Iterator[tuple[Path, int, str]]:
 
 
 def _strings(source: str) -> Iterator[tuple[int, str]]:
-    """Return the strings of a file that may have five words, with their lines; docstrings are no quotes."""
+    """Yield the strings of a file that may have five words, with their lines. Docstrings do not count."""
     nodes, docstrings = [ast.parse(source)], set()
     for node in nodes:
         nodes.extend(ast.iter_child_nodes(node))  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def _strings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _runs(text: str) -> Iterator[tuple[str, ...]]:
-    """Return each five words that follow each other; a field's value ends a run of words."""
+    """Yield each five consecutive words. A field's value ends a run of words."""
     for part in _FIELD.split(text.lower()):
         words = _WORD.findall(part)
         yield from zip(*(words[at:] for at in range(WORDS)), strict=False)

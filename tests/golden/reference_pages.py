@@ -1,4 +1,4 @@
-"""Pages of the reference that are made of what the programs declare: flags, requests, Python names."""
+"""Pages of the reference made from the programs' declarations: flags, requests, Python names."""
 
 import argparse
 import enum
@@ -62,7 +62,7 @@ def cell(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return the text so that it stays as it is in Markdown, except for its code."""
+    """Return the text escaped for Markdown, except for its code."""
     return re.sub(r"(`+[^`]*`+)|([<*])", lambda found: found[1] or f"\\{found[2]}", text)
 
 

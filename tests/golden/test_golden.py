@@ -49,7 +49,7 @@ def test_no_two_kinds_of_a_package_say_the_same():
 
 
 def test_what_pages_quote_is_what_is_said():
-    """A line of a block that begins as a message does, with four words or more, has to go on as it does."""
+    """A line of a block that begins like a message, with four or more words, must continue like it."""
     messages: dict[str, list[re.Pattern[str]]] = {}
     for message in (line.strip() for line in FILE.read_text().splitlines() if line.startswith("    ")):
         parts = FIELD.split(message)

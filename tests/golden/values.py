@@ -28,7 +28,9 @@ _BY_TYPE: dict[Any, tuple[Any, ...]] = {
 
 
 def examples_of(maker: Callable[..., str]) -> Iterable[Mapping[str, Any]]:
-    """Return fields of examples: those given for the function, else first values, then each other value of a field."""
+    """Return fields of examples: those given for the function, otherwise first values, then each other value of a
+    field.
+    """
     if given := _EXAMPLES.get(maker):
         return given
     hints = get_type_hints(maker)
@@ -38,7 +40,7 @@ def examples_of(maker: Callable[..., str]) -> Iterable[Mapping[str, Any]]:
 
 
 def _values(name: str, hint: Any) -> tuple[Any, ...]:
-    """Return example values of a field by its type; a text is shown as the field's name: `<node_id>`."""
+    """Return example values of a field by its type. A text is shown as the field's name: `<node_id>`."""
     if hint is str:
         return (f"<{name}>",)
     if hint in _BY_TYPE:

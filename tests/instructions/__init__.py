@@ -1,1 +1,1 @@
-"""Instructions that the hot paths take, counted by valgrind: what CI can hold them to on any machine (ADR 20)."""
+"""Instructions of the hot paths, counted by valgrind: a limit that CI can check on any machine (ADR 20)."""

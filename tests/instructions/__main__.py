@@ -1,4 +1,4 @@
-"""`python -m tests.instructions`: what the hot paths take, beside what is recorded; `--write` records it."""
+"""`python -m tests.instructions`: shows the hot paths' instructions and the recorded ones. `--write` records them."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from tests.instructions.count import complaints, expected, measure, why_not, wri
 
 
 def main() -> int:
-    """Exit codes: 0 as recorded, 1 not so, 2 they cannot be counted here."""
+    """Run, and return 0 if the figures are as recorded, 1 if not, 2 if they cannot be counted here."""
     parser = argparse.ArgumentParser(prog="python -m tests.instructions", description=__doc__)
     parser.add_argument("--write", action="store_true", help="record what is measured")
     args = parser.parse_args()

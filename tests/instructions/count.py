@@ -1,4 +1,4 @@
-"""Counts the instructions of the hot paths, and compares them with what was recorded."""
+"""Counts the instructions of the hot paths, and compares them with the recorded figures."""
 
 import json
 import os
@@ -22,18 +22,18 @@ TOTAL = re.compile(r"^summary: (\d+)$", re.MULTILINE)
 
 
 def why_not() -> str | None:
-    """Why instructions cannot be counted here, if they cannot."""
+    """Return why instructions cannot be counted here, None if they can."""
     missing = sys.platform != "linux" or not shutil.which("valgrind")
     return "valgrind is not installed (Debian: apt-get install valgrind)" if missing else None
 
 
 def measure() -> dict[str, float]:
-    """The instructions of each hot path, once through, in units of the calibration."""
+    """Return the instructions of one pass of each hot path, in units of the calibration."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "counts"
         _run(out)
         paths = hot_paths()
-        # Each path has two marks: at the first, what went before is written down, at the second, what counts.
+        # Each path has two marks: the first writes down what came before, the second what counts.
         counts = {path.name: _total(out, 2 * place + 2) / path.times for place, path in enumerate(paths)}
     unit = counts.pop(CALIBRATION)
     return {name: counted / unit for name, counted in counts.items()}
@@ -55,7 +55,7 @@ def _run(out: Path) -> None:
 
 
 def _plain_environment() -> dict[str, str]:
-    """Return the environment without what changes how Python runs a program."""
+    """Return the environment without variables that change how Python runs a program."""
     return {name: value for name, value in os.environ.items() if name == "PYTHONPATH" or not name.startswith("PYTHON")}
 
 
@@ -65,20 +65,20 @@ def _total(out: Path, mark: int) -> int:
 
 
 def expected() -> dict[str, float]:
-    """Figures that were recorded."""
+    """Return the recorded figures."""
     figures: dict[str, float] = tomllib.loads(EXPECTED.read_text())
     return figures
 
 
 def write(figures: Mapping[str, float]) -> None:
-    """Record them."""
+    """Record the figures."""
     lines = [f"# Instructions of the hot paths, in units of plain Python: {WRITE}", f"# {REASONS}"]
     lines += [f"{json.dumps(name)} = {figure:.4g}" for name, figure in figures.items()]
     EXPECTED.write_text("\n".join(lines) + "\n")
 
 
 def complaints(recorded: Mapping[str, float], measured: Mapping[str, float]) -> list[str]:
-    """Paths that have grown or fallen by more than the tolerance, and those that stands in one of the two alone."""
+    """Return the paths that have grown or fallen by more than the tolerance, and those missing in one of the two."""
     odd = recorded.keys() ^ measured.keys()
     said = [f"{name} is {'no hot path' if name in recorded else 'not recorded'}: {WRITE}" for name in sorted(odd)]
     for name in recorded.keys() & measured.keys():

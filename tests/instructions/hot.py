@@ -26,29 +26,32 @@ from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore
 
 Work = Callable[[int], None]
-"""Does something so many times."""
+"""Do something this many times."""
 
 RUN_ID, SERVER_ADDR = "7f0c55e2-train", "10.0.0.1"
 MANY, SOME, FEW = 10_000, 5_600, 1_000
-"""`SOME`: a dict that grew to so many keeps the places of nearly as many that have left it, before it is made anew."""
+"""Numbers of nodes. With `SOME`, a dict that grew to this size keeps the places of nearly as many removed keys before
+it is rebuilt."""
 NEVER_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class HotPath:
-    """`prepare` gives the work, which is done so many times to warm up, and as often again while it is counted."""
+    """A hot path. `prepare` returns the work, which runs `times` times to warm up, and as often again while it is
+    counted.
+    """
 
     name: str
     prepare: Callable[[], Work]
     times: int = 100
-    """1: what can be done once, and is not warmed up."""
+    """Number of repetitions. With 1 the work cannot be repeated, and is not warmed up."""
 
 
 CALIBRATION = "calibration"
 
 
 def _plain_python() -> Work:
-    """Work of the kind that ours is made of."""
+    """Return work of the same kind as ours."""
     table = {f"key-{number}": number for number in range(16)}
 
     def work(times: int) -> None:
@@ -70,7 +73,7 @@ class _Pair:
         return len(self.name) + self.value
 
 
-# The codec: what every node sends and gets, both ways.
+# The codec: what every node sends and receives.
 
 
 def _failure() -> messages.Failure:
@@ -141,7 +144,7 @@ def _repeating(step: Callable[[], object]) -> Work:
 
 
 def _joins(nodes: int, fixed_nodes: int | None = None) -> list[JoinRequest]:
-    """Joins of all nodes of a run."""
+    """Return the joins of all nodes of a run."""
     settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, lease_s=NEVER_S, fixed_nodes=fixed_nodes)
     return [_join(number, settings) for number in range(nodes)]
 
@@ -161,11 +164,13 @@ def _join(number: int, settings: RequestedSettings) -> JoinRequest:
 
 
 def _registry(joined: int, nodes: int = MANY, fixed_nodes: int | None = None) -> tuple[Registry, Callable[[], None]]:
-    """A registry with a run of `nodes`, of which so many have joined; and what lets the next one join."""
+    """Return a registry with a run of `nodes`, of which `joined` have joined, and a function that lets the next one
+    join.
+    """
     registry, requests = Registry(retention_s=3_600.0), _joins(nodes, fixed_nodes)
     registry.handle(RUN_ID, NodeJoined(requests[0], SERVER_ADDR), 1.0)
     (run,) = registry.runs()
-    for request in requests[1:joined]:  # as if it had joined: that takes too long under valgrind
+    for request in requests[1:joined]:  # as if it had joined: a real join takes too long under valgrind
         run.move(Agent(request, SERVER_ADDR), AgentState.WAITING)
         run.leases.renew(request.agent_id, 1.0)
     coming = iter(requests[joined:])
@@ -183,7 +188,7 @@ def _core_join() -> Work:
 
 
 def _core_fixed_join() -> Work:
-    """Join of one node of a run that gets no others, most of whose nodes are there, and one of them is unfit."""
+    """Join of one node of a run with fixed nodes: most are there, and one of them is unfit."""
     registry, join = _registry(joined=FEW, nodes=2 * FEW, fixed_nodes=2 * FEW)
     (run,) = registry.runs()
     run.unfit["node-none"] = "no GPU 3"
@@ -191,7 +196,7 @@ def _core_fixed_join() -> Work:
 
 
 def _core_suspicion() -> Work:
-    """Suspicion of one node of a run all of whose nodes hang."""
+    """Suspicion of one node of a run in which all nodes hang."""
     registry, join = _registry(joined=FEW - 1, nodes=FEW)
     join()
     (run,) = registry.runs()
@@ -222,7 +227,7 @@ def _core_poll() -> Work:
 
 
 def _core_replacement() -> Work:
-    """The join of a new agent on a node whose old one is gone, as are those of all nodes."""
+    """Join of a new agent on a node whose old one is gone, as are those of all nodes."""
     registry, _ = _registry(joined=FEW, nodes=FEW + 1)
     (run,) = registry.runs()
     for agent_id in run.agents:
@@ -238,7 +243,7 @@ def _core_replacement() -> Work:
 
 
 def _core_assignment() -> Work:
-    """The join that completes the round of many; it can be done once."""
+    """Join that completes the round of many nodes. It cannot be repeated."""
     _, join = _registry(joined=MANY - 1)
     return lambda times: join()
 
@@ -247,7 +252,7 @@ def _core_assignment() -> Work:
 
 
 class _Connection:
-    """A node's connection, which nothing comes over."""
+    """A node's connection without data."""
 
     server_addr = SERVER_ADDR
     is_scoped = False
@@ -258,7 +263,7 @@ class _Connection:
 
 
 class _Shell:
-    """A server but for its sockets."""
+    """A server without its sockets."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -268,7 +273,7 @@ class _Shell:
         self._runs = count()
 
     def form(self, nodes: int) -> None:
-        """Let so many nodes, each on a connection of its own, join a new run and be told to start."""
+        """Let this number of nodes, each on a separate connection, join a new run and be told to start."""
         run_id = f"run-{next(self._runs)}"
         self._loop.run_until_complete(self._form(run_id, nodes))
 
@@ -278,7 +283,7 @@ class _Shell:
         assert all(isinstance(reply.directive, Start) for reply in replies)
 
     def poll(self, times: int) -> None:
-        """One agent, which is told to start, asks again and again."""
+        """Let one agent, which is told to start, poll repeatedly."""
         self._loop.run_until_complete(self._poll(times))
 
     async def _poll(self, times: int) -> None:
@@ -299,7 +304,7 @@ def _shell_poll() -> Work:
 
 
 def hot_paths() -> list[HotPath]:
-    """The calibration, whose instructions are the unit of all others, and all that is held to its figure."""
+    """Return the calibration, whose instructions are the unit of all others, and all paths with a recorded figure."""
     both_ways = [
         HotPath(f"{way} {name}", partial(prepare, message))
         for name, message in _messages().items()
@@ -319,18 +324,18 @@ def hot_paths() -> list[HotPath]:
     ]
 
 
-# valgrind.h: a request is an address in rax, a default answer in rdx, and five instructions that change nothing.
+# valgrind.h: a request is an address in rax, a default answer in rdx, and five instructions without effect.
 REQUEST = bytes.fromhex("4889f8 31d2 48c1c703 48c1c70d 48c1c73d 48c1c733 4887db c3")
 START_INSTRUMENTATION = (ord("C") << 24 | ord("T") << 16) + 4
 
 
 def starts_late() -> bool:
-    """Whether this kind of machine can ask valgrind to start counting, which takes fifty times as long as not to."""
+    """Return whether this kind of machine can ask valgrind to start counting later, which is fifty times as fast."""
     return platform.machine() == "x86_64"
 
 
 def start_counting() -> None:
-    """Tell valgrind that from now on instructions count."""
+    """Tell valgrind to count instructions from now on."""
     if not starts_late():
         return
     code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -342,10 +347,10 @@ def start_counting() -> None:
 
 
 def main() -> None:
-    """Do every hot path under valgrind, and mark where each begins and ends.
+    """Run every hot path under valgrind, and mark where each begins and ends.
 
-    A mark is a call of the C library's `getppid`, which nothing else here calls and at which valgrind writes down, and
-    sets back to zero, what it has counted.
+    A mark is a call of the C library's `getppid`, which is used nowhere else here. At this call valgrind writes its
+    count and resets it to zero.
     """
     gc.disable()
     paths = hot_paths()

@@ -1,11 +1,11 @@
-"""No hot path takes many more instructions than it did when its figure was recorded."""
+"""No hot path takes many more instructions than recorded."""
 
 import pytest
 
 from tests.instructions.count import complaints, expected, measure, why_not
 
 
-@pytest.mark.timeout(300)  # twenty seconds, unless the machine has much else to do
+@pytest.mark.timeout(300)  # twenty seconds, unless the machine is busy
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 def test_every_hot_path_takes_as_many_instructions_as_are_recorded() -> None:
     said = complaints(expected(), measure())

@@ -1,1 +1,1 @@
-"""The manifests of deploy/kubernetes: rendered, checked by the APIs' schemas, their containers run as processes."""
+"""Manifests of deploy/kubernetes: rendered, checked by the APIs' schemas, with their containers run as processes."""

@@ -23,11 +23,11 @@ FOLDERS = sorted(
     for path in FOLDER.rglob("kustomization.yaml")
     if "\nkind: Kustomization\n" in path.read_text()
 )
-"""Folders that can be applied as they are; components cannot."""
+"""Folders that can be applied unchanged. Components cannot."""
 SERVERS = ("server", "server-etcd")
 RUNS = tuple(name for name in FOLDERS if name.startswith("runs/"))
 OLDEST_KUBECTL = 1, 26
-"""Oldest version of kubectl whose kustomize knows all that these folders use."""
+"""Oldest version of kubectl whose kustomize supports all that these folders use."""
 
 Document = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ def need_kubectl() -> None:
 
 @cache
 def render(folder: str | Path) -> tuple[Document, ...]:
-    """Objects that `kubectl apply --kustomize` would send."""
+    """Return the objects that `kubectl apply --kustomize` would send."""
     need_kubectl()
     done = subprocess.run(["kubectl", "kustomize", str(FOLDER / folder)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -53,7 +53,7 @@ def render(folder: str | Path) -> tuple[Document, ...]:
 
 
 def mine(folder: Path, base: str, component: str) -> Path:
-    """A user's kustomization of a base with a component, in a new folder below this one."""
+    """Make a user's kustomization of a base with a component, in a new folder below this one."""
     shutil.copytree(FOLDER, folder / "kubernetes")
     made = folder / "kubernetes" / "mine"
     made.mkdir()
@@ -62,13 +62,13 @@ def mine(folder: Path, base: str, component: str) -> Path:
 
 
 def only(documents: Sequence[Document], kind: str) -> Document:
-    """The only object of this kind."""
+    """Return the only object of this kind."""
     (found,) = (document for document in documents if document["kind"] == kind)
     return found
 
 
 class PodTemplate(NamedTuple):
-    """Pod template of an object, with the object's Job where a Job makes the pods."""
+    """Pod template of an object, with the object's Job if a Job makes the pods."""
 
     name: str
     template: Document
@@ -77,7 +77,7 @@ class PodTemplate(NamedTuple):
 
 
 def pod_templates(document: Document) -> Iterator[PodTemplate]:
-    """Every description of pods in an object of any kind that has some."""
+    """Yield every pod template in an object of any kind."""
     spec, name = document.get("spec", {}), document["metadata"]["name"]
     match document["kind"]:
         case "Job":
@@ -99,18 +99,18 @@ def _replicated(spec: Document) -> Iterator[PodTemplate]:
 
 
 def template(folder: str | Path, name: str) -> PodTemplate:
-    """The description of the pods of this name."""
+    """Return the pod template of this name."""
     (found,) = (each for document in render(folder) for each in pod_templates(document) if each.name == name)
     return found
 
 
 @dataclass
 class Pod:
-    """A pod whose only container is started as a process of this machine.
+    """A pod whose only container runs as a process of this machine.
 
-    `root` has a folder for each of its volumes, in place of the container's own paths. `fields` are those of the pod to
-    which its variables refer; `environment` is what others have put into the container's. `instead`: texts of the
-    command that mean something in a cluster alone, and what stands for them here. `args`: those that go before its own.
+    `root`: has a folder for each of its volumes, replacing the container's own paths. `fields`: fields of the pod to
+    which its variables refer. `environment`: variables that others have set in the container. `instead`: replacements
+    for texts of the command that have a meaning only in a cluster. `args`: arguments before its own.
     """
 
     template: Document
@@ -131,14 +131,14 @@ class Pod:
 
     @property
     def command(self) -> list[str]:
-        """The command line, with the variables in it as Kubernetes expands them."""
+        """Return the command line, with variables expanded as in Kubernetes."""
         args = self.container.get("args", []) if self.args is None else self.args
         words = [*self.container["command"], *args]
         return [self._here(self._expanded(word, self.variables)) for word in words]
 
     @property
     def variables(self) -> dict[str, str]:
-        """The container's environment."""
+        """Return the container's environment."""
         found = dict(self.environment)
         for each in self.container.get("env", []):
             if "value" in each:
@@ -153,7 +153,7 @@ class Pod:
         return await Program.start(*through, *self.command, env={"PATH": path, **self.variables, **environment})
 
     async def exec(self, action: Document) -> int:
-        """Carry out an exec action, a probe or a hook, as the kubelet does; its exit code."""
+        """Carry out an exec action, a probe or a hook, as the kubelet does. Return its exit code."""
         program = await Program.start(*map(self._here, action["exec"]["command"]))
         return await program.exit_code()
 

@@ -1,7 +1,8 @@
-"""The containers of the manifests, as processes of this machine: command lines, probes and hooks as they stand there.
+"""The containers of the manifests, as processes of this machine, with unchanged command lines, probes and hooks.
 
-A kubelet's part is played by the tests: variables, volumes, probes, the hook and the signals. So is a Job's: names and
-replacements. What a cluster's DNS would resolve is loopback here, and a node has one worker, which reports to the hub.
+The tests act as a kubelet: variables, volumes, probes, the hook and the signals. They also act as a Job: names and
+replacements. Names that a cluster's DNS would resolve are loopback here. A node has one worker, which reports to the
+hub.
 """
 
 import asyncio
@@ -45,8 +46,8 @@ shift 2
 exec chroot "$image" setpriv --reuid="$uid" --regid="$uid" --clear-groups --no-new-privs \\
   --bounding-set=-all,+dac_read_search --inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search "$@"
 """
-"""Shell program that runs a command as a user without rights, on a root file system that is read-only. The user may
-read every file: the interpreter may be in root's home."""
+"""Shell program that runs a command as a user without rights, on a read-only root file system. The user may read every
+file, because the interpreter may be in root's home."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +63,7 @@ async def nothing_is_left(hub: WorkerHub) -> AsyncIterator[None]:
 
 
 def server_pod(folder: str | Path, root: Path, port: int = 0, index: int = 0, **instead: str) -> Pod:
-    """The server's pod, on a free port or this one, with tokens in their place."""
+    """Return the server's pod, on a free port or this one, with tokens in their place."""
     here = {**instead, "--port=29400": f"--port={port}"}
     pod = Pod(template(folder, "rdzv-server").template, root, {"metadata.name": f"rdzv-server-{index}"}, instead=here)
     for name in ("agents", "readers", "admins"):
@@ -77,7 +78,7 @@ async def port_of(server: Program) -> int:
 
 
 def probe(pod: Pod, name: str, port: int) -> int:
-    """Status that the kubelet's probe of this name gets; like the kubelet, it does not verify certificates."""
+    """Return the status of the kubelet's probe of this name. Like the kubelet, it does not verify certificates."""
     get = pod.container[f"{name}Probe"]["httpGet"]
     assert {"name": get["port"], "containerPort": 29400} in pod.container["ports"]
     handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
@@ -174,7 +175,7 @@ async def test_several_servers_take_over_from_one_another(hub: WorkerHub, tmp_pa
 def node_pod(
     node: PodTemplate, root: Path, instead: Mapping[str, str], *, args: Sequence[str] | None = None, **environment: str
 ) -> Pod:
-    """A node's pod, with its token in its place, and the test's worker in that of the script."""
+    """Return a node's pod, with its token in place, and the test's worker instead of the script."""
     fields = {f"metadata.labels['{label}']": UID for label in UID_LABELS}
     here = {
         "train.py": WORKER,
@@ -189,7 +190,7 @@ def node_pod(
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to run: where its nodes are described, and where it says that the server is."""
+    """A way to run: where its nodes are described, and how they find the server."""
 
     folder: str
     name: str
@@ -216,7 +217,7 @@ class Kind:
         return node_pod(template(self.folder, self.name), root / str(index), here, args=args, **environment)
 
     def action(self, exit_code: int) -> str:
-        """Return the Job's action for a pod that ended with this exit code and that nobody evicted."""
+        """Return the Job's action for a pod that ended with this exit code without an eviction."""
         job = template(self.folder, self.name).job
         assert job
         for rule in job["podFailurePolicy"]["rules"]:
@@ -236,7 +237,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.folder)
 
 
 async def serve(kind: Kind, root: Path) -> tuple[Program, str]:
-    """The server of this kind of run, and its address."""
+    """Return the server of this kind of run, and its address."""
     if kind.server_folder == "server":
         pod = server_pod("server", root)
     else:
@@ -246,7 +247,7 @@ async def serve(kind: Kind, root: Path) -> tuple[Program, str]:
     return (
         program,
         f"{socket.gethostname()}:{await port_of(program)}",
-    )  # loopback is refused where several nodes are known of
+    )  # loopback is refused if several nodes are known
 
 
 @each_kind
@@ -295,7 +296,7 @@ async def test_a_run_that_fails_ends_its_job(kind: Kind, hub: WorkerHub, tmp_pat
     assert kind.action(await (await mistaken.start()).exit_code()) == "FailJob"
 
 
-# A group has no end of its own: its shell stays when the agent has ended.
+# A group never ends: its shell stays when the agent has ended.
 
 
 async def test_a_leader_hosts_the_server_of_its_group_and_pods_stay_when_the_run_is_over(

@@ -1,4 +1,4 @@
-"""Schemas of Kubernetes objects: what its API servers would refuse, or accept and not do as meant."""
+"""Schemas of Kubernetes objects: what its API servers would refuse, or accept without the intended effect."""
 
 import json
 import re
@@ -37,7 +37,7 @@ MODELS = {
     "ClusterTrainingRuntime": "TrainerV1alpha1ClusterTrainingRuntime",
     "TrainJob": "TrainerV1alpha1TrainJob",
 }
-"""Models by kind, which Kubeflow Trainer's makers generate from their own and from JobSet's OpenAPI documents."""
+"""Models by kind, which Kubeflow Trainer's authors generate from their own and from JobSet's OpenAPI documents."""
 SCHEMAS = {
     ("cert-manager.io/v1", "Certificate"): "certificate-spec",
     ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): "leader-worker-set-spec",
@@ -48,7 +48,7 @@ SCHEMAS = {
 
 
 def without(document: Any, more: Any, path: str = "") -> list[str]:
-    """Paths of what `document` has and `more` has not, or has with another value."""
+    """Return the paths of `document` that `more` lacks, or has with another value."""
     if isinstance(document, Mapping) and isinstance(more, Mapping):
         return [line for key in document for line in without(document[key], more.get(key), f"{path}.{key}")]
     if isinstance(document, list) and isinstance(more, list) and len(document) == len(more):
@@ -59,7 +59,7 @@ def without(document: Any, more: Any, path: str = "") -> list[str]:
 def check(document: Document) -> None:
     """Raise unless the object's schema allows it, and every field of it is known."""
     if model_name := MODELS.get(document["kind"]):
-        from kubeflow_trainer_api import models  # takes half a second, which only one process of the tests needs
+        from kubeflow_trainer_api import models  # takes half a second, and only one process of the tests needs it
 
         model = getattr(models, model_name)
         assert without(document, model.from_dict(dict(document)).to_dict()) == [], "fields that the model does not know"
@@ -75,7 +75,7 @@ def check(document: Document) -> None:
 
 
 def closed(schema: Any) -> Any:
-    """The schema, in which objects have no fields but those that are named."""
+    """Return the schema without undescribed fields in objects."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -135,11 +135,9 @@ def test_the_component_for_metrics_fits_either_server(folder: str, tmp_path: Pat
         document
         for document in documents
         if document["kind"] == "Service" and selects(monitor["selector"]["matchLabels"], document["metadata"]["labels"])
-    )  # one alone, or every server would be scraped and counted twice
+    )  # one only, otherwise every server would be scraped and counted twice
     assert selects(service["spec"]["selector"], template["metadata"]["labels"])
-    assert (
-        service["metadata"]["labels"][monitor["jobLabel"]] == "rdzv-server"
-    )  # which the alert for a lost server names
+    assert service["metadata"]["labels"][monitor["jobLabel"]] == "rdzv-server"  # the alert for a lost server names it
     (endpoint,) = monitor["endpoints"]
     assert endpoint["path"] == paths.METRICS and endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
     agents, scrapers = policy["ingress"]
@@ -156,7 +154,7 @@ def test_the_alerts_are_those_that_are_tested(tmp_path: Path) -> None:
             check({"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "spec": wrong})
 
 
-# What no schema says.
+# Checks that no schema makes.
 
 
 def selects(selector: Document, labels: Mapping[str, str]) -> bool:
@@ -226,7 +224,7 @@ def test_jobs_know_every_exit_code(folder: str) -> None:
 
 
 def test_the_pages_commands_make_every_secret_that_is_asked_for(tmp_path: Path) -> None:
-    """kubectl itself makes each secret, with the files that flags name, and sends nothing to a cluster here."""
+    """kubectl itself makes each secret from the files in the flags, without a cluster."""
     page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text().replace("`kubectl\ncreate", "`kubectl create")
     first, *more = re.findall(r"^for role .*|^kubectl create secret .*|(?<=`)kubectl create secret [^`]*", page, re.M)
     script = "\n".join([first, *(f"{command} --dry-run=client --output=yaml; echo ---" for command in more)])
@@ -251,7 +249,7 @@ def flags(container: Document) -> list[str]:
 
 
 def secrets(template: Document, container: Document) -> dict[str, str]:
-    """Names of the secrets that a container sees, by where."""
+    """Return the names of the secrets that a container sees, by place."""
     volumes = {each["name"]: each["secret"]["secretName"] for each in template["spec"]["volumes"] if "secret" in each}
     mounts = ((each["mountPath"], each["name"]) for each in container["volumeMounts"])
     return {path: volumes[name] for path, name in mounts if name in volumes}
@@ -271,7 +269,7 @@ def test_every_folder_that_is_to_be_applied_is_there_and_told_of() -> None:
 
 @pytest.mark.parametrize("folder", RUNS)
 def test_pods_outlive_the_grace_that_their_workers_have(folder: str) -> None:
-    """Time remains, once the workers are gone, for the agent's last word to the server and for the pod's stop hook."""
+    """Time remains, after the workers' end, for the agent's last message to the server and for the pod's stop hook."""
     for document in render(folder):
         for name, template, _ in pod_templates(document):
             if name != "server":

@@ -1,1 +1,1 @@
-"""Many runs at once on one server, for as long as one likes: what it holds in the end is what it held at first."""
+"""Many runs at once on one server, for any time: at the end it holds no more than at first."""

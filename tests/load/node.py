@@ -1,4 +1,4 @@
-"""A node without a process: the agent's real machine and real connections to the server, with played workers."""
+"""A node without a process: the agent's real machine and real connections to the server, with simulated workers."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,10 +30,10 @@ class Node:
     ) -> None:  # fmt: skip
         self.name = name
         self.assignment: Assignment | None = None
-        """Assignment of the workers that run now."""
+        """Assignment of the running workers."""
         self.exit_code: int | None = None
         self.warnings: list[str] = []
-        """Refusals, and whatever went wrong with the connection."""
+        """Refusals, and problems of the connection."""
         self._changed = changed
         config = AgentConfig(
             command=Command(("true",)), connect_timeout_s=60.0, close_timeout_s=CLOSE_S,
@@ -53,14 +53,14 @@ class Node:
         )
         self._work.feed(Started())
 
-    # What happens to it.
+    # Events.
 
     def succeed(self) -> None:
         """The node's workers exit 0."""
         self._finish_round(WorkersSucceeded(self._work.round))
 
     def fail(self, **evidence: Any) -> None:
-        """One of its workers exits otherwise."""
+        """One of its workers fails."""
         assert self.assignment
         failure = Failure(
             node_id=self.name, rank=self.assignment.first_rank, local_rank=0, pid=7, exit_code=EXIT_CODE,
@@ -69,19 +69,19 @@ class Node:
         self._finish_round(WorkerFailed(self._work.round, failure))
 
     async def leave(self) -> None:
-        """The node is asked to go, says so, and goes."""
+        """The node is told to leave, reports it, and leaves."""
         self._work.feed(Signalled("SIGTERM"))
         await self.gone()
 
     async def gone(self) -> None:
-        """Close its connections: after its machine has ended, or, if that has not, without a word."""
+        """Close its connections: after its machine has ended, or suddenly if it has not."""
         await self._work.close()
 
     def _finish_round(self, event: Event) -> None:
         self.assignment = None
         self._work.feed(event)
 
-    # What the machine wants done.
+    # Effects of the machine.
 
     def open_port(self) -> int:
         return 29_500

@@ -12,8 +12,8 @@ from tests.load.node import Node
 
 PATIENCE_S = 60.0
 LEASE_S = 10.0
-"""Agents wait for an answer for three quarters of it, also on a busy machine. Nodes of many runs that are lost in the
-same moment are lost when their leases end."""
+"""Lease in seconds. Agents wait for an answer for three quarters of it, also on a busy machine. Nodes of many runs that
+vanish at the same time are lost when their leases end."""
 GRACE_S = 0.5
 MOST_ACTIONS = 3
 
@@ -26,12 +26,12 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One attempt of a run. `actions`: by round, each with the node that it happens to."""
+    """One attempt of a run. `actions`: by round, each with its node."""
 
     nodes: int
     actions: tuple[tuple[Action, int], ...] = ()
     succeeds: bool = True
-    """Whether the run succeeds; otherwise a worker fails when no restart is left."""
+    """Whether the run succeeds. Otherwise a worker fails when no restart is left."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Plan":
@@ -41,12 +41,12 @@ class Plan:
 
     @property
     def charged(self) -> int:
-        """Restarts that count: those after a worker's failure."""
+        """Charged restarts: those after a worker's failure."""
         return sum(action is Action.FAIL for action, _ in self.actions)
 
 
 class Unplanned(AssertionError):
-    """The run went another way. One line that says how."""
+    """The run deviated from its plan. One line says how."""
 
 
 class Attempt:
@@ -92,7 +92,7 @@ class Attempt:
             raise Unplanned(f"{self}: its nodes ended with {codes}")
 
     async def _running(self) -> None:
-        """Return when the workers of every node run in this round; check what they were told."""
+        """Return when the workers of every node run in this round. Check their assignments."""
         await self._until(f"round {self._round} runs", self._is_running)
         assignments = [node.assignment for node in self._nodes if node.assignment]
         ranks = sorted(assignment.group_rank for assignment in assignments)
@@ -134,7 +134,7 @@ class Soak:
         self._rng = random.Random(seed)
 
     async def play(self) -> None:
-        """Play so many runs at once, to their ends. Raises `Unplanned`."""
+        """Play this number of runs at once, to their ends. Raises `Unplanned`."""
         async with asyncio.TaskGroup() as attempts:
             for number in range(self._runs):
                 run_id = f"run-{number}" if number % 2 else f"run-{number}-{self.played + number}"

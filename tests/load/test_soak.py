@@ -1,4 +1,4 @@
-"""Soak: after many runs a server holds what it held before them. For longer: `SOAK_MINUTES=60 pytest`."""
+"""Soak: after many runs a server holds the same as before them. For longer: `SOAK_MINUTES=60 pytest`."""
 
 import asyncio
 import gc
@@ -27,20 +27,20 @@ RUNS = 200
 MINUTES = float(os.environ.get("SOAK_MINUTES", "0"))
 POLL_S = 0.05
 LAST = "the last run"
-pytestmark = pytest.mark.timeout(0 if MINUTES else 400)  # most of the time the nodes wait for the end of leases
+pytestmark = pytest.mark.timeout(0 if MINUTES else 400)  # the nodes mostly wait for the end of leases
 JOURNALS = {journals.NODES, journals.NUMBERS}
-"""Keys of what is kept beside the runs: what nodes were blamed for, and which numbers were used."""
+"""Keys of the journals beside the runs: what nodes were blamed for, and which numbers were used."""
 
 ROOM_MB = 16.0
-"""Room for fragmentation: a heap used this way grows by a kilobyte or two a run at first, though what is in use does
-not, as the test below shows."""
+"""MB for fragmentation: a heap used this way first grows by a kilobyte or two a run, although the used part does not,
+as the test below shows."""
 BLOCKS_A_RUN = 20
-"""Python's memory blocks. One run has hundreds, and caches that still fill some hundred."""
+"""Python's memory blocks. One run has hundreds, and caches that are still filling some hundred."""
 
 
 @pytest.fixture(autouse=True)
 def many_files() -> Iterator[None]:
-    """Every node of every run has connections of its own."""
+    """Every node of every run has its own connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
@@ -48,7 +48,9 @@ def many_files() -> Iterator[None]:
 
 
 async def settled(server: Server, descriptors: int | None = None) -> Footprint:
-    """Footprint of the server once it has forgotten every run and, if given, has so many descriptors open."""
+    """Return the footprint of the server once it has forgotten every run, and has this number of descriptors open if
+    given.
+    """
     async with asyncio.timeout(PATIENCE_S):
         while (await server.status())["runs"] or descriptors not in (None, Footprint.of(server.pid).descriptors):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
@@ -56,7 +58,7 @@ async def settled(server: Server, descriptors: int | None = None) -> Footprint:
 
 
 async def test_a_server_keeps_nothing_of_runs_that_are_over(programs: None, tmp_path: Path) -> None:
-    """Two hundred at once, whose workers fail, and whose nodes are lost, leave and come back: each ends as planned."""
+    """Two hundred run at once. Their workers fail, and their nodes are lost, leave and return, all as planned."""
     server = await Server.listen("--store", f"sqlite:{tmp_path}/server.db", "--retention", "1")
     soak, ends_at = Soak(server.port, runs=RUNS), time.monotonic() + 60 * MINUTES
     await soak.play()
@@ -66,7 +68,7 @@ async def test_a_server_keeps_nothing_of_runs_that_are_over(programs: None, tmp_
         after = await settled(server, before.descriptors)
         print(f"{soak.played} runs: {before}, then {after}")
     assert after.rss_mb - before.rss_mb < ROOM_MB
-    await Attempt(server.port, LAST, Plan(nodes=2)).run()  # is written after what is to be removed from the file
+    await Attempt(server.port, LAST, Plan(nodes=2)).run()  # it is written after what must be removed from the file
     server.signal(signal.SIGTERM)
     assert await server.exit_code() == 0
     with closing(sqlite3.connect(tmp_path / "server.db")) as file:
@@ -97,10 +99,10 @@ async def test_neither_tasks_nor_memory_remain(tmp_path: Path, caplog: pytest.Lo
 
 
 async def counted(server: RendezvousServer, tasks: int = 0) -> tuple[int, int]:
-    """Tasks and memory blocks, once every run is forgotten and, if given, no more tasks are left than this."""
+    """Return the numbers of tasks and memory blocks, once every run is forgotten and at most `tasks` tasks are left."""
     async with asyncio.timeout(PATIENCE_S):
         while server.service.runs() or (tasks and len(asyncio.all_tasks()) > tasks):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
-    gc.unfreeze()  # a server freezes what is old, so that Python leaves it to the server's own full collection
+    gc.unfreeze()  # a server freezes old objects for its own full collection
     gc.collect()
     return len(asyncio.all_tasks()), sys.getallocatedblocks()

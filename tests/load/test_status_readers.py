@@ -1,4 +1,4 @@
-"""People who ask for the status of many runs, and read it slowly or not at all, keep no agent waiting."""
+"""Operators who read the status of many runs slowly, or not at all, do not delay agents."""
 
 import asyncio
 import json
@@ -23,9 +23,9 @@ DEAF = 50
 READERS = 5
 POLLS = 200
 LONGEST_S = 2.0
-"""Limit of a poll, below its timeout. The whole status takes the server half a second, and all of these 25 s."""
+"""Limit of a poll in seconds, below its timeout. The whole status takes the server half a second, all of these 25 s."""
 EACH_MB = 1.0
-"""One run's view at the most, and what the kernel and the server buffer of it; not the whole, of 17 MB."""
+"""Most MB for one run's view and its buffers in the kernel and the server. The whole status has 17 MB."""
 WRITTEN = ("what the script wrote last " * 20)[:500]
 ROUNDS = 4
 
@@ -38,7 +38,7 @@ async def server(programs: None) -> AsyncIterator[Server]:
 
 
 class Crowd:
-    """Runs of one node each, that have failed a few times and left their evidence."""
+    """Runs of one node each that have failed a few times and left their evidence."""
 
     def __init__(self, server: Server) -> None:
         self._transport = HttpTransport("127.0.0.1", server.port, None)
@@ -73,7 +73,7 @@ class Crowd:
         )  # fmt: skip
 
     async def poll(self, number: int) -> float:
-        """Seconds that it takes to ask what to do now."""
+        """Return the seconds that a poll takes."""
         began = time.perf_counter()
         poll = PollRequest(run_id=f"run-{number % RUNS}", agent_id="agent", revision=0, hold=False)
         reply = await self._transport.exchange(poll)
@@ -106,7 +106,7 @@ async def test_no_agent_waits_for_those_who_do_not_read(server: Server) -> None:
 
 
 async def test_agents_have_their_turn_while_others_read(server: Server) -> None:
-    """Agents are served between any two runs of a status: so they are asked many times while it is made."""
+    """Agents are served between any two runs of a status, so they are served many times while it is made."""
     async with Crowd(server) as crowd, aiohttp.ClientSession(f"http://{server.endpoint}") as session:
         reading = asyncio.gather(*(read_status(session) for _ in range(READERS)))
         beside: list[float] = []
@@ -119,11 +119,11 @@ async def test_agents_have_their_turn_while_others_read(server: Server) -> None:
 
 
 def show(polls: Sequence[float]) -> None:
-    """Print what docs/reference/http-api.md tells: `pytest -rP`."""
+    """Print the figures for docs/reference/http-api.md: `pytest -rP`."""
     print(f"{len(polls)} polls: {1e3 * median(polls):.1f} ms, at the longest {1e3 * max(polls):.0f} ms")
 
 
 async def read_status(session: aiohttp.ClientSession) -> bytes:
-    """The whole of it, which is parsed later: that would take the time in which the agent asks."""
+    """Return the whole status, unparsed: parsing would take the time of the agent's requests."""
     async with session.get(paths.STATUS) as answer:
         return await answer.read()

@@ -1,6 +1,6 @@
 """Write what a worker finds when it starts: `dump.py FOLDER [ANYTHING ...]` makes FOLDER/<restarts>-<rank>.json.
 
-With FAIL_ONCE in the environment it fails in the round without restarts. No torch: what the launcher made alone.
+With FAIL_ONCE in the environment it fails in the round without restarts. It uses no torch, only what the launcher made.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def python() -> dict[str, object]:
-    """The interpreter and the script as it sees itself."""
+    """Return the interpreter and the script as they see themselves."""
     return {
         "argv": sys.argv,
         "command": sys.orig_argv,
@@ -40,7 +40,7 @@ def python() -> dict[str, object]:
 
 
 def process() -> dict[str, object]:
-    """Facts that the kernel holds of the process."""
+    """Return the kernel's facts about the process."""
     return {
         "cwd": os.getcwd(),
         "umask": status("Umask"),
@@ -74,7 +74,7 @@ def death_signal() -> int:
 
 
 def descriptor(number: int) -> str:
-    """Kind of the file, and whether reading or writing it may block."""
+    """Return the kind of the file, and whether reading or writing it may block."""
     if not is_open(number):
         return "closed"
     mode = os.fstat(number).st_mode

@@ -1,8 +1,8 @@
-"""Training that goes on from its checkpoint, whatever happened and with however many workers.
+"""Training that continues from its checkpoint after any failure, with any number of workers.
 
-`--crash-after N`: rank 1 is killed after that epoch in the first round. `--wait-after N`: after that epoch rank 1 says
-that it waits, until somebody ends it, and the others wait for it in a collective, as they would in training.
-`--fail-after N`: rank 1 raises an exception after that epoch, which `@record` writes down.
+`--crash-after N`: rank 1 is killed after that epoch in the first round. `--wait-after N`: after that epoch rank 1
+reports that it waits until it is ended, and the others wait for it in a collective, as in training. `--fail-after N`:
+rank 1 raises an exception after that epoch, which `@record` writes to a file.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import signal
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # early, or it holds the group, and gloo's threads, at the interpreter's end
+import torch.distributed.nn  # early: otherwise it keeps the group, and gloo's threads, until the interpreter's end
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
@@ -21,11 +21,11 @@ BATCH = 48
 
 
 class DataIsBroken(Exception):
-    """Error that a training script may come across."""
+    """An error of a training script."""
 
 
 class State:
-    """State that a checkpoint holds."""
+    """State in a checkpoint."""
 
     def __init__(self) -> None:
         torch.manual_seed(3)
@@ -47,7 +47,7 @@ class State:
 
 
 def train_epoch(state: State, model: nn.Module) -> float:
-    """One step on the epoch's batch, of which each worker takes a share. The loss is this worker's."""
+    """Take one step on the epoch's batch, which the workers share. Return this worker's loss."""
     inputs = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(state.epoch))
     mine = inputs[dist.get_rank() :: dist.get_world_size()]
     loss = nn.functional.mse_loss(model(mine), mine.prod(dim=1, keepdim=True))

@@ -7,7 +7,7 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # early, or it holds the group, and gloo's threads, at the interpreter's end
+import torch.distributed.nn  # early: otherwise it keeps the group, and gloo's threads, until the interpreter's end
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -27,7 +27,7 @@ parser.add_argument("-p", "--print-freq", default=4, type=int)
 
 
 class GeneratedImages(Dataset[tuple[Tensor, int]]):
-    """Noise, brighter in a place that the class says. Image and class follow from the index alone."""
+    """Noise that is brighter in a place given by the class. Image and class depend only on the index."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.count, self.seed = count, seed
@@ -72,7 +72,7 @@ def train(loader: Loader, model: nn.Module, optimizer: torch.optim.Optimizer, ep
 
 @torch.no_grad()
 def validate(loader: Loader, model: nn.Module) -> float:
-    """The accuracy over all workers' shares."""
+    """Return the accuracy over all workers' shares."""
     model.eval()
     counts = torch.zeros(2, dtype=torch.int64)
     for images, labels in loader:

@@ -1,4 +1,4 @@
-"""Prints, as one line of JSON, all that a script sees of the interpreter that runs it; then does as it is told."""
+"""Prints, as one line of JSON, all that a script sees of its interpreter, and then follows its orders."""
 
 import atexit
 import gc

@@ -1,9 +1,9 @@
-"""Another script, interrupted on its way: `interrupted.py SCRIPT [ARGUMENT ...]`, and what happens in INTERRUPTIONS.
+"""Runs another script and interrupts it: `interrupted.py SCRIPT [ARGUMENT ...]`, as INTERRUPTIONS says.
 
 That is JSON, a list of `[text, rank, action]`. When the script first prints a line with that text as that rank, this
-process or its launcher, the agent, gets SIGKILL (`kill worker`, `kill agent`), or it waits until there is a file
-`go-<number of the entry>` (`wait`). Each happens once, which a file in the current folder remembers, over restarts and
-lost nodes. What each rank prints stands in `printed-<RANK>` as well: an agent that is killed may not have read it yet.
+process or the agent that launched it gets SIGKILL (`kill worker`, `kill agent`), or this process waits until there is a
+file `go-<number of the entry>` (`wait`). Each happens once; a file in the current folder remembers it over restarts and
+lost nodes. `printed-<RANK>` also has what each rank prints, because a killed agent may not have read it yet.
 """
 
 import builtins

@@ -15,6 +15,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 @pytest.fixture
 def slurm(running: Slurm) -> Iterator[Slurm]:
-    """Slurm with four idle nodes, of which no job is left after the test."""
+    """Slurm with four idle nodes. No job is left after the test."""
     yield running
     running.repair()

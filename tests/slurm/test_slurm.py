@@ -1,4 +1,4 @@
-"""The job scripts of deploy/slurm on a real Slurm of four nodes: as they are, with options on the command line."""
+"""The job scripts of deploy/slurm on a real Slurm of four nodes: unchanged, with options on the command line."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def submit(
     slurm: Slurm, name: str, hub: WorkerHub, *options: str,
     flags: str = "", server: str = "", worker: str = WORKER, preload: str = "json",
 ) -> str:  # fmt: skip
-    """Submit a script with workers who report to the hub."""
+    """Submit a script with workers that report to the hub."""
     env = {**hub.env, "RDZV_SERVER": server, "PRELOAD": preload}
     return slurm.submit(*options, str(SCRIPTS / f"{name}.sbatch"), *flags.split(), worker, env=env)
 
@@ -68,7 +68,7 @@ def after(slurm: Slurm, job: str) -> str:
 
 
 async def serve(slurm: Slurm) -> str:
-    """Start a server on the login node; its address."""
+    """Start a server on the login node, and return its address."""
     command = slurm.on_login("rdzv-server", "--store", "memory", "--port", "29400")
     await (await Program.start(*command, env=slurm.env)).line("listening on")
     return "login:29400"
@@ -159,7 +159,7 @@ async def test_a_job_that_has_too_few_nodes_without_its_first_starts_again(slurm
 
 
 async def test_a_job_goes_on_without_its_first_node_and_its_status_is_the_runs(slurm: Slurm, hub: WorkerHub) -> None:
-    """Nobody has told Slurm yet that the node is lost: its controller takes minutes to notice."""
+    """Slurm does not know yet that the node is lost: its controller takes minutes to notice."""
     job = submit(slurm, "elastic", hub, "--job-name=train", flags="--nnodes 3:4 --last-call-timeout 5")
     chained = after(slurm, job)
     await hub.group(4)
@@ -232,7 +232,7 @@ async def test_scancel_leaves_nothing_behind(slurm: Slurm, hub: WorkerHub) -> No
 
 @pytest.mark.parametrize("name", ["elastic", "warm-spares", "login-server"])
 async def test_scancel_is_final_though_the_first_node_is_done_before_the_others(slurm: Slurm, name: str) -> None:
-    """Slurm takes the nodes that are done off the job's list: the agents must not take the first one for lost."""
+    """Slurm removes finished nodes from the job's list. The agents must not treat the first one as lost."""
     (slurm.folder / "lingers.py").write_text(LINGERS)
     server = await serve(slurm) if name == "login-server" else ""
     lingered = slurm.folder / f"{name}.lingered"
@@ -247,7 +247,7 @@ async def test_scancel_is_final_though_the_first_node_is_done_before_the_others(
 
 
 def slurm_section(page: str) -> str:
-    """Return the section of a page that is about Slurm."""
+    """Return the section of a page about Slurm."""
     return (ROOT / "docs/how-to" / f"{page}.md").read_text().partition("\n## Slurm\n")[2].partition("\n## ")[0]
 
 
@@ -263,7 +263,7 @@ async def test_the_job_of_a_page(slurm: Slurm, hub: WorkerHub, page: str, size: 
 
 
 async def test_a_script_that_was_written_for_torchrun(slurm: Slurm, hub: WorkerHub) -> None:
-    """The line of the page of migration: the node of rank 0 hosts the server."""
+    """The line of the migration page: the node of rank 0 hosts the server."""
     (script,) = re.findall(r"^(export head=.*?)^```", slurm_section("migrate-from-torchrun"), re.MULTILINE | re.DOTALL)
     script = script.replace("train.py", WORKER).replace("--nproc-per-node 8", "--nproc-per-node 1")
     job = slurm.submit("--nodes=2", "--ntasks-per-node=1", "--wrap", script, env=hub.env)
@@ -274,7 +274,7 @@ async def test_a_script_that_was_written_for_torchrun(slurm: Slurm, hub: WorkerH
 
 @pytest.mark.parametrize("words", ["--endpoint auto ", "--endpoint auto@login:29400 "])
 async def test_the_commands_on_the_page_of_schedulers(slurm: Slurm, hub: WorkerHub, words: str) -> None:
-    """No flags but that: the first node hosts the server. And with a server that is there for everybody."""
+    """With only this flag the first node hosts the server. Also with an existing server for all jobs."""
     page = (ROOT / "docs" / "how-to" / "schedulers.md").read_text().replace("\\\n", " ")
     (command,) = {line for line in re.findall(r"^srun .*", page, re.MULTILINE) if words in line}
     if "login" in words:

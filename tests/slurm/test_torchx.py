@@ -1,4 +1,4 @@
-"""`torchx run -s slurm`, on a real Slurm: what TorchX submits of our components."""
+"""`torchx run -s slurm`, on a real Slurm: the jobs that TorchX submits for our components."""
 
 from pathlib import Path
 
@@ -24,9 +24,9 @@ if (here / "finish").read_text() == rank:
 
 
 async def submit(slurm: Slurm, folder: Path, *arguments: str) -> str:
-    """Id of the job that TorchX makes of a script which tells where it runs, and waits for a file `finish`.
+    """Return the id of TorchX's job for a script that reports where it runs, and waits for a file `finish`.
 
-    Slurm keeps no accounts here, without which TorchX can submit jobs, but not tell their states.
+    Slurm keeps no accounts here, so TorchX can submit jobs but not show their states.
     """
     (folder / "train.py").write_text(TRAIN)
     words = ("python", "-W", "ignore", "-m", "torchx.cli.main", "run", "-s", "slurm", "rdzv.ddp", *arguments)
@@ -36,7 +36,7 @@ async def submit(slurm: Slurm, folder: Path, *arguments: str) -> str:
 
 
 async def nodes_of_round(folder: Path, size: int) -> list[str]:
-    """Names of the nodes by rank, once a round of this size runs."""
+    """Return the names of the nodes by rank, once a round of this size runs."""
 
     def workers() -> list[Path]:
         return sorted(folder.glob(f"{size}-?-*"))

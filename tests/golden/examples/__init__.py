@@ -1,4 +1,4 @@
-"""Example values where a field's name and type do not show what a message can say, by part of the product.
+"""Example values for fields whose name and type do not show what a message can say, by part of the product.
 
 A module may have `EXAMPLES`, fields of examples for a function, and `BY_TYPE`, values for a type of fields.
 """

@@ -1,4 +1,4 @@
-"""Fields of the messages about an agent's connection: one stage is enough where the hint is another message."""
+"""Fields of the messages about an agent's connection. One stage is enough if the hint is another message."""
 
 from math import inf
 

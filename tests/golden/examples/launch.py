@@ -1,4 +1,4 @@
-"""Examples of what is wrong with a launch."""
+"""Examples of errors in a launch."""
 
 from node_agent import words
 from tests.golden.examples import Examples

@@ -1,4 +1,4 @@
-"""Examples of the messages that several programs say alike."""
+"""Examples of messages that several programs share."""
 
 from rdzv_protocol.words import codec, flags, run
 

@@ -1,4 +1,4 @@
-"""Fields of what is told of workers and of a node's checks."""
+"""Fields of the messages about workers and about a node's checks."""
 
 from node_agent.features.node_checks import words as checks
 from node_agent.words import workers
