@@ -104,9 +104,9 @@ BEFORE = {
     "docs/reference/rdzvctl.md": {"pip install '.[ctl]'": [SERVER, f"{RUN} --nproc=4 -t 3 --allow-log-reads wait.py"]},
     "docs/how-to/warm-workers.md": {"node-agent": [SERVER]},
 }
-"""State in which a reader comes to a block: commands by the page and the block's first words. Agents keep running.
+"""State that a block needs: commands by the page and the block's first words. Agents keep running.
 
-A comment says what an agent prints when the state is reached."""
+A comment is what an agent prints when the state is reached."""
 
 SCRIPTS = {
     "train.py": "print('trained')",
@@ -128,7 +128,7 @@ HERE = (
     (r"\bsudo ", ""),
     (r"/etc/rdzv/", "etc/rdzv/"),
 )
-"""Replacements of a cluster's names, and of parts that would cost too much or change this machine."""
+"""Replacements for a cluster's names, and for parts that would cost too much or change this machine."""
 VARIES = (
     (r"\.\.\.(?! SCRIPT)", ".*"),
     (r"\b[0-9a-f]{12,}\b", "[0-9a-f]+"),
@@ -136,9 +136,9 @@ VARIES = (
     (r"gpu-a|\bn7\b|/tmp", r"\S+"),
     (r"  +", " +"),
 )
-"""Patterns of text that differs from the output on a page: left-out text, ids, numbers, names, columns."""
+"""Patterns of text that differs from the output on a page: omitted text, ids, numbers, names, columns."""
 OTHERWISE = {"docs/how-to/high-availability.md", "docs/reference/page.md"}
-"""Pages whose output is that of several servers, or of a larger run."""
+"""Pages with the output of several servers, or of a larger run."""
 
 
 class Command(NamedTuple):
@@ -160,7 +160,7 @@ class Block(NamedTuple):
         return self.text.removeprefix("$ ").splitlines()[0]
 
     def named_in(self, table: Mapping[str, Mapping[str, Any]]) -> str | None:
-        """First words under which the table has this block; None if it does not."""
+        """Return the first words under which the table lists this block, None if it does not."""
         return next((words for words in table.get(self.page, ()) if self.begins.startswith(words)), None)
 
     def commands(self) -> Iterator[Command]:
@@ -187,7 +187,7 @@ RUN_HERE = {page: [each for each in found if not each.named_in(ELSEWHERE)] for p
 
 
 class Reader:
-    """Reader of one page, who carries out its blocks in one folder."""
+    """Reader of one page who runs its blocks in one folder."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
@@ -212,7 +212,7 @@ class Reader:
             await self._command(command._replace(shown=shown))
 
     async def _command(self, command: Command, stays: bool = False) -> None:
-        """Carry out a command to its end. A server stays, and with `stays` an agent."""
+        """Run a command to its end. A server keeps running, and with `stays` an agent too."""
         line, program = self._here(command.line), command.line.split(" ", 1)[0]
         if program == "export":
             self._exports.append(line)
@@ -258,7 +258,7 @@ class Reader:
 
 
 def pattern_of(shown: str) -> str:
-    """Pattern of a line that a page shows."""
+    """Return the pattern of a line that a page shows."""
     parts, at = [], 0
     for match in re.finditer("|".join(f"({theirs})" for theirs, _ in VARIES), shown):
         assert match.lastindex
@@ -268,7 +268,7 @@ def pattern_of(shown: str) -> str:
 
 
 def assert_installs(words: Sequence[str]) -> None:
-    """Each requirement is this checkout, with extras that it has, or a package that one of its extras names."""
+    """Check that each requirement is this checkout with existing extras, or a package of such an extra."""
     for word in words:
         extras = re.fullmatch(r"\.(?:\[([\w,]+)\])?", word)
         if extras:
@@ -301,6 +301,6 @@ def test_what_runs_elsewhere_names_a_test() -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_installs_from_a_checkout(path: Path) -> None:
-    """No package index has the project."""
+    """The project is not on a package index."""
     found = re.findall(r"pip install '?([^'`\s]+)'?", path.read_text())
     assert [each for each in found if each.startswith("rdzv")] == []

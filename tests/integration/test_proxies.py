@@ -152,7 +152,7 @@ async def test_with_the_configuration_that_a_page_shows_a_killed_agent_is_missed
 
 
 async def first_event(port: int) -> bytes:
-    """The first event of the run's stream, which stays open."""
+    """Return the first event of the run's stream, which stays open."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /v1/runs/none/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n")
     async with asyncio.timeout(PATIENCE_S):

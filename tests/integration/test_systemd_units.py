@@ -64,7 +64,7 @@ def test_their_exposure_is_what_the_readme_says(unit: str) -> None:
 
 
 def allowed_calls(unit: str) -> set[str]:
-    """Names of the system calls that the unit lets pass."""
+    """Return the system calls that the unit allows."""
     known = set(members("@known"))
     allowed = known
     for line in re.findall(r"^SystemCallFilter=(.*)", (UNITS / unit).read_text(), re.M):
@@ -74,7 +74,7 @@ def allowed_calls(unit: str) -> set[str]:
 
 
 def members(name: str) -> list[str]:
-    """System calls of this group, and of those in it."""
+    """Return the system calls of this group, and of groups in it."""
     if not name.startswith("@"):
         return [name]
     words = [line.split("#")[0].strip() for line in analyze("syscall-filter", name).splitlines()[1:]]
@@ -103,5 +103,5 @@ async def test_what_they_forbid_no_run_needs(cluster: Cluster, tmp_path: Path) -
 
 
 def trace(log: Path) -> tuple[str, ...]:
-    """The command that has the system calls of a command written down, with those of its children."""
+    """Return the command that records the system calls of a command and its children."""
     return ("strace", "--follow-forks", "--quiet=all", "--output", str(log))

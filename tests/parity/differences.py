@@ -255,7 +255,7 @@ NOT_SHOWN = "does not show any more: "
 
 
 def unexplained(line: Line, theirs: Findings, ours: Findings) -> Iterator[str]:
-    """Yield each finding that not exactly one of `DIFFERENCES` explains, and those that this line no longer shows."""
+    """Yield findings that `DIFFERENCES` does not explain exactly once, and rows that this line no longer shows."""
     shown = set()
     for name in sorted(each for each in {*theirs, *ours} if _can_compare(each, theirs, ours)):
         one, other = theirs.get(name), ours.get(name)
@@ -271,7 +271,7 @@ def unexplained(line: Line, theirs: Findings, ours: Findings) -> Iterator[str]:
 
 
 def _can_compare(name: str, theirs: Findings, ours: Findings) -> bool:
-    """Whether a finding is not one of a worker that only one side has, as `workers` says."""
+    """Return whether a finding can be compared. It cannot if only one side has its worker, as `workers` shows."""
     if not name.startswith("round "):
         return True
     above, _, worker = name.partition("/")
@@ -280,7 +280,7 @@ def _can_compare(name: str, theirs: Findings, ours: Findings) -> bool:
 
 
 def table() -> str:
-    """The differences in Markdown."""
+    """Return the differences in Markdown."""
     lines = ["| | torchrun | node-agent | seen with |", "|---|---|---|---|"]
     for each in DIFFERENCES:
         row = f"| {each.what} | {each.torchrun} | {each.here} | `{each.seen_with.nodes[0]}` |"
@@ -289,7 +289,7 @@ def table() -> str:
 
 
 def page(text: str) -> str:
-    """The page with this table in its place."""
+    """Return the page with this table in its place."""
     before, _, rest = text.partition(BEGINS)
     return before + BEGINS + "\n" + table() + "\n" + ENDS + rest.partition(ENDS)[2]
 
