@@ -1,13 +1,13 @@
-// Shows what /v1/watch tells: the document, and its differences as they come. Whatever a script or an agent has written
-// is put into the page as text, never as markup.
+// Shows the document of /v1/watch, and applies its differences as they arrive. Everything that a script or an agent has
+// written is put into the page as text, never as markup.
 "use strict";
 
-const SILENCE_MS = 15000; // the server says something every 5 s
+const SILENCE_MS = 15000; // the server sends something every 5 s
 const AGAIN_MS = 1000;
 const MOST_EVENTS = 30;
 const EVENTS_AT_ONCE = 1000;
-const EVENTS_OF_A_PAGE = 200; // of which bursts are one line each
-const BURST = 3, BURST_S = 10; // events of a kind that are one line if each follows the one before so soon
+const EVENTS_OF_A_PAGE = 200; // a burst counts one by one here, but is shown as one line
+const BURST = 3, BURST_S = 10; // so many events of one kind are one line if each follows the one before within BURST_S
 const BURSTS = { node_joined: "nodes joined", node_lost: "nodes lost", node_left: "nodes left", node_unfit: "nodes are unfit", workers_failed: "nodes' workers failed", node_cordoned: "nodes cordoned", node_uncordoned: "nodes uncordoned", node_drained: "nodes drained" };
 const TONES = {
   starting: "calm", training: "good", checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
@@ -15,7 +15,7 @@ const TONES = {
   missing: "bad", failed: "bad", unhealthy: "bad",
   hung: "bad", unreachable: "bad", looping: "bad", overdue: "busy", stalled: "busy", last_restart_spent: "busy", below_size: "calm",
 };
-const ORDER = ["unhealthy", "failed", "restarting", "forming", "finishing", "running", "succeeded"]; // who needs somebody comes first
+const ORDER = ["unhealthy", "failed", "restarting", "forming", "finishing", "running", "succeeded"]; // runs that need a person come first
 const ENDINGS = { starts: "starts in", gives_up: "gives up in", ends: "ends in" };
 
 const byId = (id) => document.getElementById(id);
@@ -31,7 +31,7 @@ function fill(element, text) {
 }
 
 function toned(element, word) {
-  element.dataset.tone = TONES[word] || (word ? "busy" : "none"); // a word of a rule calls for a look
+  element.dataset.tone = TONES[word] || (word ? "busy" : "none"); // words of policies ask for attention
   return element;
 }
 
@@ -50,16 +50,16 @@ function duration(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-const limit = (seconds) => (seconds < 100 ? `${seconds} s` : duration(seconds)); // exact, as it was set
+const limit = (seconds) => (seconds < 100 ? `${seconds} s` : duration(seconds)); // exact, as the user set it
 const now = () => Date.now() / 1000 + ahead;
 const since = (at) => duration(now() - at);
 const worded = (word) => word.replaceAll("_", " ");
 const isTroubled = (run) => Boolean(run.health && run.health.is_trouble); // a person should look at it
 const isUtc = () => byId("utc").checked;
-const clocks = new Map(); // by whether they show UTC: making one takes a while
+const clocks = new Map(); // by whether they show UTC: creating one is slow
 
 function moment(at) {
-  // date, time and zone: the viewer's, or UTC
+  // date, time and zone, in the viewer's zone or UTC
   if (!clocks.has(isUtc())) {
     const number = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
     clocks.set(isUtc(), new Intl.DateTimeFormat("en-US", { ...number, timeZoneName: "short", timeZone: isUtc() ? "UTC" : undefined }));
@@ -119,7 +119,7 @@ function bar(element, legend, parts) {
 }
 
 function line(long, texts, alsoLong) {
-  // of a table; cells with sentences are wide
+  // row of a table; cells with sentences are wide
   const row = make("tr");
   row.append(...texts.map((text, index) => {
     const cell = make(index ? "td" : "th", index === long || index === alsoLong ? "long" : "", text);
@@ -130,7 +130,7 @@ function line(long, texts, alsoLong) {
 }
 
 function drawRows(template, body, rows, things, update) {
-  // The rows of a table by name, each made once: what somebody has focused stays. `things`: [name, what it is about].
+  // Rows of a table by name. Each row is made once, so that it keeps the focus. `things`: [name, content of the row].
   const names = new Set(things.map(([name]) => name));
   for (const [name, row] of rows) {
     if (names.has(name)) continue;
@@ -151,7 +151,7 @@ function drawRows(template, body, rows, things, update) {
 }
 
 function removeRow(row) {
-  // Who is there by keyboard, or has pressed its button, goes on at the next one.
+  // The focus in the row, and an open dialog of its button, move to the next row.
   const hasFocus = row.contains(document.activeElement), next = row.nextElementSibling || row.previousElementSibling;
   const following = (next && next.querySelector("a, button")) || byId("main");
   if (row.contains(pressed)) pressed = following;
@@ -220,17 +220,17 @@ class Stream {
 
   lost() {
     say("lost", "connection lost, trying again");
-    if (this.source && this.source.readyState !== EventSource.CLOSED) return; // the browser tries again
+    if (this.source && this.source.readyState !== EventSource.CLOSED) return; // the browser connects again
     this.close();
     this.again = setTimeout(() => this.retry(), AGAIN_MS);
   }
 
   async retry() {
-    // A refusal looks like a lost connection: only the page itself tells that somebody has to log in.
+    // A refusal looks like a lost connection. Only the answer to the page shows that a login is needed.
     try {
       const answer = await fetch(location.href, { method: "HEAD", headers: { Accept: "text/html" }, cache: "no-store" });
       if (answer.redirected || answer.status === 403) return location.reload();
-    } catch { /* the server is not there: go on trying */ }
+    } catch { /* the server does not answer: keep trying */ }
     if (!document.hidden && !this.source) this.open();
   }
 
@@ -289,7 +289,7 @@ function drawServer(server) {
 }
 
 function drawPeers(peers) {
-  // Where to go on while this server is not there: no page may ask another server by itself.
+  // Links to other servers while this one does not answer: a page may not send requests to them by itself.
   const element = byId("peers");
   element.hidden = peers.length === 0;
   element.replaceChildren("This server does not answer. Other servers of the cluster: ");
@@ -297,7 +297,7 @@ function drawPeers(peers) {
 }
 
 function linkTo(server) {
-  // the same page there
+  // link to the same page of another server
   const link = make("a", "", server);
   link.href = `${location.protocol}//${server}${runId ? runPath(runId) : "/"}`;
   return link;
@@ -306,7 +306,7 @@ function linkTo(server) {
 // Health.
 
 function drawTitle(title, isTrouble) {
-  // of the tab, whose icon shows trouble
+  // title of the tab, whose icon shows trouble
   document.title = `${title} · rdzv-server`;
   const icon = byId("icon"), wanted = isTrouble ? icon.dataset.trouble : icon.dataset.well;
   if (icon.getAttribute("href") !== wanted) icon.setAttribute("href", wanted);
@@ -320,7 +320,7 @@ function drawHealth(badge, health) {
 const commandOf = (step) => (step.match(/rdzvctl .*$/) || [""])[0];
 
 function drawSteps(list, steps) {
-  // what to do next, each command with a button that copies it; made anew only if it has changed
+  // next steps, each command with a button that copies it; drawn again only if they have changed
   const wanted = steps.join("\n");
   if (list.dataset.steps === wanted) return;
   list.dataset.steps = wanted;
@@ -417,7 +417,7 @@ function drawLastFailure(told, count) {
 }
 
 function placeOf({ round, at, failure }) {
-  // where and when a worker failed
+  // where and when a worker failed, as pairs of name and text
   const { singled_out: isKnown, node_id: node, rank, local_rank: local, cause } = failure;
   return [
     ["Round", round], ["At", stamp(at)], ["Node", isKnown ? node : ""],
@@ -438,15 +438,15 @@ function drawLinks(links) {
 // Nodes.
 
 const MOST_CARDS = 256; // more nodes are small cells without text, in a block for each state or place
-const MOST_OPEN = 1024; // cells that are shown unasked; of a larger run only those of blocks that need a look
+const MOST_OPEN = 1024; // most cells that are shown by default; in a larger run only those of blocks that need attention
 const NO_PLACE = "no place told";
 const TONES_FIRST = ["bad", "busy", "calm", "none", "done", "good"]; // order of the blocks
-const CALM = TONES_FIRST.indexOf("calm"); // from here on nothing needs a look
+const CALM = TONES_FIRST.indexOf("calm"); // from here on no block needs attention
 
-const cells = new Map(); // by the key of the node, or of the seat that is missing
-const blocks = new Map(); // by state or place: { block, title, button, asked: whether somebody has opened or folded it }
+const cells = new Map(); // by the key of the node, or of the missing seat
+const blocks = new Map(); // by state or place: { block, title, button, asked: true or false if the viewer has opened or folded it }
 let isCompact = false;
-let grouping = "rank"; // rank (cards alone), state or place
+let grouping = "rank"; // rank (only for cards), state or place
 let hasPlaces = false;
 let changedNodes = null; // keys; null: all
 let chosen = null;
@@ -458,13 +458,13 @@ function wordOf(node, key) {
 }
 
 function keptOut(node) {
-  // in a word; empty if it is not
+  // "excluded" or "cordoned"; empty if it is neither
   if (!node.cordon) return "";
   return node.cordon.excluded ? "excluded" : "cordoned";
 }
 
 function quietFor(quiet) {
-  // without a limit the run waits for its nodes
+  // without a limit the run waits for its agents
   return since(quiet.since) + (quiet.limit_s === undefined ? "" : ` of ${limit(Number(quiet.limit_s.toFixed(1)))}`);
 }
 
@@ -536,7 +536,7 @@ function group(by) {
 }
 
 function chooseSize(wanted) {
-  // Cells with text, or small ones.
+  // Use cells with text, or small ones.
   if (isCompact === wanted) return;
   isCompact = wanted;
   cells.clear();
@@ -547,7 +547,7 @@ function chooseSize(wanted) {
 }
 
 function arrange(parent, wanted) {
-  // What has the focus keeps it, unless it has to move.
+  // A child that stays in its place is not moved, so that it keeps the focus.
   const kept = new Set(wanted);
   [...parent.children].forEach((child) => kept.has(child) || child.remove());
   wanted.forEach((child, index) => {
@@ -559,7 +559,7 @@ const urgency = (word) => TONES_FIRST.indexOf(TONES[word] || "busy");
 const groupOf = (cell) => (grouping === "state" ? cell.word : cell.node.place || NO_PLACE);
 
 function drawBlocks(list, sorted) {
-  // One block for each state, those that need a look first, or for each place. Its button folds it.
+  // Draw a block for each state, those that need attention first, or for each place. Its button folds it.
   const members = new Map();
   for (const cell of sorted) {
     const name = groupOf(cell);
@@ -573,7 +573,7 @@ function drawBlocks(list, sorted) {
   for (const name of names) {
     const inIt = members.get(name), fold = blocks.get(name) || makeBlock(name);
     const fits = inIt.length <= room && (cells.size <= MOST_OPEN || urgency(worst.get(name)) < CALM);
-    if (fold.asked === fits) fold.asked = undefined; // as it would be by itself
+    if (fold.asked === fits) fold.asked = undefined; // the same as the default
     fold.isOpen = fold.asked ?? fits;
     if (fold.isOpen) room -= inIt.length;
     drawBlock(fold, inIt, grouping === "state" ? `${inIt.length} ${name}` : `${name}: ${countsOf(inIt)}`, worst.get(name));
@@ -600,7 +600,7 @@ function countsOf(inIt) {
 function makeBlock(name) {
   const block = make("div", "block"), title = make("div", "title"), button = make("button", "badge fold");
   block.setAttribute("role", "group");
-  title.setAttribute("aria-hidden", "true"); // the block has it as its label
+  title.setAttribute("aria-hidden", "true"); // the block has the same label
   button.type = "button";
   const fold = { block, title, button };
   button.addEventListener("click", () => {
@@ -612,7 +612,7 @@ function makeBlock(name) {
 }
 
 function point(key) {
-  // The name of a small cell, in words below all of them.
+  // Show the name of a small cell below all cells.
   pointed = key;
   const cell = cells.get(key) || cells.get(chosen);
   if (isCompact) fill(byId("nodes-says"), cell ? `${nameOf(cell.node)}: ${[cell.said, cell.more].filter(Boolean).join(", ")}` : "Point at a node to read its name.");
@@ -627,7 +627,7 @@ function cellAt(event) {
 }
 
 function drawCell(key, node, run) {
-  // Whether it may have to stand elsewhere.
+  // Returns whether the cell may need another place.
   let cell = cells.get(key);
   if (!cell) {
     cell = make("div", "node");
@@ -647,7 +647,7 @@ function drawCell(key, node, run) {
   cell.name = node.node_id;
   cell.word = word;
   cell.node = node;
-  const isInnocent = cell.word === "failed" && !node.failures; // it ended because another one failed
+  const isInnocent = cell.word === "failed" && !node.failures; // its workers were stopped because another node failed
   toned(cell, isInnocent ? "" : cell.word);
   cell.dataset.seat = seated ? "own" : "none";
   if (isFirst) cell.dataset.mark = "first";
@@ -655,7 +655,7 @@ function drawCell(key, node, run) {
   cell.more = isFirst ? `first failure: rank ${first.rank}` : node.failures ? plural(node.failures, "failure") : ranksOf(node);
   fillWord(key, cell);
   const title = isCompact ? [nameOf(node), cell.word, cell.more].filter(Boolean).join(", ") : node.node_id;
-  if (cell.title !== title) cell.title = title; // the cell may be too narrow for it
+  if (cell.title !== title) cell.title = title; // the cell may be too narrow for the text
   if (isCompact) return moved;
   fill(cell.children[0], nameOf(node));
   fill(cell.children[2], cell.more);
@@ -674,7 +674,7 @@ function choose(key, isAsked = true) {
   const list = byId("nodes");
   const cell = key === null ? null : cells.get(key);
   if (cell) cell.setAttribute("aria-selected", "true");
-  if (!cell || !cell.isConnected) list.removeAttribute("aria-activedescendant"); // its block may be folded
+  if (!cell || !cell.isConnected) list.removeAttribute("aria-activedescendant"); // the cell's block may be folded
   else {
     list.setAttribute("aria-activedescendant", cell.id);
     if (isAsked) cell.scrollIntoView({ block: "nearest" });
@@ -704,7 +704,7 @@ function drawNode() {
   if (byId("looks")) drawLooks(node);
 }
 
-// What a worker of the chosen node has written, and what it is doing: only who may act can ask.
+// Output and stacks of a worker of the chosen node, for viewers who may act.
 
 let askedAbout = null; // the rank whose answer is wanted or shown
 
@@ -730,7 +730,7 @@ async function look(path, questions, tell) {
   fill(byId("look-says"), `Asking the agent of rank ${rank} ...`);
   byId("look-text").hidden = true;
   const answers = await Promise.all(questions.map((question) => askAgent(path, { run_id: runId, rank, ...question })));
-  if (askedAbout !== wanted) return; // another worker is asked about meanwhile
+  if (askedAbout !== wanted) return; // the viewer has asked about another worker meanwhile
   const found = answers.filter(({ said }) => said).map(({ said }) => said);
   const [says, text] = found.length ? tell(found) : [answers[0].refusal, ""];
   fill(byId("look-says"), says);
@@ -790,7 +790,7 @@ function move(event) {
 }
 
 function chooseFirst() {
-  // the node of the first failure, wherever it is among so many
+  // choose the node of the first failure
   const cell = firstFailed();
   if (!cell) return;
   const fold = blocks.get(groupOf(cell));
@@ -800,7 +800,7 @@ function chooseFirst() {
 }
 
 function nextTo(list, at, step) {
-  // The nearest cell of the block below or above.
+  // Return the nearest cell of the block below or above.
   let to = at;
   while (list[to] && list[to].parentElement === list[at].parentElement) to += step;
   return to;
@@ -821,10 +821,10 @@ function drawTime(run) {
   ]));
 }
 
-// Events: the latest, and the rounds that they tell of.
+// Events: the latest ones, and the rounds that they describe.
 
 const events = {
-  last: 0, seen: "", busy: false, recent: [], older: [], opened: new Set(), rounds: [], // of all attempts, in their order: what opened, started and ended each
+  last: 0, seen: "", busy: false, recent: [], older: [], opened: new Set(), rounds: [], // of all attempts, in order: the events that opened, started and ended each
 
   async look(run) {
     const stamp = `${run.attempt} ${run.event_number}`;
@@ -834,7 +834,7 @@ const events = {
     if (run.event_number < this.last) this.forget();
     try {
       await this.fetch();
-      setTimeout(() => shown.run && this.look(shown.run), 250); // what has happened meanwhile
+      setTimeout(() => shown.run && this.look(shown.run), 250); // events that have happened meanwhile
     } catch {
       this.seen = ""; // the next difference asks again
     }
@@ -842,7 +842,7 @@ const events = {
   },
 
   forget() {
-    // The run was forgotten, and another one has its id: events are numbered anew.
+    // The run was forgotten, and a new one has its id: the numbers of events begin again.
     this.last = 0;
     this.rounds = [];
     this.recent = [];
@@ -899,7 +899,7 @@ const events = {
   },
 
   grouped(page) {
-    // events of a kind that came close together, such as the joins of a large run
+    // group events of one kind in quick succession, such as the joins of a large run
     const groups = [];
     for (const event of page) {
       const group = groups.at(-1), before = group && group.at(-1);
@@ -935,7 +935,7 @@ const events = {
     try {
       const found = (await this.read(after, EVENTS_OF_A_PAGE)).filter((event) => event.number < from);
       if (found.length) this.older.push(found);
-      else this.oldest = from; // the server has dropped what was before
+      else this.oldest = from; // the server has dropped the events before
     } catch { /* the button can be pressed again */ }
     this.redraw();
     if (byId("events-older").disabled) byId("events-newer").focus();
@@ -976,12 +976,12 @@ const events = {
 
 // Actions.
 
-let pressed = null; // the button whose dialog is open, or what has the focus in its place
+let pressed = null; // button whose dialog is open, or the element that gets the focus instead
 
 function ask(button) {
   pressed = button;
   const dialog = byId("dialog"), asks = button.dataset.asks.split(" ");
-  const { node } = button.dataset; // it may be another one's, or gone, while somebody fills in a reason
+  const { node } = button.dataset; // the button may belong to another node, or be gone, while the viewer types a reason
   fill(byId("dialog-title"), `${button.textContent}: ${node ? `node ${node}` : runId}`);
   fill(byId("dialog-means"), button.dataset.means);
   fill(byId("dialog-do"), button.textContent);
@@ -998,7 +998,7 @@ function ask(button) {
   notice("");
   drawCost(button);
   byId("ask-min").oninput = byId("ask-max").oninput = () => drawCost(button);
-  const requestId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // one for all attempts: it is done once
+  const requestId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // the same for all attempts, so that the action is carried out once
   dialog.querySelector("form").onsubmit = (event) => {
     event.preventDefault();
     act(button, asks, { request_id: requestId, ...(node ? { node_id: node } : { run_id: runId }) });
@@ -1006,7 +1006,7 @@ function ask(button) {
   dialog.showModal();
 }
 
-let costOf = null; // the button, and the size, whose cost is wanted
+let costOf = null; // action and size whose cost is wanted
 
 async function drawCost(button) {
   const query = new URLSearchParams({ action: button.dataset.path.split("/").at(-1) });
@@ -1021,7 +1021,7 @@ async function drawCost(button) {
 }
 
 function secondsOf(text) {
-  // "90s", "10m", "2h", "1d", or seconds; NaN for anything else
+  // seconds of "90s", "10m", "2h", "1d", or a number; NaN for other text
   const found = /^\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*$/.exec(text);
   return found ? Number(found[1]) * { "": 1, s: 1, m: 60, h: 3600, d: 86400 }[found[2]] : NaN;
 }
@@ -1070,12 +1070,12 @@ function notice(text) {
   noticeEnds = setTimeout(() => fill(byId("done"), ""), 6000);
 }
 
-const UTC = "rdzv-times-in-utc"; // key under which this browser remembers the choice
+const UTC = "rdzv-times-in-utc"; // key of the choice in the browser's storage
 
 function chooseZone() {
   try {
     localStorage.setItem(UTC, isUtc() ? "1" : "");
-  } catch { /* a browser that keeps nothing shows its own zone next time */ }
+  } catch { /* without storage the browser shows its own zone next time */ }
   if (runId) {
     timeline.draw();
     events.redraw();

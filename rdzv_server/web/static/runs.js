@@ -1,5 +1,5 @@
-// The list of all runs: which of them are shown, in which order, and how many at a time. What is asked for stands in the
-// address, so that it is still there after Back.
+// List of all runs: which of them are shown, in which order, and how many at a time. The choice is part of the address,
+// so that it remains after Back.
 "use strict";
 
 const AT_ONCE = 100; // runs on a page
@@ -14,7 +14,7 @@ const SORTS = {
   run: (run) => run.run_id, nodes: (run) => run.nodes, restarts: (run) => run.restart_count,
   age: (run) => -run.created_at,
 };
-let withNode = new Map(); // runs that have a node with these words in its name: its name, and of how many
+let withNode = new Map(); // runs with nodes whose names contain these words: some of the names, and how many more there are
 let looksAt = "", lookedAt = 0, looksSoon = 0;
 
 function startRuns() {
@@ -61,7 +61,7 @@ function wish(changes) {
 const sortLabel = () => `${asked.sort.replace(/^-/, "")}, the other way round`;
 
 async function lookForNodes() {
-  // Names of nodes are not in the list: the server looks for them.
+  // The list does not contain the names of nodes: the server searches for them.
   const words = asked.words.trim();
   looksAt = words;
   lookedAt = Date.now();
@@ -70,9 +70,9 @@ async function lookForNodes() {
     try {
       const answer = await fetch(`/v1/nodes?name=${encodeURIComponent(words)}`, { headers: { Accept: "application/json" } });
       if (answer.ok) (await answer.json()).runs.forEach((run) => found.set(run.run_id, run));
-    } catch { /* the page says that the server is not there */ }
+    } catch { /* the page shows that the server does not answer */ }
   }
-  if (looksAt !== words) return; // something else is looked for meanwhile
+  if (looksAt !== words) return; // the viewer has searched for something else meanwhile
   withNode = found;
   drawRuns();
 }
@@ -144,7 +144,7 @@ function drawSorted() {
 }
 
 function drawKeptOut(cordons) {
-  // nodes that get no seat in any run, whether or not one has them now
+  // nodes that get no seat in any run, also nodes that are in no run now
   const named = cordons.map((cordon) => [cordon.node_id, cordon]);
   drawRows(byId("cordon-row"), byId("cordons"), cordonRows, named, (row, cordon) => {
     const at = cordon.until && stamp(cordon.until);

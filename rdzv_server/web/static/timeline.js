@@ -2,7 +2,7 @@
 "use strict";
 
 const timeline = {
-  EVERY_S: 10, SOONEST_S: 1, // between two looks at the server
+  EVERY_S: 10, SOONEST_S: 1, // between two requests to the server
   LABELS: 98, LANE: 18, CHART: 56, LEAST: 1.5, // pixels
   PHASES: { forming: "calm", running: "good", checkpointing: "done", "standing still": "bad", "lost work": "bad" },
   MARKS: { fault: ["faults", "bad"], warning: ["warnings", "busy"], notice: ["notices", "calm"], node: ["nodes", "calm"], action: ["actions", "done"], server: ["server", "busy"] },
@@ -25,7 +25,7 @@ const timeline = {
       this.data = await answer.json();
       this.seen = stamp;
       this.draw();
-    } catch { /* the next look asks again */ }
+    } catch { /* the next call of `look` asks again */ }
     this.busy = false;
   },
 
@@ -69,10 +69,10 @@ const timeline = {
     shapes.push(this.shape("text", { x: 0, y, class: "lane" }, text));
   },
 
-  // What each round's time went into.
+  // Use of each round's time.
 
   partsOf(round) {
-    // the parts of a round: [lane, begin, end]
+    // parts of a round: [lane, begin, end]
     const end = round.ended_at ?? this.end, { started_at: started, detecting_s: stood, lost_s: lost } = round;
     const parts = [["forming", round.opened_at, started ?? end]];
     if (started === null) return parts;
@@ -82,7 +82,7 @@ const timeline = {
   },
 
   shares(round) {
-    // of several rounds: how much of their time went into each lane
+    // share of each lane in the time of several rounds
     const whole = (round.ended_at ?? this.end) - round.opened_at || 1;
     const seconds = {
       forming: round.forming_s + round.waiting_s, running: round.running_s, checkpointing: round.checkpointing_s,
@@ -206,7 +206,7 @@ const timeline = {
     return y + 20;
   },
 
-  // What is known at a moment.
+  // What is known about one moment.
 
   findPoints() {
     const { rounds, samples, marks } = this.data;
@@ -268,7 +268,7 @@ const timeline = {
     this.choose(this.nearest(this.begin + share * (this.end - this.begin)));
   },
 
-  // The same as a table.
+  // The same data as a table.
 
   drawTable() {
     const { rounds, samples, marks } = this.data;
