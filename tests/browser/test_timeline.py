@@ -1,7 +1,10 @@
 """A run over time on its page: picture, table, keyboard, and times in the viewer's zone or UTC."""
 
+import json
 import re
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from rdzv_protocol import actions, paths
@@ -134,6 +137,10 @@ async def test_times_have_date_and_zone_of_the_viewer_or_utc_which_the_browser_r
         own, utc = (re.compile(rf"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d {zone}") for zone in ("E[SD]T", "UTC"))
         for place in ("#events time", "#failure-facts"):
             await tab.shows(place, own)
+        last = json.loads(await cluster.server.get("/v1/runs/r/events"))["events"][-1]
+        in_new_york = datetime.fromtimestamp(last["at"], ZoneInfo("America/New_York"))
+        await tab.shows("#events li:first-child", f"{in_new_york:%Y-%m-%d %H:%M:%S %Z}")
+        await tab.shows("#timeline", f"{in_new_york:%Z}")
         await tab.page.check("#utc")
         for place in ("#events time", "#failure-facts"):
             await tab.shows(place, utc)
