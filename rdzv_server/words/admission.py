@@ -14,7 +14,7 @@ def fixed_below_min(fixed_nodes: int, min_nodes: int) -> str:
 
 
 def grace_too_long(grace_s: float, most_s: float) -> str:
-    return f"disconnect_grace_s is {grace_s:g}, and may be {most_s:g} at most: ask for a shorter --disconnect-grace"
+    return f"disconnect_grace_s is {grace_s:g}, but may be at most {most_s:g}: ask for a shorter --disconnect-grace"
 
 
 def no_legal_size(none_legal: str) -> str:
@@ -23,7 +23,7 @@ def no_legal_size(none_legal: str) -> str:
 
 
 def run_is_full(run_id: str, most: int) -> str:
-    return f"run {run_id} holds {most} agents, as many as a run may"
+    return f"run {run_id} already has {most} agents, the most that a run can have"
 
 
 def other_secret(agent_id: str, run_id: str) -> str:
@@ -49,7 +49,7 @@ def other_settings(run_id: str, conflicts: Iterable[str]) -> str:
 
 def other_program(run_id: str, theirs: str, first_node: str, ours: str, node_id: str) -> str:
     return (
-        f"run {run_id} runs {theirs} on node {first_node}, not {ours} as node {node_id} would: set "
+        f"run {run_id} runs {theirs} on node {first_node}, but node {node_id} would run {ours}: set "
         "--run-id if these are two runs, or give each program of one run its own --role"
     )
 
@@ -65,7 +65,8 @@ def not_wanted(run_id: str, nodes: int, node_id: str, program: str, *, is_same_p
 
 def node_rank_taken(node_rank: int, run_id: str, node_id: str) -> str:
     return (
-        f"--node-rank {node_rank} of run {run_id} is taken by node {node_id}: give every node its own, or leave it out"
+        f"node {node_id} already has --node-rank {node_rank} of run {run_id}: give every node a rank of its own, or "
+        "none"
     )
 
 
@@ -75,4 +76,4 @@ def resized(run_id: str, sizes: Iterable[str]) -> str:
 
 
 def other_command(node_id: str, first_node: str) -> str:
-    return f"node {node_id} runs another command than node {first_node}: set --run-id if these are two runs"
+    return f"node {node_id} runs a different command than node {first_node}: set --run-id if these are two runs"

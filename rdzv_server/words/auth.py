@@ -18,7 +18,7 @@ def not_for_run(patterns: Sequence[str], run_id: str) -> str:
 
 
 def not_for_all_runs(patterns: Sequence[str], why: str) -> str:
-    return f"this token only allows runs {' and '.join(patterns)}, and {why}: take a token of --read-token-file"
+    return f"this token only allows runs {' and '.join(patterns)}, and {why}: use a token of --read-token-file"
 
 
 def too_many_runs(most: int, run_id: str) -> str:
@@ -26,7 +26,7 @@ def too_many_runs(most: int, run_id: str) -> str:
 
 
 def foreign_page_takes_part(origin: str) -> str:
-    return f"agents' paths take nothing from a web page ({origin})"
+    return f"agents' paths accept no requests from a web page ({origin})"
 
 
 def role_lacks(role: str, action: str) -> str:
@@ -38,24 +38,24 @@ UNKNOWN_SECRET = "this server does not know this token"
 
 _CURL = "(curl: -H 'Authorization: Bearer TOKEN')"
 NO_TOKEN = f"this server asks for a token: start the agent with --token-file {_CURL}"
-WRONG_TOKEN = f"{UNKNOWN_SECRET}: start the agent with --token-file and the right one {_CURL}"
-SESSION_TAKES_PART = "a browser's session is not for agents"
-NO_CSRF = "a browser's session acts from the page of this server alone: load the page again"
+WRONG_TOKEN = f"{UNKNOWN_SECRET}: start the agent with --token-file and the right token {_CURL}"
+SESSION_TAKES_PART = "agents cannot use a browser's session"
+NO_CSRF = "a browser's session may act only from this server's own page: load the page again"
 
 
 def foreign_session(origin: str | None) -> str:
-    return f"a browser's session is not for the web page {origin}"
+    return f"the web page {origin} cannot use a browser's session"
 
 
 def not_this_machine(port: str | int) -> str:
     return (
-        "without tokens this server takes operators' actions from its own machine alone, under the name localhost: "
-        f"there use --endpoint localhost:{port}; or start the server with --token-file and --admin-token-file"
+        "without tokens this server accepts operators' actions only from its own machine, under the name localhost: "
+        f"use --endpoint localhost:{port} there, or start the server with --token-file and --admin-token-file"
     )
 
 
 def foreign_page_acts(origin: str) -> str:
-    return f"without tokens this server takes no actions from the web page {origin}"
+    return f"without tokens this server accepts no actions from the web page {origin}"
 
 
 # Files.
@@ -65,8 +65,8 @@ def bad_token_file(flag: str, path: str, why: str) -> str:
     return f"{flag} {path}: {why}"
 
 
-NOT_PRINTABLE = "only printable ASCII, please"
-NO_TOKEN_IN_FILE = "there is no token in it; put one of printable ASCII on a line of its own"
+NOT_PRINTABLE = "tokens must be printable ASCII"
+NO_TOKEN_IN_FILE = "the file contains no token; write one of printable ASCII on a line of its own"
 NOT_FOR_SOME_RUNS = "only agents' tokens can be limited to some runs"
 BAD_LINE = "each line holds TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS"
 
@@ -76,17 +76,17 @@ def exposed(flag: str, path: str) -> str:
 
 
 OPEN = (
-    "no --token-file: everybody who reaches this port can join, watch and disturb runs; operators' "
-    "actions are taken from this machine alone"
+    "no --token-file: everyone who reaches this port can join, watch and disturb runs; the server accepts operators' "
+    "actions only from this machine"
 )
 
 
 def not_renewed(why: str) -> str:
     """After SIGHUP."""
-    return f"SIGHUP: {why}; keeping the tokens and certificates that there are"
+    return f"SIGHUP: {why}; keeping the current tokens and certificates"
 
 
-RENEWED = "SIGHUP: new connections get the tokens and certificates that the files hold now"
+RENEWED = "SIGHUP: the server has read the tokens and certificates again, for new connections"
 
 
 def tls(certificate: str, expires_at: datetime) -> str:

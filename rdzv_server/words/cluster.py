@@ -21,7 +21,7 @@ def follows(shard: int | None, leader: str, leadership: int) -> str:
 
 
 def leads_no_more(shard: int | None, why: str) -> str:
-    return f"{_of(shard)}leads no more: {why}"
+    return f"{_of(shard)}no longer leading: {why}"
 
 
 KEY_DELETED = "its key at etcd was deleted"
@@ -29,16 +29,16 @@ LEASE_RAN_OUT = "its lease at etcd ran out"
 
 
 def leaves_it_to(address: str) -> str:
-    return f"leaving it to {address}, which leads fewer"
+    return f"handing over to {address}, which leads fewer"
 
 
 def shard_broken(shard: int, why: str) -> str:
-    return f"shard {shard}: cannot be led by this server; the others go on: {why}"
+    return f"shard {shard}: this server cannot lead it; the other shards continue: {why}"
 
 
 CANNOT_TAKE_OVER = "cannot take over yet"
 LEASE_CONSEQUENCE = "rejecting requests until it can; workers keep running"
-LEASE_RENEWED = "this server's lease is renewed: it leads what it led"
+LEASE_RENEWED = "this server has renewed its lease, and leads as before"
 
 
 def lease_not_renewed(why: str) -> str:
@@ -46,23 +46,23 @@ def lease_not_renewed(why: str) -> str:
 
 
 def same_address(address: str) -> str:
-    return f"another server runs as {address}, too: give each its own address with --advertise"
+    return f"another server runs as {address}, too: give each server its own address with --advertise"
 
 
 def cannot_cordon(node_id: str, why: str) -> str:
-    return f"node {node_id}: cannot be cordoned for this shard, too: {why}"
+    return f"cannot cordon node {node_id} for this shard, too: {why}"
 
 
-CORDONS_NOT_FOLLOWED = "cordons are not followed"
+CORDONS_NOT_FOLLOWED = "cannot follow cordons"
 
 # Answers.
 
 
 def other_leads(address: str) -> str:
-    return f"{address} leads: ask there"
+    return f"{address} is the leader: ask there"
 
 
-UNKNOWN_LEADER = "this server does not lead, and does not know who does"
+UNKNOWN_LEADER = "this server is not the leader, and does not know the leader"
 UNCERTAIN = "etcd does not answer: this server's leadership is not certain"
 NO_LEADER = "no leader is known"
 SHUTTING_DOWN = "shutting down"

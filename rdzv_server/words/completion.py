@@ -59,7 +59,7 @@ def all_rejoined(ended_round: int, joined: str) -> str:
 
 
 def no_replacement(within_s: float, nodes: int) -> str:
-    return f"no replacement came within {within_s:g} s: continuing with {count(nodes)}"
+    return f"no replacement joined within {within_s:g} s: continuing with {count(nodes)}"
 
 
 def last_call_ended(nodes: int) -> str:
@@ -91,11 +91,11 @@ def awaits_stops(to_stop: str) -> str:
 
 
 def awaits_signs_of_life(names: str) -> str:
-    return f"waiting for a sign of life of {names}"
+    return f"waiting for a sign of life from {names}"
 
 
 def awaits_replacement(names: str) -> str:
-    return f"waiting for a replacement of {names}"
+    return f"waiting for a replacement for {names}"
 
 
 def awaits_backoff(restarts: int) -> str:
@@ -105,7 +105,7 @@ def awaits_backoff(restarts: int) -> str:
 
 def awaits_more(high: int) -> str:
     """The round starts before the end of the last call if this many nodes join."""
-    return f"at once with {high}"
+    return f"starts at once with {high}"
 
 
 def too_few(
@@ -131,7 +131,7 @@ def too_few(
 
 def too_few_fit(fit: int, fixed_nodes: int, low: int, unfit: str) -> str:
     """A run with a fixed number of nodes can never reach its minimum."""
-    return f"too few nodes are fit: {fit} of the {fixed_nodes} that the run has, and it needs {low}: {unfit}"
+    return f"too few nodes are fit: {fit} of the run's {fixed_nodes}, but it needs {low}: {unfit}"
 
 
 # What a node that stands by waits for.
@@ -146,11 +146,11 @@ def standby_some_finished(finished: int, nodes: int) -> str:
 
 
 def standby_full(round_: int, nodes: int, sizes: str = "") -> str:
-    return f"standing by: round {round_} has its {count(nodes)}{sizes and ', '}{sizes}"
+    return f"standing by: round {round_} already has its {count(nodes)}{sizes and ', '}{sizes}"
 
 
 def standby_scale_up(round_: int, scale_up: str) -> str:
-    return f"standing by: round {round_} runs, and scale-up is {scale_up}"
+    return f"standing by: round {round_} is running, and scale-up is {scale_up}"
 
 
 def standby_kept_out(node_id: str, reason: str, *, excluded: bool) -> str:
@@ -162,7 +162,9 @@ def standby_kept_out(node_id: str, reason: str, *, excluded: bool) -> str:
 # A running round.
 
 ENDS_SOON = "its workers know that it ends soon"
-NOBODY_HEARD = "no agent of the run is heard: its nodes or the network path to them are gone; the server waits for them"
+NOBODY_HEARD = (
+    "the server hears no agent of the run: its nodes or the network path to them are gone; the server waits for them"
+)
 """It contains no time, so that it changes only when something happens."""
 
 

@@ -5,7 +5,7 @@ from rdzv_protocol.text import count, span
 UNCHARGED = "charged: no"
 NOTHING_RUNS = f"no workers run, so no work is lost; {UNCHARGED}"
 NOTHING_STOPS = f"no worker stops; {UNCHARGED}"
-WORK_UNKNOWN = "how much work is lost is unknown, as they tell no progress"
+WORK_UNKNOWN = "the lost work is unknown, because the workers report no progress"
 
 
 def work(lost_s: float, checkpoint_step: int) -> str:
@@ -13,7 +13,7 @@ def work(lost_s: float, checkpoint_step: int) -> str:
 
 
 def work_without_checkpoint(ran_s: float) -> str:
-    return f"they have told no checkpoint: up to {span(round(ran_s))} of work is lost"
+    return f"the workers have reported no checkpoint: up to {span(round(ran_s))} of work is lost"
 
 
 def stop(workers: int, lost: str) -> str:
@@ -28,7 +28,9 @@ def restart(workers: int, lost: str) -> str:
 def drain(own: int, others: int, lost: str) -> str:
     """`own`: workers of the node; `others`: workers of the other nodes, which restart."""
     again = f"; {count(others, 'worker')} of other nodes {'restarts' if others == 1 else 'restart'}" if others else ""
-    return f"{_stop(own)} on this node, with time for a checkpoint{again}; without a new one, {lost}; {UNCHARGED}"
+    return (
+        f"{_stop(own)} on this node, with time for a checkpoint{again}; without a new checkpoint, {lost}; {UNCHARGED}"
+    )
 
 
 def _stop(workers: int) -> str:
@@ -40,7 +42,7 @@ def waits(missing: int) -> str:
 
 
 def forget(events: int) -> str:
-    return f"its {count(events, 'event')} and its failures cannot be read any more"
+    return f"its {count(events, 'event')} and its failures are deleted"
 
 
 def of_run(run_id: str, cost: str) -> str:

@@ -6,7 +6,7 @@ from rdzv_server.words.storage import WITHOUT_MEMORY as _WITHOUT_MEMORY
 
 ANSWERS = "etcd answers"
 CLOSED_STREAM = "it closed the stream"
-LEADERSHIP_OVER = "this server's leadership is over: another one leads, or soon will"
+LEADERSHIP_OVER = "this server is no longer the leader: another server leads, or soon will"
 SNAPSHOT_OR_DELETE = "a snapshot, or delete it"
 _OWN_CLUSTER = "a cluster of its own (--store etcd://HOST,HOST,HOST/ANOTHER)"
 GIVE_OWN_CLUSTER = f"give this one {_OWN_CLUSTER} {_WITHOUT_MEMORY}"
@@ -15,12 +15,12 @@ GIVE_OWN_CLUSTER = f"give this one {_OWN_CLUSTER} {_WITHOUT_MEMORY}"
 
 
 def bad_cluster_name(store: str) -> str:
-    return f"--store {store}: the cluster's name has a character that cannot be in a key"
+    return f"--store {store}: the cluster's name contains a character that a key cannot contain"
 
 
 def no_member(store: str, member: str) -> str:
-    form = "etcd://HOST[:PORT],HOST[:PORT],.../CLUSTER, where /CLUSTER may be left out"
-    return f"--store {store}: {member!r} is no etcd member; give {form}"
+    form = "etcd://HOST[:PORT],HOST[:PORT],.../CLUSTER, where /CLUSTER is optional"
+    return f"--store {store}: {member!r} is not an etcd member; give {form}"
 
 
 # Requests.
@@ -48,8 +48,8 @@ def no_answer(member: str) -> str:
 
 def no_space(member: str) -> str:
     return (
-        f"{member}: its space is used up: compact and defragment it, and see docs/how-to/high-availability.md "
-        "for how to keep it small"
+        f"{member}: etcd has no space left: compact and defragment it, and see "
+        "docs/how-to/high-availability.md for how to keep it small"
     )
 
 
@@ -62,13 +62,14 @@ def cannot_read(path: str, why: object) -> str:
 
 
 def place(etcd: str, prefix: str) -> str:
-    return f"what {etcd} holds below {prefix}"
+    return f"the data of {etcd} below {prefix}"
 
 
 def of_other_shards(prefix: str, there: str, shards: str) -> str:
     """`there`: the number of shards in the cluster, as text."""
     return (
-        f"the cluster below {prefix} has {there}: start this server with --shards {shards}, as the others, or give it "
+        f"the cluster below {prefix} has {there}: start this server with --shards {shards}, like the others, or give "
+        "it "
         f"{_OWN_CLUSTER}"
     )
 
@@ -78,4 +79,4 @@ def damaged(place: str, why: object) -> str:
 
 
 def no_records(key: str, why: object) -> str:
-    return f"{key} holds no records: {why}"
+    return f"{key} does not contain records: {why}"

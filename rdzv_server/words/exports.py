@@ -15,15 +15,15 @@ def empty_secret(path: str) -> str:
 
 def secret_not_renewed(why: str) -> str:
     """After SIGHUP."""
-    return f"SIGHUP: {why}; keeping the secret that there is"
+    return f"SIGHUP: {why}; keeping the current secret"
 
 
-BAD_URL = "--webhook: give an address as in https://HOST/PATH"
+BAD_URL = "--webhook: give a URL such as https://HOST/PATH"
 
 
 def export_ended(name: str) -> str:
     """After an error in the server itself."""
-    return f"{name} has ended; runs go on, and a restart of the server starts it again"
+    return f"{name} has ended; runs continue; restart the server to start it again"
 
 
 def webhook_fails(webhook: str, why: str) -> str:
@@ -31,11 +31,11 @@ def webhook_fails(webhook: str, why: str) -> str:
 
 
 def webhook_refuses(status: int, reason: str) -> str:
-    return f"it answers {status} {reason}".rstrip()
+    return f"it answered {status} {reason}".rstrip()
 
 
-WEBHOOK_CONSEQUENCE = "runs go on, and events are sent again until it takes them"
+WEBHOOK_CONSEQUENCE = "runs continue, and the server sends events again until the receiver accepts them"
 
 
 def webhook_answers(webhook: str) -> str:
-    return f"{webhook} answers again; nothing was lost"
+    return f"{webhook} answers again; no event was lost"

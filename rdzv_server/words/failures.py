@@ -24,7 +24,7 @@ def with_hint(failure: str, hint: str) -> str:
 
 
 def no_use(why: str) -> str:
-    return f"restarting does not help: {why}"
+    return f"a restart does not help: {why}"
 
 
 def hints(of_agent: str, of_server: str) -> str:
@@ -37,7 +37,7 @@ FAILED_AT_START = "the first round failed at its start, and the next one would f
 
 
 def failed_at_step(step: int) -> str:
-    return f"the round before failed at step {step}, too, in the same way"
+    return f"the previous round failed at step {step}, too, in the same way"
 
 
 # Reasons why a failure ends the run.
@@ -79,4 +79,4 @@ def no_progress(rounds: int, highest_step: int | None, checkpoint_step: int | No
 
 def no_steps(rounds: int, within_s: float) -> str:
     """Rounds fail quickly in a run whose workers report no steps."""
-    return f"no progress: {rounds} rounds in a row failed within {within_s:g} s each, and workers tell no steps"
+    return f"no progress: {rounds} rounds in a row failed within {within_s:g} s each, and workers report no steps"

@@ -2,8 +2,8 @@
 
 from rdzv_protocol.text import count, span
 
-OK = "nothing is wrong with it, as far as the server knows"
-ENDS_NOTHING = "the server ends nothing because of this"
+OK = "the server knows of no problem"
+ENDS_NOTHING = "the server takes no action"
 
 # What is wrong.
 
@@ -27,14 +27,14 @@ NONE_CONNECTED = "no agent of the run is connected: the server waits for them"
 
 def looping(rounds: int, failure: str, *, tells_steps: bool) -> str:
     """`tells_steps`: whether the workers report their progress."""
-    without = "a higher step or a later checkpoint" if tells_steps else "getting anywhere"
-    return f"the same failure has ended {rounds} rounds in a row without {without}: {failure}"
+    without = "a higher step or a later checkpoint" if tells_steps else "any progress"
+    return f"the same failure ended {rounds} rounds in a row without {without}: {failure}"
 
 
 def stalled(limit_s: float, step_s: float) -> str:
     return (
         f"no step for more than {span(round(limit_s))}, and a step takes about {step_s:.2g} s; "
-        f"an evaluation or a checkpoint may take as long, so {ENDS_NOTHING}"
+        f"an evaluation or a checkpoint may take this long, so {ENDS_NOTHING}"
     )
 
 
@@ -44,20 +44,20 @@ def slow(worst: str, more: int) -> str:
 
 
 def last_restart_spent(max_restarts: int, window_s: float | None = None) -> str:
-    within = "" if window_s is None else f" that may be charged within {span(window_s)}"
+    within = "" if window_s is None else f" allowed within {span(window_s)}"
     spent = "the only restart" if max_restarts == 1 else f"all {max_restarts} restarts"
-    return f"{spent}{within} {'is' if max_restarts == 1 else 'are'} spent: the next failure ends the run"
+    return f"{spent}{within} {'is' if max_restarts == 1 else 'are'} used: the next failure ends the run"
 
 
 def below_size(nodes: int, largest: int) -> str:
-    return f"it runs on {count(nodes)} and has room for {largest}"
+    return f"the run uses {count(nodes)} and has room for {largest}"
 
 
 # What a person can do.
 
 
 def stacks(run_id: str) -> str:
-    return f"See what the workers do: rdzvctl stacks {run_id}"
+    return f"See what the workers are doing: rdzvctl stacks {run_id}"
 
 
 def restart(run_id: str) -> str:
@@ -65,7 +65,7 @@ def restart(run_id: str) -> str:
 
 
 def restart_tests_network(run_id: str) -> str:
-    return f"If the workers hang, restart them, which tests the network again: rdzvctl restart {run_id}"
+    return f"If the workers hang, restart them, which also tests the network again: rdzvctl restart {run_id}"
 
 
 RAISE_LIMIT = "If they do not hang, start the agents with a higher limit."
@@ -75,7 +75,7 @@ MEND_LINK = (
 )
 REPORT_ERROR = "Look for the error in the server's log, and report it."
 FIXED_SERVER = "To continue the run, start a fixed version of rdzv-server: the workers keep running."
-LOOK_AT_NODES = "Look at the nodes, and at the network between them and the server. Workers that live keep running."
+LOOK_AT_NODES = "Check the nodes, and the network between them and the server. Workers that are alive keep running."
 START_AGENTS = "If the nodes are gone, start their agents again: they take the old agents' places at once."
 
 
@@ -84,24 +84,24 @@ def stop(run_id: str) -> str:
 
 
 def forget(run_id: str) -> str:
-    return f"Or begin it anew, which restarts its workers: rdzvctl forget {run_id}"
+    return f"Or start it again, which restarts its workers: rdzvctl forget {run_id}"
 
 
 def logs(run_id: str, rank: int) -> str:
-    return f"Look at what the worker wrote: rdzvctl logs {run_id} {rank}"
+    return f"Read the worker's output: rdzvctl logs {run_id} {rank}"
 
 
 def stop_and_mend(run_id: str) -> str:
-    return f"If it cannot get further, end it and mend the cause: rdzvctl stop {run_id}"
+    return f"If the run makes no progress, end it and fix the cause: rdzvctl stop {run_id}"
 
 
 def drain(node_id: str) -> str:
-    return f"If the node is at fault, have it leave: rdzvctl drain {node_id}"
+    return f"If the node is at fault, remove it from the run: rdzvctl drain {node_id}"
 
 
 def events(run_id: str) -> str:
-    return f"See what used its restarts up: rdzvctl events {run_id}"
+    return f"See what used up its restarts: rdzvctl events {run_id}"
 
 
 def why(run_id: str) -> str:
-    return f"See what it could still use: rdzvctl why {run_id}"
+    return f"See which nodes it could still use: rdzvctl why {run_id}"

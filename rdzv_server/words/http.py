@@ -13,63 +13,63 @@ def bad_number(name: str, low: int, high: int, text: str) -> str:
 
 
 def message_too_large(most: int) -> str:
-    return f"a message has at most {most} bytes"
+    return f"a message can have at most {most} bytes"
 
 
 def body_too_large(most: int) -> str:
-    return f"this path takes a body of at most {most} bytes"
+    return f"this path accepts a body of at most {most} bytes"
 
 
 def head_too_large(most: int) -> str:
-    return f"the request line and all headers together may have {most} bytes"
+    return f"the request line and all headers together can have at most {most} bytes"
 
 
-COMPRESSED = "a body may not be compressed: leave Content-Encoding out"
-NO_LENGTH = "a body must have a Content-Length: send it without Transfer-Encoding"
+COMPRESSED = "the body must not be compressed: leave out Content-Encoding"
+NO_LENGTH = "the body needs a Content-Length: send it without Transfer-Encoding"
 
 
 def other_media_type(wanted: str) -> str:
-    return f"an agent's message is {wanted}: send it with this Content-Type"
+    return f"an agent's message must be {wanted}: send it with this Content-Type"
 
 
 def unreadable_body(error: str) -> str:
-    return f"the body cannot be read: {error}"
+    return f"cannot read the body: {error}"
 
 
 def not_json(example: str) -> str:
     return f"the body is not JSON: give {example}"
 
 
-METRICS_OF_ALL = "the metrics are about all runs"
+METRICS_OF_ALL = "the metrics cover all runs"
 INTERNAL_ERROR = "internal error; the server's log has the details"
 SPEAKS_TLS = "this server speaks TLS: start the agent with --tls-ca (curl: https://)"
 READ_ONLY = (
-    "this page is read-only: it shows the run of one node-agent without a server; to act on the run, signal "
+    "this page is read-only: it shows the run of one node-agent without a server. To act on the run, signal "
     "that agent (Ctrl-C), or start rdzv-server and give the agent --endpoint"
 )
 
 
 def too_many_requests(peer: str) -> str:
-    return f"too many requests from {peer}; each is tried again"
+    return f"too many requests from {peer}; clients retry them"
 
 
 def too_many_guesses(peer: str) -> str:
-    return f"too many requests from {peer} without the right token; others have to wait, too"
+    return f"too many requests from {peer} without the right token; its other clients must wait, too"
 
 
 def too_many_streams(most: int) -> str:
-    return f"{most} streams of events are open: try again later, or read pages"
+    return f"{most} event streams are open: try again later, or read pages"
 
 
 # The login of the pages.
 
 
 def foreign_login(origin: str | None) -> str:
-    return f"the web page {origin} may not log anybody in"
+    return f"the web page {origin} may not log users in"
 
 
 def foreign_logout(origin: str | None) -> str:
-    return f"the web page {origin} may not log anybody out"
+    return f"the web page {origin} may not log users out"
 
 
 UNKNOWN_TOKEN = "This server does not know this token."
@@ -87,8 +87,8 @@ def welcome(looks: Sequence[str]) -> str:
     lines = "\n".join(looks)
     return (
         f"rdzv-server: the rendezvous service for elastic PyTorch runs\n\n{lines}\n\n"
-        "In a browser this address shows all of it, and stays current.\n\n"
-        "Take part from each node:  node-agent --endpoint HOST:PORT --nnodes N --nproc M train.py"
+        "Open this address in a browser to see all runs, always up to date.\n\n"
+        "Join from each node:  node-agent --endpoint HOST:PORT --nnodes N --nproc M train.py"
     )
 
 
@@ -105,32 +105,32 @@ def request_failed(method: str, path: str) -> str:
 
 
 def answer_failed(method: str, path: str) -> str:
-    return f"{method} {path} failed while it was being answered"
+    return f"{method} {path} failed while the server sent the answer"
 
 
 def cannot_accept(why: str) -> str:
-    return f"cannot take connections ({why})"
+    return f"cannot accept connections ({why})"
 
 
-ACCEPTS_AGAIN = "connections are taken again"
-_OTHERS = "those that have been let in go on"
+ACCEPTS_AGAIN = "accepting connections again"
+_OTHERS = "connections with an accepted request continue"
 
 
 def too_many_of_peer(number: int, peer: str) -> str:
-    return f"{number} connections from {peer} that no request has been taken from; closing the oldest; {_OTHERS}"
+    return f"{number} connections from {peer} without an accepted request; closing the oldest; {_OTHERS}"
 
 
 def no_room_for_strangers(most: int) -> str:
-    return f"{most} connections, as many as --max-connections allows; closing unauthenticated ones; {_OTHERS}"
+    return f"{most} connections, the limit of --max-connections; closing unauthenticated ones; {_OTHERS}"
 
 
 def no_room(most: int) -> str:
-    return f"{most} connections, as many as --max-connections allows; closing new ones; {_OTHERS}"
+    return f"{most} connections, the limit of --max-connections; closing new ones; {_OTHERS}"
 
 
 def too_many_handshakes() -> str:
-    return f"too many TLS connections without a request; the oldest are closed, {_OTHERS}"
+    return f"too many TLS connections without a request; closing the oldest; {_OTHERS}"
 
 
 def too_much_held() -> str:
-    return f"too many unfinished requests and unread answers; the oldest are closed, {_OTHERS}"
+    return f"too many unfinished requests and unread answers; closing the oldest; {_OTHERS}"

@@ -17,7 +17,7 @@ def not_heard(lease_s: float) -> str:
 
 
 def not_back(grace_s: float) -> str:
-    return f"its connection closed and it was not back within {grace_s:g} s"
+    return f"its connection closed and it did not return within {grace_s:g} s"
 
 
 PROBED_IN_VAIN = "another agent of its node joined, and it gave no sign of life"
@@ -27,8 +27,8 @@ SILENT = "it was silent"
 
 # Excuses: why a loss is blamed on no node.
 
-OTHERS_VANISHED = "other nodes vanished at the same time, so the network path is suspected, and no node is blamed"
-NOBODY_HEARD = "no agent of the run was heard then, so the network path is suspected, and no node is blamed"
+OTHERS_VANISHED = "other nodes vanished at the same time, so the server suspects the network path and blames no node"
+NOBODY_HEARD = "the server heard no agent of the run then, so it suspects the network path and blames no node"
 
 
 def excused(cause: str, excuse: str) -> str:

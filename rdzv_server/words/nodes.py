@@ -9,11 +9,11 @@ WAS_SLOW = "it was slower than the other nodes"
 
 def unknown_node(node_id: str) -> str:
     """A drain is refused."""
-    return f"no agent of node {node_id} is part of a run here; to keep it out, cordon it"
+    return f"no agent of node {node_id} is part of a run here; to keep the node out, cordon it"
 
 
 def too_many_cordons(most: int) -> str:
-    return f"this server has {most} cordons, as many as it may: uncordon some nodes"
+    return f"this server has {most} cordons, its limit: uncordon some nodes"
 
 
 def blamed(times: int, within_s: float, runs: int) -> str:

@@ -9,18 +9,18 @@ def leaves(node_id: str, reason: str) -> str:
 
 def replaced(slow: str) -> str:
     """`slow`: sentence about a node and how slow it is."""
-    return f"{slow}; a node that stands by takes its place"
+    return f"{slow}; a standby node takes its place"
 
 
 def given(reason: str, within_s: float) -> str:
-    return f"{reason}; the workers are told, and have {within_s:.0f} s to save"
+    return f"{reason}; the workers get a notice and {within_s:.0f} s to save"
 
 
 # How a notice ended. `after_s`: seconds since it was given, None if unknown.
 
 
 def nobody_told(after_s: float | None) -> str:
-    return f"no worker could be told: the round ends{_after(after_s)}"
+    return f"no worker could get the notice: the round ends{_after(after_s)}"
 
 
 def nobody_listens(after_s: float | None) -> str:
@@ -29,11 +29,11 @@ def nobody_listens(after_s: float | None) -> str:
 
 def not_acknowledged(names: str, after_s: float | None) -> str:
     """`names`: nodes whose workers have not all acknowledged in time."""
-    return f"the workers of {names} had not all acknowledged the notice{_after(after_s)}: the round ends"
+    return f"not all workers of {names} acknowledged the notice{_after(after_s)}: the round ends"
 
 
 def acknowledged(workers: int, after_s: float | None) -> str:
-    return f"all {count(workers, 'worker')} that listen acknowledged the notice{_after(after_s)}: the round ends"
+    return f"all {count(workers, 'listening worker')} acknowledged the notice{_after(after_s)}: the round ends"
 
 
 def cut_short(reason: str) -> str:

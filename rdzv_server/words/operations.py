@@ -4,7 +4,7 @@ from rdzv_protocol.text import span
 
 _AN_OPERATOR = "an operator"
 
-TIME_OVER = "its time is over"
+TIME_OVER = "its time has ended"
 """Reason why a cordon ends by itself."""
 DRAINED = "drained"
 """Reason why an agent of a drained node is gone that could not get the directive to leave."""
@@ -21,19 +21,19 @@ def min_above_max(min_nodes: int, max_nodes: int) -> str:
 
 def no_legal_size(none_legal: str, run_id: str) -> str:
     """`none_legal`: a message of that kind, from `words.sizes`."""
-    return f"{none_legal}: run {run_id} cannot be resized so"
+    return f"{none_legal}: cannot resize run {run_id}"
 
 
 def nobody_waits(run_id: str) -> str:
-    return f"no node stands by for a free seat in run {run_id}"
+    return f"no standby node waits for a free seat in run {run_id}"
 
 
 def nothing_to_restart(run_id: str) -> str:
-    return f"run {run_id} has no workers to restart: a round forms, and starts them"
+    return f"run {run_id} has no workers to restart: a round is forming and will start them"
 
 
 def has_size(run_id: str, min_nodes: int, max_nodes: int) -> str:
-    return f"run {run_id} has these limits already: {min_nodes}:{max_nodes} nodes"
+    return f"run {run_id} already has these limits: {min_nodes}:{max_nodes} nodes"
 
 
 def not_cordoned(node_id: str) -> str:
@@ -57,7 +57,7 @@ def resized(min_nodes: int, max_nodes: int, reason: str) -> str:
 
 
 def forgotten(run_id: str, in_s: float) -> str:
-    when = f" in {in_s:.0f} s, when its agents have heard of its end" if in_s > 0 else ""
+    when = f" in {in_s:.0f} s, when its agents know that it has ended" if in_s > 0 else ""
     return f"run {run_id} is forgotten{when}"
 
 

@@ -2,23 +2,23 @@
 
 
 def run_over(run_id: str, stage: str) -> str:
-    return f"run {run_id} is over, it has {stage}, and its agents are gone: see the files themselves"
+    return f"run {run_id} has {stage}, and its agents are gone: read the log files on the nodes"
 
 
 def agent_gone(node_id: str, rank: int) -> str:
-    return f"the agent of node {node_id}, which had rank {rank} last, is gone"
+    return f"the agent of node {node_id}, which last had rank {rank}, is gone"
 
 
 def agent_too_old(node_id: str) -> str:
-    return f"the agent of node {node_id} is older than this server: it does not know this question"
+    return f"the agent of node {node_id} is older than this server and cannot answer this query"
 
 
 def no_agent_of_node(run_id: str, node_id: str) -> str:
-    return f"run {run_id} has no agent of node {node_id}: rdzvctl nodes {run_id} names its nodes"
+    return f"run {run_id} has no agent of node {node_id}: rdzvctl nodes {run_id} lists its nodes"
 
 
 def too_many_open(node_id: str, most: int) -> str:
-    return f"node {node_id} has {most} queries to answer already: try again"
+    return f"node {node_id} already has {most} open queries: try again"
 
 
 def no_ranks_yet(run_id: str) -> str:
@@ -26,4 +26,4 @@ def no_ranks_yet(run_id: str) -> str:
 
 
 def no_such_rank(run_id: str, rank: int, round_: int, last: int) -> str:
-    return f"run {run_id} has no rank {rank}: those of round {round_} are 0 to {last}"
+    return f"run {run_id} has no rank {rank}: round {round_} has ranks 0 to {last}"

@@ -1,18 +1,18 @@
 """Messages about the server's work: log lines about runs, and reasons why it refuses or stops."""
 
-AGENTS_TRY_AGAIN = "workers keep running, and agents try again"
+AGENTS_TRY_AGAIN = "workers keep running, and agents retry"
 SHUTTING_DOWN = f"the server is shutting down; {AGENTS_TRY_AGAIN}"
 CONNECTION_CLOSED = "the connection is closed"
-TOO_MANY_WATCH = "too many watch this server already: there is room when one of them closes its page"
+TOO_MANY_WATCH = "too many clients watch this server: there will be room when one of them closes its page"
 
 # The store, while it cannot be written.
 
-NOTHING_DECIDED = "nothing is decided until it can be written, and workers keep running"
-STORE_IS_BACK = "the store can be written again"
+NOTHING_DECIDED = "the server decides nothing until it can write, and workers keep running"
+STORE_IS_BACK = "the server can write to the store again"
 
 # Lines of the log.
 
-PAGE_NOT_UPDATED = "a page cannot be kept up to date; trying again"
+PAGE_NOT_UPDATED = "cannot keep a page up to date; retrying"
 
 
 def happened(run_id: str, round_: int, sentence: str) -> str:
@@ -29,23 +29,23 @@ def done_by(sentence: str, by: str) -> str:
 
 
 def log_was_read(run_id: str, rank: int, node_id: str, by: str) -> str:
-    return f"run {run_id}: the log of rank {rank} on node {node_id} was read by {by}"
+    return f"run {run_id}: {by} read the log of rank {rank} on node {node_id}"
 
 
 def observer_failed(observer: object) -> str:
-    return f"{observer!r} failed; it gets no more events"
+    return f"{observer!r} failed; it gets no further events"
 
 
 # Errors of the server itself.
 
 
 def cannot_go_on(kind: str, error: object) -> str:
-    return f"this server cannot go on ({kind}: {error}); {AGENTS_TRY_AGAIN}"
+    return f"this server cannot continue ({kind}: {error}); {AGENTS_TRY_AGAIN}"
 
 
 def run_cannot_be_shown(error: str) -> str:
     return (
-        f"this run cannot be shown after {error}. Its agents and workers are not affected. Report this with the "
+        f"cannot show this run after {error}. Its agents and workers are not affected. Report this with the "
         "server's log"
     )
 
@@ -58,16 +58,16 @@ def no_stacks(why: str) -> str:
 
 
 def agent_did_not_answer(node_id: str, limit_s: float) -> str:
-    return f"the agent of node {node_id} has not answered within {limit_s:g} s"
+    return f"the agent of node {node_id} did not answer within {limit_s:g} s"
 
 
 def another_question(node_id: str) -> str:
-    return f"the agent of node {node_id} has answered another question"
+    return f"the agent of node {node_id} answered a different question"
 
 
 # The end of a server that is idle.
 
-ALL_RUNS_OVER = "every run is over, and every agent has heard so"
+ALL_RUNS_OVER = "every run has ended, and every agent knows it"
 
 
 def no_agents(for_s: float) -> str:
@@ -76,7 +76,7 @@ def no_agents(for_s: float) -> str:
 
 # `--event-log`
 
-EVENTS_WAIT = "runs go on, and events wait"
+EVENTS_WAIT = "runs continue, and events wait"
 
 
 def event_log_failed(path: str, why: object) -> str:
@@ -84,16 +84,16 @@ def event_log_failed(path: str, why: object) -> str:
 
 
 def event_log_is_back(path: str) -> str:
-    return f"--event-log {path} can be written again"
+    return f"the server can write to --event-log {path} again"
 
 
 def events_left_out(path: str, events: int) -> str:
-    return f"--event-log {path}: {events} events were left out"
+    return f"--event-log {path}: {events} events are missing"
 
 
 # `--on-exclude`
 
-WROTE_NOTHING = "it wrote nothing"
+WROTE_NOTHING = "no output"
 
 
 def on_exclude_not_started(node_id: str, why: object) -> str:
@@ -101,7 +101,7 @@ def on_exclude_not_started(node_id: str, why: object) -> str:
 
 
 def on_exclude_done(node_id: str) -> str:
-    return f"--on-exclude for node {node_id} is done"
+    return f"--on-exclude for node {node_id} has finished"
 
 
 def on_exclude_failed(node_id: str, how: str, wrote: str) -> str:
@@ -110,7 +110,7 @@ def on_exclude_failed(node_id: str, how: str, wrote: str) -> str:
 
 
 def fails_with(code: int) -> str:
-    return f"fails with {code}"
+    return f"failed with exit code {code}"
 
 
 def was_killed_after(limit_s: float) -> str:

@@ -4,7 +4,7 @@
 def set_apart(run_id: str, error: str) -> str:
     """`error`: message `own_error`."""
     return (
-        f"run {run_id} is set apart after {error}. Its workers keep running, and the server decides nothing "
+        f"run {run_id} is set apart after {error}. Its workers keep running, but the server decides nothing "
         "more about it. Report this with the server's log. To continue the run, start a fixed version of rdzv-server; "
         "or stop the run"
     )
@@ -18,4 +18,4 @@ def own_error(what: str, file: str = "", line: int = 0) -> str:
 
 def forgotten(run_id: str) -> str:
     """Answer to an operator who forgets the run before its end."""
-    return f"run {run_id} is forgotten; its agents form it anew"
+    return f"run {run_id} is forgotten; its agents form it again"

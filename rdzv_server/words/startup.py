@@ -14,13 +14,13 @@ def whole_number(low: int, high: int) -> str:
 
 A_DESCRIPTOR = "the number of a file descriptor"
 A_LEASE = "a whole number of seconds from 1 to 3600"
-A_PORT = "a port is a number from 0 to 65535"
+A_PORT = "a port from 0 to 65535"
 A_NUMBER_OF_SECONDS = "a number of seconds"
 A_SPAN = f"{flags.A_TIME}, from 1s to 366d"
 
 
 def other_value(wanted: str, text: str) -> str:
-    return f"{wanted}, not {text!r}"
+    return f"expected {wanted}, not {text!r}"
 
 
 def no_window(text: str) -> str:
@@ -39,32 +39,32 @@ def see_help(why: str) -> str:
 
 
 def only_in_cluster(flag: str) -> str:
-    return f"{flag} is for one of several servers: with --store etcd://HOST,HOST,HOST"
+    return f"{flag} works only with several servers: give --store etcd://HOST,HOST,HOST"
 
 
-NEVER_IDLE = "--exit-when-idle: not with --store etcd://, where several servers stand by for any run"
+NEVER_IDLE = "--exit-when-idle does not work with --store etcd://, where several servers stand by for any run"
 
 
-NEVER_STANDS_BY = "--stand-by-for: not with --store etcd://, where servers elect their leader"
+NEVER_STANDS_BY = "--stand-by-for does not work with --store etcd://, where servers elect their leader"
 
 
 def needs_stand_by_for(flag: str) -> str:
-    return f"{flag} needs --stand-by-for HOST:PORT: without it the server serves at once"
+    return f"{flag} needs --stand-by-for HOST:PORT: without it, the server serves at once"
 
 
 def needs_exclude_after(flag: str) -> str:
-    return f"{flag} needs --exclude-after N/TIME: without it no node is kept out"
+    return f"{flag} needs --exclude-after N/TIME: without it, the server excludes no node"
 
 
 def not_executable(program: str) -> str:
-    return f"--on-exclude: {program} is not a program that can be executed: check the path, and chmod +x it"
+    return f"--on-exclude: {program} is not an executable program: check the path, and chmod +x it"
 
 
 NO_OWN_CERTIFICATE = "--tls-client-ca needs --tls-cert and --tls-key, too"
 
 
 def needs_token_file(flag: str) -> str:
-    return f"{flag} needs --token-file, too: without it no agent could take part"
+    return f"{flag} needs --token-file, too: without it, no agent could join"
 
 
 def no_otel(why: str) -> str:
@@ -79,16 +79,16 @@ def needs_aetcd(why: str) -> str:
 
 
 def too_many_sockets(passed: int) -> str:
-    return f"the service manager has passed {passed} sockets (LISTEN_FDS), and one is wanted: give one ListenStream="
+    return f"the service manager passed {passed} sockets (LISTEN_FDS) instead of one: give only one ListenStream="
 
 
 def no_passed_socket(descriptor: int, why: str | None) -> str:
-    return f"descriptor {descriptor}, which the service manager should have passed (LISTEN_FDS): {why}"
+    return f"cannot use descriptor {descriptor} of the service manager (LISTEN_FDS): {why}"
 
 
-NOT_LISTENING = "it does not listen"
+NOT_LISTENING = "the socket does not listen"
 PASSED_NO_LISTENER = (
-    "the service manager has passed what is no listening TCP socket: give ListenStream=PORT, and no Accept=yes"
+    "the service manager did not pass a listening TCP socket: give ListenStream=PORT, without Accept=yes"
 )
 
 
@@ -97,7 +97,10 @@ def bad_listen_fd(descriptor: int, why: str) -> str:
 
 
 def port_in_use(port: int) -> str:
-    return f"port {port} is in use on this machine: stop what uses it, or choose another with --port (0: a free one)"
+    return (
+        f"port {port} is in use on this machine: stop the program that uses it, or choose another port with --port (0: "
+        "a free port)"
+    )
 
 
 def port_needs_privileges(port: int) -> str:
@@ -110,30 +113,33 @@ def cannot_listen(host: str | None, port: int, why: str) -> str:
 
 
 def too_few_files(most: int) -> str:
-    return f"this process may have {most} files open, too few to serve: raise its limit (ulimit -Hn, LimitNOFILE=)"
+    return f"this process may open only {most} files, too few to serve: raise the limit (ulimit -Hn, LimitNOFILE=)"
 
 
 def too_few_files_for(connections: int, most: int, others: int) -> str:
     """`others`: number of files besides the connections."""
     return (
-        f"--max-connections {connections}: this process may have {most} files open, and needs {others} besides; "
-        "raise its hard limit (ulimit -Hn, LimitNOFILE=)"
+        f"--max-connections {connections}: this process may open {most} files, and needs {others} for other purposes; "
+        "raise the hard limit (ulimit -Hn, LimitNOFILE=)"
     )
 
 
 def few_connections(connections: int, most_files: int | None) -> str:
     """`most_files`: the limit of open files if that is the reason, or None if the flag is."""
-    why = f"this process may have {most_files} files open (ulimit -Hn, LimitNOFILE=)" if most_files else ""
-    return f"room for {connections} connections, and an agent has two: {why or 'see --max-connections'}"
+    why = f"this process may open {most_files} files (ulimit -Hn, LimitNOFILE=)" if most_files else ""
+    return f"room for {connections} connections, and an agent uses two: {why or 'see --max-connections'}"
 
 
 def nothing_answers(host: str, port: int, why: str) -> str:
     """`--probe`."""
-    return f"rdzv-server: nothing answers at {host}, port {port}: {why}"
+    return f"rdzv-server: no server answers at {host}, port {port}: {why}"
 
 
 def wrong_aiohttp(version: str, first: str, before: str) -> str:
-    return f"aiohttp {version} is installed, and rdzv-server needs another: pip install 'aiohttp>={first},<{before}'"
+    return (
+        f"aiohttp {version} is installed, but rdzv-server needs another version: pip install "
+        f"'aiohttp>={first},<{before}'"
+    )
 
 
 # `--stand-by-for`
@@ -144,15 +150,15 @@ def stands_by(servers: Sequence[str]) -> str:
 
 
 def serves(server: str) -> str:
-    return f"{server} serves; taking over when it is gone"
+    return f"{server} serves; this server takes over when {server} is gone"
 
 
 def takes_over(servers: Sequence[str]) -> str:
-    return f"{', '.join(servers)}: no answer; taking over, and agents form their runs anew here"
+    return f"{', '.join(servers)}: no answer; taking over; agents form their runs again here"
 
 
 def steps_back(server: str) -> str:
-    return f"{server} answers again; agents form their runs anew there"
+    return f"{server} answers again; agents form their runs again there"
 
 
 # Start and end.
@@ -187,7 +193,7 @@ def shuts_down(why: str) -> str:
     return f"shutting down; {why}"
 
 
-CANNOT_GO_ON = "cannot go on; workers keep running, and their agents try again"
+CANNOT_GO_ON = "cannot continue; workers keep running, and their agents retry"
 
 
 def cannot_go_on(why: str) -> str:

@@ -1,11 +1,11 @@
 """Messages about the place where the server keeps its runs: a file, or the memory."""
 
-WITHOUT_MEMORY = "to start without any run: all workers then restart"
-IN_MEMORY = "memory: runs are forgotten when it stops"
+WITHOUT_MEMORY = "to start without any runs, which restarts all workers"
+IN_MEMORY = "memory: the server forgets its runs when it stops"
 
 # Outages.
 
-TRYING_AGAIN = "trying again"
+TRYING_AGAIN = "retrying"
 
 
 def outage(reason: object, consequence: str) -> str:
@@ -20,7 +20,7 @@ def unknown_store(name: str) -> str:
 
 
 def no_folder(folder: str, why: object) -> str:
-    return f"cannot make {folder} to keep the state in ({why}): name another place with --store"
+    return f"cannot make the folder {folder} for the state ({why}): name another place with --store"
 
 
 # A state that cannot be read. `place`: the file, or the part of etcd.
@@ -32,7 +32,7 @@ MOVE_FILE_AWAY = f"move the file away {WITHOUT_MEMORY}"
 def of_another_format(place: str, age: str, found: str, own: int, or_do: str) -> str:
     """`age`: "an older", "a later" or "another" version wrote it; `or_do`: what to do instead."""
     return (
-        f"{place} was written by {age} version of rdzv-server ({found}, this one: format {own}), and is left as it is: "
+        f"{age} version of rdzv-server wrote {place} ({found}, this one: format {own}). Nothing was changed: "
         f"start that version, or {or_do}"
     )
 
@@ -51,7 +51,7 @@ def later_or_damaged(place: str, why: str, restore: str) -> str:
 
 def internal_error(place: str, why: str) -> str:
     return (
-        f"internal error of rdzv-server: it made a change that {place} refuses ({why}). "
+        f"internal error of rdzv-server: {place} rejected a change ({why}). "
         "The file is not damaged: keep it, start rdzv-server again, and report this line"
     )
 
@@ -76,7 +76,7 @@ def in_use(path: str) -> str:
 
 
 def cannot_open(path: str) -> str:
-    return f"cannot open {path}: is its folder there, and may this user write to it?"
+    return f"cannot open {path}: check that its folder exists and that this user may write to it"
 
 
 def is_a_folder(path: str) -> str:
@@ -102,7 +102,7 @@ WAS_REPLACED = "was replaced by another file"
 
 
 def cannot_be_looked_at(why: object) -> str:
-    return f"cannot be looked at ({why})"
+    return f"cannot be examined ({why})"
 
 
 def was_shortened(before: int, now: int) -> str:
@@ -112,13 +112,13 @@ def was_shortened(before: int, now: int) -> str:
 
 def written_anew(path: str, what: str, state: str) -> str:
     """`what`: what happened to the file at `path`, which is the state file or belongs to it."""
-    return f"{path} {what} while rdzv-server runs; rdzv-server wrote {state} anew, with all runs"
+    return f"{path} {what} while rdzv-server was running; rdzv-server wrote {state} again, with all runs"
 
 
 def only_in_memory(path: str, what: str, state: str) -> str:
     return (
-        f"{path} {what} while rdzv-server runs; rdzv-server still has all runs in memory. "
-        f"Restore a copy of {state} and start rdzv-server again, or move it away and start it {WITHOUT_MEMORY}"
+        f"{path} {what} while rdzv-server was running; it still has all runs in memory. "
+        f"Restore a copy of {state} and start rdzv-server again, or move {state} away {WITHOUT_MEMORY}"
     )
 
 

@@ -13,8 +13,8 @@ def awaited(for_s: float) -> str:
 
 def heard_again(after_s: float, node_id: str, *, has_others: bool) -> str:
     """`has_others`: whether the run has other agents."""
-    others = "; each of the others has a fresh lease" if has_others else ""
-    return f"an agent of the run is heard after {span(after_s)}: node {node_id}{others}"
+    others = "; each of the other agents gets a fresh lease" if has_others else ""
+    return f"an agent of the run is heard again after {span(after_s)}: node {node_id}{others}"
 
 
 def gave_place(for_s: float, *, to_agents: bool) -> str:

@@ -575,7 +575,7 @@ async def test_a_server_that_does_not_decide_about_nodes_names_the_one_that_does
         await tab.open(other)
         await tab.page.get_by_role("button", name="Uncordon node n7").click()
         await tab.page.click("#dialog-do")
-        await tab.shows("#dialog-error", f"It was not done: {decides.proxy.address} leads: ask there")
+        await tab.shows("#dialog-error", f"It was not done: {decides.proxy.address} is the leader: ask there")
         assert [each for each in tab.complaints if "421" not in each] == []
 
 
@@ -678,7 +678,7 @@ async def test_a_node_s_whole_name_and_the_rank_of_the_first_failure_can_be_read
 async def test_curl_gets_text_and_programs_get_json(cluster: Cluster, tab: Tab) -> None:
     context = tab.page.context
     plain = await context.request.get(f"http://{cluster.endpoint}/", headers={"Accept": "*/*"})
-    assert plain.headers["content-type"].startswith("text/plain") and "In a browser" in await plain.text()
+    assert plain.headers["content-type"].startswith("text/plain") and "in a browser" in await plain.text()
     page = await context.request.get(f"http://{cluster.endpoint}/", headers={"Accept": "text/html"})
     assert page.headers["content-type"].startswith("text/html")
     assert page.headers["content-security-policy"].startswith(

@@ -117,7 +117,7 @@ async def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes_and_follow
     assert restart_count(second) == 1
     before = replicas.records()
     leader.signal(signal.SIGCONT)
-    await leader.line("leads no more")
+    await leader.line("no longer leading")
     await leader.line("following")
     await asyncio.gather(*late)
     assert replicas.records() == before, "it has written nothing"
@@ -192,7 +192,7 @@ async def test_while_etcd_is_gone_agents_are_sent_away_and_then_none_of_them_is_
     unserved.etcd.start()
     for agent in unserved.agents.values():
         await agent.line(REACHED)
-    assert "leads what it led" in str(server.err)
+    assert "leads as before" in str(server.err)
     assert all_run(workers) and restart_count(workers) == 0
     (run,) = (await server.status())["runs"]
     assert run["round"] == 1, run
@@ -224,7 +224,7 @@ async def test_a_leader_that_is_cut_off_from_etcd_says_nothing_more_and_follows_
         before = unserved.records()
         for gate in gates:
             gate.release()
-        await leader.line("leads no more")
+        await leader.line("no longer leading")
         await leader.line("following")
         assert unserved.records() == before, "it has written nothing"
         await unserved.finish(second)

@@ -521,7 +521,7 @@ async def test_a_standby_is_admitted(cluster: Cluster) -> None:
     flags = ("--nnodes", "1:2", "--run-id", "r", "--scale-up", "manual", *PATIENT, "--last-call-timeout", "0")
     await cluster.nodes("a", *flags)
     done = await rdzvctl("admit", endpoint=cluster.endpoint)
-    assert done.code == ExitCode.FAILED and "no node stands by" in done.err[0]
+    assert done.code == ExitCode.FAILED and "no standby node" in done.err[0]
     await (await cluster.node("b", *flags)).line("standing by")
     assert (
         "Next: Give standbys the free seats: rdzvctl admit r" in (await rdzvctl("why", endpoint=cluster.endpoint)).lines

@@ -195,5 +195,5 @@ async def test_a_server_with_another_number_of_shards_is_refused(bare: Shared, f
     assert await other.exit_code() == 1
     has = f"{first} shard{'s' * (first > 1)}"
     said = etcd_words.of_other_shards(f"/rdzv-server/{bare.name}", has, str(first))
-    await other.line(f"cannot go on; .*{re.escape(said)}")
+    await other.line(f"cannot continue; .*{re.escape(said)}")
     assert server.process.returncode is None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def too_large(most: int, size: int) -> str:
-    return f"a message has at most {most} bytes, not {size}"
+    return f"a message can have at most {most} bytes, not {size}"
 
 
 def not_msgpack(why: str) -> str:

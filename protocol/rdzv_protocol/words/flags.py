@@ -15,11 +15,11 @@ def did_you_mean(given: str, known: Iterable[str], least: float = 0.6) -> str:
 
 
 def https_without_ca(source: str, tls_ca: str) -> str:
-    return f"{source}: https needs {tls_ca}: a file of authorities, or system"
+    return f"{source}: https needs {tls_ca}: a CA bundle, or system"
 
 
 def belong_together(one: str, other: str) -> str:
-    return f"{one} and {other} belong together"
+    return f"give both {one} and {other}: each needs the other"
 
 
 def bad_value(source: str, why: str) -> str:
@@ -31,7 +31,7 @@ A_TIME = "a time such as 90s, 30m, 24h or 7d"
 
 
 def bad_time(text: str) -> str:
-    return f"{A_TIME}, not {text!r}"
+    return f"expected {A_TIME}, not {text!r}"
 
 
 def no_port(text: str, example: str) -> str:
@@ -55,7 +55,7 @@ def min_above_max(text: str, low: int, high: int) -> str:
 
 
 def too_many_nodes(text: str) -> str:
-    return f"{text}: from 1 to 100000 nodes"
+    return f"{text}: expected 1 to 100000 nodes"
 
 
 def other_setting(flag: str, theirs: object, asked: object) -> str:
@@ -64,7 +64,7 @@ def other_setting(flag: str, theirs: object, asked: object) -> str:
 
 
 def bad_level(variable: str, word: str) -> str:
-    return f"{variable}: DEBUG, INFO, WARNING, ERROR or CRITICAL, not {word!r:.60}; INFO is used"
+    return f"{variable}: expected DEBUG, INFO, WARNING, ERROR or CRITICAL, not {word!r:.60}; using INFO"
 
 
 def needs_shtab(program: str, flag: str | None) -> str:
@@ -79,4 +79,4 @@ def unreadable_token(path: str, why: str) -> str:
 
 
 def no_token(path: str) -> str:
-    return f"{path}: put one word of printable ASCII into it, the token"
+    return f"{path}: write the token into this file, as one word of printable ASCII"

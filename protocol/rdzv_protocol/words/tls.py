@@ -15,8 +15,8 @@ def bad_pair(cert_flag: str, cert: str, key_flag: str, key: str, why: str) -> st
     return f"{cert_flag} {cert}, {key_flag} {key}: {why}"
 
 
-NO_KEY = "there is no private key in it (PEM)"
-NO_CERTIFICATE = "there is no certificate in it (PEM)"
+NO_KEY = "the file contains no private key (PEM)"
+NO_CERTIFICATE = "the file contains no certificate (PEM)"
 
 
 def other_key(cert_flag: str, cert: str, key_flag: str, key: str) -> str:
@@ -24,7 +24,7 @@ def other_key(cert_flag: str, cert: str, key_flag: str, key: str) -> str:
 
 
 def encrypted_key(flag: str, key: str) -> str:
-    return f"{flag} {key} is encrypted, and its passphrase cannot be asked for: openssl pkey -in {key}"
+    return f"{flag} {key} is encrypted, and no passphrase can be given: decrypt it with openssl pkey -in {key}"
 
 
 # The server's certificate.
@@ -34,30 +34,30 @@ EXPIRED = "the server's certificate has expired"
 
 
 def other_host(host: str) -> str:
-    return f"the server's certificate is not for {host}: name it in --endpoint as the certificate does"
+    return f"the server's certificate is not for {host}: use a name of the certificate in --endpoint"
 
 
 def other_authority(flag: str, ca: str) -> str:
-    return f"the server's certificate is from no authority in {flag} {ca}"
+    return f"no CA in {flag} {ca} has signed the server's certificate"
 
 
 def bad_certificate(why: str) -> str:
-    return f"the server's certificate is no good: {why}"
+    return f"the server's certificate is not valid: {why}"
 
 
 # The connection.
 
 
 def no_tls(ca_flag: str) -> str:
-    return f"the server there speaks no TLS: leave {ca_flag} out, or start it with --tls-cert and --tls-key"
+    return f"the server does not use TLS: leave {ca_flag} out, or start the server with --tls-cert and --tls-key"
 
 
 def asks_for_certificate(cert_flag: str, key_flag: str) -> str:
-    return f"the server asks for a certificate of this node: give {cert_flag} and {key_flag}"
+    return f"the server requires a certificate of this node: give {cert_flag} and {key_flag}"
 
 
 def refused(why: str, cert_flag: str) -> str:
-    return f"the server refuses this node's TLS ({why}): see {cert_flag}"
+    return f"the server rejects this node's TLS connection ({why}): check {cert_flag}"
 
 
 def fails(why: str) -> str:

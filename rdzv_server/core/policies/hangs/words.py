@@ -29,14 +29,16 @@ def round_is_over(round_: int, run_id: str) -> str:
 
 
 def too_many_sources(node_id: str, most: int) -> str:
-    return f"node {node_id} suspects its workers by {most} sources already"
+    return f"node {node_id} already suspects its workers by {most} sources"
 
 
 def limit_doubted(in_row: int, setting: str, limit_s: float, standstill_s: float) -> str:
     """Return a warning about a limit that has repeatedly found hangs. `setting`: its flag, or `limit_of` its source."""
     return (
-        f"{in_row} restarts in a row ended by {setting} (limit {limit_s:g} s), which may be too short: its hangs are "
-        f"only reported now, unless they last {standstill_s:g} s longer; raise it if the workers do not hang"
+        f"{setting} (limit {limit_s:g} s) caused {in_row} restarts in a row, so the limit may be too short. From now "
+        "on "
+        f"the server only reports its hangs, unless they last {standstill_s:g} s longer. If the workers do not hang, "
+        "raise the limit"
     )
 
 
@@ -48,24 +50,24 @@ def limit_of(source: str) -> str:
 
 HANG_IS_OVER = "the hang is over"
 NOBODY_TO_ASK = "no agent of this run can report stacks"
-FOREIGN_RANKS = "it told of ranks of other nodes"
+FOREIGN_RANKS = "it reported ranks of other nodes"
 WORKERS_GONE = "their agent has left the run"
 
 
 def examined_just_now(run_id: str, again_in_s: float) -> str:
-    return f"the workers of run {run_id} were looked at just now: again in {again_in_s:.0f} s"
+    return f"the server has just examined the workers of run {run_id}: try again in {again_in_s:.0f} s"
 
 
 def run_is_over(run_id: str, stage: str) -> str:
-    return f"run {run_id} is over, it has {stage}, and its workers are gone"
+    return f"run {run_id} has {stage}, and its workers are gone"
 
 
 def no_workers(run_id: str) -> str:
-    return f"run {run_id} has no workers at present: a round forms"
+    return f"run {run_id} has no workers now: a round is forming"
 
 
 def agent_is_too_old(node_id: str) -> str:
-    return f"the agent of node {node_id} is older than this server: it cannot be asked"
+    return f"the agent of node {node_id} is older than this server and cannot answer"
 
 
 def operator_asks(by: str, why: str) -> str:
@@ -75,8 +77,8 @@ def operator_asks(by: str, why: str) -> str:
 
 def operator_looks(rank: int | None, why: str) -> str:
     """Return the sentence of the run's event. `rank`: the only rank that is examined; None if all are."""
-    what = "the workers do" if rank is None else f"the worker of rank {rank} does"
-    return f"an operator looks at what {what}: {why}" if why else f"an operator looks at what {what}"
+    what = "all workers" if rank is None else f"the worker of rank {rank}"
+    return f"an operator examines {what}: {why}" if why else f"an operator examines {what}"
 
 
 # The summary of all ranks' stacks, in parts.
@@ -86,11 +88,11 @@ CULPRIT_UNKNOWN = "the stacks do not show which rank the others wait for"
 DOES_NOT_RUN = "does not run"
 HAS_RAISED = "has raised an exception, and its process does not end"
 OUTSIDE_COLLECTIVE = "is not in the collective that the others wait in"
-IN_ANOTHER_COLLECTIVE = "is in another collective than the others"
+IN_ANOTHER_COLLECTIVE = "is in a different collective than the others"
 DID_NOT_ANSWER = "did not answer while the others wait in a collective"
-FEWER_COLLECTIVES = "has begun fewer collectives than the others"
+FEWER_COLLECTIVES = "has started fewer collectives than the others"
 LOWER_STEP = "is at a lower step than the others"
-ELSEWHERE = "is elsewhere than most"
+ELSEWHERE = "is not where most ranks are"
 _HALTED = {
     ProcessState.STOPPED: "stopped (SIGSTOP) ",
     ProcessState.TRACED: "held by a debugger ",
@@ -122,7 +124,7 @@ def more_elsewhere(ranks: int) -> str:
 def nothing_of(ranks: Sequence[int], count: int, node_id: str, more_nodes: int = 0) -> str:
     """Return ranks of `count` whose nodes did not answer, with the first of these nodes and the number of others."""
     others = f" and {more_nodes} more node{'s' * (more_nodes != 1)}" if more_nodes else ""
-    return f"nothing of {_who(ranks, count)} (node {node_id}{others})"
+    return f"no answer for {_who(ranks, count)} (node {node_id}{others})"
 
 
 def blame(ranks: Sequence[int], why: str) -> str:

@@ -8,7 +8,7 @@ UNDER_TEST = "testing the network between the nodes"
 def tested(nodes: int, took_s: float, between: str, mb_per_s: float, latency_ms: float) -> str:
     """Return the result of a test. `between`: the two nodes of the slowest pair that passed."""
     figures = f"{mb_per_s:.0f} MB/s, {latency_ms:.2f} ms"
-    return f"{_tested(nodes, took_s)}; slowest of those that passed: {between} ({figures})"
+    return f"{_tested(nodes, took_s)}; slowest pair that passed: {between} ({figures})"
 
 
 def none_passed(nodes: int, took_s: float) -> str:
@@ -30,7 +30,7 @@ def failed_with(peer: str, why: str) -> str:
 
 def undecided(nodes: str, why: str) -> str:
     return (
-        f"the network test failed between {nodes} ({why}), and does not show which node is at fault: "
+        f"the network test failed between {nodes} ({why}), but it does not show which node is at fault: "
         "all of them take part"
     )
 
@@ -40,4 +40,4 @@ def broken_path(one: str, other: str, why: str) -> str:
 
 
 def _tested(nodes: int, took_s: float) -> str:
-    return f"network tested between {nodes} node{'s' * (nodes != 1)}, in pairs, in {took_s:.1f} s"
+    return f"tested the network between {nodes} node{'s' * (nodes != 1)}, in pairs, in {took_s:.1f} s"

@@ -41,7 +41,7 @@ async def test_that_there_is_no_room_is_logged_once_however_often_it_is_tried(
         await server.listen(bound)
         assert (await session.get(url)).status == 200
     assert caplog.messages == [
-        f"{words.cannot_accept(os.strerror(errno.EMFILE))}; trying again", words.ACCEPTS_AGAIN,
+        f"{words.cannot_accept(os.strerror(errno.EMFILE))}; retrying", words.ACCEPTS_AGAIN,
     ]  # fmt: skip
 
 
