@@ -12,6 +12,7 @@ import pytest_asyncio
 from rdzv_protocol import actions
 
 from rdzv_server.core.policies import words
+from rdzv_server.words import cluster as cluster_words
 from rdzv_server.words import completion, costs, failures, operations
 from rdzv_server.words import health as health_words
 from rdzv_server.words import service as service_words
@@ -575,7 +576,7 @@ async def test_a_server_that_does_not_decide_about_nodes_names_the_one_that_does
         await tab.open(other)
         await tab.page.get_by_role("button", name="Uncordon node n7").click()
         await tab.page.click("#dialog-do")
-        await tab.shows("#dialog-error", f"It was not done: {decides.proxy.address} is the leader: ask there")
+        await tab.shows("#dialog-error", f"It was not done: {cluster_words.other_leads(decides.proxy.address)}")
         assert [each for each in tab.complaints if "421" not in each] == []
 
 

@@ -167,7 +167,7 @@ async def test_a_join_that_has_to_wait_soon_says_what_for(site, monkeypatch):
 async def test_unknown_agents_are_fenced_and_not_remembered(site):
     transport = site.transport()
     for number in range(10):
-        with pytest.raises(AgentFenced, match="run run is not known here"):
+        with pytest.raises(AgentFenced, match="does not know run run"):
             await transport.exchange(PollRequest(run_id=RUN_ID, agent_id=f"unknown {number}", revision=0))
     assert not site.server.rendezvous.connections._paths
 

@@ -25,7 +25,11 @@ WAIT = Wait(reason="waiting for 1 more node: 3 of 4 joined (a, b, c)", remaining
         (WAIT, 66, "waiting for 1 more node: 3 of 4 joined (a, b, c); gives up in 12 s"),
         (WAIT, 65, "waiting for 1 more node: 3 of 4 joined (a, b, …; gives up in 12 s"),
         (WAIT, 5, "w…; gives up in 12 s"),
-        (Wait(reason="standing by: round 1 already has its 2 nodes"), 80, "standing by: round 1 already has its 2 nodes"),
+        (
+            Wait(reason="standing by: round 1 already has its 2 nodes"),
+            80,
+            "standing by: round 1 already has its 2 nodes",
+        ),
         (Wait(reason="standing by: round 1 already has its 2 nodes"), 20, "standing by: round …"),
         (
             Wait(reason="待机节点一二三四", remaining_s=1.0, ending="starts"),

@@ -232,7 +232,7 @@ def test_operators_have_the_workers_looked_at_once_in_a_while_and_a_hang_does_no
 @pytest.mark.parametrize(
     ("before", "rank", "refusal", "why"),
     [
-        (lambda run: None, 2, UnknownRank, "run run has no rank 2: those of round 1 are 0 to 1"),
+        (lambda run: None, 2, UnknownRank, "run run has no rank 2: round 1 has ranks 0 to 1"),
         (lambda run: run.fails("a"), None, QueryRefused, words.no_workers("run")),
         (lambda run: run.handle(RunStopped("enough", "me", "1")), None, RunEnded, words.run_is_over("run", "failed")),
     ],
