@@ -15,6 +15,7 @@ from node_agent.features.live_line import LiveLine, fitted, width
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.output.console import ERR, OUT, Console
 
+STANDBY = Wait(reason="standing by: round 1 already has its 2 nodes")
 WAIT = Wait(reason="waiting for 1 more node: 3 of 4 joined (a, b, c)", remaining_s=583.0, ending="gives_up")
 
 
@@ -30,7 +31,7 @@ WAIT = Wait(reason="waiting for 1 more node: 3 of 4 joined (a, b, c)", remaining
             80,
             "standing by: round 1 already has its 2 nodes",
         ),
-        (Wait(reason="standing by: round 1 already has its 2 nodes"), 20, "standing by: round …"),
+        (STANDBY, 20, "standing by: round …"),
         (
             Wait(reason="待机节点一二三四", remaining_s=1.0, ending="starts"),
             30,
