@@ -48,7 +48,7 @@ def test_every_setting_is_explained(capsys):
             f"argument --exit-when-idle: {words.other_value(words.A_NUMBER_OF_SECONDS, 'soon')}",
         ),
         (("--listen-fd", "x"), f"argument --listen-fd: {words.other_value(words.A_DESCRIPTOR, 'x')}"),
-        (("--max-runs", "0"), f"argument --max-runs: {words.whole_number(1, 10_000_000)}, "),
+        (("--max-runs", "0"), f"argument --max-runs: expected {words.whole_number(1, 10_000_000)}, "),
         ((*ETCD, "--leader-lease", "0.5"), f"argument --leader-lease: {words.A_LEASE}"),
         ((*ETCD, "--shards", "0"), f"argument --shards: {words.other_value(words.whole_number(1, 256), '0')}"),
         ((*ETCD, "--shards", "257"), f"argument --shards: {words.other_value(words.whole_number(1, 256), '257')}"),
