@@ -49,7 +49,7 @@ def test_every_setting_is_explained(capsys):
         ),
         (("--listen-fd", "x"), f"argument --listen-fd: {words.other_value(words.A_DESCRIPTOR, 'x')}"),
         (("--max-runs", "0"), f"argument --max-runs: expected {words.whole_number(1, 10_000_000)}, "),
-        ((*ETCD, "--leader-lease", "0.5"), f"argument --leader-lease: {words.A_LEASE}"),
+        ((*ETCD, "--leader-lease", "0.5"), f"argument --leader-lease: expected {words.A_LEASE}"),
         ((*ETCD, "--shards", "0"), f"argument --shards: {words.other_value(words.whole_number(1, 256), '0')}"),
         ((*ETCD, "--shards", "257"), f"argument --shards: {words.other_value(words.whole_number(1, 256), '257')}"),
         ((*ETCD, "--advertise", "a"), "argument --advertise: " + flag_words.no_port("a", "a:29400")),
