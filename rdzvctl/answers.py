@@ -84,7 +84,7 @@ def _waits_for_agents(run: Fields) -> bool:
 
 
 def _present(run: Fields) -> int:
-    """Number of nodes of the running round that are not drained, or of nodes that wait for the forming round."""
+    """Return how many nodes of the running round are not drained, or how many wait for the forming round."""
     if run["phase"] in ("forming", "restarting"):
         return sum(node["state"] == "waiting" for node in run["nodes"])
     return sum(node["group_rank"] is not None and node["drain_left_s"] is None for node in run["nodes"])

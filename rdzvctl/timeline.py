@@ -150,7 +150,7 @@ def stamp(at: float) -> str:
 
 
 def events_table(marks: Iterable[Fields]) -> Table:
-    """Table of the marks in their order: when, the mark in the picture, and what happened."""
+    """Return the table of the marks in order: time, mark in the picture, and event."""
     return Table(("WHEN", "MARK", "EVENT", "NODE"), [
         (stamp(mark["at"]), EVENTS[mark["lane"]], _sentence(mark), _node(mark)) for mark in _timed(marks)
     ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Connections that have been accepted and have no transport yet, as most of a crowd of strangers."""
+"""Connections that have been accepted but have no transport yet; in a crowd of strangers, these are most of them."""
 
 import asyncio
 import select

@@ -90,7 +90,7 @@ class Clock:
         return HoldUp(still_s, silent_s) if silent_s > SLACK_S else None
 
     def unread_since(self) -> float:
-        """Arrival of the oldest message that still waits to be read; infinite if there is none."""
+        """Return the arrival of the oldest message that still waits to be read; infinite if there is none."""
         return self._scheduler.unread_since() + self.life.offset_s if self._scheduler else float("inf")
 
     def answered_nobody(self, still_s: float = 0.0) -> None:

@@ -230,7 +230,7 @@ class Driver:
             raise ServerUnavailable(self._stopped)
 
     def set_apart(self, machine: RunMachine, error: Exception) -> None:
-        """Set a run apart because its core raised this exception when it was asked for an agent's directive."""
+        """Set a run apart because its core raised this exception instead of returning an agent's directive."""
         self.registry.set_apart(machine, error)
         self._called.set()
 
@@ -291,7 +291,7 @@ class Driver:
         return self._outage.reason
 
     def now(self) -> float:
-        """The server's time, in seconds."""
+        """Return the server's time, in seconds."""
         return self._clock.now()
 
     async def _run(self) -> None:
@@ -461,7 +461,7 @@ class Driver:
         return since if since <= self._held_up_at else max(since, now - MOST_UNREAD_S)
 
     def _unread_since(self) -> float:
-        """Arrival of the oldest message that is not applied yet; infinite if there is none."""
+        """Return the arrival of the oldest message that is not applied yet; infinite if there is none."""
         return min(self._inbox.unread_since(), self._clock.unread_since())
 
 

@@ -133,7 +133,7 @@ class FairScheduler:
         return bool(self._known.waiting) or (self._strangers.credit > 0 and bool(self._strangers.waiting))
 
     def unread_since(self) -> float:
-        """Time at which the oldest waiting turn of a known connection was requested; infinite if none waits."""
+        """Return when the oldest waiting turn of a known connection was requested; infinite if none waits."""
         while self._all and self._all[0].do is None:
             self._all.popleft()
         return self._all[0].asked_at if self._all else float("inf")

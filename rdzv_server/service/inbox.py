@@ -107,7 +107,7 @@ class Inbox:
             self._forget(pending)
 
     def unread_since(self) -> float:
-        """Arrival of the oldest pending event; infinite if there is none."""
+        """Return the arrival of the oldest pending event; infinite if there is none."""
         while self._all and not self._all[0].waits:
             self._all.popleft()
         return self._all[0].arrived_at if self._all else float("inf")

@@ -62,7 +62,7 @@ class Timeouts(Generic[Subject]):
             self._timer = loop.call_at(self._first_at(), self._look) if self._due else None
 
     def _first_at(self) -> float:
-        """End of the first timeout; infinite if there is none."""
+        """Return the end of the first timeout; infinite if there is none."""
         return next(iter(self._due.values()), inf)
 
 

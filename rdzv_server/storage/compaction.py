@@ -67,7 +67,7 @@ class Compaction:
 
 
 def _weight(change: Change) -> int:
-    """Number of records that a change counts as: a failure may be as long as many others."""
+    """Return the number of records that a change counts as: a failure may be as long as many others."""
     if isinstance(change, Record) and isinstance(change.fact, WorkersFailed):
         return 1 + size_of(change.fact.failure) // PART_BYTES
     return 1

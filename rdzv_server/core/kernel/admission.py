@@ -255,13 +255,13 @@ def is_uncertain(run: Run, besides: Collection[str] = ()) -> bool:
 
 
 def free_seats(run: Run) -> int:
-    """Number of seats that waiting agents would fill beside the running round; 0 once some workers have finished."""
+    """Return how many seats waiting agents would fill beside the running round; 0 once workers have finished."""
     running = len(run.running)
     return 0 if run.succeeded else max(0, legal_sizes.fitting(run.settings, running + len(run.waiting)) - running)
 
 
 def next_scale_up(run: Run, now: float) -> float | None:
-    """Time at which the running round ends to admit waiting agents: now if they fill it, else the end of the window."""
+    """Return when the running round ends to admit waiting agents: now if they fill it, else after the window."""
     settings = run.settings
     on_notice = settings.scale_up == "on-notice"
     if on_notice and run.scale_up_at is not None:

@@ -79,7 +79,7 @@ def _all_there(run: Run) -> str | None:
 
 
 def deadline(run: Run) -> float | None:
-    """Time at which the forming round completes by its last call, or fails by its join timeout.
+    """Return the time at which the forming round completes by its last call, or fails by its join timeout.
 
     No last call ends while participants stop their workers: it would exclude nodes that are alive and about to rejoin,
     and their return would restart the run again. An agent limits the time of its own stop, and a silent agent is lost.
@@ -98,7 +98,7 @@ def _not_before(backoff_until: float | None, at: float) -> float:
 
 
 def _closes_at(run: Run, min_since: float) -> float:
-    """Time at which a round that has its minimum stops waiting for more nodes."""
+    """Return the time at which a round that has its minimum stops waiting for more nodes."""
     if run.opening.backoff_until is not None and _all_there(run):
         return run.opening.backoff_until
     if run.opening.lost_at is not None and _awaits_replacement(run):
@@ -123,7 +123,7 @@ def expired(run: Run) -> str:
 
 
 def _last_call_ends(run: Run, began_at: float) -> float:
-    """End of the last call that began with the minimum: after the requested time, else when no more nodes arrive."""
+    """Return the end of the last call since the minimum: after the requested time, else when no more nodes arrive."""
     if run.settings.last_call_timeout_s is not None:
         return began_at + run.settings.last_call_timeout_s
     return min(max(began_at, run.opening.joined_at) + LAST_CALL_QUIET_S, began_at + LAST_CALL_MOST_S)
@@ -195,7 +195,7 @@ def _awaited(run: Run, high: int, now: float) -> str:
 
 
 def vacated(run: Run) -> list[Departure]:
-    """Departures of participants of the last round whose nodes are not back: the forming round lacks these nodes."""
+    """Return departures of the last round's participants whose nodes are not back, so the forming round lacks them."""
     return [
         gone
         for gone in run.departures
@@ -227,7 +227,7 @@ def shortfall(run: Run) -> str:
 
 
 def left_unfit(run: Run) -> dict[str, str]:
-    """Nodes that a check has found unfit and that have not joined again, each with the evidence."""
+    """Return the nodes that a check has found unfit and that have not joined again, each with the evidence."""
     return {node_id: why for node_id, why in run.unfit.items() if node_id not in run.node_ids}
 
 
@@ -270,13 +270,13 @@ def too_few_fit(run: Run, fixed_nodes: int) -> str:
 
 
 def _number_known(run: Run, out: dict[str, str]) -> int:
-    """Number of nodes that are part of the run, are in `out`, or are gone."""
+    """Return the number of nodes that are part of the run, are in `out`, or are gone."""
     gone = out.keys() | {departure.node_id for departure in run.departures}
     return len(run.node_ids) + sum(node_id not in run.node_ids for node_id in gone)
 
 
 def _number_fit(run: Run, out: dict[str, str]) -> int:
-    """Number of agents that may get a seat: their nodes are not in `out`, and they are not leaving."""
+    """Return the number of agents that may get a seat: their nodes are not in `out`, and they are not leaving."""
     leaving = run.by_state[AgentState.DRAINING]
     kept_out = (agent_id for node_id in out for agent_id in run.node_ids.get(node_id, ()))
     return len(run.agents) - len(leaving) - sum(agent_id not in leaving for agent_id in kept_out)

@@ -31,12 +31,12 @@ START_S = 600.0
 
 
 def steady_s(run: Run) -> float:
-    """Seconds that a round must last so that its failure is no longer part of a row."""
+    """Return the seconds that a round must last so that its failure is no longer part of a row."""
     return STEADY_BACKOFFS * run.settings.restart_backoff_max_s
 
 
 def backoff_s(run: Run, now: float) -> float:
-    """Seconds to wait before the restart if the running round fails now."""
+    """Return the seconds to wait before the restart if the running round fails now."""
     first_s, in_row = run.settings.restart_backoff_s, _in_row(run, now)
     if not first_s or not in_row:
         return 0.0

@@ -124,7 +124,7 @@ def note(run: Run, agent_id: str, told: FinishedWorkers, now: float) -> None:
 
 
 def deadline(run: Run) -> float | None:
-    """Time at which the warning is due; None if it has been given, or if no worker has finished."""
+    """Return the time at which the warning is due; None if it has been given, or if no worker has finished."""
     if run.still_running or (at := finished_at(run)) is None or not run.running:
         return None
     return at + WARNED_AFTER_S

@@ -41,13 +41,13 @@ def bounded(failure: Failure) -> Failure:
 
 
 def size_of(failure: Failure) -> int:
-    """Memory that the texts of a failure take, in bytes."""
+    """Return the memory that the texts of a failure take, in bytes."""
     lines = chain.from_iterable(getattr(failure, name) for name in _LINES)
     return sum(map(getsizeof, chain((getattr(failure, name) for name in _TEXTS), lines)))
 
 
 def size(run: Run) -> int:
-    """Memory that the texts of the run's failures take, in bytes."""
+    """Return the memory that the texts of the run's failures take, in bytes."""
     kept = {id(record): record.failure for record in (*run.failures, *_roots(run))}
     return sum(map(size_of, kept.values()))
 

@@ -322,7 +322,7 @@ class Leases:
         return is_known and agent_id not in self.absent_since
 
     def ends_at(self, agent_id: str) -> float | None:
-        """End of the agent's lease; None if it has none."""
+        """Return the end of the agent's lease; None if it has none."""
         renewed_at = self.renewed_at.get(agent_id)
         return None if renewed_at is None else renewed_at + self._lease_s
 
@@ -393,7 +393,7 @@ class Leases:
         return None
 
     def _grace_ends_at(self) -> float | None:
-        """End of the first grace; None if it has no witness."""
+        """Return the end of the first grace; None if it has no witness."""
         if not self._graces or not self.is_any_certain:
             return None
         ends_at = next(iter(self._graces.values())) + self._grace_s
@@ -408,7 +408,7 @@ class Leases:
         return Loss(agent_id, words.not_heard(self._lease_s), excuse, is_expired=True)
 
     def next_deadline(self) -> float | None:
-        """Time at which the next agent is lost unless its lease is renewed before, or when all agents are silent."""
+        """Return when the next agent is lost unless its lease is renewed before, or when all agents are silent."""
         if not self.renewed_at:
             return None  # an agent without a lease is neither absent nor probed
         at = (self.heard_at if self.awaits_witness else next(iter(self.renewed_at.values()))) + self._lease_s

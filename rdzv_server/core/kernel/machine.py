@@ -232,7 +232,7 @@ class RunMachine:
         return agent.revision, directive
 
     def next_deadline(self) -> float | None:
-        """Time at which `TimePassed` is due next, if nothing else happens before."""
+        """Return the time at which `TimePassed` is due next, if nothing else happens before."""
         run = self.run
         if run.ended_at is not None:
             return self._forget_at(run.ended_at)

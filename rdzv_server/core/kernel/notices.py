@@ -63,7 +63,7 @@ def has_lost_its_reason(run: Run) -> bool:
 
 
 def ends_at(run: Run) -> float | None:
-    """Time at which the round ends; None if nothing is about to end it."""
+    """Return the time at which the round ends; None if nothing is about to end it."""
     soon = pending(run)
     if soon is None:
         return None

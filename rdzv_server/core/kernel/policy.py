@@ -155,7 +155,7 @@ class Policy(Generic[StateT, SignsT]):
         """
 
     def deadline(self) -> float | None:
-        """Time at which `attend` or `due` has something to do, if nothing else happens before; `AT_ONCE` for now."""
+        """Return when `attend` or `due` has something to do, if nothing else happens before; `AT_ONCE` for now."""
         return None
 
     def due(self, now: float) -> Fact | None:

@@ -91,7 +91,7 @@ def _spent(run: Run) -> Verdict:
 
 
 def left(run: Run, now: float) -> int:
-    """Number of restarts that may still be charged before a failure ends the run."""
+    """Return the number of restarts that may still be charged before a failure ends the run."""
     window_s = run.settings.restart_window_s
     counted = run.restart_count - (run.restarts.get(Cause.HANG, 0) if has_hang_budget(run) else 0)
     spent = counted if window_s is None else sum(at > now - window_s for at in run.charged_at)
@@ -121,7 +121,7 @@ def is_fatal(run: Run, failure: Failure) -> bool:
 
 
 def cause_of(failure: Failure) -> Cause:
-    """Cause of the restart that follows this failure. It is charged unless the user has declared it free."""
+    """Return the cause of the restart that follows this failure. It is charged unless the user has declared it free."""
     return Cause.RETRIED if failure.verdict == "retry" else Cause.WORKER_FAILURE
 
 

@@ -40,7 +40,7 @@ def _silent_s(run: Run, now: float) -> int:
 
 
 def deadline(run: Run) -> float | None:
-    """Time at which something follows for a run without any heard agent: now if an agent is heard again."""
+    """Return the time at which something follows for a run without any heard agent: now if an agent is heard again."""
     assert run.unheard_since is not None
     if run.leases.is_any_certain:
         return run.unheard_since

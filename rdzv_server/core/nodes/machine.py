@@ -82,7 +82,7 @@ class Nodes:
         return effects
 
     def next_deadline(self) -> float | None:
-        """Time at which `pass_time` is due next; None if it is not."""
+        """Return the time at which `pass_time` is due next; None if it is not."""
         return self.state.next_uncordoning
 
     def with_cordon(self, event: NodeJoined, run: Run) -> NodeJoined:

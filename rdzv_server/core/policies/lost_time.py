@@ -48,7 +48,7 @@ def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
 
 
 def standstill_s(run: Run, now: float) -> float:
-    """Seconds without progress of workers that are believed to hang; 0 if no hang is believed.
+    """Return the seconds without progress of workers that are believed to hang; 0 if no hang is believed.
 
     The time follows from their steps or, if they report none, from what their agents suspect.
     """
@@ -68,7 +68,7 @@ def _stalled_s(signs: list[ProgressSign], now: float) -> float:
 
 
 def _unheard_s(run: Run, fact: events.Fact, now: float) -> float:
-    """Seconds since the lost participant was last heard, or since its connection closed; 0 for any other fact.
+    """Return the seconds since the lost participant was heard, or its connection closed; 0 for any other fact.
 
     If no agent of the run is heard, the result is the seconds since one was, for every kind of fact.
     """

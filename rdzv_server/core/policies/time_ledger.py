@@ -212,13 +212,13 @@ def parts_of_round(run: Run, whole_s: float) -> dict[str, float]:
 
 
 def waited_s(run: Run, now: float) -> float:
-    """Seconds until now for which the run has had fewer nodes than its minimum."""
+    """Return the seconds until now for which the run has had fewer nodes than its minimum."""
     ledger = _of(run)
     return ledger.spent_s.get("waiting", 0.0) + (now - ledger.since if ledger.phase == "waiting" else 0.0)
 
 
 def since(run: Run) -> float:
-    """Time since which the run is in the state that `present` names."""
+    """Return the time since which the run is in the state that `present` names."""
     return _of(run).since
 
 
@@ -278,7 +278,7 @@ def _of_this_round(run: Run, now: float) -> dict[str, float]:
 
 
 def standstill_s(run: Run, now: float) -> float:
-    """Seconds without progress in the running round, if its workers are believed to hang."""
+    """Return the seconds without progress in the running round, if its workers are believed to hang."""
     if _of(run).phase != "running":
         return 0.0
     left_s = now - _of(run).since - _started_s(run, now) - _saving_s(run, now)
@@ -286,7 +286,7 @@ def standstill_s(run: Run, now: float) -> float:
 
 
 def _started_s(run: Run, now: float) -> float:
-    """Seconds of the running round until its workers reported their first progress; 0 until they have."""
+    """Return the seconds of the running round until its workers reported their first progress; 0 until they have."""
     if _of(run).phase != "running":
         return 0.0
     return min(_of(run).starting_s or 0.0, now - _of(run).since)

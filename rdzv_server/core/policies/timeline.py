@@ -261,7 +261,7 @@ def _restart(at: float) -> Mark:
 
 
 def interval_s(run: Run, now: float) -> float:
-    """Least seconds between two new samples: as dense as there is room for, but at least one in `LAST_INTERVAL_S`."""
+    """Return the least seconds between two new samples: few if there is room, and at most `LAST_INTERVAL_S`."""
     share_s = (now - run.created_at) / MOST_SAMPLES
     return min(LAST_INTERVAL_S, share_s) if share_s > FIRST_INTERVAL_S else FIRST_INTERVAL_S
 

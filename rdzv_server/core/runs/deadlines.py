@@ -27,7 +27,7 @@ class Deadlines:
         self._drop_stale()
 
     def next(self) -> float | None:
-        """Time of the soonest deadline, or of one that was the soonest before."""
+        """Return the time of the soonest deadline, or of one that was the soonest before."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: float) -> list[Key]:

@@ -255,7 +255,7 @@ class Registry:
         return effects
 
     def next_deadline(self) -> float | None:
-        """Time at which `pass_time` is due next. By then the deadline may have moved."""
+        """Return the time at which `pass_time` is due next. By then the deadline may have moved."""
         at, uncordoned_at = self._deadlines.next(), self.nodes.next_deadline()
         return at if uncordoned_at is None else uncordoned_at if at is None else min(at, uncordoned_at)
 

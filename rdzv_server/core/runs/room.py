@@ -36,7 +36,7 @@ class Room:
         self._evident: dict[Key, RunMachine] = {}
         """Attempts that keep evidence which they may drop."""
         self._asked = float("-inf"), float("-inf")
-        """Times at which new runs or agents began to ask for a place, one after another, and last asked: signs."""
+        """Times of the first and the last request of newcomers that have repeatedly asked for a place: signs."""
 
     def count(self, machine: RunMachine) -> bool:
         """Count what an attempt takes now. Return whether its events exceed its own limit, or the limit for all."""

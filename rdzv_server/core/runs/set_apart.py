@@ -154,7 +154,7 @@ class SetApart(RunMachine):
         return revision, Wait(reason=self.sentence) if isinstance(directive, Wait) else directive
 
     def next_deadline(self) -> float | None:
-        """Time at which the run is forgotten, if it has ended. No other deadline fires."""
+        """Return the time at which the run is forgotten, if it has ended. No other deadline fires."""
         ended_at = self.run.ended_at
         return None if ended_at is None else self._forget_at(ended_at)
 

@@ -101,7 +101,7 @@ def waits_for_agents(run: Run) -> bool:
 
 
 def lost_at(run: Run, agent_id: str) -> float | None:
-    """Time at which the agent is lost unless it is heard before; None if the run has ended or decides nothing."""
+    """Return when the agent is lost unless it is heard before; None if the run has ended or decides nothing."""
     return None if is_apart(run) or waits_for_agents(run) else run.leases.lost_at(agent_id)
 
 
@@ -111,29 +111,29 @@ def workers_round(run: Run) -> int:
 
 
 def forms_until(run: Run) -> float | None:
-    """Time at which the forming round starts or is given up; None if no round forms, or if it has no deadline."""
+    """Return when the forming round starts or is given up; None if no round forms, or if it has no deadline."""
     return completion.deadline(run) if run.stage is Stage.FORMING and not run.set_apart else None
 
 
 def since(run: Run) -> float:
-    """Time at which the run last began to form, began to run, or ended."""
+    """Return the time at which the run last began to form, began to run, or ended."""
     if run.ended_at is not None:
         return run.ended_at
     return run.opening.at if run.stage is Stage.FORMING else run.started_at
 
 
 def forming_s(run: Run, now: float) -> float:
-    """Seconds for which the run has been forming its round; 0 if it forms none."""
+    """Return the seconds for which the run has been forming its round; 0 if it forms none."""
     return max(0.0, now - since(run)) if run.stage is Stage.FORMING else 0.0
 
 
 def finishing_s(run: Run, now: float) -> float | None:
-    """Seconds since a worker last finished while others still run; None if the run is not `finishing`."""
+    """Return the seconds since a worker last finished while others still run; None if the run is not `finishing`."""
     return None if (at := finishing.finished_at(run)) is None else max(0.0, now - at)
 
 
 def unheard_s(run: Run, now: float) -> float | None:
-    """Seconds since an agent of the running round was last heard, if none is heard; None if one is."""
+    """Return the seconds since an agent of the running round was last heard, if none is heard; None if one is."""
     return None if run.unheard_since is None else now - run.unheard_since
 
 
@@ -147,7 +147,7 @@ def missing(run: Run) -> Missing | None:
 
 
 def _more_gone(run: Run) -> int:
-    """Number of participants of the last round that are gone, beyond those in `run.departures`."""
+    """Return the number of participants of the last round that are gone, beyond those in `run.departures`."""
     if run.membership is None or len(run.departures) < HISTORY:
         return 0
     told = sum(gone.round == run.membership.round and gone.group_rank is not None for gone in run.departures)
@@ -181,27 +181,27 @@ def last_failure(run: Run) -> FailureRecord | None:
 
 
 def failed_rounds(run: Run) -> int:
-    """Number of rounds that a failure has ended, or is ending."""
+    """Return the number of rounds that a failure has ended, or is ending."""
     restarts = sum(times for cause, times in run.restarts.items() if cause.is_failure)
     return restarts + (run.first_of_round is not None)
 
 
 def world_size(run: Run) -> int:
-    """Number of workers of the running round, or of the last one if the run has ended; 0 while a round forms."""
+    """Return the number of workers of the running round, or of an ended run's last one; 0 while a round forms."""
     if run.stage is Stage.FORMING or run.membership is None:
         return 0
     return run.membership.world_size
 
 
 def present(run: Run) -> int:
-    """Number of nodes of the running round that are there, or that wait for the forming round."""
+    """Return the number of nodes of the running round that are there, or that wait for the forming round."""
     if run.stage is Stage.FORMING:
         return len(run.waiting)
     return run.survivors if run.membership else 0
 
 
 def standbys(run: Run) -> int:
-    """Number of agents that stand by beside a running round."""
+    """Return the number of agents that stand by beside a running round."""
     return len(run.waiting) if run.stage is Stage.RUNNING else 0
 
 
@@ -241,7 +241,7 @@ def node_remarks(run: Run, agent_id: str) -> dict[str, str]:
 
 
 def place(agent: Agent) -> str:
-    """Part of the network that the node is in, such as `spine1.rack7`: what its `--topology` says before the last dot.
+    """Return the node's part of the network, such as `spine1.rack7`: its `--topology` before the last dot.
 
     A place without dots is the part itself, such as a zone. Empty if the agent has told none, or only its number.
     """

@@ -139,7 +139,7 @@ class Hangs(Policy[HangsState, HangSigns]):
             examination.end(self.kernel, examined.asked, words.HANG_IS_OVER, now)
 
     def deadline(self) -> float | None:
-        """Time at which a hang is to be judged, or examined before that. A running examination ends by itself."""
+        """Return when a hang must be judged, or examined before that. A running examination ends by itself."""
         hang, examined = self.state.hang, self.signs.examined
         if hang is None or hang.judge_at is None:
             return None if examined is None else AT_ONCE

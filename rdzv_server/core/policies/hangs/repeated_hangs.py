@@ -63,7 +63,7 @@ def withheld(run: Run, state: HangsState, now: float) -> str:
 
 
 def _in_row(run: Run, state: HangsState, fact: HangFound, now: float) -> int:
-    """Number of restarts in a row by the limit that has found this hang."""
+    """Return the number of restarts in a row by the limit that has found this hang."""
     row = state.repeated_hangs
     if row is None or fact.limit_s is None or row.source != fact.source:
         return 0

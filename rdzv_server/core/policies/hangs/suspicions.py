@@ -104,7 +104,7 @@ class Hang(Struct, dict=True):
         return self._keys.keys()
 
     def number_of(self, agent_id: str) -> int:
-        """Number of the agent's suspicions."""
+        """Return the number of the agent's suspicions."""
         return len(self._keys.get(agent_id, ()))
 
     def counts(self, running: int) -> bool:
@@ -122,7 +122,7 @@ class Hang(Struct, dict=True):
         return next((each for each in self.suspicions.values() if each.source != SILENCE or all_silent), None)
 
     def silent_since(self, running: int) -> float:
-        """Time since which the workers have shown no progress by one source, as its last agent reports it."""
+        """Return since when the workers have shown no progress by one source, as its last agent reports it."""
         sources: dict[str, float] = {}
         for each in self.believed(running):
             sources[each.source] = max(each.silent_since, sources.get(each.source, each.silent_since))
