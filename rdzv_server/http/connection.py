@@ -52,6 +52,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Run for which the connection is scheduled; the peer until a run is known."""
         self.credential: str | None = None
         """Authorization header with which the last request was let in; None if none was yet."""
+        self.is_stranger = True
+        """Whether no request has been let in. If no token is set, a request is let in with its last byte."""
         self.opening: Opening | None = None
         """Opening of the connection, until the first byte and the TLS handshake have come; None once it is made."""
         self.received = b""
@@ -99,6 +101,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._bounds.arriving.stop(self)
         if not self._waiting:
             self._bounds.held.remove(self)
+        if self.credential is not None:
+            self._greet()
 
     def request_answered(self) -> None:
         """Note that the next byte begins the next request."""
@@ -111,10 +115,14 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def let_in(self, permit: Permit, credential: str) -> None:
         """Note that the current request may be about what the permit allows, because of this credential."""
-        self.permit = permit
-        if self.credential is None:
+        self.permit, self.credential = permit, credential
+        if permit.tokens is not None or self._is_answering:
+            self._greet()
+
+    def _greet(self) -> None:
+        if self.is_stranger:
+            self.is_stranger = False
             self._authenticated(self)
-        self.credential = credential
 
     def refuse(self, answer: bytes) -> None:
         """Cut the connection to free memory, after this answer unless the peer waits for an earlier request's
@@ -165,7 +173,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._bounds.arriving.start(self)
         is_look = _is_look(data)
         at_once = has_turn and not is_look
-        is_counted = self.credential is None and not at_once
+        is_counted = self.is_stranger and not at_once
         if is_counted:
             self._bounds.held.add(self.peer, self, len(data))  # also while it waits for its turn
         if not is_look:
@@ -177,11 +185,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _receive(self, data: bytes, is_counted: bool) -> None:
-        head, rest = (data, b"") if self.credential is not None else _first_head(data)
+        head, rest = _first_head(data) if self.is_stranger else (data, b"")
         self.http.data_received(head)
         is_last = self.http.drops_rest or (self.is_closed and self.http.is_whole)
         if rest and not is_last:
-            if not is_counted and self.credential is None:
+            if not is_counted and self.is_stranger:
                 is_counted = True
                 self._bounds.held.add(self.peer, self, len(rest))
             self._waiting.insert(1, (False, partial(self._receive, rest, is_counted)))  # it has a turn of its own
@@ -243,7 +251,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if is_look:
             self._bounds.looks.ask(self.run, self._pass)
         else:
-            self._bounds.turns.ask(self.run, self._pass, is_stranger=self.credential is None)
+            self._bounds.turns.ask(self.run, self._pass, is_stranger=self.is_stranger)
 
     def _pass(self) -> None:
         if not self._waiting:

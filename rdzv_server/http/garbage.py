@@ -1,8 +1,9 @@
 """Garbage collection at times when no request waits, and often enough that strangers cannot fill memory with garbage.
 
-Python looks through new objects once 10,000 more have been made than freed. A held request is thirty of them. While
-10,000 nodes get answers and ask again, as many are freed as are made: so Python once looked through 190,000 objects at
-a time, for up to a tenth of a second. See ADR 53.
+Python examines new objects when 10,000 more have been made than freed. While 10,000 nodes are answered and ask again,
+the server frees as many objects as it makes. Python then examined 190,000 objects at a time, for up to 0.1 s. So the
+server sets new objects aside soon after each request, and examines all objects when garbage may have gathered. See
+ADR 53.
 """
 
 import asyncio
@@ -16,29 +17,27 @@ COLLECT_AFTER = (10_000, 100_000, 1_000_000)
 """Thresholds of Python's collector, which leaves old objects to `GarbageCollector`. Many nodes mean many lasting
 objects, and Python would look through all of them repeatedly while a large run forms."""
 YOUNG_S = 0.01
-"""Seconds after a first request in which the youngest objects are collected: a few thousand at most."""
+"""Seconds after a first request in which new objects are set aside: only a full collection examines them then."""
 FEW = 100
-"""Number of closed connections after which garbage younger than the last check is collected: a connection with a
-refused body leaves up to 10 kB. After the same number, a quiet moment is used to collect all garbage and to return free
-memory to the system."""
+"""Number of closed connections after which all garbage is collected in a quiet moment, and free memory goes back to
+the system."""
 LOOK_S = 1.0
-"""Seconds after a request or a closed connection until the process checks whether a full collection is due. Objects
-that exist at a check count as old: only a full collection looks through them again."""
+"""Seconds after a request or a closed connection in which the server checks whether a full collection is due."""
 GROWN, GROWN_BYTES = 1.25, 16 << 20
 """Growth of the process since the last full collection after which one is due, as a ratio plus a number of bytes."""
 STEADY_BYTES = 1 << 20
 """Growth between two checks below which the process counts as not growing."""
-MOST_LOOKS, MOST_LOOKS_OPEN = 5, 30
-"""Number of checks with a grown process after which all garbage is collected even in a busy moment. The second number
-is for a process in which hardly any connection has closed: usually a large run is forming then, without garbage."""
+MOST_LOOKS = 30
+"""Number of checks with a grown process after which all garbage is collected even in a busy moment. Usually a large run
+is forming then, or strangers come and go, and neither leaves garbage."""
 
 
 class GarbageCollector:
-    """Collector of a little garbage at a time while requests come, and of all garbage when much may have gathered."""
+    """Collector that examines nothing while requests come, and everything when much garbage may have gathered."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._young = Timeouts[None](YOUNG_S, lambda _: self._collect_young())
+        self._young = Timeouts[None](YOUNG_S, lambda _: self._set_aside())
         self._looks = Timeouts[None](LOOK_S, lambda _: self._look())
         self._closings = self._closings_seen = 0
         self._grown_looks = 0
@@ -52,22 +51,19 @@ class GarbageCollector:
     def connection_closed(self) -> None:
         self._looks.start(None)
         self._closings += 1
-        if self._closings % FEW == 0:
-            gc.collect(1)
 
-    def _collect_young(self) -> None:
+    def _set_aside(self) -> None:
         self._looks.start(None)
-        gc.collect(0)
+        gc.freeze()
 
     def _look(self) -> None:
         """Make a full collection if one is due, now or at a later check."""
-        gc.freeze()
         size = resident_bytes()
         is_quiet = self._closings == self._closings_seen and size < self._before_bytes + STEADY_BYTES
         self._closings_seen, self._before_bytes = self._closings, size
         has_grown, has_closed = size > self._kept_bytes * GROWN + GROWN_BYTES, self._closings >= FEW
         self._grown_looks += has_grown
-        if (has_closed and is_quiet) or self._grown_looks > (MOST_LOOKS if has_closed else MOST_LOOKS_OPEN):
+        if (has_closed and is_quiet) or self._grown_looks > MOST_LOOKS:
             self._collect()
         elif has_grown or has_closed:
             self._looks.start(None)

@@ -1,5 +1,6 @@
 """aiohttp's side of a connection, with limits that apply to a request's head: before its body is read or kept."""
 
+import asyncio
 from http import HTTPStatus
 from typing import Any
 
@@ -48,8 +49,11 @@ class RequestHandler(web.RequestHandler):
         return self._body is not None and not self._body.is_eof()
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        task = self._task_handler
         super().connection_lost(exc)
         self._body = None  # it refers to this object: without it, both are freed at once
+        if task:
+            task.add_done_callback(_free)
 
     def data_received(self, data: bytes) -> None:
         if self.drops_rest:
@@ -100,6 +104,12 @@ class Server(web.Server):
 
     def __call__(self) -> RequestHandler:
         return RequestHandler(self, loop=self._loop, **self._kwargs)
+
+
+def _free(task: "asyncio.Task[None]") -> None:
+    """Break the cycle of a task that was cancelled while aiohttp dropped a body: its exception leads back to it."""
+    if task.cancelled():
+        task._make_cancelled_error()  # type: ignore[attr-defined]  # returns the exception, and forgets it
 
 
 def _size_of(message: RawRequestMessage) -> int:

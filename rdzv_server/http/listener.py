@@ -82,7 +82,8 @@ class Listener:
         self._connections: set[HttpConnection] = set()
         self._unauthenticated: dict[HttpConnection, None] = {}
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
-        self._has_warned = False
+        self._warned: set[str] = set()
+        """Peers whose share is full, and "" if all places are taken: each was logged once."""
         self._outage = Outage(over=words.ACCEPTS_AGAIN)
         self.closed_for = Counter[str](dict.fromkeys(REASONS, 0))
         """Number of connections that the server has closed, by reason."""
@@ -152,23 +153,27 @@ class Listener:
     def _has_room(self, peer: str) -> bool:
         """Whether there is room for a connection of this peer, if necessary after evicting another one."""
         most, of_peer = self._limits.connections, self._unauthenticated_of.get(peer, {})
-        if len(of_peer) >= max(1, most // 2):
-            self._warn(words.too_many_of_peer(len(of_peer), peer))
+        share = max(1, most // 2)
+        if len(of_peer) >= share:
+            self._warn(peer, words.too_many_of_peer(len(of_peer), peer))
             self._evict(next(iter(of_peer)))
         elif len(self._connections) < most:
-            self._has_warned = len(self._connections) > 0.9 * most and self._has_warned
+            if len(of_peer) <= 0.9 * share:
+                self._warned.discard(peer)
+            if len(self._connections) <= 0.9 * most:
+                self._warned.discard("")
         elif self._unauthenticated:
-            self._warn(words.no_room_for_strangers(most))
+            self._warn("", words.no_room_for_strangers(most))
             self._evict(next(iter(self._unauthenticated)))
         else:
-            self._warn(words.no_room(most))
+            self._warn("", words.no_room(most))
             return False
         return True
 
-    def _warn(self, problem: str) -> None:
-        if not self._has_warned:
+    def _warn(self, about: str, problem: str) -> None:
+        if about not in self._warned:
             log.warning(problem)
-        self._has_warned = True
+        self._warned.add(about)
 
     def _evict_stale(self, connection: HttpConnection) -> None:
         if connection.waits_for_peer:
@@ -235,6 +240,7 @@ class Listener:
             del of_peer[connection]
             if not of_peer:
                 del self._unauthenticated_of[connection.peer]
+                self._warned.discard(connection.peer)
 
     def _gone(self, connection: HttpConnection) -> None:
         if connection in self._connections:

@@ -318,7 +318,7 @@ class HttpApi:
         """Answer with a page for people, or with a static file. Neither is part of the API."""
         if self._pages is None:
             self._pages = asyncio.create_task(asyncio.to_thread(self._load_pages))  # one for all requests meanwhile
-        pages = await asyncio.shield(self._pages)
+        pages = await _made(self._pages, request)
         return await pages.answer(request)
 
     def _load_pages(self) -> "Pages":
@@ -333,7 +333,7 @@ class HttpApi:
         """Answer with the document, which is made once, in a thread beside agents' requests."""
         if self._openapi is None:
             self._openapi = asyncio.create_task(asyncio.to_thread(_beside_agents, _openapi))
-        return json_answer(await asyncio.shield(self._openapi))
+        return json_answer(await _made(self._openapi, request))
 
     async def root(self, request: web.BaseRequest) -> web.Response:
         """Answer browsers with the page of all runs, and curl and programs with text."""
@@ -493,6 +493,14 @@ def _with_query(route: Route) -> str:
     """Return the path of the route, with the names of its parameters."""
     names = "&".join(f"{name}=" for name, _, _ in route.query)
     return f"{route.path}[?{names}]" if names else route.path
+
+
+async def _made(making: "asyncio.Task[Made]", request: web.BaseRequest) -> Made:
+    """Result of a task that many requests may wait for. Each of them continues in a turn of its own."""
+    if not making.done():
+        await asyncio.shield(making)
+        await checkpoint(connection_of(request).peer)
+    return making.result()
 
 
 def _beside_agents(make: Callable[[], Made]) -> Made:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 AT_ONCE, AT_ONCE_S = 64, 0.002
 """Most turns that are taken before other tasks of the event loop run, and seconds after which no other turn begins."""
-STRANGERS_AT_ONCE, STRANGERS_AT_ONCE_S = 4, 0.0005
+STRANGERS_AT_ONCE, STRANGERS_AT_ONCE_S = 2, 0.0005
 """The same for strangers. Each request that is read takes more time later, for its refusal."""
 TURNS_AN_AGENT = 2
 """Extra turns that strangers get for each agent that comes in on a new connection: those behind it in the queue are

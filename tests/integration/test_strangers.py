@@ -28,18 +28,18 @@ from tests.support.told import any_numbers, pattern
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 LEASE_S, LOST_AFTER_S, HEALTHY_LEASE_S = 1.0, 3.0, 60.0
-POLL_S, POLLS = 0.005, 100
+POLL_S, POLLS = 0.005, 300
 WAITS_S, PLAIN_S = 0.020, 0.0005
-"""9 of 10 polls wait while the server works for at most `WAITS_S`, on a machine where `plain_s` returns `PLAIN_S`;
-otherwise in proportion.
-
-Without a token strangers are let in like agents, and the limit is twice as high."""
+"""99 of 100 polls wait while the server works for at most `WAITS_S`, on a machine where `plain_s` returns `PLAIN_S`;
+otherwise in proportion."""
 NODES = 300
 """Nodes at one address, which take 1 s of the server's work to join and to restart."""
+UNDER_WAY_S = 90.0
+"""Longest time until the load is under way: a connection that finds the queue full is tried again after seconds."""
 QUIET_S = 12.0
 """Seconds in which memory is given back: the server checks once a second, and delays work that is not urgent by five.
 """
-GROWS_MB, STAYS_MB = 100, 64
+GROWS_MB, STAYS_MB = 100, 80
 """Memory that may stay: Python uses a little of each mebibyte. It is more on a busy machine, where more strangers wait
 at once."""
 
@@ -142,18 +142,19 @@ async def serving(
         await agent.close()
 
 
-async def polls_until(agent: Agent, over: asyncio.Future[object]) -> float:
-    """Poll until `over`. Return the most work that 9 of 10 polls wait for, in proportion to plain Python."""
+async def polls_until(agent: Agent, over: asyncio.Future[str]) -> float:
+    """Poll until `over`. Return the most work that 99 of 100 polls wait for, in proportion to plain Python."""
     waited: list[float] = []
     plain: list[float] = []
     while not over.done() or len(waited) < POLLS:
         waited.append(await agent.poll())
         plain.append(plain_s())
         await asyncio.sleep(POLL_S)
-    return sorted(waited)[len(waited) * 9 // 10] * PLAIN_S / sorted(plain)[len(plain) // 2]
+    waited.sort()
+    return waited[len(waited) * 99 // 100] * PLAIN_S / sorted(plain)[len(plain) // 2]
 
 
-async def peak_mb(server: Server, over: asyncio.Future[float]) -> float:
+async def peak_mb(server: Server, over: asyncio.Future[None]) -> float:
     """Return the peak memory of the server until `over`."""
     peak = rss_kb(server.pid)
     while not over.done():
@@ -190,21 +191,23 @@ async def test_no_door_costs_much_memory_holds_agents_up_or_hides_a_loss(door: s
     async with serving(tmp_path, is_tls=visit.is_tls, is_open=visit.is_open) as (server, healthy, silent):
         await healthy.join(HEALTHY_LEASE_S)
         before_mb = rss_kb(server.pid) / 1024
+        over = asyncio.get_running_loop().create_future()
+        peak = asyncio.create_task(peak_mb(server, over))
         load = await strangers_at(server, visit.deed, visit.count, addresses=visit.addresses)
+        await load.line("under way", UNDER_WAY_S)
         await silent.join(LEASE_S)
-        over = asyncio.gather(
-            load.line("under way"), server.line(f"run silent .*{any_numbers(pattern(unheard.awaited(1)))}")
-        )
-        polls = asyncio.create_task(polls_until(healthy, over))
-        waited_s, peak, _ = await asyncio.gather(polls, peak_mb(server, polls), over)
+        lost = asyncio.create_task(server.line(f"run silent .*{any_numbers(pattern(unheard.awaited(1)))}"))
+        waited_s = await polls_until(healthy, lost)
+        over.set_result(None)
+        most_mb = await peak
         await load.kill()
         after_mb = await settled_mb(server, before_mb + STAYS_MB, healthy)
     print(
-        f"{door}: 9 of 10 polls wait for {1e3 * waited_s:.1f} ms of the server's work; "
-        f"{peak - before_mb:+.0f} MB, then {after_mb - before_mb:+.0f} MB"
+        f"{door}: 99 of 100 polls wait for {1e3 * waited_s:.1f} ms of the server's work; "
+        f"{most_mb - before_mb:+.0f} MB, then {after_mb - before_mb:+.0f} MB"
     )
-    assert waited_s <= (2 * WAITS_S if visit.is_open else WAITS_S)
-    assert peak - before_mb <= GROWS_MB
+    assert waited_s <= WAITS_S
+    assert most_mb - before_mb <= GROWS_MB
     assert after_mb - before_mb <= STAYS_MB
 
 

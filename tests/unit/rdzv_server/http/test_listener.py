@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+from contextlib import ExitStack
 from unittest.mock import Mock
 
 import pytest
@@ -14,6 +15,7 @@ from rdzv_server.http import listener
 from rdzv_server.http.listener import Listener
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import http as words
+from tests.support.process_info import until
 
 PATIENCE_S = 20.0
 
@@ -43,6 +45,25 @@ async def test_that_there_is_no_room_is_logged_once_however_often_it_is_tried(
     assert caplog.messages == [
         f"{words.cannot_accept(os.strerror(errno.EMFILE))}; retrying", words.ACCEPTS_AGAIN,
     ]  # fmt: skip
+
+
+async def test_a_peer_with_too_many_connections_is_logged_once_though_some_of_them_come_and_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    share = 20
+    with bind("127.0.0.1", 0) as bound, ExitStack() as opened:
+        owner = Listener(bound, Mock(), Limits(connections=2 * share), None, Mock())
+        owner.open()
+        peers = [opened.enter_context(socket.create_connection(bound.getsockname())) for _ in range(share)]
+        await until(lambda: owner.connections == (0, share))
+        for _ in range(3):
+            peers.pop().close()
+            await until(lambda: owner.connections == (0, share - 1))
+            for _ in range(2):
+                peers.append(opened.enter_context(socket.create_connection(bound.getsockname())))
+            await until(lambda: owner.closed_for["connections"] and owner.connections == (0, share))
+        await owner.close()
+    assert caplog.messages == [words.too_many_of_peer(share, "127.0.0.1")]
 
 
 @pytest.mark.parametrize("waits_for_peer", [True, False])
