@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
+# torch chooses the versions of these.
+FOLLOW_TORCH := torch triton sympy mpmath setuptools
 # Tests wait for their processes longer than those compute: six keep two cores busy. Those of `make check` compute.
 WORKERS ?= 6
 CHECK_WORKERS ?= 3
@@ -17,8 +19,11 @@ CHECKED := tests/unit tests/golden tests/property tests/simulation \
 # Exit code 1 of pytest: every test ran, and some failed. A test that fails alone as well fails the suite.
 AGAIN = echo "make: running the failed tests again, one at a time; a test that passes now is flaky, which is a bug" && \
   $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+# Versions of everything that is installed, except torch, which TORCH chooses, and what torch chooses.
+CONSTRAINTS := constraints.txt
 # Names what it downloads, with a bar on a terminal.
-PIP_INSTALL = $(BIN)/pip install --disable-pip-version-check --no-input 2>&1
+PIP_INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) \
+  $(BIN)/pip install --disable-pip-version-check --no-input 2>&1
 
 .DEFAULT_GOAL := help
 
@@ -48,10 +53,18 @@ docs: $(VENV)/docs.done  ## the site of the documentation, into build/site; a wa
 bench: $(VENV)/bench.done  ## measure node-agent beside torchrun into docs/explanation/performance.md: a quarter of an hour, better idle
 	$(BIN)/python -m benchmarks --write docs/explanation/performance.md
 
+lock: $(VENV)/dev.done  ## write the newest versions of all dependencies to constraints.txt
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --no-annotate \
+	  --custom-compile-command "make lock" $(FOLLOW_TORCH:%=--no-emit-package %) pyproject.toml --output-file $(CONSTRAINTS)
+	@sed -i -E '/^(nvidia|cuda)-/d' $(CONSTRAINTS)
+
+release: $(VENV)/dev.done  ## make the files of a release in dist, and check them in clean environments; TAG=vX.Y.Z
+	$(BIN)/python tools/release.py $(TAG:%=--tag %)
+
 clean:  ## remove everything that make has made
 	rm -rf $(VENV) build/site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-$(VENV)/base.done: pyproject.toml
+$(VENV)/base.done: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "make: Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
 	@echo "make: a virtual environment in $(VENV), then rdzv-server and node-agent with their dependencies"
@@ -88,4 +101,4 @@ $(VENV)/programs.done: $(VENV)/examples.done
 	@$(PIP_INSTALL) --editable '.[programs]'
 	@touch $@
 
-.PHONY: help demo test check check-static docs bench clean
+.PHONY: help demo test check check-static docs bench lock release clean

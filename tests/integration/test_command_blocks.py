@@ -31,7 +31,7 @@ TESTS = {
     name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
 }
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-COPIED = ("Makefile", "deploy", "examples", "pyproject.toml", "tests")
+COPIED = ("Makefile", "constraints.txt", "deploy", "examples", "pyproject.toml", "tests")
 """Parts of the checkout in the folder of a page."""
 
 FRAMEWORKS = "test_every_command_of_the_page_is_carried_out_here"
