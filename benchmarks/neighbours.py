@@ -269,9 +269,8 @@ async def _open_pages(
     ask = [
         f"http://127.0.0.1:{port}{path}" for path in (f"{paths.RUN_PAGE}{SWARM_ID}", f"{paths.WATCH}?run_id={SWARM_ID}")
     ]
-    opened = [[await asyncio.to_thread(_read_page, url) for url in ask] for _ in range(repeat + 1)][
-        1:
-    ]  # the first loads jinja2
+    # The first load of each is dropped, since it imports jinja2.
+    opened = [[await asyncio.to_thread(_read_page, url) for url in ask] for _ in range(repeat + 1)][1:]
     swarm.close()
     return [page for page, _ in opened], [document for _, document in opened]
 

@@ -80,7 +80,8 @@ class Operators:
         if self._program.exit_code is not None:
             raise Broken(f"the operators' process has ended with {self._program.exit_code}:\n{text}")
         lines = text.rpartition("\n")[0].splitlines()
-        return [Report(**json.loads(line)) for line in lines if line.startswith("{")]  # other lines: it is about to end
+        # Other lines are errors, after which the process ends.
+        return [Report(**json.loads(line)) for line in lines if line.startswith("{")]
 
 
 class Refused(Exception):

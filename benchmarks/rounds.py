@@ -20,7 +20,7 @@ TORCH_NODES = os.path.join(FOLDER, "torch_nodes.py")
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Measure ours, in turns with the floor, then torchrun."""
+    """Measure our rounds, in turns with the floor, then those of torchrun."""
     torchrun = TORCHRUN_NODES if plan.torchrun else ()
     return [*_ours(plan), *map(_torchrun, torchrun)]
 

@@ -96,7 +96,9 @@ def _run(nodes: int, with_idle: bool) -> Sample:
         with machine.on_cpu(SERVER_CPU):
             server = stage.start(NodeAgent().server(port, stage.folder))
         stage.wait_for_port(port)
-        urlopen(f"http://127.0.0.1:{port}{paths.READYZ}", timeout=10).close()  # it binds its port before it is ready
+        urlopen(
+            f"http://127.0.0.1:{port}{paths.READYZ}", timeout=10
+        ).close()  # the port is bound before the server is ready
         return asyncio.run(_measure(Swarm(nodes, port), server, with_idle))
 
 

@@ -150,7 +150,7 @@ class Client:
         for each in self._order:
             try:
                 status = self._status(address(*each), path)
-                self._order.sort(key=each.__ne__)  # the first from now on
+                self._order.sort(key=each.__ne__)  # ask this server first from now on
                 return status
             except Failed as error:
                 failures[each] = error

@@ -248,7 +248,7 @@ class Anonymizer:
             is_file = kind == "file" and bool(stem) and ending.isalnum() and len(ending) < 7
             self._counts[kind] = number = self._counts.get(kind, 0) + 1
             self._in_paths[name] = f"file-{number}{dot}{ending}" if is_file else f"{kind}-{number}"
-            if is_file:  # it is also named without its folder
+            if is_file:  # texts also name a file without its folder
                 self._given[name] = self._in_paths[name]
                 self._pattern = None
         return self._in_paths[name]

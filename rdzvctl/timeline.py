@@ -93,7 +93,7 @@ def _spans(run: Fields, lane: str, now: float) -> Iterator[Span]:
     """Yield the parts of the run's time that went into a lane."""
     for each in run["rounds"]:
         begin, end, started_at = each["opened_at"], each["ended_at"] or now, each["started_at"]
-        if each["first"] != each["last"]:  # of several rounds only the seconds are known
+        if each["first"] != each["last"]:  # merged rounds have only their seconds in each lane
             yield Span(begin, end, _seconds(each)[lane] / max(end - begin, 1e-3))
         elif started_at is None:
             yield from [Span(begin, end)] if lane == "forming" else []

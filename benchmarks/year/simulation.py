@@ -399,7 +399,7 @@ class Simulation:
         self._carry_out(effects)
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        self._is_accounted &= self.year.ledger.phase != "waiting"  # which ends with a join
+        self._is_accounted &= self.year.ledger.phase != "waiting"  # a join may end this phase
         for effect in effects:
             if type(effect) is Record:
                 continue  # most effects are

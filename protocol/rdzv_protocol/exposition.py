@@ -75,7 +75,7 @@ def exposition(metrics: Sequence[Metric], samples: Iterable[Sample]) -> Iterator
     for metric, all_of_it in of_metric.items():
         for begin in range(0, len(all_of_it) or 1, AT_ONCE):
             piece = generate_latest(_Family(metric, all_of_it[begin : begin + AT_ONCE]))
-            yield piece.split(b"\n", 2)[2] if begin else piece  # its HELP and TYPE are above the first
+            yield piece.split(b"\n", 2)[2] if begin else piece  # HELP and TYPE are only above the first piece
 
 
 def of_process() -> bytes:

@@ -175,11 +175,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         at_once = has_turn and not is_look
         is_counted = self.is_stranger and not at_once
         if is_counted:
-            self._bounds.held.add(self.peer, self, len(data))  # also while it waits for its turn
+            self._bounds.held.add(self.peer, self, len(data))  # also while the data waits for its turn
         if not is_look:
             self._bounds.looks.give_way()
         elif data.endswith(b"\r\n\r\n"):
-            self._bounds.arriving.stop(self)  # all of it is here: the server makes it wait for its slice
+            self._bounds.arriving.stop(self)  # the request is complete: from now on the server makes it wait
         self._pass_on(partial(self._receive, data, is_counted), is_look, at_once)
         if len(self._waiting) >= MOST_WAITING and self._transport:
             self._transport.pause_reading()
@@ -192,7 +192,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if not is_counted and self.is_stranger:
                 is_counted = True
                 self._bounds.held.add(self.peer, self, len(rest))
-            self._waiting.insert(1, (False, partial(self._receive, rest, is_counted)))  # it has a turn of its own
+            self._waiting.insert(1, (False, partial(self._receive, rest, is_counted)))  # the rest has a turn of its own
         if self.http.drops_rest:
             self._bounds.held.remove(self)
         elif not self.http.is_whole and not is_counted:
@@ -306,5 +306,5 @@ OnConnection = Callable[[HttpConnection], None]
 
 def free(transport: asyncio.BaseTransport) -> None:
     """Free a closed transport with its last reference: asyncio's keeps one of its own methods, which is a cycle."""
-    with suppress(AttributeError):  # a transport of TLS or of uvloop
+    with suppress(AttributeError):  # transports of TLS and of uvloop have no such attribute
         del transport._read_ready_cb  # type: ignore[attr-defined]

@@ -51,7 +51,7 @@ class RequestHandler(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         task = self._task_handler
         super().connection_lost(exc)
-        self._body = None  # it refers to this object: without it, both are freed at once
+        self._body = None  # the body refers to this object: without that cycle, both are freed at once
         if task:
             task.add_done_callback(_free)
 
@@ -83,7 +83,8 @@ class RequestHandler(web.RequestHandler):
     def _refuse_head(self) -> None:
         """Answer the request that is arriving with 431, after the requests before it."""
         self.drops_rest, self._head_bytes = True, 0
-        self._body = StreamReader(self, MAX_MESSAGE_BYTES, loop=self._loop)  # aiohttp waits for its end, and lingers
+        # aiohttp waits for the end of this body before it closes the connection.
+        self._body = StreamReader(self, MAX_MESSAGE_BYTES, loop=self._loop)
         self._messages.append((_ErrInfo(431, ValueError(), _TOO_LARGE), self._body))
         if self._waiter and not self._waiter.done():
             self._waiter.set_result(None)

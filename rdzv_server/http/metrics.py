@@ -162,7 +162,7 @@ class MetricsView:
             if self._timer is None:
                 self._expect_timer()
             if loop.time() >= self._made_at + FRESH_S:
-                await checkpoint("metrics")  # the name of no peer: metrics wait for no streams
+                await checkpoint("metrics")  # no peer has this name, so metrics do not wait for streams
                 self._body = await self._written(await self._samples())
                 self._made_at = loop.time()
             return self._body

@@ -87,7 +87,7 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
 
 def meanings(kind: type) -> dict[str, str]:
     """Return the meanings of a message's fields, from the docstrings below the fields in its source."""
-    extended = [RunSettings] if kind is RequestedSettings else []  # their fields mean the same
+    extended = [RunSettings] if kind is RequestedSettings else []  # its fields mean the same
     found: dict[str, str] = {}
     for each in [*extended, *reversed(kind.__mro__)]:
         if each.__module__.startswith("rdzv_protocol."):

@@ -93,7 +93,7 @@ def read_json(kind: type[Message], body: bytes) -> Message:
     """Decode an operator's message. Raises `MalformedMessage`, with an example."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # the last one: for a hundred thousand brackets
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # RecursionError: from a hundred thousand brackets
         raise MalformedMessage(words.not_json(_example(kind))) from None
     return convert(kind, value)
 
@@ -109,6 +109,6 @@ def summary_of(kind: type[Any]) -> str:
 
 def assign_to_run(connection: HttpConnection, message: AnyRequest) -> None:
     """Schedule the connection with the message's run from now on. Raises `Forbidden`."""
-    if not isinstance(message, messages.LeaderRequest):  # it only names a run
+    if not isinstance(message, messages.LeaderRequest):  # a `LeaderRequest` only names a run
         connection.permit.check_run(message.run_id)
         connection.run = message.run_id or connection.run  # an action on a node is about no run

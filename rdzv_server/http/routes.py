@@ -237,7 +237,7 @@ class HttpApi:
         """Answer with a page of events, or with a stream if the client accepts one."""
         connection, run_id, query = connection_of(request), paths.run_id_of(request.path), request.rel_url.query
         if run_id is None:
-            raise web.HTTPNotFound  # the template itself
+            raise web.HTTPNotFound  # the path has `{run_id}` instead of an id
         connection.permit.check_run(run_id)
         after = number_of("after", query.get("after"), 0, 0, LAST_NUMBER)
         if STREAM in request.headers.get("Accept", "") and request.method != "HEAD":
@@ -249,7 +249,7 @@ class HttpApi:
     async def timeline(self, request: web.BaseRequest) -> web.Response:
         connection, run_id = connection_of(request), paths.run_id_of(request.path)
         if run_id is None:
-            raise web.HTTPNotFound  # the template itself
+            raise web.HTTPNotFound  # the path has `{run_id}` instead of an id
         connection.permit.check_run(run_id)
 
         async def latest(driver: Driver) -> Run:
@@ -317,7 +317,8 @@ class HttpApi:
     async def page(self, request: web.BaseRequest) -> web.Response:
         """Answer with a page for people, or with a static file. Neither is part of the API."""
         if self._pages is None:
-            self._pages = asyncio.create_task(asyncio.to_thread(self._load_pages))  # one for all requests meanwhile
+            # Requests meanwhile wait for the same task.
+            self._pages = asyncio.create_task(asyncio.to_thread(self._load_pages))
         pages = await _made(self._pages, request)
         return await pages.answer(request)
 

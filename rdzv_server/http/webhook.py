@@ -71,7 +71,8 @@ class Webhook:
         while True:
             runs = {run.run_id: run.event_number for run in self._service.runs()}
             for run_id in self._acknowledged.keys() - runs.keys():
-                del self._acknowledged[run_id]  # forgotten, or led by another server, which records what it sends
+                # The run is forgotten, or another server leads it and records what it sends.
+                del self._acknowledged[run_id]
             for run_id, number in runs.items():
                 if number > self._acknowledged.get(run_id, -1):
                     self._add(run_id)

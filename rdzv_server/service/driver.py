@@ -414,7 +414,7 @@ class Driver:
             except StoreUnavailable as error:
                 self.measurements.store_failed(is_first=self._outage.reason is None)
                 for done, event in self._unanswered.items():
-                    if isinstance(event, NodeJoined):  # this agent has nothing yet that the refusal could cost it
+                    if isinstance(event, NodeJoined):  # a newcomer loses nothing by the refusal
                         _answer(done, ServerUnavailable(str(error)))
                 raise
 

@@ -144,7 +144,7 @@ class FairScheduler:
             self._known.take(self._loop.time)
             self._strangers.take(self._loop.time)
         finally:
-            self.unread_since()  # drops finished turns
+            self.unread_since()  # has the side effect that finished turns are dropped
             if self._known.waiting or self._strangers.waiting:
                 self._come_round()
 
@@ -165,7 +165,8 @@ class OfRunningLoop(Generic[Scheduler]):
         loop = asyncio.get_running_loop()
         found = self._known.get(loop)
         if found is None:
-            found = self._known[loop] = self._make(proxy(loop))  # the loop itself, the key, would stay alive
+            # A reference to the loop, which is the key, would keep the loop alive.
+            found = self._known[loop] = self._make(proxy(loop))
         return found
 
 

@@ -162,7 +162,8 @@ class Broadcast:
     def _wake(self, woken: asyncio.Future[None]) -> None:
         self._timeouts.stop(woken)
         if (peer := self._waiting.pop(woken, None)) is not None:
-            operator_scheduler().ask(f"streams of {peer}", partial(release, woken))  # its pages do not wait
+            # The pages of this peer do not wait for its streams.
+            operator_scheduler().ask(f"streams of {peer}", partial(release, woken))
 
 
 async def checkpoint(of: str | None = None) -> None:

@@ -260,7 +260,7 @@ class SqliteStore:
         try:
             file.execute("PRAGMA locking_mode = EXCLUSIVE")
             file.execute("PRAGMA synchronous = FULL")
-            file.execute("PRAGMA temp_store = MEMORY")  # notes of a statement with many rows: else in /var/tmp
+            file.execute("PRAGMA temp_store = MEMORY")  # otherwise a statement with many rows writes to /var/tmp
             if self._check(file, has_wal=has_wal):
                 file.executescript(_SCHEMA)  # before there is a WAL: if it gets lost, the file is not empty
             file.execute("PRAGMA journal_mode = WAL")

@@ -1,4 +1,4 @@
-"""Begin and end of a run."""
+"""Beginning and end of a run."""
 
 from rdzv_protocol.text import count
 

@@ -498,7 +498,7 @@ class Registry:
             used = events.NumbersUsed(last, unended=unended, deserted=deserted)
             self._used.apply(used)
             return [Record(*journals.NUMBERS, now, used), ForgetRun(*key)]
-        if (then := attempts[0]).run.stage.is_end:  # it may have waited for this one
+        if (then := attempts[0]).run.stage.is_end:  # this attempt may have waited for the forgotten one
             self._deadlines.arm(then.run.key, then.deadline)
         return [ForgetRun(*key)]
 

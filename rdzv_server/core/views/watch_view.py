@@ -48,7 +48,7 @@ def summary(run: Run, now: float, clock: Clock) -> Document:
         created_at=clock(run.created_at),
         since=clock(run_view.since(run)),
         ended_at=None if run.ended_at is None else clock(run.ended_at),
-        finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # when the last worker did
+        finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # end of the last worker
     )
 
 
@@ -63,7 +63,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         restarts={cause.value: times for cause, times in run.restarts.items()} or None,
         event_number=run.event_number,
         time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run, now).items()} or None,
-        time_in=time_ledger.present(run),  # the time since `time_since` counts to this
+        time_in=time_ledger.present(run),  # the time after `time_since` is added to this one
         time_since=clock(time_ledger.since(run)),
         missing=_missing(run, clock) or None,
         broken_links=[link._asdict() for link in run_view.broken_links(run)] or None,

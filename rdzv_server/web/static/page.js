@@ -725,7 +725,7 @@ function forgetLook() {
 }
 
 async function look(path, questions, tell) {
-  // Ask an agent, once or several times, and tell of the answers that are no refusal.
+  // Ask an agent all questions at once, and show the answers that are not refusals.
   const rank = Number(byId("look-rank").value), wanted = askedAbout = { rank };
   fill(byId("look-says"), `Asking the agent of rank ${rank} ...`);
   byId("look-text").hidden = true;
@@ -753,7 +753,7 @@ const STREAMS = [{ stream: "stdout" }, { stream: "stderr" }];
 const placeOfLog = ({ stream, path, text }) => `${stream}, ${path}${text ? "" : ", which is empty"}`;
 
 function tellLogs(logs) {
-  // of one stream, or of both: each stands in a file of its own
+  // sentence and text of one stream or of both: each has a log file of its own
   const [{ rank, node_id: node }] = logs, written = logs.filter(({ text }) => text);
   const text = written.map(({ stream, text: end }) => (written.length > 1 ? `${stream}:\n${end}` : end)).join("\n");
   return [`Rank ${rank} on node ${node}: the end of its ${logs.map(placeOfLog).join("; and of its ")}`, text];

@@ -113,7 +113,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
             signs.until = now + LONGEST_S
         signs.pairs, signs.began_at, signs.slowest = NetworkPairs(_able(self.run), signs.fit), now, None
         self.kernel.hold(words.UNDER_TEST)
-        self._ask(signs.pairs, signs.pairs.next_pairs(), now)  # there are some: not all are fit
+        self._ask(signs.pairs, signs.pairs.next_pairs(), now)  # never empty, since not all agents are fit
 
     def attend(self, now: float) -> None:
         """Begin a further step of the test if one is needed, else conclude the test."""
@@ -177,9 +177,8 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
             case PairTested(problem=""):
                 measured.answers[agent.agent_id] = answer
             case PairTested(problem=problem):
-                at = (
-                    len(measured.problems) if agent.agent_id == measured.pair.listens else 0
-                )  # the connector knows more
+                # the connecting side knows more, so its problem comes first
+                at = len(measured.problems) if agent.agent_id == measured.pair.listens else 0
                 measured.problems.insert(at, clip(printable(problem), PROBLEM_BYTES))
             case Refused():
                 measured.is_void = True
