@@ -96,9 +96,8 @@ def _run(nodes: int, with_idle: bool) -> Sample:
         with machine.on_cpu(SERVER_CPU):
             server = stage.start(NodeAgent().server(port, stage.folder))
         stage.wait_for_port(port)
-        urlopen(
-            f"http://127.0.0.1:{port}{paths.READYZ}", timeout=10
-        ).close()  # the port is bound before the server is ready
+        # The port is bound before the server is ready.
+        urlopen(f"http://127.0.0.1:{port}{paths.READYZ}", timeout=10).close()
         return asyncio.run(_measure(Swarm(nodes, port), server, with_idle))
 
 

@@ -80,7 +80,7 @@ class Sharding:
     def _driver(self, shard: int, leadership: int) -> Driver:
         """Return the driver of a leadership."""
         config, key = self._config, self._membership.leader_key(shard)
-        # limits of one shard: its part of the server's
+        # Limits of one shard: its part of the server's limits.
         most = [-(-number // config.shards) for number in (config.max_runs, config.max_agents, config.max_events)]
         registry = Registry(config.retention_s, *most, knows_all_runs=config.shards == 1, exclusion=config.exclusion)
         store = EtcdStore(self._client, f"{self._prefix}/shards/{shard}", key, leadership)

@@ -497,7 +497,7 @@ def _with_query(route: Route) -> str:
 
 
 async def _made(making: "asyncio.Task[Made]", request: web.BaseRequest) -> Made:
-    """Result of a task that many requests may wait for. Each of them continues in a turn of its own."""
+    """Return the result of a task that many requests may wait for. Each of them continues in its own turn."""
     if not making.done():
         await asyncio.shield(making)
         await checkpoint(connection_of(request).peer)

@@ -48,7 +48,7 @@ def summary(run: Run, now: float, clock: Clock) -> Document:
         created_at=clock(run.created_at),
         since=clock(run_view.since(run)),
         ended_at=None if run.ended_at is None else clock(run.ended_at),
-        finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # end of the last worker
+        finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # when the last worker finished
     )
 
 

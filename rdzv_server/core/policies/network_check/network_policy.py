@@ -177,7 +177,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
             case PairTested(problem=""):
                 measured.answers[agent.agent_id] = answer
             case PairTested(problem=problem):
-                # the connecting side knows more, so its problem comes first
+                # The connecting side knows more, so its problem comes first.
                 at = len(measured.problems) if agent.agent_id == measured.pair.listens else 0
                 measured.problems.insert(at, clip(printable(problem), PROBLEM_BYTES))
             case Refused():
