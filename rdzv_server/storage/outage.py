@@ -26,7 +26,7 @@ class Outage:
         self._consequence, self._over = consequence, over
 
     def begin(self, reason: object) -> None:
-        """Note that there is an outage, now or still."""
+        """Note that an outage begins or continues."""
         if self.reason is None:
             log.error("%s", words.outage(reason, self._consequence))
         self.reason = str(reason)

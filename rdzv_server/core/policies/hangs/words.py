@@ -102,7 +102,7 @@ _HALTED = {
 
 
 def ranks_at(ranks: Sequence[int], count: int, place: str, state: ProcessState, wchan: str = "") -> str:
-    """Return ranks of `count`, their place in the code (empty if no stack), and their kernel function if they sleep."""
+    """Return the phrase about ranks of `count`. `place`: where they are in the code, empty without a stack."""
     halted = _HALTED.get(state, "")
     where = f"in {place}" if place else "without a Python stack"
     kernel = f" (kernel: {wchan})" if wchan and (halted or not place) else ""
