@@ -1,4 +1,4 @@
-"""An etcd of three members, and what each test has of one."""
+"""An etcd of three members, and each test's part of an etcd."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -9,7 +9,7 @@ from tests.support.etcd import Etcd, etcd_cluster, need_etcd
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process has the three members: they take processor time also while nothing happens."""
+    """Give the three members to one process: they take processor time even while nothing happens."""
     for item in items:
         if "three" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("three"))

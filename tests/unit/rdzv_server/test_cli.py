@@ -1,4 +1,4 @@
-"""The server's command line: every setting has a flag, and what makes no sense is said in one line."""
+"""The server's command line: every setting has a flag, and one line refuses invalid ones."""
 
 from dataclasses import fields
 

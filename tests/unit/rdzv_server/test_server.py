@@ -1,4 +1,4 @@
-"""A whole server on a real socket: what it hears of connections, and how it closes."""
+"""A whole server on a real socket: what it learns from connections, and how it closes."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ SETTINGS = {"max_restarts": 3, "disconnect_grace_s": 0.05}
 
 
 class Site:
-    """A server, and the transports of its agents."""
+    """A server, and its agents' transports."""
 
     def __init__(self) -> None:
         self.server = RendezvousServer()
@@ -50,7 +50,7 @@ class Site:
 
 
 class Agent(AgentSide):
-    """An agent with a transport of its own."""
+    """An agent with its own transport."""
 
     def __init__(self, name: str, transport: HttpTransport) -> None:
         self.transport = transport
@@ -66,7 +66,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def two_running(site: Site) -> tuple[Agent, Agent]:
-    """Agents of a round that has formed; a has joined first."""
+    """Return the agents of a formed round. Agent a has joined first."""
     a, b = site.agent("a"), site.agent("b")
     first = asyncio.create_task(a.join("2"))
     await parked(site, 1)
@@ -79,7 +79,7 @@ async def two_running(site: Site) -> tuple[Agent, Agent]:
 
 
 async def test_an_agent_is_not_lost_that_has_come_back_while_the_server_stood_still(site):
-    """The request lies unread in the kernel when the grace is over."""
+    """The request is unread in the kernel when the grace ends."""
     _, b = await two_running(site)
     poll = asyncio.create_task(b.poll())
     await parked(site, 1)
@@ -207,7 +207,7 @@ async def test_an_agents_secret_is_kept_as_a_digest_and_survives_the_server(tmp_
 
 
 async def test_no_lease_ends_while_a_server_that_comes_back_cannot_be_heard_yet(tmp_path, monkeypatch):
-    """Modules that HTTP needs take longer to import, on a busy machine, than a short lease lasts."""
+    """Modules for HTTP may take longer to import, on a busy machine, than a short lease lasts."""
     lease_s = 2.0
     store = str(tmp_path / "runs.db")
     join = a_join("a", settings=settings_of("1", lease_s=lease_s))
@@ -235,7 +235,7 @@ async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_foll
     def fail(*about: object, **more: object) -> None:
         raise ZeroDivisionError
 
-    for name in ("view", "unreadable"):  # without the second, the run is shown as one that cannot be read
+    for name in ("view", "unreadable"):  # without the second, the run is shown as unreadable
         monkeypatch.setattr(f"rdzv_server.core.views.status_view.{name}", fail)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -250,7 +250,7 @@ async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_foll
 
 
 async def test_closing_answers_parked_polls_within_a_second(site):
-    """Parked polls end as their hold would: directives stand, and agents ask whichever server is there then."""
+    """Parked polls end as their hold would: directives remain, and agents ask the next server."""
     a, b = await two_running(site)
     polls = [asyncio.create_task(agent.poll()) for agent in (a, b)]
     await parked(site, 1)
@@ -291,7 +291,7 @@ async def the_grace_to_run_out() -> None:
 
 
 async def parked(site: Site, count: int) -> None:
-    """Return once so many polls are parked."""
+    """Return once this number of polls is parked."""
     async with asyncio.timeout(PATIENCE_S):
         while len(site.server.rendezvous._long_polls) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)

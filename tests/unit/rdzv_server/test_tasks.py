@@ -1,4 +1,4 @@
-"""Tasks that run beside each other until the first of them ends."""
+"""Tasks that run in parallel until the first of them ends."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from rdzv_server.tasks import first_of
 
 
 class Part:
-    """Part that takes a while to end, and notes when it has."""
+    """Part that takes a while to end, and records when it has."""
 
     def __init__(self) -> None:
         self.has_begun, self.may_end, self.has_ended = asyncio.Event(), asyncio.Event(), False

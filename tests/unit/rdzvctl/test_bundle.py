@@ -1,4 +1,4 @@
-"""The archive of a bundle: whole or not there."""
+"""The archive of a bundle is complete or does not exist."""
 
 import io
 import os
@@ -27,7 +27,7 @@ def test_it_is_written_for_its_user_alone_and_overwrites_nothing(tmp_path: Path)
 
 
 def test_ctrl_c_while_it_is_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The write of the data is interrupted when the file is there."""
+    """The write of the data is interrupted when the file exists."""
     made: list[str] = []
 
     class Interrupted:

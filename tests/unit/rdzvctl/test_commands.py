@@ -1,7 +1,7 @@
-"""Commands beside a server that answers as a test wants it: as one of an earlier version does, or one in trouble.
+"""Commands with a server that answers as a test says: like one of an earlier version, or one in trouble.
 
-No field that an earlier version lacks ends a command in a traceback. The fields are those of the server's own types;
-each is taken out of real answers, wherever it stands in them.
+A missing field of an earlier version never ends a command in a traceback. The fields are those of the server's own
+types. Each is removed from real answers, everywhere.
 """
 
 import json
@@ -56,7 +56,7 @@ FOLLOWED_BY = {
     "uncordon": ("d",),
     "config": ("get-contexts",),
 }
-"""Arguments of each command; those of `status RUN` are about runs in which everything has happened that is shown."""
+"""Arguments of each command. Those of `status RUN` are about runs in which all shown events have happened."""
 LINES = [f"{name} {words}".strip() for name, each in FOLLOWED_BY.items() for words in each]
 READ_BY = {
     "Status": ("status", *(f"status {run}" for run in RUNS), "logs running 0", "stop running", "drain a"),
@@ -67,14 +67,14 @@ READ_BY = {
     "AgentDescription": ("bundle running",),
     "Done": ("stop running",),
 }
-"""Lines that between them read all that is ever read of each answer."""
+"""Lines that together read every field of each answer that is read anywhere."""
 
 Field = tuple[str, ...]
 """Names of the maps around a field of an answer, and its own."""
 
 
 def fields_of(kind: inspect.Type, around: Field = ()) -> Iterator[Field]:
-    """Every field of an answer of this type, and of what is in it."""
+    """Yield every field of an answer of this type, and of its parts."""
     match kind:
         case inspect.Metadata(type=inner) | inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
             yield from fields_of(inner, around)
@@ -88,7 +88,7 @@ def fields_of(kind: inspect.Type, around: Field = ()) -> Iterator[Field]:
 
 
 def without(value: Any, field: Field) -> Any:
-    """The answer without this field, wherever it stands."""
+    """Return the answer without this field, everywhere."""
     if isinstance(value, list):
         return [without(each, field) for each in value]
     if not isinstance(value, dict) or field[0] not in value:
@@ -100,15 +100,15 @@ def without(value: Any, field: Field) -> Any:
 
 ANSWERS: tuple[type, ...] = (Status, EventPage, TimelineView, WorkerLog, WorkerStacks, AgentDescription, Done)
 FIELDS = sorted({(kind.__name__, *field) for kind in ANSWERS for field in fields_of(inspect.type_info(kind))})
-"""Fields of all answers, each with the name of its answer before it."""
+"""Fields of all answers, each after the name of its answer."""
 NO_SERVER = (("Status", "server"), ("Status", "runs"))
-"""Fields without which an answer is not taken for an rdzv-server's."""
+"""Fields without which an answer does not count as an rdzv-server's."""
 NEWER = [field for field in FIELDS if field[-1] in UNTOLD or field[-1] in SAME_AS]
 PARSER = cli.make_parser()
-"""The parser of every command line: it is the same, and takes longer to make than most commands to carry out."""
+"""Parser of every command line. Making it takes longer than most commands."""
 
 
-# Answers of a real server's making.
+# Answers made by a real server.
 
 
 def _runs() -> Iterator[Scenario]:
@@ -184,7 +184,7 @@ class OtherServer(ThreadingHTTPServer):
         self._told: dict[str, Any] = {}
 
     def lacks(self, *fields: Field, unhealthy_reason: str | None = None) -> None:
-        """Leave these fields out from now on; the server can decide, or cannot for this reason."""
+        """Omit these fields from now on. The server can make decisions, or cannot for this reason."""
         self._told = {type(answer).__name__: msgspec.to_builtins(answer) for answer in self.answers}
         self._told["Status"]["server"] |= {"ready": not unhealthy_reason, "unhealthy_reason": unhealthy_reason}
         for kind, *field in fields:
@@ -238,7 +238,7 @@ class Ended(NamedTuple):
 
 
 class Commands:
-    """Carries commands out, in this process, as people give them."""
+    """Runs commands in this process, as people type them."""
 
     def __init__(self, server: OtherServer, capsys: pytest.CaptureFixture[str]) -> None:
         self._server, self._capsys = server, capsys

@@ -1,4 +1,4 @@
-"""Contexts in a configuration file, and which place a command goes to."""
+"""Contexts in a configuration file, and the server that a command uses."""
 
 import os
 import stat
@@ -46,7 +46,7 @@ def test_flags_come_before_the_environment_and_that_before_the_current_context(
     environment: dict[str, str], given: dict[str, str], variables: dict[str, str],
     endpoints: tuple[tuple[str, int], ...], token_file: str | None,
 ) -> None:  # fmt: skip
-    """No token of a context is shown to a server that another source names."""
+    """A context's token is never sent to a server that another source names."""
     place = choose(given, environment | variables)
     assert (place.endpoints, place.token_file) == (endpoints, token_file)
 

@@ -1,4 +1,4 @@
-"""What is taken out of a bundle, and what stays readable."""
+"""What is removed from a bundle, and what stays readable."""
 
 import pytest
 

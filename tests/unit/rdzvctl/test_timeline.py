@@ -19,14 +19,14 @@ def told(run: Scenario) -> Fields:
 
 
 def lanes(run: Scenario, width: int = WIDTH, *, is_plain: bool = False) -> dict[str, str]:
-    """Lanes of the picture by their labels, without what stands behind them."""
+    """Return the lanes of the picture by their labels, without the text after them."""
     drawn = [*timeline.lines(told(run), width, is_plain=is_plain)]
     assert all(len(line) <= width for line in drawn)
     return {line[: timeline.LABEL].strip(): line[timeline.LABEL : width - timeline.TOTAL] for line in drawn}
 
 
 def works(run: Scenario, seconds: int) -> None:
-    """Time passes with a step a second, and a checkpoint of a second every 20 s."""
+    """Let time pass with a step a second, and a checkpoint of a second every 20 s."""
     for _ in range(seconds // 5):
         run.passes(5)
         step = int(run.now)
@@ -35,7 +35,7 @@ def works(run: Scenario, seconds: int) -> None:
 
 
 def failing() -> Scenario:
-    """A minute of steps, a failure, 30 s until the next round starts, and 30 s of steps."""
+    """Return a run with a minute of steps, a failure, 30 s until the next round starts, and 30 s of steps."""
     run = running("2", "a", "b", max_restarts=3)
     works(run, 60)
     run.fails("a")

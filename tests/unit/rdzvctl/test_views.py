@@ -1,4 +1,4 @@
-"""Views of a run for people, made of a real server's status, in each state that a run can be in."""
+"""Views of a run for people, made from a real server's status, in each state of a run."""
 
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ UNCORDON = "If node {0} is fit (cordoned by admin: its fan): rdzvctl uncordon {0
 
 
 def told(run: Scenario) -> Fields:
-    """The run as a server tells of it."""
+    """Return the run as a server reports it."""
     return cast(Fields, decoded(json.encode(status_view.view(run.run, run.now))))
 
 
@@ -183,7 +183,7 @@ def test_why_names_no_rank_of_a_hang_that_singles_none_out() -> None:
     found = views.why(run, SERVER)
     assert f"the workers failed: {hang_words.hang('')}" in found.text and "rank" not in found.text
     assert not [step for step in found.next if "rdzvctl logs" in step]
-    del run["first_failure"]["singled_out"]  # as an older server, which always names one
+    del run["first_failure"]["singled_out"]  # like an older server, which always names one
     assert f"worker rank 0 on node a failed: {hang_words.hang('')}" in views.why(run, SERVER).text
 
 
@@ -208,7 +208,7 @@ NEWER = ("can_be_forgotten", "present", "standbys", "waits_for_agents", "workers
 
 
 def as_an_older_server(run: Fields) -> Fields:
-    """The run without what its reader had to derive."""
+    """Return the run without what its reader had to derive."""
     nodes = [
         Fields({name: node[name] for name in node if name not in ("lost_in_s", "remarks")}) for node in run["nodes"]
     ]
@@ -326,7 +326,7 @@ def test_why_begins_with_what_is_wrong_and_what_to_do_about_that() -> None:
     assert found.text.startswith(f"Looping for 1m: {health.looping(3, 'exit code 1', tells_steps=False)}. Run run has ")
     assert found.next == run["health"]["next"] and found.next[0] == health.logs("run", 0)
     assert views.one_line(run).endswith(f"; looping for 1m: {run['health']['sentence']}")
-    del run["health"]  # as an older server
+    del run["health"]  # like an older server
     assert views.why(run, SERVER).next == ["Nothing: it runs."] and views.runs_table([run]).rows[0][2] == "-"
 
 
@@ -405,7 +405,7 @@ def test_nodes_are_listed_by_rank_then_standbys_then_those_that_are_gone() -> No
     rows = {row[0]: row for row in views.nodes_table(told(run)).rows}
     assert [*rows] == ["a", "b", "c", "spare"]
     assert rows["b"][2:4] == ("1", "1") and "disconnected: lost within" in rows["b"][-1]
-    run = running("2:3", *"abc")  # where no other node vanishes with it
+    run = running("2:3", *"abc")  # if no other node vanishes with it
     run.join("spare")
     run.is_lost("c")
     rows = {row[0]: row for row in views.nodes_table(told(run)).rows}
@@ -489,7 +489,7 @@ def test_a_run_in_which_nothing_happens_stays_the_same() -> None:
 
 
 def a_server(reason: str | None, *leaders: str | None, leads: bool = False) -> dict[str, Any]:
-    """A server's part of its status. `leaders`: of the shards; none of a server alone."""
+    """Return a server's part of its status. `leaders`: of the shards; none for a single server."""
     shards = [{"shard": number, "leader": leader} for number, leader in enumerate(leaders)]
     return {
         "address": "s:29400", "ready": reason is None, "unhealthy_reason": reason, "leads": leads, "shards": shards
@@ -502,7 +502,7 @@ def a_server(reason: str | None, *leaders: str | None, leads: bool = False) -> d
         (a_server(None, leads=True), ""),
         (a_server("disk full", leads=True), "rdzv-server at s:29400 can decide nothing at present: disk full."),
         (a_server("no leader", None), "rdzv-server at s:29400 can decide nothing at present: no leader."),
-        (a_server("shutting down", "other:29400"), ""),  # another one decides
+        (a_server("shutting down", "other:29400"), ""),  # another server decides
     ],
     ids=["well", "stuck leader", "no leader", "follower that ends"],
 )

@@ -1,4 +1,4 @@
-"""Tokens and TLS as a server's settings name them: read at the start and again, and what is to be looked at."""
+"""Tokens and TLS as named in a server's settings: read at the start and on reload, and what the log warns about."""
 
 import errno
 import os

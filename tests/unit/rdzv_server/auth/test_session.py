@@ -1,4 +1,4 @@
-"""Sessions of browsers: who has one, for how long, and what it tells."""
+"""Sessions of browsers: which user has one, how long it lasts, and what it contains."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_session_is_good_for_its_token_until_it_ends() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda given: "9999" + given[4:],  # would last longer
+        lambda given: "9999" + given[4:],  # this one would last longer
         lambda given: given[:-1] + ("0" if given[-1] != "0" else "1"),
         lambda given: given.rpartition(".")[0],
         lambda given: "",

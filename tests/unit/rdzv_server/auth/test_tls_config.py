@@ -1,4 +1,4 @@
-"""The server's certificate files: what is said of one that is no good."""
+"""The server's certificate files: the messages about bad ones."""
 
 import errno
 import os
@@ -61,7 +61,7 @@ def test_a_key_that_is_encrypted_is_not_asked_for_on_the_terminal(authority, tmp
 
 @pytest.mark.parametrize("days", [-40, 3, 400, 365 * 40])
 def test_when_a_certificate_expires(authority, days):
-    """Dates after 2049 are written otherwise (RFC 5280, 4.1.2.5)."""
+    """Dates after 2049 have another format (RFC 5280, 4.1.2.5)."""
     expiry = expires_at(authority.issue("server", days=days).cert)
     assert abs(expiry - datetime.now(UTC) - timedelta(days=days)) < timedelta(minutes=5)
 

@@ -1,4 +1,4 @@
-"""Clients whose way to etcd can be held up, and patience for what several servers come to."""
+"""Clients whose connection to etcd can be held up, and waits for several servers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +16,7 @@ Gated = tuple[Any, TcpProxy]
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    """Return once it is so."""
+    """Return once the condition is true."""
     async with asyncio.timeout(PATIENCE_S):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -24,7 +24,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 @pytest.fixture
 async def gates() -> AsyncIterator[Callable[..., Awaitable[Gated]]]:
-    """Maker of clients of etcd members, the first of which is behind a gate."""
+    """Function that makes clients of etcd members. The first member is behind a gate."""
     from rdzv_server.storage.etcd_client import EtcdClient
 
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Elections by a real etcd: one at a time, and none without being sure."""
+"""Elections by a real etcd: one leader at a time, and only a certain one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,11 +18,11 @@ from rdzv_server.words import cluster as words  # noqa: E402
 
 LEASE_S = 1
 LONG_LEASE_S = 60
-"""Lease that outlasts anybody's patience here: a test that waits for its end fails."""
+"""Lease that never ends during a test: a test that waits for its end fails."""
 
 
 class Server:
-    """One of several that want to lead shard 0."""
+    """One of several servers that compete to lead shard 0."""
 
     def __init__(self, client: EtcdClient, prefix: str, address: str, config: ServerConfig) -> None:
         self.client = client
@@ -47,7 +47,7 @@ class Server:
             return await asyncio.shield(self.win)
 
     async def follows(self, number: int = 0) -> Leader:
-        """Return once it follows somebody: of that leadership, if one is given."""
+        """Return once it follows a leader: of that leadership, if one is given."""
         await until(lambda: bool(self.followed and self.followed[-1] and number in (0, self.followed[-1].number)))
         assert self.followed[-1]
         return self.followed[-1]
@@ -74,7 +74,7 @@ async def start(client: EtcdClient, prefix: str, gates: object) -> AsyncIterator
 
 @pytest.fixture
 async def write_key(client: EtcdClient, prefix: str) -> Callable:
-    """Writer of keys on leases that nobody renews."""
+    """Return a function that writes keys on leases that are never renewed."""
 
     async def write(key: str, value: bytes, ttl_s: int = 60) -> int:
         lease_id, _ = await client.grant(ttl_s)
@@ -110,7 +110,7 @@ async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gate
     gated_client, gate = gated
     server = start("a:1", gated_client, lease_s=LEASE_S)
     first = await server.leads()
-    # The lease is kept alive by another hand: as etcd does while it has no leader of its own.
+    # Another client keeps the lease alive, as etcd does while it has no leader of its own.
     found, _ = await client.get(server.membership.leader_key(0))
     gate.hold()
     while first.is_certain:

@@ -1,4 +1,4 @@
-"""One of several servers, with a leadership that the test gives and takes."""
+"""One of several servers. The test gives and takes its leadership."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -67,7 +67,7 @@ class GivenElection:
 
 
 class SharedStore(MemoryStore):
-    """Store that every leadership of a test writes to; it may be fenced, away or slow."""
+    """Store for every leadership of a test. It may be fenced, unreachable or slow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Server:
         return await self.replica.ask(poll, Connection(name))
 
     async def parked(self, name: str) -> asyncio.Task[ProtocolError]:
-        """The refusal of a poll that has been parked."""
+        """Return the refusal of a poll that has been parked."""
         poll = asyncio.create_task(refusal(self.poll(name, revision=100)))
         await asyncio.sleep(0)
         return poll
@@ -151,7 +151,7 @@ async def refusal(asked) -> ProtocolError:
     return caught.value
 
 
-# Who answers.
+# Which server answers.
 
 
 async def test_the_leader_answers_with_the_number_of_its_leadership(server):
@@ -188,7 +188,7 @@ async def test_and_is_sent_to_another_server_after_a_while(server):
     assert isinstance(error, NotLeader) and error.leader is None
 
 
-# Not being certain.
+# Uncertain leadership.
 
 
 async def test_a_leader_that_is_not_certain_answers_nobody_until_it_is(server):
@@ -217,7 +217,7 @@ async def test_agents_that_are_sent_away_meanwhile_are_not_lost(server):
     await asyncio.sleep(0.05)  # longer than the grace
     leadership.regain(0.05)
     await server.poll("b", hold=False)
-    await asyncio.sleep(0.05)  # again: the agent comes back when it tries the next time
+    await asyncio.sleep(0.05)  # again: the agent returns at its next try
     reply = await server.poll("b", hold=False)
     assert isinstance(reply.directive, Start)
     (run,) = server.replica.term.driver.runs()
@@ -246,7 +246,7 @@ async def test_what_comes_too_late_is_kept_back_a_refusal_too(server):
 
 
 async def test_a_parked_poll_is_not_told_what_is_not_written(server):
-    """A hold that ends while the store cannot be written."""
+    """A hold ends while the store cannot be written."""
     await server.lead()
     waiting = await server.join("a", lease_s=0.1, disconnect_grace_s=600.0)
     assert isinstance(waiting.directive, Wait)
@@ -325,7 +325,7 @@ async def test_a_server_that_stops_resigns_and_says_so_to_its_agents(server):
     assert isinstance(await refusal(server.join()), ServerUnavailable)
 
 
-# Who is asked who leads.
+# Requests for the leader.
 
 
 async def test_who_asks_is_told_of_a_later_leader_than_it_knows_at_once_or_when_there_is_one(server):
@@ -346,7 +346,7 @@ async def test_who_asks_is_told_of_a_later_leader_than_it_knows_at_once_or_when_
     assert await asked == LeaderReply(leadership=9, leader="a:29400", leads=True)
 
 
-# What operators see.
+# The operators' view.
 
 
 async def test_what_operators_see(server):

@@ -1,4 +1,4 @@
-"""Servers that share shards over a real etcd, in one process: who leads what, and what becomes of it."""
+"""Servers that share shards over a real etcd, in one process: which one leads what, and what follows."""
 
 import asyncio
 import random
@@ -30,14 +30,14 @@ from rdzv_server.words import cluster as words  # noqa: E402
 
 LEASE_S = 1
 LONG_LEASE_S = 60
-"""Lease of servers that are not to lose one: no busy machine holds anybody up for so long."""
+"""Lease of servers that must not lose it: no busy machine delays a server for so long."""
 SETTLE_S = 0.3
 SHARDS = 4
 OPERATOR = Connection("operator")
 
 
 class Server:
-    """One of those that share four shards."""
+    """One of the servers that share four shards."""
 
     def __init__(self, client: EtcdClient, prefix: str, address: str, lease_s: int, settle_s: float) -> None:
         self._address = address
@@ -50,7 +50,7 @@ class Server:
         return [view.shard for view in self.shards.state().shards if view.leader == self._address]
 
     async def leads(self, count: int) -> None:
-        """Return once it leads so many shards."""
+        """Return once it leads this number of shards."""
         await until(lambda: len(self.led) == count)
 
     async def end(self) -> None:
@@ -161,7 +161,7 @@ async def test_at_no_moment_do_two_lead_a_shard_whoever_is_cut_off_or_stopped(st
 
 
 async def look_at(servers: list[Server]) -> None:
-    """All the time, until two lead a shard."""
+    """Check continuously until two servers lead a shard."""
     while True:
         led = [shard for server in servers for shard in server.led]
         assert len(led) == len(set(led)), led
@@ -246,7 +246,7 @@ async def test_what_a_hand_deletes_is_written_again(start, client, prefix, what)
 
 
 async def test_a_node_that_no_shard_knows_is_not_drained(start, etcd, gates):
-    """Any server may lead its runs. A request that was carried out is answered again, though the node is gone."""
+    """Any server may lead its runs. A completed request is answered again, although the node is gone."""
     ways = [await gates(etcd.addresses[0]) for _ in range(2)]
     first = start("a:1", ways[0][0])
     await first.leads(4)
@@ -289,7 +289,7 @@ async def test_a_node_that_no_shard_knows_is_not_drained(start, etcd, gates):
 
 
 def by(shard: int, *servers: Server) -> Server:
-    """The one of these that leads the shard."""
+    """Return the server that leads the shard."""
     return next(server for server in servers if shard in server.led)
 
 

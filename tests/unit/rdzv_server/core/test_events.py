@@ -1,4 +1,4 @@
-"""Events of a run: what is told of it, and their numbers."""
+"""Events of a run: their contents and their numbers."""
 
 import pytest
 from rdzv_protocol.events import RunEvent
@@ -41,7 +41,7 @@ def test_times_are_the_wall_clocks_and_a_round_says_how_long_it_took_to_form():
 
 
 def test_the_wall_clock_may_be_set_while_a_run_goes_on():
-    """Earlier events keep their time; later ones have the new clock's, also after a restart of the server."""
+    """Earlier events keep their time. Later ones have the new clock's, also after a restart of the server."""
     run = running("2", "a", "b", max_restarts=2)
     run.passes(5.0)
     run.fails("a")

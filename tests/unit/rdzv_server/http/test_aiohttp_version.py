@@ -1,4 +1,4 @@
-"""Another version of aiohttp than the one whose inner parts the server overrides is told in one line."""
+"""One line reports an aiohttp version whose inner parts the server does not override."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Memory that is held for peers is bounded: for each, and for all together; the oldest gives way."""
+"""Memory for peers is bounded: for each, and for all together. The oldest gives way."""
 
 import pytest
 

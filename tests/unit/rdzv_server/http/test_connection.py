@@ -1,4 +1,4 @@
-"""Reading from a peer: no more than is passed on in its turn, and not while aiohttp wants none."""
+"""Reading from a peer: no more than its turn allows, and nothing while aiohttp pauses reading."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ REQUEST = b"POST /v1/agent/poll HTTP/1.1\r\n"
 
 
 class Http(asyncio.Protocol):
-    """aiohttp's protocol, which has been passed data, and may have stopped reading."""
+    """aiohttp's protocol, which gets data, and may pause reading."""
 
     def __init__(self, is_full: bool) -> None:
         self.received = b""
@@ -58,7 +58,7 @@ def test_reading_goes_on_when_there_is_room_unless_aiohttp_has_stopped_it(is_ful
 
 
 def stranger_at(http: Http, turns: Turns, held: Mock) -> tuple[HttpConnection, Mock]:
-    """A connection that no request has been let in from, with its transport."""
+    """Return a connection without an accepted request, with its transport."""
     transport = Mock(spec=asyncio.Transport)
     transport.is_closing.return_value = False
     line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())  # type: ignore[arg-type, return-value]
@@ -135,7 +135,7 @@ def test_what_was_read_with_the_opening_needs_no_other_turn_unless_it_is_a_look(
         assert not http.received
         turns.pop()()
     else:
-        held.add.assert_called_once_with("peer", line, len(head))  # the second has a turn of its own
+        held.add.assert_called_once_with("peer", line, len(head))  # the second call has its own turn
     assert http.received == head
     turns.pop()()
     assert http.received == 2 * head and not turns

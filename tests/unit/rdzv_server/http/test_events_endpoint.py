@@ -1,4 +1,4 @@
-"""Events over HTTP: pages, streams, who may read them, and readers that are slow."""
+"""Events over HTTP: pages, streams, permissions, and slow readers."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ class Site:
         self.joined = 0
 
     async def happens(self, times: int = 1, run_id: str = RUN) -> None:
-        """Let so many nodes join, and leave at once: two events each."""
+        """Let this number of nodes join, and leave at once: two events each."""
         for _ in range(times):
             self.joined += 1
             await come_and_go(self.server.rendezvous, run_id, f"agent-{self.joined}")
@@ -43,7 +43,7 @@ class Site:
             return answer.status, json.loads(await answer.read())
 
     async def read(self, count: int, after: int = 0, **headers: str) -> list[dict[str, str]]:
-        """The first frames of a stream that are events, as their fields."""
+        """Return the first event frames of a stream, as their fields."""
         headers = STREAM | ({"Last-Event-ID": str(after)} if after else {}) | headers
         frames: list[dict[str, str]] = []
         async with asyncio.timeout(PATIENCE_S), self.session.get(paths.events_of(RUN), headers=headers) as answer:
@@ -112,7 +112,7 @@ async def test_a_run_that_there_is_not_is_refused_as_a_page_and_as_a_stream(site
 
 
 async def test_a_run_that_has_no_leader_at_present_keeps_no_reader_of_others_waiting(site, monkeypatch):
-    """One server of several waits a while for a leader before it refuses."""
+    """One of several servers waits a while for a leader before it refuses."""
     with_driver, waits = site.server.rendezvous.with_driver, asyncio.Event()
 
     async def wait_for_leader(run_id: str, work: Any) -> Any:
@@ -144,7 +144,7 @@ async def test_a_token_for_some_runs_reads_the_events_of_those_alone():
 
 
 async def test_a_stream_ends_when_the_tokens_are_read_again(monkeypatch):
-    """Whoever may still read comes back with its last number."""
+    """A reader that still has permission reconnects with its last number."""
     monkeypatch.setattr(events_endpoint, "HEARTBEAT_S", 0.02)
     headers = STREAM | {"Authorization": "Bearer old"}
     async with serving(Token(Role.READ, b"old")) as site, asyncio.timeout(PATIENCE_S):
@@ -178,7 +178,7 @@ async def test_a_stream_goes_on_after_the_last_event_that_its_reader_has_seen(si
 
 
 async def test_what_happens_while_nobody_reads_the_store_is_sent_all_the_same(site, monkeypatch):
-    """More events happen than the streams of a run share."""
+    """There are more events than the streams of a run share."""
     monkeypatch.setattr(events_endpoint, "RECENT", 4)
     monkeypatch.setattr(events_endpoint, "STREAM_PAGE", 3)
     await site.happens()
@@ -189,7 +189,7 @@ async def test_what_happens_while_nobody_reads_the_store_is_sent_all_the_same(si
 
 
 async def test_a_stream_goes_on_when_its_run_is_forgotten_and_begins_anew():
-    """No number that the reader has seen is used again: it would be taken for a copy."""
+    """No number that the reader has seen is reused: the reader would take it for a copy."""
     async with serving(max_runs=1) as site, asyncio.timeout(PATIENCE_S):
         await site.happens()
         async with site.session.get(paths.events_of(RUN), headers=STREAM) as answer:
@@ -238,7 +238,7 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_goes_on_by_number(monk
     cut, pages = asyncio.Event(), 0
 
     async def read_events(run_id: str, after: int, most: int) -> list[RunEvent]:
-        """A long story, of which no more is read than is sent."""
+        """Return a part of a long story. No more is read than is sent."""
         nonlocal pages
         pages += 1
         of_run = {"run_id": RUN, "attempt": 1, "round": 1, "kind": "warning", "reason": "x" * 8_000}

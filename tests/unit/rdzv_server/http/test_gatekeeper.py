@@ -1,4 +1,4 @@
-"""A peer that guesses is slowed down, and learns nothing meanwhile; peers that were let in notice nothing of it."""
+"""A peer that guesses tokens is slowed down and learns nothing. Admitted peers do not notice."""
 
 import pytest
 from rdzv_protocol.errors import ProtocolError

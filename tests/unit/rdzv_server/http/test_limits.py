@@ -1,4 +1,4 @@
-"""Buckets, with a clock of the test's own; and who shares one."""
+"""Buckets, with a clock that the test sets, and which peers share one."""
 
 import pytest
 from rdzv_protocol.errors import AgentFenced, Forbidden, Unauthorized
@@ -12,7 +12,7 @@ TWO_A_SECOND = Rate(per_s=2, burst=5)
 
 
 def taken(buckets: Buckets, peer: str, now: float, wanted: int = 100) -> int:
-    """Number of those wanted at this time that can be had."""
+    """Return how many of the wanted tokens are available at this time."""
     count = 0
     while count < wanted and buckets.has_any(peer, now):
         buckets.take(peer, now)

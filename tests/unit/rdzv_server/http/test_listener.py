@@ -21,7 +21,7 @@ PATIENCE_S = 20.0
 
 
 class CrowdedSocket(socket.socket):
-    """Listening socket of a process that may open no more files, for so many tries."""
+    """Listening socket of a process that may not open more files, for a number of tries."""
 
     refusals = 3
 
@@ -68,7 +68,7 @@ async def test_a_peer_with_too_many_connections_is_logged_once_though_some_of_th
 
 @pytest.mark.parametrize("waits_for_peer", [True, False])
 async def test_a_request_that_is_late_is_cut_off_unless_it_waits_for_the_server(waits_for_peer: bool) -> None:
-    """A server that is slow must not refuse what has arrived, or it would be asked again."""
+    """A slow server must not refuse a complete request, which would then be repeated."""
     with bind("127.0.0.1", 0) as bound:
         owner = Listener(bound, Mock(), Limits(), None, Mock())
         connection = Mock(waits_for_peer=waits_for_peer)

@@ -1,4 +1,4 @@
-"""The server's metrics: what they say of runs and nodes, and that no run can make them large, wrong or slow."""
+"""The server's metrics: what they show of runs and nodes, and that no run can make them large, wrong or slow."""
 
 import asyncio
 import subprocess
@@ -30,7 +30,7 @@ async def server() -> AsyncIterator[RendezvousServer]:
 async def join(
     server: RendezvousServer, run_id: str, *nodes: str, high: int = 1, after_round: int = 0, **settings: Any
 ) -> None:
-    """The nodes join together; those beyond the last seat are answered when they have waited for a second."""
+    """Let the nodes join together. Nodes beyond the last seat get an answer after a second."""
     asked = RequestedSettings(min_nodes=high, max_nodes=high, **settings)
     again = {"run_id": run_id, "after_round": after_round, "settings": asked}
     joins = [a_join(f"{run_id}-{node}", node=node, **again) for node in nodes]
@@ -113,13 +113,13 @@ async def test_a_lease_that_runs_out_is_told_apart_from_a_connection_that_closes
     joins = [a_join(f"run-{node}", node=node, settings=settings) for node in "ab"]
     closing = Connection("run-a")
     await asyncio.gather(*map(server.rendezvous.ask, joins, [closing, Connection("run-b")]))
-    await server.rendezvous.ask(joins[0], closing)  # it has survived an answer
+    await server.rendezvous.ask(joins[0], closing)  # the connection has survived an answer
     server.service.lost(closing)
     said = await scrape(server)
     while not said("rdzv_runs_ended_total", phase="failed"):
         said = await scrape(server)
     assert (said("rdzv_nodes_lost_total"), said("rdzv_lease_expirations_total")) == (2, 1)
-    assert said("rdzv_lost_seconds_total", cause="node_lost") > 0  # though no round has started
+    assert said("rdzv_lost_seconds_total", cause="node_lost") > 0  # although no round has started
 
 
 async def test_the_longest_wait_for_a_round_is_told_without_a_series_for_each_run(server):
@@ -149,14 +149,14 @@ async def test_no_run_id_breaks_the_format_or_takes_anothers_name(server):
         await join(server, run_id, "a")
     said = await scrape(server)
     labels = [dict(key)["run_id"] for key in said.all("rdzv_run_info")]
-    assert len(set(labels)) == len(labels) == len(HOSTILE) - 1  # one has taken the cut form of another
+    assert len(set(labels)) == len(labels) == len(HOSTILE) - 1  # two hostile names become the same when cut
     assert max(map(len, labels)) <= LONGEST_LABEL
     assert set(HOSTILE[:4]) <= set(labels)
     assert said("rdzv_runs_unlisted") == 1
 
 
 class Untold(dict[str, Any]):
-    """A dict that may be asked for its length and for one entry, and not looked through."""
+    """A dict that allows its length and single entries to be read, but not iteration."""
 
     def __iter__(self) -> Any:
         raise AssertionError("looked through")
@@ -184,7 +184,7 @@ async def test_others_have_a_turn_while_many_runs_are_looked_at(server, monkeypa
 
 
 async def test_a_scrape_takes_turns_with_the_streams_of_its_own_peer(server, monkeypatch):
-    """A scrape takes a slice for each run: if each of these waited for 50 streams, the scraper would give up first."""
+    """A scrape takes a slice for each run. If each slice waited for 50 streams, the scraper would time out."""
     monkeypatch.setattr(operator_scheduler, "SLICE_S", 0.0)
     for number in range(5):
         await join(server, f"run-{number}", "a")

@@ -1,4 +1,4 @@
-"""Openings of connections: nothing is read, and no transport made, before it is the peer's turn."""
+"""Opening of connections: nothing is read, and no transport is made, before the peer's turn."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ PATIENCE_S = 20.0
 
 
 class Accepted:
-    """A connection that has been accepted, and what becomes of it."""
+    """An accepted connection, and what happens to it."""
 
     def __init__(self, turns: "asyncio.Queue[tuple[str, Callable[[], None]]]") -> None:
         self.turns = turns
@@ -95,7 +95,7 @@ async def test_one_that_is_given_up_for_another_of_the_same_look_is_not_heard_an
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
 
     def hear(number: int) -> None:
-        if not heard:  # the first that is heard costs the next one its place
+        if not heard:  # the first that is heard takes the next one's place
             silent.forget(pairs[(number + 1) % 3][1])
         heard.append(number)
         if len(heard) == 2:

@@ -1,4 +1,4 @@
-"""Agents before operators, over HTTP: whoever looks at the server waits, and no agent does."""
+"""Agents take precedence over operators, over HTTP: operators wait, and agents do not."""
 
 import asyncio
 import socket
@@ -33,7 +33,7 @@ async def port() -> AsyncIterator[int]:
 
 
 async def connected(port: int) -> socket.socket:
-    """A connection that the server has taken: it has answered a request on it."""
+    """Return a connection that the server has accepted and answered once."""
     client = socket.create_connection(("127.0.0.1", port))
     client.setblocking(False)
     loop = asyncio.get_running_loop()
@@ -57,7 +57,7 @@ async def test_an_agent_and_a_probe_that_come_last_are_answered_among_the_first(
     clients = [await connected(port) for _ in range(OPERATORS + 1)]
     requests = [look(LOOKS[number % len(LOOKS)]) for number in range(OPERATORS)] + [request_]
     for client, request in zip(clients, requests, strict=True):
-        assert client.send(request) == len(request)  # the server, on this very loop, reads none of them before the last
+        assert client.send(request) == len(request)  # the server, on this same loop, reads none of them before the last
     answered: list[int] = []
 
     async def wait_for(number: int) -> None:
@@ -76,7 +76,7 @@ async def test_an_agent_and_a_probe_that_come_last_are_answered_among_the_first(
 async def test_a_request_on_its_way_is_answered_before_operators_have_their_slice(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdzv_server.service.operator_scheduler.OTHERS", 1e9)  # however slow this machine is
+    monkeypatch.setattr("rdzv_server.service.operator_scheduler.OTHERS", 1e9)  # even on a slow machine
     agent = await connected(port)
     request = poll()
     assert agent.send(request) == len(request)
@@ -101,7 +101,7 @@ async def test_a_request_that_waits_for_its_slice_is_not_taken_for_one_that_does
 
 
 def work_for_longer_than_a_request_may_take() -> None:
-    """Work without a rest; one of at least the same length follows."""
+    """Work without a break. Another piece of at least the same length follows."""
     until = time.thread_time() + 2 * REQUEST_S
     while time.thread_time() < until:
         pass

@@ -1,4 +1,4 @@
-"""Pages are loaded when somebody asks for the first one: once, for all who ask meanwhile."""
+"""Pages are loaded at the first request for one: once, for all requests meanwhile."""
 
 import asyncio
 import sys

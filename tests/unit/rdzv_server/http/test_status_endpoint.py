@@ -1,4 +1,4 @@
-"""The status as it is sent: one document, whoever else has a turn while it is made."""
+"""The status as it is sent: one document, even if others have a turn while it is made."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ async def test_some_runs_alone_may_be_asked_for(server):
 
 @pytest.fixture
 async def large(server):
-    """A run with more nodes than are written in one go: three rounds' worth have a seat, one stands by."""
+    """A run with more nodes than one write takes: three rounds of them have seats, and one is a spare."""
     nodes = 3 * NODES_AT_ONCE
     settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes)
     joins = [a_join(f"agent-{number:03}", run_id="large", settings=settings) for number in range(nodes + 1)]
@@ -119,11 +119,11 @@ async def test_others_have_a_turn_after_each_run_however_many_look(server):
     assert turns >= 5 * RUNS
 
 
-# Runs that cannot be read.
+# Unreadable runs.
 
 
 def raises_over(monkeypatch: pytest.MonkeyPatch, name: str, is_odd: Any) -> None:
-    """Have a function of the view model raise an exception if `is_odd` says so of its arguments."""
+    """Make a function of the view model raise an exception for arguments that `is_odd` selects."""
     whole = getattr(run_view, name)
     monkeypatch.setattr(run_view, name, lambda *given: 1 / 0 if is_odd(*given) else whole(*given))
 

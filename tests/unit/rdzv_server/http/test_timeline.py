@@ -1,4 +1,4 @@
-"""`GET /v1/runs/ID/timeline`: a run over time, for those who may read the run."""
+"""`GET /v1/runs/ID/timeline`: a run over time, for clients that may read the run."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Places of TLS connections: few at a time, half of them for one peer; peers take turns, and the stale give way."""
+"""Places of TLS connections: few at a time, half of them for one peer. Peers take turns, and stale ones give way."""
 
 import asyncio
 from functools import partial
@@ -12,7 +12,7 @@ NEVER_S = 1_000.0
 
 
 class Asked:
-    """Places that were asked for, and the names of those that have got one."""
+    """Requested places, and the names of the peers that have got one."""
 
     def __init__(self, most: int) -> None:
         self.places = Places[str](most, NEVER_S, lambda _: None)

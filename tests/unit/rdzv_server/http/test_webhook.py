@@ -1,4 +1,4 @@
-"""Events to a webhook: in order, none lost, however often the receiver refuses and the server starts again."""
+"""Events to a webhook: in order, none lost, even if the receiver refuses and the server restarts repeatedly."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 async def serving(
     store: MemoryStore, receiver: Receiver | None, max_runs: int = 100
 ) -> AsyncIterator[RendezvousServer]:
-    """A server, which sends its events if there is a receiver."""
+    """Yield a server, which sends its events if there is a receiver."""
     server = RendezvousServer(store=store, max_runs=max_runs)
     sending = None
     if receiver:
@@ -56,7 +56,7 @@ async def serving(
 
 
 class NotingStore(MemoryStore):
-    """Says when this number has been delivered."""
+    """Reports when this number has been delivered."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class NotingStore(MemoryStore):
 
 
 async def happens(server: RendezvousServer, run_id: str, first: int, times: int) -> None:
-    """Let so many nodes join and leave: two events each, and one of the run's creation."""
+    """Let this number of nodes join and leave: two events each, and one of the run's creation."""
     await come_and_go(server.rendezvous, run_id, *(f"agent-{number}" for number in range(first, first + times)))
 
 
@@ -100,7 +100,7 @@ async def test_a_server_that_starts_again_goes_on_where_the_one_before_was_ackno
     async with serving(store, receiver) as server:
         await happens(server, "a", 0, 2)
         await receiver.has("a", 5)
-        await store.delivered.wait()  # or it would be sent again, as a copy
+        await store.delivered.wait()  # otherwise it would be sent again, as a copy
     seen = receiver.requests
     async with serving(store, None) as server:
         await happens(server, "a", 2, 3)
@@ -111,7 +111,7 @@ async def test_a_server_that_starts_again_goes_on_where_the_one_before_was_ackno
 
 
 async def test_a_request_that_was_not_acknowledged_is_sent_again_by_the_next_server(receiver):
-    """The server died before it heard that its request had arrived: the receiver tells copies by their numbers."""
+    """The server died before it learned that its request had arrived. The receiver knows copies by their numbers."""
     store = MemoryStore()
     receiver.answers = [500] * 1_000
     async with serving(store, receiver) as server:

@@ -11,7 +11,7 @@ from rdzv_server.core.kernel.machine import RunMachine
 
 @pytest.fixture(autouse=True)
 def valid_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that the service has told a run, nor what it refuses, leaves a contradiction in the run's state."""
+    """Check that no event from the service, and no refusal, makes a run's state contradictory."""
 
     def checked(change: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(change)

@@ -1,4 +1,4 @@
-"""Connections that close, and what that says about the agents whose requests they have carried."""
+"""Connections that close, and what this says about the agents that used them."""
 
 import pytest
 from rdzv_protocol.errors import ServerUnavailable
@@ -11,7 +11,7 @@ ONE, TWO, BROWSER = Connection("one"), Connection("two"), Connection("operator's
 
 
 class Watch(Connections):
-    """`missed`: agents that are missed; `vanished`: those of them whose polls were parked."""
+    """Watch. `missed`: agents that are missed. `vanished`: those of them whose polls were parked."""
 
     def __init__(self) -> None:
         self.missed: list[tuple[str, str]] = []
@@ -103,7 +103,7 @@ def test_the_agent_of_a_refused_poll_is_forgotten(connections):
 
 
 def test_a_connection_that_is_closed_carries_nobody(connections):
-    """A request has its turn later than its connection's end, and nobody would say a second time that it is gone."""
+    """A request may have its turn after its connection has closed, and no second close would follow."""
     polled(connections, TWO, A)
     with pytest.raises(ServerUnavailable):
         connections.bind(Connection("cut", is_closed=True), A)

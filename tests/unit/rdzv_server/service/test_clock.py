@@ -1,4 +1,4 @@
-"""The server's time goes on, whatever happens to the server; what it could not hear is noticed."""
+"""The server's clock always continues. The server notices times in which it could not hear."""
 
 import os
 import subprocess
@@ -74,7 +74,7 @@ async def test_a_hang_that_the_beat_finds_is_told_and_not_forgotten(clock):
 async def test_a_process_that_waits_for_a_processor_is_held_up_for_as_long(
     clock, monkeypatch, late_s, waited_s, still_s
 ):
-    """A machine that other programs keep busy, as that of rank 0 can be: its server hears agents late."""
+    """A machine may be busy with other programs, such as rank 0's: its server hears agents late."""
     monkeypatch.setattr(clock_module, "starved_s", lambda: clock._starved_s + waited_s)
     clock.loop_s += BEAT_S + late_s
     clock._beat()
@@ -133,7 +133,7 @@ async def test_the_wall_clock_is_told_at_first_and_when_it_was_set(clock):
     assert clock.wall_clock_set() is None
 
 
-# Lives.
+# Restarts of the server.
 
 LAST = Record(RUN_ID, 1, 110.0, JoinTimedOut())
 
@@ -165,7 +165,7 @@ def test_a_first_life_has_the_time_of_its_machine():
 
 @pytest.mark.parametrize("crashes_every_s", [3.0, 7.0, 15.0])
 def test_however_often_the_server_crashes_a_join_times_out_in_time(crashes_every_s):
-    """One agent is there again after each restart; the other one never comes."""
+    """One agent is back after each restart. The other one never joins."""
     registry, records, loop_s, next_crash = Registry(60.0), [], 50.0, 50.0 + crashes_every_s
     registry.restart(loop_s, Life("this"))
     settings = settings_of("2", join_timeout_s=20.0, lease_s=10.0)

@@ -1,4 +1,4 @@
-"""The sole caller of the core: writes first, then wakes and answers."""
+"""The only caller of the core: writes first, then wakes and answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -41,7 +41,7 @@ PATIENCE_S = 10.0
 
 
 class SlowStore(MemoryStore):
-    """Store that writes at once, unless the test holds it up."""
+    """Store that writes at once, unless the test delays it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Server:
         return {type(self.directive(name)) for name in names} == {Start}
 
     async def told(self, name: str, kind: type) -> None:
-        """Return once the agent is told a `kind`, which wakes its poll."""
+        """Return once the agent has a directive of this kind, which wakes its poll."""
         async with asyncio.timeout(PATIENCE_S):
             while not isinstance(self.directive(name), kind):
                 await self.long_polls.park((RUN_ID, name), PATIENCE_S)
@@ -177,7 +177,7 @@ async def test_what_comes_in_while_a_batch_is_written_shares_the_next_write(slow
 
 
 async def test_who_is_answered_reads_the_directive_of_their_own_batch(slow):
-    """A stop in the next batch does not overtake a start that was never handed out."""
+    """A stop in the next batch does not overtake a start that was never sent."""
     await slow.join("a")
     slow.store.hold()
     seen = []
@@ -196,7 +196,7 @@ async def test_who_is_answered_reads_the_directive_of_their_own_batch(slow):
     assert isinstance(slow.directive("b"), Stop)
 
 
-# When it cannot go on.
+# When it cannot continue.
 
 
 async def test_a_failed_write_stops_the_driver_and_answers_nobody(started):
@@ -269,7 +269,7 @@ async def test_who_joins_is_told_at_once_why_nothing_can_be_written_and_joins_wh
     server = await started(FullStore())
     await server.join("a")
     server.store.has_room = False
-    for _ in range(2):  # one that finds it out, one that comes later
+    for _ in range(2):  # one that finds out, one that comes later
         with pytest.raises(ServerUnavailable, match="cannot write: the disk is full"):
             async with asyncio.timeout(PATIENCE_S):
                 await server.join("b")
@@ -306,19 +306,19 @@ async def test_however_often_agents_ask_while_nothing_can_be_written_each_has_on
     assert list(run.leases.absent_since) == ["a"], "the last sign counts"
 
 
-# The server's own trouble is no evidence against agents, and no excuse for one that is gone.
+# The server's own trouble is no evidence against agents, and no excuse for a lost one.
 
 LEASE_S = 10.0
 
 
 class FakeTime:
-    """Time of the server, which the test sets."""
+    """The server's time, which the test sets."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
 
     def passes(self, server: Server, seconds: float) -> None:
-        """Let time pass, in which the event loop runs as it should."""
+        """Let time pass while the event loop runs as it should."""
         left_s = seconds
         while left_s > 0:
             step_s = min(left_s, 1.0)
@@ -327,7 +327,7 @@ class FakeTime:
             server.driver._clock._beat()
 
     def stands_still(self, server: Server, seconds: float) -> None:
-        """Let time pass, in which the event loop does nothing, though its beat is due."""
+        """Let time pass while the event loop does nothing, although its beat is due."""
         clock = server.driver._clock
         clock._beat_at = clock._loop_s()
         self.ahead_s += seconds
@@ -341,7 +341,7 @@ def time(monkeypatch) -> FakeTime:
 
 
 def lost(server: Server) -> list[str]:
-    """Nodes that are lost, of those with names of one letter: others join, and are not heard again."""
+    """Return the lost nodes with names of one letter. Others join, and are not heard again."""
     return [departure.node_id for departure in server.driver.runs()[0].departures if len(departure.node_id) == 1]
 
 
@@ -351,7 +351,7 @@ async def polls(server: Server, *names: str) -> None:
 
 
 async def writes_for(server: Server, time: FakeTime, seconds: float, meanwhile: Callable[[], object]) -> None:
-    """Have the server write something, which takes its store some time."""
+    """Let the server write something while its store takes this time."""
     server.store.hold()
     joining = asyncio.create_task(server.join(f"node{time.ahead_s}", nodes=""))
     await server.store.is_writing()
@@ -436,7 +436,7 @@ async def test_a_poll_that_lies_unread_in_the_inbox_keeps_its_agent(server, time
 async def test_a_run_that_floods_the_server_puts_a_loss_off_for_some_seconds_only(server, time, monkeypatch):
     await server.join("a", "b", nodes="2", lease_s=LEASE_S)
     flooded_at = server.driver.now()
-    monkeypatch.setattr(server.driver._clock, "unread_since", lambda: flooded_at)  # its messages wait for ever
+    monkeypatch.setattr(server.driver._clock, "unread_since", lambda: flooded_at)  # its messages wait forever
     for _ in range(int(LEASE_S - 1.0 + MOST_UNREAD_S)):
         time.passes(server, 1.0)
         await polls(server, "a")
@@ -468,7 +468,7 @@ async def test_a_server_that_may_not_decide_decides_nothing_and_then_everybody_h
 
 
 async def test_a_leadership_that_lapses_again_and_again_keeps_no_agent_that_is_gone(server, time):
-    """The time for which it is certain counts: a lease that began anew each time would never end."""
+    """The time of certain leadership counts: a lease that began again each time would never end."""
     await server.join("a", "b", nodes="2", lease_s=LEASE_S)
     for _ in range(20):
         time.passes(server, 3.0)
@@ -477,7 +477,7 @@ async def test_a_leadership_that_lapses_again_and_again_keeps_no_agent_that_is_g
     assert lost(server) == ["b"]
 
 
-# A server that comes back.
+# A restarted server.
 
 
 async def test_a_server_that_comes_back_knows_everything_misses_nobody_and_goes_on(started):
@@ -607,7 +607,7 @@ async def test_an_ended_run_is_forgotten_in_time(started):
 
 
 def breaks(monkeypatch, kind: type, run_id: str = "poison") -> None:
-    """Have the core raise an error in the middle of what follows from an event of this kind, in one run."""
+    """Make the core raise an error in the middle of handling an event of this kind, in one run."""
     rule = machine_module._RULES[kind]
 
     def raise_half_way(machine, fact, now):
@@ -634,7 +634,7 @@ async def two_runs(server: Server) -> None:
 
 
 async def poisoned_store(started: StartServer) -> MemoryStore:
-    """Records of two runs, of which one has a failure that a broken core cannot replay."""
+    """Records of two runs, one of which has a failure that a broken core cannot replay."""
     store = MemoryStore()
     server = await started(store)
     await two_runs(server)

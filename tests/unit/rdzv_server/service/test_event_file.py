@@ -46,7 +46,7 @@ async def running(file: EventFile) -> AsyncIterator[None]:
 
 @contextmanager
 def full_disk(at_bytes: int) -> Iterator[None]:
-    """Let no file of this process grow beyond this size."""
+    """Limit the size of all files of this process."""
     before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (at_bytes, before[1]))
     try:

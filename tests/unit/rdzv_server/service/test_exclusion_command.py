@@ -1,4 +1,4 @@
-"""The operator's command for each node that the server keeps out."""
+"""The operator's command for each node that the server excludes."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ def exclusion(node: str = "n7", reason: str = "worn out", **more: object) -> Rec
 async def told(
     command: str, *records: Record, says: str, caplog: pytest.LogCaptureFixture, limit_s: float = 30.0
 ) -> str:
-    """The line that the log has in the end."""
+    """Return the last line of the log."""
     caplog.set_level(logging.INFO)
     made = ExclusionCommand(command, limit_s)
     task = asyncio.create_task(made.run())

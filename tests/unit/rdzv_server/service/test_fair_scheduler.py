@@ -1,4 +1,4 @@
-"""Runs take turns; and no deadline passes before what waits for a turn."""
+"""Runs take turns, and no deadline fires before earlier waiting work."""
 
 import asyncio
 import gc
@@ -107,7 +107,7 @@ def test_one_that_fails_keeps_nobody_else_from_a_turn(site):
 
 
 def test_turns_that_take_long_are_few_at_once(site):
-    """Otherwise 64 turns of strangers stop everything else for as long as the strangers like."""
+    """Otherwise 64 turns of strangers could stop everything else for any time."""
     for of, is_stranger in (("run", False), ("stranger", True)):
         for _ in range(10):
             site.scheduler.ask(of, partial(site.loop.work, AT_ONCE_S), is_stranger=is_stranger)
@@ -147,7 +147,7 @@ def test_each_agent_that_comes_in_lets_some_more_strangers_have_their_turn_once(
 
 
 def test_no_stranger_that_waits_puts_a_deadline_off(site):
-    """Agents that are gone would not be lost for as long as strangers send something."""
+    """Otherwise dead agents would not be lost while strangers send data."""
     for _ in range(10 * STRANGERS_AT_ONCE):
         site.scheduler.ask("stranger", lambda: None, is_stranger=True)
     site.loop.now += 10.0
@@ -172,7 +172,7 @@ async def test_the_clock_knows_since_when_the_oldest_request_is_unread():
     clock.start([])
     assert clock.unread_since() == float("inf")
     began_at = clock.now()
-    while not scheduler()._known.waiting:  # a machine that is busy elsewhere gives a new burst time to begin
+    while not scheduler()._known.waiting:  # a busy machine gives a new burst time to begin
         scheduler().ask("run", lambda: None)
     assert began_at <= clock.unread_since() <= clock.now()
     clock.stop()

@@ -1,4 +1,4 @@
-"""Exit of a server that was started for some runs, when it has nothing left to do."""
+"""Exit of a server that was started for some runs, when it is idle."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ LONG_S = 1000.0
 
 
 class Site:
-    """A server without HTTP, and what its watch has said."""
+    """A server without HTTP, and its watch's log."""
 
     def __init__(self) -> None:
         self.server = RendezvousServer()

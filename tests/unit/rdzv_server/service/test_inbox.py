@@ -1,4 +1,4 @@
-"""Events that wait for the driver: what is merged, what is dropped, and what never is."""
+"""Events that wait for the driver: which are merged, which are dropped, and which never are."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ STACKS = StacksAsked(token="token", rank=None, reason="", by="", within_s=5.0)
 
 
 def left_of(*events: Event) -> list[Event]:
-    """Events that the inbox holds after these, in their order."""
+    """Return the events that the inbox holds after these, in their order."""
     inbox = Inbox()
     for event in events:
         inbox.put("run", event)

@@ -1,4 +1,4 @@
-"""Parked polls: each is released by the first thing that happens to it."""
+"""Parked polls: the first event for a poll releases it."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ def long_polls() -> LongPolls:
 
 
 async def parked(long_polls: LongPolls, key: tuple[str, str] = KEY, hold_s: float = FOREVER_S) -> "asyncio.Task[None]":
-    """A poll that is parked now."""
+    """Return a poll that is now parked."""
     before = len(long_polls)
     poll = asyncio.create_task(long_polls.park(key, hold_s))
     await asyncio.sleep(0)

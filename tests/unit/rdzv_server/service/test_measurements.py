@@ -1,4 +1,4 @@
-"""Measurements of a server that leads runs, and leads them no longer."""
+"""Measurements of a server that stops leading runs."""
 
 import gc
 
@@ -12,7 +12,7 @@ from tests.support.scenario import a_join, settings_of
 
 
 def footprint(measurements: Measurements) -> int:
-    """Number of containers' entries that the measurements hold, at any depth."""
+    """Return the number of container entries in the measurements, at any depth."""
     seen, left, entries = set[int](), [measurements.__dict__], 0
     while left:
         each = left.pop()

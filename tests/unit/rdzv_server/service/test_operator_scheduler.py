@@ -1,4 +1,4 @@
-"""Operators' work in slices: however much there is of it, an agent waits for one slice at the most."""
+"""Operators' work in slices: an agent waits for at most one slice."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,17 +22,17 @@ STREAMS = 300
 
 
 class Site:
-    """A loop whose agents always want something, or nothing, and its operators."""
+    """A loop whose agents always have requests, or none, and its operators."""
 
     def __init__(self) -> None:
         self.loop = Loop()
         self.scheduler = OperatorScheduler(self.loop, lambda: self.loop.cpu_s)
         self.done: list[str] = []
         self.agents_s = 0.0
-        """Time that agents have had."""
+        """Seconds that agents have had."""
 
     def ask(self, of: str, takes_s: float, count: int = 1, stands_still_s: float = 0.0) -> None:
-        """Operators' work that wakes up a task, which takes so long."""
+        """Submit operators' work that wakes a task, which takes this long."""
         for _ in range(count):
             self.scheduler.ask(of, partial(self.loop.call_soon, partial(self._work, of, takes_s, stands_still_s)))
 
@@ -48,7 +48,7 @@ class Site:
         self.loop.call_soon(partial(self.keep_busy, each_s))
 
     def turns_until(self, is_done: Callable[[], bool]) -> list[float]:
-        """Time that operators had in each turn until then."""
+        """Return the seconds that operators had in each turn until then."""
         took = []
         while not is_done():
             before, agents_before = self.loop.cpu_s, self.agents_s
@@ -87,7 +87,7 @@ def test_operators_are_never_kept_from_all_of_it(site: Site) -> None:
 
 
 def test_operators_wait_while_a_request_is_on_its_way(site: Site) -> None:
-    """Operators in the middle of a slice wait, too: the request is answered in the next few turns."""
+    """Operators in the middle of a slice wait too: the request is answered in the next few turns."""
     site.ask("a", SLICE_S / 4, STREAMS)
     site.turns_until(lambda: len(site.done) == 2)
     site.scheduler.give_way()

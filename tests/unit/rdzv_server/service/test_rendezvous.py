@@ -1,4 +1,4 @@
-"""Requests of a newcomer that claims to be a node which is still there. No HTTP."""
+"""Requests of a newcomer that claims to be a present node. No HTTP."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
 from tests.support.told import pattern
 
 SHORT_S = 0.6
-"""A lease that a test sees end."""
+"""A lease so short that a test sees it end."""
 LONG_S = 600.0
 PATIENCE_S = 10.0
 
@@ -57,7 +57,7 @@ async def test_a_holder_that_lives_is_asked_and_keeps_its_node_rank_at_once():
 
 
 async def test_a_holder_that_is_silent_loses_its_node_rank_in_half_of_its_lease():
-    """The connection stands, as that of a host which is gone does."""
+    """The connection stays open, like that of a host that has vanished."""
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await join(server, "old", SHORT_S)
         await server.rendezvous.ask(
@@ -86,7 +86,7 @@ async def test_nothing_remains_of_a_newcomer_that_goes_while_the_holder_is_asked
         assert not server.rendezvous._probes
 
 
-# Agents of one machine, which have its name.
+# Agents of one machine, with its name.
 
 
 async def forms(server: RendezvousServer, name: str, nodes: int) -> None:
@@ -109,7 +109,7 @@ async def test_agents_of_one_machine_form_without_waiting_for_a_hold(monkeypatch
         await asyncio.gather(*(forms(server, f"agent {number}", 8) for number in range(8)))
 
 
-# A server that is slow.
+# A slow server.
 
 
 @pytest.mark.parametrize(("is_crowd", "held_s"), [(False, 5.0), (True, 10.0 / 1.5)])
@@ -136,7 +136,7 @@ async def test_a_join_in_a_crowd_is_held_longer_but_not_until_its_agent_gives_up
 
 @pytest.mark.parametrize(("took_s", "held_s"), [(0.4, 10.0), (3.4, 7.0), (30.0, 0.0)])
 async def test_the_hold_of_a_poll_begins_when_it_arrives(monkeypatch, took_s, held_s):
-    """The agent counts from then: it would give up a server that is slow, though it is well."""
+    """The agent counts from then. Otherwise it would abandon a slow but healthy server."""
     loop, ahead_s, held = asyncio.get_running_loop(), [0.0], []
     real = loop.time
 
@@ -161,7 +161,7 @@ async def test_the_hold_of_a_poll_begins_when_it_arrives(monkeypatch, took_s, he
     assert held == [held_s]
 
 
-# Connections that are closed before what they brought is looked at.
+# Connections that close before their requests are read.
 
 
 async def test_a_request_whose_connection_is_closed_joins_nothing():
@@ -189,7 +189,7 @@ async def test_each_of_many_actions_at_once_gets_its_own_answer():
 
 
 async def test_an_agent_whose_poll_is_read_after_its_connection_closed_is_absent():
-    """The poll is the first over this connection, so the close alone would have said nothing."""
+    """The poll is the first over this connection, so the close by itself would have meant nothing."""
     async with RendezvousServer() as server:
         connection = Connection("a")
         await server.rendezvous.ask(a_join("a", settings=settings_of("1", lease_s=LONG_S)), connection)
@@ -228,7 +228,7 @@ async def test_a_question_reaches_a_parked_poll_at_once_and_its_answer_whoever_a
         (query,) = reply.queries
         assert (query.rank, query.stream, query.lines) == (0, "stderr", 50)
         held = asyncio.create_task(polls(server, reply, (query.number,)))
-        again = await polls(server, reply)  # the reply was lost: whoever does not know of it is told again
+        again = await polls(server, reply)  # the reply was lost: an agent that does not know the query gets it again
         assert [each.number for each in again.queries] == [query.number]
         await answers(server, query.number, LogTail(path="/x.log", text="Boom", offset=4))
         log = await question

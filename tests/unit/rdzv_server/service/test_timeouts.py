@@ -1,4 +1,4 @@
-"""Timeouts of one length: each is over in its time, unless it was stopped."""
+"""Timeouts of one length: each ends in time, unless it was stopped."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Watchers of a server: what they are told makes the document, however they come, go and fall behind. No HTTP."""
+"""Watchers of a server: their messages add up to the document, however they come, go and lag. No HTTP."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ PATIENCE_S = 100.0
 
 
 class Reader:
-    """A page without a browser: it makes the document of what it is told."""
+    """A page without a browser: it makes the document from its messages."""
 
     def __init__(self) -> None:
         self.document: Document = {}
@@ -47,7 +47,7 @@ class Reader:
             merge(self.document, content)
 
     async def follow(self, events: AsyncIterator[bytes], until: Any) -> None:
-        """Read until the document is whole, and as it should be."""
+        """Read until the document is complete and correct."""
         async with asyncio.timeout(PATIENCE_S), aclosing(events) as events:
             async for event in events:
                 self.take(event)
@@ -56,7 +56,7 @@ class Reader:
 
 
 async def catch_up(reader: Reader, feed: Feed) -> None:
-    """Read all that there is: nothing more is known when the number is the feed's."""
+    """Read all messages: the reader is up to date when its number is the feed's."""
     async with aclosing(feed.follow(reader.last_event_id, None)) as events:
         while reader.last_event_id != f"{feed.life}.{feed.number}":
             reader.take(await anext(events))
@@ -133,7 +133,7 @@ class Story:
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def join(self, *names: str, run_id: str = RUN_ID, node: str | None = None, nodes: str = "2:4") -> None:
-        """Join agents to the run; their answers come when they come. They never poll, and their leases do not end."""
+        """Join agents to the run. Their answers may come later. They never poll, and their leases do not end."""
         settings = settings_of(nodes, last_call_timeout_s=0.0, max_restarts=3, lease_s=600.0)
         for name in names:
             request = a_join(name, settings=settings, node=node, run_id=run_id)

@@ -1,4 +1,4 @@
-"""Stores as tests open them: one server's after the other's, on one file or in one part of a real etcd."""
+"""Stores as tests open them: one server's after another's, on one file or in one part of a real etcd."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from rdzv_server.storage.sqlite import SqliteStore
 from tests.support.etcd import need_etcd
 
 MakeStore = Callable[[], Awaitable[Store]]
-"""Maker of the next server's store."""
+"""Return the next server's store."""
 
 
 class Shared:
@@ -22,7 +22,7 @@ class Shared:
         self.records = f"{prefix}/records/".encode()
 
     async def put(self, key: str, value: bytes) -> int:
-        """Write a key; returns the revision."""
+        """Write a key, and return the revision."""
         from rdzv_server.storage.etcd_client import put
 
         return (await self.client.transact([], [put(f"{self.prefix}{key}".encode(), value)]))[1]
@@ -33,7 +33,7 @@ class Shared:
         await self.client.transact([], [delete(f"{self.prefix}{key}".encode())])
 
     async def lead(self) -> Any:
-        """The store of a new leader; the one before leads no more."""
+        """Return the store of a new leader. The previous one leads no more."""
         from rdzv_server.storage.etcd import EtcdStore
 
         await self.delete("/leader")

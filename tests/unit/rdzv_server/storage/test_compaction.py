@@ -1,4 +1,4 @@
-"""Snapshots in the place of records: with a real driver and real stores, whatever happens in between."""
+"""Snapshots that replace records: with a real driver and real stores, under any events in between."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from rdzv_server.storage.record_codec import settled
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 
 FEW = 20
-"""Records that are left alone, in these tests."""
+"""Number of records that are not compacted in these tests."""
 NODES = "abc"
 
 
@@ -29,7 +29,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counting:
-    """A store that says how many records it holds. `compact` fails as often as it is told to."""
+    """A store that counts its records. `compact` fails as often as the test says."""
 
     def __init__(self, store: Store, failures: int = 0) -> None:
         self._store = store
@@ -37,7 +37,7 @@ class Counting:
         self.tries = 0
         self.length = 0
         self.replaced: set[str] = set()
-        """Ids of the runs of which a snapshot was written."""
+        """Ids of the runs with a written snapshot."""
 
     async def load(self) -> Sequence[Record]:
         records = await self._store.load()
@@ -122,7 +122,7 @@ async def test_long_failures_are_replaced_by_a_snapshot_sooner() -> None:
 
 
 NAME = "a" + "\u0301" * 6
-"""Name with more combining marks than a message may have; an earlier version allowed it."""
+"""Name with more combining marks than a message may have. An earlier version allowed it."""
 
 
 @pytest.mark.parametrize("times", [2, 40], ids=["facts", "a snapshot"])
@@ -172,11 +172,11 @@ async def test_what_has_ended_is_left_as_it_is_until_it_is_forgotten():
         assert store.tries == tries
 
 
-# A snapshot that the store wrote only in part.
+# A snapshot that the store wrote only partly.
 
 
 def whole(count: int) -> list[Record]:
-    """The records of a run, and a snapshot of it after the first `count` of them."""
+    """Return the records of a run, and a snapshot of it after the first `count` of them."""
     records: list[Record] = []
     registry = Registry(3_600.0)
     for at, name in enumerate(NODES):

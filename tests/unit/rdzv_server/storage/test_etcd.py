@@ -1,4 +1,4 @@
-"""The records in a real etcd: what is written is there for the next leader, and the old one writes nothing more."""
+"""The records in a real etcd: the next leader finds what was written, and the old one writes no more."""
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,14 +25,14 @@ from rdzv_server.storage.etcd_client import EtcdClient, end_of  # noqa: E402
 
 @pytest.fixture
 async def store(shared: Shared) -> EtcdStore:
-    """The store of the leader, in use."""
+    """The leader's store, in use."""
     store = await shared.lead()
     await store.load()
     return store
 
 
 async def held(shared: Shared) -> list[Record]:
-    """Records that the next leader finds."""
+    """Return the records that the next leader finds."""
     return list(await (await shared.lead()).load())
 
 
@@ -42,7 +42,7 @@ def joins(count: int, size: int = 0, run_id: str = RUN_ID) -> list[Record]:
 
 
 async def transactions(client: EtcdClient, write: Awaitable[None]) -> int:
-    """Number of revisions that etcd has gone on by."""
+    """Return how many revisions of etcd the write took."""
     _, before = await client.get(b"-")
     await write
     return (await client.get(b"-"))[1] - before
@@ -114,7 +114,7 @@ async def test_a_leader_of_the_past_does_not_finish_a_batch_that_it_has_begun(st
 
 
 class Wrapped:
-    """A client whose transactions the test makes."""
+    """A client whose transactions the test controls."""
 
     def __init__(self, client: EtcdClient, transact: Callable) -> None:
         self._client = client
@@ -172,7 +172,7 @@ async def test_a_run_of_which_earlier_attempts_are_forgotten_is_found_alive_by_t
     assert durable(again.runs()[0]) == durable(alive)
 
 
-# What is wrong is said.
+# Errors are reported.
 
 
 @pytest.mark.parametrize(

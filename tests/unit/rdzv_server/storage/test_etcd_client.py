@@ -1,4 +1,4 @@
-"""Requests to etcd are answered by whichever member can, and what is wrong is said."""
+"""Any reachable member answers requests to etcd, and errors are reported."""
 
 import asyncio
 import shutil
@@ -103,7 +103,7 @@ async def test_etcd_is_spoken_to_in_tls_and_told_who_asks(secure: Member, tls: P
     files = EtcdTls(f"{tls}/ca.pem", f"{tls}/server.pem", f"{tls}/server.key")
     async with client_of([secure.address], files) as client, asyncio.timeout(PATIENCE_S):
         while True:
-            with suppress(StoreUnavailable):  # it starts
+            with suppress(StoreUnavailable):  # it is starting
                 await client.get(b"-")
                 break
             await asyncio.sleep(0.02)

@@ -1,6 +1,6 @@
-"""Today's server reads what each released format holds, in a state file and in etcd, with a record of each kind.
+"""Today's server reads each released format, in a state file and in etcd, with a record of each kind.
 
-`python -m tests.unit.rdzv_server.storage.test_formats` writes what the present formats hold.
+`python -m tests.unit.rdzv_server.storage.test_formats` writes the present formats.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ STATE = "state"
 
 
 def files(kind: str) -> list[Any]:
-    """Files with what each released format holds."""
+    """Return the files of each released format."""
     return [pytest.param(file, id=file.stem) for file in sorted(FOLDER.glob(f"{kind}-*"))]
 
 
 def held(file: Path) -> dict[str, bytes]:
-    """Keys and values of an etcd."""
+    """Return the keys and values of an etcd."""
     return {key: b64decode(value) for key, value in json.loads(file.read_text()).items()}
 
 
 async def check(store: Store) -> None:
-    """The store has all that the program which wrote it put there."""
+    """Check that the store has all that the program which wrote it stored."""
     records = await store.load()
     assert [record for record in records if record.run_id in {each.run_id for each in RECORDS}] == RECORDS
     assert await store.read_events(EVENTS[0].run_id, 1, 0, 100) == EVENTS

@@ -1,4 +1,4 @@
-"""Places of the records: addresses of etcd as people write them, and this server's own on the way there."""
+"""Places of the records: addresses of etcd as people write them, and this server's own address on the way there."""
 
 import socket
 
@@ -41,6 +41,6 @@ def test_a_cluster_that_is_no_key():
 
 
 def test_its_own_address_is_one_that_others_can_use():
-    """A server beside its etcd, on the same machine, has such an address, too."""
+    """A server beside its etcd, on the same machine, also has such an address."""
     own = EtcdPlace.parse("etcd://127.0.0.1").own_address()
     assert own == socket.gethostname() or not own.startswith("127.")

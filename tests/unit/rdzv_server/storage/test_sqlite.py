@@ -1,4 +1,4 @@
-"""The default store on real files: what is written is there after a crash, and what is wrong is said."""
+"""The default store on real files: what was written is there after a crash, and errors are reported."""
 
 import asyncio
 import os
@@ -68,7 +68,7 @@ async def test_a_new_file_is_empty_and_marked_as_ours(store, first, path):
 
 async def test_a_batch_is_written_whole_or_not_at_all(store, first):
     await first.append(RECORDS[:1])
-    bad = Record(RUN_ID, 1, float("nan"), RECORDS[1].fact)  # SQLite makes NULL of it, which the schema refuses
+    bad = Record(RUN_ID, 1, float("nan"), RECORDS[1].fact)  # SQLite makes it NULL, which the schema refuses
     with pytest.raises(StoreBroken, match=pattern(words.internal_error, place=first.path)):
         await first.append([RECORDS[1], bad])
     await first.append(RECORDS[2:])
@@ -108,7 +108,7 @@ async def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writing(st
     assert records == RECORDS * (len(records) // len(RECORDS))
 
 
-# What is wrong is said, and nothing begins afresh in silence.
+# Errors are reported, and nothing silently starts empty.
 
 
 async def test_a_second_server_is_refused(store, first, path):
@@ -172,7 +172,7 @@ async def test_a_file_of_another_format_asks_for_its_server_and_is_left_as_it_is
 
 
 async def test_state_is_for_this_user_alone(store, path):
-    """Whoever reads it knows the runs' nodes; its own mask would have let others."""
+    """It contains the runs' nodes. The user's own umask would have allowed others to read it."""
     before = os.umask(0o022)
     try:
         first = store()
@@ -201,7 +201,7 @@ async def test_a_folder_in_place_of_the_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("folder", ["", "a file"])
 async def test_a_last_record_that_cannot_be_read_is_named(tmp_path, folder):
-    """Its folder may be a file, or another user's; the record may be a folder."""
+    """Its folder may be a file, or another user's. The record may be a folder."""
     (tmp_path / "a file").touch()
     store = SqliteStore(str(tmp_path / folder / "state.db"))
     if not folder:
@@ -305,7 +305,7 @@ async def test_without_its_folder_the_store_is_unavailable_until_the_folder_is_b
 
 
 def copy_of_a_killed_server(path: Path, folder: Path) -> Path:
-    """Files as a kill leaves them."""
+    """Return the files as a kill leaves them."""
     folder.mkdir()
     for file in path.parent.glob("state.db*"):
         shutil.copy(file, folder)

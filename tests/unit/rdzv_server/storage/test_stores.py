@@ -1,4 +1,4 @@
-"""The promises of every store, kept by a real file and by a real etcd."""
+"""The promises of every store, tested with a real file and a real etcd."""
 
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.settings import RunSettings

@@ -1,4 +1,4 @@
-"""Admission: who may join, who gets a seat, and who takes whose place."""
+"""Admission: which agents may join, which get a seat, and which replace another."""
 
 import pytest
 from rdzv_protocol.errors import AgentFenced, MalformedMessage, ServerUnavailable, SettingsConflict
@@ -61,7 +61,7 @@ def test_a_node_that_runs_another_command_is_named_once_and_joins():
     run.join("b", command="2")
     sentence = words.other_command("b", "a")
     assert run.announced() == [sentence] == [admission.differs(run.run, a_join("b", command="2"))]
-    run.join("c")  # says nothing of its command
+    run.join("c")  # its command is unknown
     assert run.participants() == ["a", "b", "c"]
     run.restarts()
     assert admission.differs(run.run, a_join("b", command="2")) == sentence
@@ -128,7 +128,7 @@ def test_who_has_named_no_run_does_not_stand_by_with_another_command(program: st
     assert run.run.agents.keys() == {"a2", "c", "d"}
 
 
-# Who gets in.
+# Which agents are admitted.
 
 NEW_AGENT = losses.lost("a", losses.REPLACED)
 NO_SIGN_OF_LIFE = losses.lost("a", losses.PROBED_IN_VAIN)
@@ -146,7 +146,7 @@ def awaits_a(joined: int, names: str) -> str:
         "renew a; refused join b node_rank=1",
         {"refused": "NodeRankTaken",
          "refusal": words.node_rank_taken(1, "run", "a")},
-        f"{JUST_S}s; refused join b node_rank=1", {"agents": "a"},  # it is asked once in a lease
+        f"{JUST_S}s; refused join b node_rank=1", {"agents": "a"},  # it is probed once in a lease
     ),
     "a node rank is free again once its node is gone": (
         "2", "join a node_rank=1; leave a; join b node_rank=1", {"wait": "b"},
@@ -176,7 +176,7 @@ def awaits_a(joined: int, names: str) -> str:
     ),
     # a node's agent starts again
     "a restarted agent takes the place of one whose end nobody saw": (
-        "2 lease_s=6", "join a b; join a-again node=a", {"start": "a b"},  # it may live, and then they are two nodes
+        "2 lease_s=6", "join a b; join a-again node=a", {"start": "a b"},  # both may live, and are then two nodes
         "3s", {"reason b": NO_SIGN_OF_LIFE}, "join b", {"ranks": "a-again b", "ledger": "node_lost"},
     ),
     "no round begins with one that is probed, as one that died unseen while it waited": (
@@ -201,7 +201,7 @@ def awaits_a(joined: int, names: str) -> str:
         "join first second node=a; join b; fail b; join second; disconnect second; join first",
         {"agents": "b first second"},
     ),
-    # who has no connection gets no seat
+    # an agent without a connection gets no seat
     "a round does not begin with one whose connection is closed": (
         "2 disconnect_grace_s=1", "join a; disconnect a; join b",
         {"reason b": awaits_a(2, "a, b")}, "0.9s; renew a", {"ranks": "a b"},
@@ -251,7 +251,7 @@ def test_admission(story):
 
 
 def test_agents_of_one_name_that_join_together_form_at_once():
-    """Agents of one machine without node ids of their own join so."""
+    """Agents on one machine without node ids join like this."""
     run = Scenario("8")
     run.join(*(f"agent {number}" for number in range(8)), node="machine")
     assert len(run.participants()) == 8
@@ -295,7 +295,7 @@ def test_a_joins_copy_is_not_recorded():
 
 
 def test_the_ids_of_agents_that_are_gone_are_bounded(monkeypatch):
-    """The latest are fenced, however many come and go; a forgotten one is let in as a newcomer alone."""
+    """The latest are fenced, even if many come and go. A forgotten one is admitted only as a newcomer."""
     monkeypatch.setattr("rdzv_server.core.kernel.run.MOST_DEPARTED", 2)
     run = running("1:9", "a")
     for name in ("b", "c", "d"):

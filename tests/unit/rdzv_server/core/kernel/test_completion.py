@@ -1,4 +1,4 @@
-"""Completion of a round, and what is said until then."""
+"""Completion of a round, and the reasons for waiting until then."""
 
 from rdzv_server.core.kernel import completion
 from rdzv_server.words import completion as words
@@ -8,7 +8,7 @@ from tests.support.stories import check, stories, until
 
 
 def gathered(joined: int, names: str, high: int, awaits: str = "") -> str:
-    """Return what is waited for in a last call."""
+    """Return the reason for waiting in a last call."""
     low = 2 if high < 8 else 4
     return words.last_call(words.joined(joined, names), low, high, "", awaits or words.awaits_more(high))
 

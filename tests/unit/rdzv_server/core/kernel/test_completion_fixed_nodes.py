@@ -1,4 +1,4 @@
-"""Completion of runs that get no further nodes: they end once too few of theirs can be fit."""
+"""Completion of runs with a fixed set of nodes: they end when too few of these can be fit."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ TOO_FEW = words.too_few_fit(1, 3, 2, words.all_unfit([UNFIT_A, UNFIT_B], 2))
         {"finish": "c", "end": TOO_FEW},
     ),
     "a node that is lost or leaves may be back, and so may one that was repaired": (
-        "2 fixed_nodes=3", "join a b; leave_unfit a; lose b", {"stage": "forming"},  # the third node may come
+        "2 fixed_nodes=3", "join a b; leave_unfit a; lose b", {"stage": "forming"},  # the third node may join
         "join a2 node=a; join b2 node=b", {"start": "a2 b2"}, "leave b2", {"stage": "forming"},  # a is fit again
     ),
     "nodes beyond the given number count while they are there": (

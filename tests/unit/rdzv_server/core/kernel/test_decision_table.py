@@ -1,7 +1,7 @@
-"""What counts as evidence: each row of the table in docs/explanation/failures.md is played, and no row is missing.
+"""Evidence: each row of the table in docs/explanation/failures.md is played, and none is missing.
 
-A row is known by how it begins. One that needs more than one run, its agents and the time is named with the test that
-plays it.
+A row is identified by its beginning. If it needs more than one run, its agents and the time, the name of its test is
+given.
 """
 
 import importlib
@@ -144,18 +144,18 @@ ELSEWHERE = {
         f"{SERVICE}.test_driver", "test_a_stopped_agent_is_lost_after_its_lease_though_each_write_is_slow",
     ),
 }  # fmt: skip
-"""Rows that are played by a test of another module: its module and its name."""
+"""Rows that a test of another module plays: its module and its name."""
 AFTER = {
     "an absent agent does not poll again, and another one is heard": "1 s",
     "an agent is not heard, and another one of the run is": "10 s",
     "no agent of a running round is heard for 24 h": f"{MOST_S / 3600:g} h",
     GIVES_PLACE: f"{GIVES_PLACE_S / 60:g} min",
 }
-"""Times that the stories use, as the table's third column has them."""
+"""Times in the stories, as in the table's third column."""
 
 
 def rows() -> dict[str, list[str]]:
-    """Rows of the table: the other cells of each, by what the server sees."""
+    """Return the rows of the table: the other cells of each, by what the server sees."""
     _, _, rest = PAGE.read_text().partition("| what the server sees |")
     table = rest.partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in re.split(r" \| | \|$", line.removeprefix("| "))] for line in table]

@@ -1,4 +1,4 @@
-"""Sizes of large events: what they take together, and what is left when the oldest are dropped."""
+"""Sizes of large events: their sum, and what is left when the oldest are dropped."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Failed rounds in a row: the wait before the next one, and the end of a run that they bring no further."""
+"""Consecutive failed rounds: the wait before the next one, and the end of a run without progress."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ STEADY_S = 70.0
 def fails_again(
     run: Scenario, step: int | None = None, *, saved: int | None = None, lasts_s: float = 1.0, **failure: object
 ) -> float:
-    """A round that fails after this time; how long the next one waited."""
+    """Play a round that fails after this time. Return how long the next one waited."""
     if step is not None or saved is not None:
         run.tells("a", highest_step=step, checkpoint_step=saved)
     run.passes(lasts_s)
@@ -122,7 +122,7 @@ def test_too_few_nodes_are_waited_for_as_ever():
     assert run.told(Finish) == {"a"} and tells(run.run.end_reason, runs.join_timeout)
 
 
-# Runs that get nowhere.
+# Runs without progress.
 
 
 def test_a_run_ends_when_restarts_have_got_it_no_further():
@@ -197,11 +197,11 @@ def test_a_restart_that_a_rule_makes_free_waits_like_others_and_counts_for_nothi
     assert run.machine.blamed == [], "the user has said that the node cannot help it"
 
 
-# Failures that a restart does not cure.
+# Failures that a restart cannot fix.
 
 
 def outlook(run: Scenario) -> str:
-    """Return what was told of the latest failure; empty for nothing."""
+    """Return the message about the latest failure, empty if there was none."""
     assert run.run.first_failure
     told = [event.reason for event in run.events if event.kind == "warning"]
     hint = run.run.failures[-1].failure.hint

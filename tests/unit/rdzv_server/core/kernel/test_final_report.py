@@ -1,4 +1,4 @@
-"""Final report: what the end of a run tells every agent."""
+"""Final report: what every agent gets at the end of a run."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,7 +146,7 @@ def test_every_node_hears_the_same():
 
 
 def test_the_largest_story_stays_small():
-    """No number of nodes, restarts and failures makes it large, nor do the scripts' texts."""
+    """It stays small with any number of nodes, restarts and failures, and with any texts of scripts."""
     line, names = WIDE * 1_024, [WIDE * 250 + str(index) for index in range(30)]
     evidence = {
         "cause": line,

@@ -1,4 +1,4 @@
-"""Rounds that finish: what is known while some workers have exited 0 and others still run, and the warning."""
+"""Rounds that finish: the state while some workers have exited 0 and others still run, and the warning."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ MINUTES_5 = words.still_run(words.rank(0), 5, words.on_node(words.rank(1), "b"))
 
 
 def with_workers(each: int, nodes: str, *names: str, **settings: Any) -> Scenario:
-    """A run whose nodes run `each` workers."""
+    """Return a run whose nodes run `each` workers."""
     run = Scenario(nodes, **settings)
     run.join(*names, local_world_size=each)
     return run

@@ -1,4 +1,4 @@
-"""Evidence of failures that is kept: how much, and which is dropped first."""
+"""Stored evidence of failures: how much is kept, and what is dropped first."""
 
 import pytest
 from rdzv_protocol.messages import Failure, Finish

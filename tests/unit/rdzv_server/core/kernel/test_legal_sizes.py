@@ -1,4 +1,4 @@
-"""Next legal size, compared with a look at all numbers of nodes."""
+"""Next legal size, compared with a search of all numbers of nodes."""
 
 import pytest
 from rdzv_protocol.settings import RunSettings

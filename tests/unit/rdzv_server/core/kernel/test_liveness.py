@@ -1,4 +1,4 @@
-"""Loss of a node: how it is found, and how soon."""
+"""Loss of a node: how it is detected, and how soon."""
 
 from collections import OrderedDict
 
@@ -50,7 +50,7 @@ NOT_BACK = words.lost("b", words.not_back(1))
     "an unknown agent's connection means nothing": (
         "1", "join a; ignored disconnect unknown; ignored renew unknown; ignored 100s", {"start": "a"},
     ),
-    # by what others report
+    # by others' reports
     "a failure elsewhere corroborates an earlier disconnect: the round does not wait for that node": (
         "1:3 max_restarts=1 disconnect_grace_s=60", "join a b c; disconnect b; fail a", {"stop": "a b c"},
         "join a c", {"ranks": "a c", "ledger": "node_lost", "why": CORROBORATED},
@@ -98,7 +98,7 @@ NOT_BACK = words.lost("b", words.not_back(1))
     "a standby is not lost by corroboration": (
         "2 max_restarts=1 disconnect_grace_s=60", "join a b spare; disconnect spare; fail a", {"agents": "a b spare"},
     ),
-    # several at once: the path is suspected
+    # several at once: the path is suspect
     "of two nodes that vanish together each has its lease": (
         "1:3 lease_s=10", "join a b c; disconnect b; 0.9s; renew c; disconnect c; 5.1s; renew a; 3.9s",
         {"start": "a b c"}, "0.1s", {"reason a": TOGETHER_B, "agents": "a c", "faults": ""},
@@ -143,7 +143,7 @@ NOT_BACK = words.lost("b", words.not_back(1))
         "1:3 lease_s=10", "join a b c; 3s; renew b; 5s; renew c; 2s; disconnect b; 2.9s", {"agents": "b c"},
         "0.1s", {"agents": "c", "faults": ""},
     ),
-    # all of a run are silent: see also test_unheard
+    # all agents of a run are silent: see also test_unheard
     "a grace decides nothing while no other agent is heard": (
         "1 lease_s=10", "join a; disconnect a; 9s; renew a; 4s; renew a", {"start": "a", "ledger": ""},
     ),
@@ -164,7 +164,7 @@ NOT_BACK = words.lost("b", words.not_back(1))
         "2 lease_s=10", "join a b; 4.9s; renew b; 7.2s; renew b; 0.1s; renew a; 5s; renew a b; 5s",
         {"start": "a b", "kinds node_lost": ""},
     ),
-    # what follows
+    # consequences
     "a round that is still forming forgets a lost node": (
         "2", "join a; lose a; join b",
         {"reason b": until(completion.too_few(1, 1, 2, "b"), "gives_up", 600)},
@@ -199,7 +199,7 @@ def test_a_lost_agent_that_comes_back_is_fenced():
 
 
 class Counting(OrderedDict):
-    """Counts the entries that are looked through."""
+    """Counts the entries that are searched."""
 
     looked_at = 0
 
@@ -238,7 +238,7 @@ def test_failures_of_many_while_many_are_absent_look_at_each_a_few_times():
     assert absent.looked_at <= 5 * nodes
 
 
-# The leases themselves.
+# The leases.
 
 
 def test_the_next_deadline_is_the_soonest_of_lease_and_grace():
@@ -256,7 +256,7 @@ def test_the_next_deadline_is_the_soonest_of_lease_and_grace():
 
 
 def test_a_close_without_a_witness_sets_no_deadline_but_that_of_the_lease():
-    """A timer for its grace would fire for nothing, also if another agent is heard meanwhile."""
+    """A timer for its grace would fire without need, also if another agent is heard meanwhile."""
     leases = leases_of(a=0.0, b=0.0)
     leases.restart(["a", "b"], 0.0)
     leases.disconnect("b", 1.0)
@@ -273,7 +273,7 @@ def test_an_agent_that_fell_silent_with_others_has_no_deadline_but_that_of_its_l
 
 
 def test_a_path_that_is_away_for_less_than_a_lease_costs_no_node():
-    """A proxy restarts. A poll that was parked until then is a sign of life: its agent had nothing to say before."""
+    """A proxy restarts. A poll that was parked until then is a sign of life: its agent had nothing else to send."""
     leases = Leases(lease_s=10, grace_s=1)
     leases.renew("a", 0.0)
     leases.renew("b", 4.0)
@@ -287,7 +287,7 @@ def test_a_path_that_is_away_for_less_than_a_lease_costs_no_node():
 
 
 def test_a_path_that_goes_away_again_when_one_agent_is_back_costs_no_node():
-    """A proxy restarts twice: only `a` is back in between, so that its connection closes alone."""
+    """A proxy restarts twice. Only `a` is back in between, so its connection closes by itself."""
     leases = leases_of(a=0.0, b=0.0, c=0.0)
     for name in ("a", "b", "c"):
         leases.disconnect(name, 1.0)
@@ -307,16 +307,16 @@ def test_a_connection_that_closes_long_after_its_agent_was_to_poll_begins_no_lea
         leases.renew(name, 0.0)
     leases.renew("c", 10.0)
     for name in ("a", "b"):
-        leases.disconnect(name, 13.0)  # by TCP keep-alive
+        leases.disconnect(name, 13.0)  # detected by TCP keep-alive
     leases.renew("c", 20.0)
     assert lost(leases, 20.0) == ("a", words.not_heard(20))
 
 
-# The server's own trouble.
+# Trouble of the server.
 
 
 def lost(leases: Leases, at: float) -> tuple[str, str] | None:
-    """Agent that is lost at this time, and why."""
+    """Return the agent that is lost at this time, and why."""
     loss = leases.expired(at)
     return (loss.agent_id, loss.cause) if loss else None
 
@@ -384,7 +384,7 @@ def test_a_poll_that_was_given_up_during_the_trouble_does_not_make_the_close_of_
     leases = leases_of(a=0.0, b=0.0)
     leases.resume(100.0, HoldUp(silent_s=11.0))
     leases.renew("b", 100.0)
-    leases.renew("a", 100.0)  # by the poll that nobody answered in time
+    leases.renew("a", 100.0)  # by the poll that was not answered in time
     leases.disconnect("a", 100.0)
     assert not leases.corroborates("a")
     for at in range(101, 110):

@@ -1,4 +1,4 @@
-"""A run's life: leaving, growing, succeeding, ending, and coming back from its records."""
+"""A run from start to end: leaving, growing, succeeding, ending, and restoring it from its records."""
 
 import pytest
 from rdzv_protocol.messages import Finish
@@ -71,7 +71,7 @@ from tests.support.stories import check, stories
     "nor does it take one back once the run has ended": ("1", "join a; succeed a; retract a", {"stage": "succeeded"}),
     "a failure restarts those that had finished": (
         "2 max_restarts=1", "join a b; succeed a; fail b", {"stop": "a b"},
-        "join a b; succeed b", {"stage": "running"},  # a's success was of the round before
+        "join a b; succeed b", {"stage": "running"},  # a's success was in the previous round
         "succeed a", {"stage": "succeeded"},
     ),
     "a loss restarts those that had finished": ("1:2", "join a b; succeed a; lose b", {"stop": "a"}),
@@ -132,7 +132,7 @@ def test_an_ended_run_is_forgotten_after_the_retention_time():
     assert run.effects == [ForgetRun("run", 1)]
 
 
-# What the shell must know.
+# Information for the shell.
 
 
 def test_what_happened_is_recorded_before_anybody_is_woken():

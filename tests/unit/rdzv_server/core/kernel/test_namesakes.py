@@ -1,4 +1,4 @@
-"""Machines that take part under one node id."""
+"""Machines that join under one node id."""
 
 from rdzv_server.core.kernel import namesakes
 from rdzv_server.words import namesakes as words

@@ -1,4 +1,4 @@
-"""Notices before a round ends: who is told, what ends the wait, and what becomes of the round."""
+"""Notices before a round ends: which agents get one, what ends the wait, and what happens to the round."""
 
 import pytest
 
@@ -41,7 +41,7 @@ LEAVES = words.leaves("b", "SIGTERM")
     ),
     "a worker that fails meanwhile opens the round, and the leaving node goes": (
         "1:2 max_restarts=1", "join a b; announce b; fail a", {"drain": "b"},
-        "join a", {"ledger": "node_left"},  # it would have ended anyway: free
+        "join a", {"ledger": "node_left"},  # the round would have ended anyway: free
     ),
     "a second node that leaves goes with the first one": (
         "1:3", "join a b c; announce b; announce c notice_s=20; ignored announce c notice_s=5",
@@ -80,12 +80,12 @@ LEAVES = words.leaves("b", "SIGTERM")
     "an arrival is admitted at the deadline, and without a timeout after a minute": (
         "1:2 scale_up=on-notice", "join a; form; join c; 59.9s", {"start": "a"}, "0.1s", {"stop": "a"},
     ),
-    "a notice is not taken back when who arrived is gone": (  # the others' workers may have ended already
+    "a notice is not taken back when who arrived is gone": (  # the others' workers may already have ended
         "1:2 scale_up=on-notice", "join a; form; join c; leave c; acknowledge a", {"stop": "a"},
     ),
     "who leaves and is gone meanwhile does not hide why a worker has failed": (
         "1:3 notice_timeout_s=20", "join a b c; drain b deadline_s=300; succeed b; fail a consequence=True; leave b",
-        {"stage": "running"}, "fail c", {"stage": "failed", "blamed": "c"},  # the cause may come yet
+        {"stage": "running"}, "fail c", {"stage": "failed", "blamed": "c"},  # the cause may still come
     ),
 })  # fmt: skip
 def test_a_notice(story):

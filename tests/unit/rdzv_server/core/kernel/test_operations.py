@@ -25,7 +25,7 @@ def test_every_action_has_a_rule_whose_fact_has_the_fields_of_its_message() -> N
 
 
 def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
-    """Kind, who and request of the actions among the last events."""
+    """Return kind, node and request of the actions among the last events."""
     events = [effect.event for effect in run.effects if isinstance(effect, Happened)]
     return [(event.kind, event.by, event.request_id) for event in events if event.by]
 
@@ -99,14 +99,15 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
     "a restart costs nothing and has a cause of its own": (
         "2", "join a b; restart_run reason=data request_id=1", {"reason a": words.restarted("data")},
         "join b a", {"ranks": "a b", "ledger": "run_restarted"},
-        "ignored restart_run request_id=1", {"stage": "running"},  # asked for before, done before
+        "ignored restart_run request_id=1", {"stage": "running"},  # requested and carried out before
     ),
     "a restart of what restarts already changes nothing": (
         "2", "join a b; restart_run request_id=1; restart_run request_id=2", {"round": "2"},
     ),
     "shrunk below its size a run goes on with fewer, and the first ranks stay": (
         "1:4", "join a b c d; resize 1:2; join d c b a", {"ranks": "a b", "wait": "c d", "ledger": "run_resized"},
-        "resize 1:3", {"stop": "a b"}, "join a b", {"ranks": "a b d"},  # a seat is free, and more wait than it takes
+        # a seat is free, and more agents wait than it takes
+        "resize 1:3", {"stop": "a b"}, "join a b", {"ranks": "a b d"},
     ),
     "a size that the run has room for disturbs nobody": (
         "2:4", "join a b c; form; resize 1:3; resize 3:3; resize 2:8; resize 4:8", {"ranks": "a b c", "round": "1"},

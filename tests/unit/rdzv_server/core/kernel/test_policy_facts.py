@@ -1,4 +1,4 @@
-"""Facts that several policies conclude from one message: all are recorded, in whatever order the policies are."""
+"""Several policies conclude facts from one message: all are recorded, in any order of the policies."""
 
 from itertools import permutations
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ class OtherTold(PolicyFact, frozen=True):
 
 
 def counts(kind: Any, of: str) -> type[Policy[Counted, NoSigns]]:
-    """Policy that concludes a fact of this kind from each progress that an agent tells."""
+    """Return a policy that concludes a fact of this kind from each progress report."""
 
     class Counts(Policy[Counted, NoSigns]):
         name = of

@@ -1,4 +1,4 @@
-"""Progress of workers is a sign: kept while its round runs, shown, and written down only when a round's first comes."""
+"""Progress of workers is a sign: kept while its round runs, shown, and recorded only at a round's first report."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Queries to an agent beside its directive: asked once, in time, and only if it knows how to answer."""
+"""Queries to an agent: sent once, in time, and only if the agent can answer them."""
 
 import pytest
 from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownNode, UnknownRank
@@ -163,7 +163,7 @@ def _busy() -> Scenario:
     return run
 
 
-# What an agent runs on.
+# What an agent reports about its machine.
 
 
 def test_a_seated_agent_of_the_node_is_asked_what_it_runs_on() -> None:

@@ -1,4 +1,4 @@
-"""Budget of restarts: what each costs, what ends a run, and which failure is to blame."""
+"""Budget of restarts: their cost, what ends a run, and which failure is to blame."""
 
 from rdzv_protocol.messages import Finish, Stop
 from rdzv_protocol.words.run import worker_failed
@@ -11,13 +11,13 @@ from tests.support.scenario import running
 from tests.support.stories import check, stories
 
 SUFFERS = "consequence=True"
-"""A worker ends because another one is gone."""
+"""A worker ends because another one has."""
 LOST = losses.lost("b", losses.not_back(1))
 NO_RESTARTS = words.no_restarts_left(0, None)
 
 
 def failed(rank: int, node_id: str, verdict: str = "", *, cause: str = "exit code 1", error: str = "") -> str:
-    """Return why a round was opened, or, with a verdict, why the run has ended, after this failure."""
+    """Return why a round was opened after this failure or, with a verdict, why the run has ended."""
     sentence = worker_failed(node_id, rank, cause, error)
     return words.ends_run(sentence, verdict) if verdict else sentence
 
@@ -106,7 +106,7 @@ def fatal(rank: int, node_id: str) -> str:
     "a failure that was to be retried turns out to be a loss's doing": (
         "1:2", "join a b; fail a verdict=retry; lose b; rejoin", {"ledger": "node_lost"},
     ),
-    # failures that a restart does not cure
+    # failures that a restart cannot fix
     "such a failure is told, and restarted all the same": (
         "2 max_restarts=1", "join a b; fail a recurs=at_start", {"stage": "forming"},
     ),
@@ -191,7 +191,7 @@ def test_the_end_brings_the_failures_evidence_to_every_node():
     assert finish.failure.stderr_tail == ("Traceback", "Boom on b")
 
 
-# Who is to blame.
+# Blame.
 
 
 @stories({

@@ -1,4 +1,4 @@
-"""Rules of all kinds of events: a check is a question, whatever the run is like, and whoever asks."""
+"""Rules of all kinds of events: a check has no side effect, in any state of the run and for any sender."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -33,7 +33,7 @@ STATES = {
 
 
 def everything(run: Scenario) -> Any:
-    """All that a check could change: the run, its leases, and what its machine keeps beside them."""
+    """Return everything that a check could change: the run, its leases, and the other state of its machine."""
     leases = {name: _plain(value) for name, value in vars(run.run.leases).items() if name != "all_closings"}
     others = ("run", "policies", "_hooks", "history")
     own = {name: copy(value) for name, value in vars(run.machine).items() if name not in others}
@@ -45,7 +45,7 @@ def _plain(value: Any) -> Any:
 
 
 def asked_of(run: Scenario) -> Iterator[events.Event]:
-    """Events of every kind, from agents that the run has, and from others."""
+    """Yield events of every kind, from the run's agents and from others."""
     for name in (*run.run.agents, "stranger"):
         agent, seat = run.run.agents.get(name), run.run.seat_of(name)
         of_round = agent.round if agent else 1

@@ -1,4 +1,4 @@
-"""Snapshots bring back what every agent was told."""
+"""Snapshots restore every agent's directive."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tests.support.scenario import Scenario
 
 
 def restored(run: Scenario) -> Scenario:
-    """The run that a server makes of the snapshot, beside the one that it was taken of."""
+    """Return the run restored from the snapshot, for comparison with the original."""
     again = Scenario()
     again.created, again.machine, again.now = run.created, run.machine, run.now
     again.restarts_from_a_snapshot()

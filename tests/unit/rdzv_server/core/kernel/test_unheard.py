@@ -1,4 +1,4 @@
-"""A running round of which no agent is heard: nothing is concluded, and what ends it."""
+"""A running round without a heard agent: the server concludes nothing, and what ends it."""
 
 import pytest
 from rdzv_protocol.errors import RunFailed, ServerUnavailable, UnknownRun
@@ -104,7 +104,7 @@ HOUR = "3600s"
     "a node rank is taken over at once": (
         "1 lease_s=10", "join a node_rank=0; 60s; join b node_rank=0", {"ranks": "b"},
     ),
-    # nothing else is judged
+    # no other judgement
     "a hang that was suspected before is not judged": (
         "2 lease_s=10", f"join a b; suspect a 0; disconnect a; disconnect b; {HOUR}", {"start": "a b", "ledger": ""},
     ),
@@ -179,7 +179,7 @@ class Server(ManyRuns):
             self.join(node, explicit=explicit, settings=settings_of(str(len(nodes)), lease_s=10.0, **settings))
 
     def begin_again(self, *nodes: str, explicit: bool = True, **settings: object) -> None:
-        """New agents of these nodes join a run of as many nodes."""
+        """New agents of these nodes join a run of this number of nodes."""
         for node in nodes:
             asked = settings_of(str(len(nodes)), lease_s=10.0, **settings)
             self.join(f"new {node}", node=node, explicit=explicit, settings=asked)
@@ -262,7 +262,7 @@ def test_other_runs_are_judged_as_ever():
 
 
 def test_a_grace_that_gets_its_witness_later_ends_in_time():
-    """The server hears agents in the way that is short where nothing but a fresh lease follows."""
+    """The server hears agents in a quick way if only a fresh lease follows."""
     run = running("1:2", "a", "b", lease_s=4, disconnect_grace_s=1)
     run.passes(1.5)
     run.handle(AgentDisconnected("b"))
@@ -273,7 +273,7 @@ def test_a_grace_that_gets_its_witness_later_ends_in_time():
     assert run.machine.deadline == 2.5
 
 
-# A run that gives its place.
+# A run that makes room for another.
 
 GIVES = attempts.gives_place("silent", WANTED_S)
 NO_ROOM = attempts.full_of_runs(2, attempts.WHEN_ONE_HAS_ENDED)
@@ -281,7 +281,7 @@ NO_ROOM = attempts.full_of_runs(2, attempts.WHEN_ONE_HAS_ENDED)
 
 @pytest.fixture
 def full() -> ManyRuns:
-    """A server with two runs, as many as it may have."""
+    """Return a server with two runs, its maximum."""
     server = ManyRuns()
     server.registry = Registry(RETENTION_S, max_runs=2)
     server.join("a", "silent", settings=settings_of("1"))
@@ -290,7 +290,7 @@ def full() -> ManyRuns:
 
 
 def passes(server: ManyRuns, seconds: float, *heard: tuple[str, str]) -> None:
-    """Let time pass, while these agents of these runs are heard."""
+    """Let time pass while these agents of these runs are heard."""
     for _ in range(round(seconds / 5)):
         server.passes(5.0)
         for agent, run_id in heard:
@@ -379,12 +379,12 @@ def test_after_a_restart_of_the_server_its_agents_have_as_long_to_be_back(full):
     assert stages(full)["silent"] is Stage.FAILED
 
 
-# A run that gives the places of its agents.
+# A run that makes room for other runs' agents.
 
 
 @pytest.fixture
 def crowded() -> ManyRuns:
-    """A server with as many agents as it may have: two of a run that falls silent, and one of another."""
+    """Return a server with its maximum of agents: two of a run that falls silent, and one of another."""
     server = ManyRuns()
     server.registry = Registry(RETENTION_S, max_agents=3)
     for agent in ("a1", "a2"):

@@ -1,4 +1,4 @@
-"""Reports of failures: an agent reports only its own workers, and what it says of its node is marked as about that."""
+"""Reports of failures: an agent reports only its own workers, and claims about its node are marked as such."""
 
 import pytest
 from rdzv_protocol.errors import MalformedMessage

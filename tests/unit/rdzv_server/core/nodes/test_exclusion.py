@@ -1,4 +1,4 @@
-"""Nodes that a server remembers, and when it keeps one out, as stories of many runs."""
+"""Nodes that a server remembers, and when it excludes one, as stories of many runs."""
 
 import itertools
 from typing import Any
@@ -30,21 +30,21 @@ POLICY = ExclusionPolicy(after=3, window_s=3_600.0, for_s=600.0)
 
 
 class Cluster(ManyRuns):
-    """Runs that come and go on the same nodes. Agents have their node's name and a number."""
+    """Runs that start and end on the same nodes. Agents have their node's name and a number."""
 
     def __init__(self, exclusion: ExclusionPolicy | None = POLICY) -> None:
         super().__init__(exclusion)
         self.numbers = itertools.count(1)
 
     def run(self, run_id: str, *nodes: str, nnodes: str = "", **settings: Any) -> dict[str, str]:
-        """A run of these nodes, and of nobody else. Its agents, by node."""
+        """Start a run of exactly these nodes. Return its agents, by node."""
         agents = {node: f"{node}.{next(self.numbers)}" for node in nodes}
         for node, agent in agents.items():
             self.join(agent, run_id, node=node, settings=settings_of(nnodes or str(len(nodes)), **settings))
         return agents
 
     def joins_with_limited_token(self, agent: str, run_id: str, node: str, settings: Any, **more: Any) -> None:
-        """An agent joins whose token is good for some runs only."""
+        """An agent joins with a token that is limited to some runs."""
         join = a_join(agent, run_id=run_id, node=node, explicit_run_id=True, settings=settings, **more)
         self.handle(run_id, NodeJoined(join, SERVER_ADDR, is_scoped=True))
 
@@ -63,7 +63,7 @@ class Cluster(ManyRuns):
 
 
 def kept_out(reason: str) -> str:
-    """Sentence that an agent of node b is told in a run that keeps it out."""
+    """Return the sentence for an agent of node b in a run that excludes it."""
     return completion.standby_kept_out("b", reason, excluded=True)
 
 
@@ -236,7 +236,7 @@ def test_nodes_that_are_lost_one_by_one_are_blamed_and_those_lost_together_are_n
     names = [f"n{number}" for number in range(6)]
     for number in range(4):
         cluster.run(f"run{number}", *names, nnodes="1:6")
-        cluster.stalls(20.0)  # every lease ends: the switch, or this server's own network
+        cluster.stalls(20.0)  # every lease ends: the switch fails, or this server's own network
     assert cluster.registry.nodes.state.history.by_node == {}
     for number in range(4, 8):
         agents = cluster.run(f"run{number}", "a", "b", nnodes="1:2", lease_s=20.0)
@@ -332,7 +332,7 @@ def test_evidence_counts_though_another_agent_of_the_node_is_lost_in_the_same_in
     for _ in range(2):
         cluster.stalls(10.0)
         cluster.handle("run", LeaseRenewed("b.1"))
-    cluster.now += 15.0  # the lease of b.2 is over, but the server was busy
+    cluster.now += 15.0  # the lease of b.2 has ended, but the server was busy
     cluster.fails("b.1", "run", blame="node", hint="drain it")
     blamed = [each.fault for each in cluster.registry.nodes.state.history.by_node["b"]]
     assert blamed == ["hardware", "lost", "excluded"]

@@ -1,4 +1,4 @@
-"""What is done with nodes, for all runs: those that are there, and those to come."""
+"""Actions on nodes, for all runs: existing and future ones."""
 
 import pytest
 from rdzv_protocol.errors import ServerUnavailable, UnknownNode

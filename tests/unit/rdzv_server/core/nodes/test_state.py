@@ -1,7 +1,7 @@
-"""What is recorded about nodes: a server of today reads what earlier ones have written.
+"""Records about nodes: a server of today reads what earlier ones have written.
 
-`journal.json` has the records that a server wrote before nodes had a machine of their own, fact by fact and as a
-snapshot: cordons by an operator and by the server, a drain, requests, a forgotten run.
+`journal.json` has the records that a server wrote before nodes had a separate machine, fact by fact and as a snapshot:
+cordons by an operator and by the server, a drain, requests, a forgotten run.
 """
 
 import json
@@ -25,7 +25,7 @@ WRITTEN = json.loads(Path(__file__).with_name("journal.json").read_text())
 
 
 def records(of: str, without: tuple[str, ...] = ()) -> list[Record]:
-    """Records as the store gives them, but for the fields that the writer did not know yet."""
+    """Return records as the store returns them, without fields that the writer did not know yet."""
     return [
         unpack(run_id, attempt, at, kind, _without(b64decode(body), without))
         for run_id, attempt, at, kind, body in WRITTEN[of]

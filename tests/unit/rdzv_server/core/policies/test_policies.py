@@ -1,4 +1,4 @@
-"""Contract of all policies. A new policy needs a story below in which each of its facts happens."""
+"""Contract of all policies. A new policy needs a story below that produces each of its facts."""
 
 import re
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ QUIET = "join a b; 1s; fail a; 1s; join a b; 1s; succeed a b"
 
 
 class Watched(Scenario):
-    """Scenario that asks all policies all questions, before and after everything that happens."""
+    """Scenario that calls all questions of all policies, before and after every event."""
 
     def handle(self, event: Event) -> None:
         self._ask_all()

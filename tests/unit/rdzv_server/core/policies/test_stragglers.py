@@ -1,4 +1,4 @@
-"""Stragglers: who is found to be slow, and what follows, by what nodes tell of their steps."""
+"""Stragglers: which node is found to be slow, and what follows, from the nodes' reports of their steps."""
 
 from itertools import pairwise
 from random import Random
@@ -21,11 +21,11 @@ TWICE = f"{2 * (LOOKS + 1) * LEASE_S}"
 SLOW = words.slow("b", False, own_s=3.0, times=3.0, usual_s=1.0)
 REPLACED = f"2 lease_s={LEASE_S} replace_stragglers=True notice_timeout_s=60"
 TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0 c=0.0"
-"""Workers of a run are told that its slow node makes room."""
+"""The workers of a run get a notice that its slow node makes room."""
 
 
 @stories({
-    # who is slow
+    # which node is slow
     "a node that is slow for a while is named once until it is slow no more": (
         f"3 lease_s={LEASE_S}",
         f"join a b c; steps {LONG} a=1.0 b=1.0 c=1.0; steps {(LOOKS - 1) * LEASE_S} a=1.0 b=2.0 c=1.1", {"slow": ""},
@@ -61,10 +61,10 @@ TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0
         f"2 lease_s={LEASE_S}", f"join a b; steps {TWICE} a=1.0 b=3.0; restart", {"slow": "b"},
         f"renew a b; steps {TWICE} a=1.0 b=1.0", {"slow": ""},
     ),
-    # whose place is taken
+    # which node is replaced
     "one that stands by takes the place of a straggler for free": (
         f"2 lease_s={LEASE_S} replace_stragglers=True", f"join a b; steps {TWICE} a=1.0 b=3.0",
-        {"stage": "running", "slow": "b"},  # nobody stands by
+        {"stage": "running", "slow": "b"},  # there is no spare
         f"join c; steps {2 * LEASE_S} a=1.0 b=3.0 c=0.0",
         {"faults": "b:slow", "reason a": notices.replaced(SLOW), "slow": ""},
         "join a b c", {"ledger": "node_drained"},
@@ -98,7 +98,7 @@ def test_who_is_slow_is_shown_and_the_workers_that_are_told_read_why() -> None:
 @pytest.mark.timeout(600)  # pure computation, on a machine that may be busy
 @pytest.mark.parametrize("seed", range(2))
 def test_ordinary_jitter_is_no_straggler_in_a_day(seed: int) -> None:
-    """Steps differ by some percent, and one in ten takes three times as long: a checkpoint that nobody tells."""
+    """Steps differ by some percent, and one in ten takes three times as long: a checkpoint that is not reported."""
     random, names = Random(seed), "abcdefgh"
     run = running("8", *names, lease_s=LEASE_S)
     for _ in range(8_640 // 4):
@@ -108,7 +108,7 @@ def test_ordinary_jitter_is_no_straggler_in_a_day(seed: int) -> None:
 
 
 def test_a_node_without_new_steps_is_no_straggler() -> None:
-    """A node without new steps may hang, which others notice."""
+    """A node without new steps may hang, which other rules detect."""
     run = running("2", "a", "b", lease_s=LEASE_S)
     for number in range(8 * LOOKS):
         run.passes(LEASE_S / 2)

@@ -1,4 +1,4 @@
-"""Time ledger of a run: what its time has gone into."""
+"""Time ledger of a run: how its time was spent."""
 
 from rdzv_protocol.messages import RunningTime
 
@@ -12,7 +12,7 @@ STANDS_STILL = "tell a highest_step=40 step_s=1 age_s=20 telling_s=60 checkpoint
 TRAINS = "40s; tell a highest_step=30 step_s=1 telling_s=30; 20s"
 """A start of 10 s, and 50 s of training."""
 HANGS = "join a b; 7s; suspect a 0 silent_s=5; suspect b 1 silent_s=4; 100s"
-"""Two nodes without progress: from 3 s on the run stands still, which is reported."""
+"""Two nodes without progress: from 3 s on the run stands still, which agents report."""
 
 
 @stories({
@@ -57,14 +57,14 @@ HANGS = "join a b; 7s; suspect a 0 silent_s=5; suspect b 1 silent_s=4; 100s"
         "1 max_restarts=3", f"join a; 60s; {STANDS_STILL}",
         {"parts": "training 50, checkpointing 10"},  # an evaluation may take as long
         "suspect a 0", {"parts": "training 31, checkpointing 10, detecting 19"},
-        "restart", {"parts": "training 60"},  # what the workers tell is a sign, and the agent has not said since when
+        "restart", {"parts": "training 60"},  # the workers' reports are signs, and the agent has not said since when
         STANDS_STILL, {"parts": "training 31, checkpointing 10, detecting 19"},
         f"{EXAMINED_WITHIN_S}s",
         {"stage": "forming", "parts": f"training 30, checkpointing 10, detecting {19 + EXAMINED_WITHIN_S:g}, lost 1"},
     ),
     # the start of a round
     "until the workers tell their first progress a round starts, and then it trains": (
-        "1 max_restarts=3", "join a; 40s", {"parts": "running 40"},  # they may never tell any
+        "1 max_restarts=3", "join a; 40s", {"parts": "running 40"},  # they may never report any
         "tell a highest_step=30 step_s=1 telling_s=30; 20s", {"parts": "training 50, starting 10"},
         "fail a; join a; 5s", {"parts": "training 50, starting 15"},
         "fail a; join a; 9s; tell a highest_step=2 step_s=1 telling_s=2", {"parts": "training 52, starting 22"},

@@ -101,7 +101,7 @@ def test_every_action_and_fault_has_a_lane() -> None:
 
 @pytest.fixture(scope="module")
 def week() -> Scenario:
-    """Run of a week, with a failure every quarter of an hour on average, and joins and warnings beside."""
+    """Return a run of a week, with a failure every quarter of an hour on average, and joins and warnings."""
     chance, run = Random(29), Scenario("1:1", max_restarts=100_000)
     play(run, "join a")
     at = step = saved = spares = 0
@@ -172,7 +172,7 @@ def test_a_run_whose_snapshot_is_older_than_the_timeline_has_one_from_then_on() 
 
 
 def deep_size(thing: Any) -> int:
-    """Bytes that a thing takes in memory, with all that it holds; what is held twice counts twice."""
+    """Return the bytes that an object takes in memory, with all that it holds. Shared parts count each time."""
     size = sys.getsizeof(thing)
     if isinstance(thing, Struct):
         return size + sum(deep_size(getattr(thing, name)) for name in thing.__struct_fields__)

@@ -22,7 +22,7 @@ def test_every_run_meets_its_own_deadline(server):
 
 
 def test_runs_that_are_forgotten_leave_no_deadlines_behind(server):
-    """Some lie days ahead: the server would remember them, and wake up, for nothing."""
+    """Some are days ahead: the server would keep them, and wake up without need."""
     for number in range(500):
         server.join("a", f"run-{number}", explicit=False, settings=settings_of("2", join_timeout_s=1e6))
         server.leaves("a", f"run-{number}")

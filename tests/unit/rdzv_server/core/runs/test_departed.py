@@ -1,4 +1,4 @@
-"""Ids of agents that are gone: how many the server remembers, and which it forgets first."""
+"""Ids of agents that have left: how many the server remembers, and which it forgets first."""
 
 import pytest
 from rdzv_protocol.errors import AgentFenced
@@ -33,7 +33,7 @@ def run_of(server: ManyRuns, run_id: str) -> Run:
 
 
 def remembered(server: ManyRuns) -> dict[str, list[str]]:
-    """Ids of each run, those that went first at the beginning."""
+    """Return the ids of each run, the earliest departures first."""
     runs = server.registry.runs()
     assert server.registry._room.departed == sum(len(run.departed_ids) for run in runs) <= MOST
     return {run.run_id: [*run.departed_ids] for run in runs}

@@ -1,4 +1,4 @@
-"""Events that are kept: how many, and which are dropped first."""
+"""Stored events: how many are kept, and which are dropped first."""
 
 import pytest
 from rdzv_protocol.messages import Finish
@@ -21,7 +21,7 @@ def server() -> ManyRuns:
 
 
 def kept(server: ManyRuns) -> dict[str, tuple[int, int]]:
-    """Number of the first and of the last event that each run has."""
+    """Return the numbers of the first and the last event of each run."""
     return {run.run_id: (run.first_event, run.event_number) for run in server.registry.runs()}
 
 
@@ -141,7 +141,7 @@ def with_evidence(server: ManyRuns, run_id: str, times: int) -> None:
 
 
 def bytes_of(server: ManyRuns) -> int:
-    """Bytes that all events take, as the server counts them."""
+    """Return the bytes of all events, as the server counts them."""
     total = sum(run.event_sizes.total for run in server.registry.runs())
     assert server.registry._room.event_bytes == total
     return total

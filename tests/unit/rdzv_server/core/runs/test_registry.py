@@ -1,4 +1,4 @@
-"""Many runs, and how long each is remembered."""
+"""Many runs, and how long each one is remembered."""
 
 from typing import Any
 
@@ -151,7 +151,7 @@ def test_so_many_forgotten_run_ids_are_remembered_and_beyond_them_all_begin_abov
 
 
 def returns(server: ManyRuns, *, attempt: int = 1, **changes: Any) -> None:
-    """The agent of node a, which had a place in this attempt, comes back after its run has gone."""
+    """The agent of node a, which had a place in this attempt, returns after its run has gone."""
     server.join("a.2", node="a", returning=True, attempt=attempt, **changes)
 
 
@@ -312,7 +312,7 @@ def test_a_later_attempt_with_shorter_leases_is_forgotten_after_the_earlier_one(
 
 
 def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
-    """An agent that did not hear how its run ended would take the server for a new one, and begin anew."""
+    """Otherwise an agent that did not learn how its run ended would take the server for a new one, and start again."""
     registry = Registry(retention_s=0.0)
     joins = [a_join(name, settings=settings_of("2", lease_s=20)) for name in ("a", "b")]
     for join in joins:
@@ -350,7 +350,7 @@ def test_all_attempts_of_a_run_are_forgotten_together(server):
     assert server.attempts() == [] and sum(isinstance(effect, ForgetRun) for effect in server.effects) == 3
 
 
-# Actions that have nothing to do.
+# Actions without an effect.
 
 
 IDLE: dict[str, tuple[str | None, Operation, Operation, str]] = {
@@ -367,7 +367,7 @@ IDLE: dict[str, tuple[str | None, Operation, Operation, str]] = {
         RunResized("x", "me", "2", min_nodes=1, max_nodes=1), operations.has_size("run", 2, 2),
     ),
 }  # fmt: skip
-"""Actions that have nothing to do in a run that forms, each with one after which they would have, and the answer."""
+"""Actions without an effect in a run that forms, each with an action after which it would have one, and the answer."""
 
 
 @pytest.mark.parametrize(("run_id", "action", "then", "why"), IDLE.values(), ids=IDLE)

@@ -1,4 +1,4 @@
-"""What a server has room for, and who makes room."""
+"""Room on a server, and which runs make room for others."""
 
 import pytest
 from rdzv_protocol.errors import (

@@ -1,4 +1,4 @@
-"""Which join begins another attempt of its run."""
+"""Joins that begin another attempt of their run."""
 
 import pytest
 from rdzv_protocol.errors import (

@@ -1,4 +1,4 @@
-"""Costs of operators' actions, before they are carried out."""
+"""Costs of operators' actions, shown before they are carried out."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Health of a run: each state begins with its reason, says what to do, and ends when its reason ends."""
+"""Health of a run: each state begins with its reason, says what to do, and ends with its reason."""
 
 from collections.abc import Callable
 from typing import get_args

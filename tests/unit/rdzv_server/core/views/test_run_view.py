@@ -1,4 +1,4 @@
-"""Facts about a run that people are told: every view says the same."""
+"""Facts about a run for people: every view shows the same."""
 
 from collections.abc import Mapping
 
@@ -70,7 +70,7 @@ NUMBERS = pytest.mark.parametrize(
 def test_numbers_of_nodes_are_the_same_in_the_status_on_the_page_in_metrics_and_in_rdzvctl(
     story: tuple[str, str], nodes: str
 ) -> None:
-    """A node that still stops its workers, or is drained, does not take part: it has no place in the next round."""
+    """A node that still stops its workers, or is drained, takes no part: it has no place in the next round."""
     happened = check(story)
     run, now = happened.run, happened.now
     status, watched = status_view.view(run, now), watch_view.view(run, now, lambda at: at)
@@ -102,7 +102,7 @@ def test_the_time_of_a_run_has_the_same_parts_in_the_status_on_the_page_and_in_r
 
 
 class MadeUp(Policy[PolicyState, NoSigns]):
-    """Policy of which no view knows."""
+    """Policy that no view knows."""
 
     name = "made_up"
 

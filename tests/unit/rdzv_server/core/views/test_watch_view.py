@@ -1,4 +1,4 @@
-"""Documents for those who watch a run, and the differences between two of them."""
+"""Documents for watchers of a run, and the differences between two of them."""
 
 import copy
 from typing import Any
@@ -38,7 +38,7 @@ def wall(at: float) -> float:
 
 
 def test_nothing_in_a_view_changes_by_itself() -> None:
-    """Otherwise every watcher would be told of every run all the time."""
+    """Otherwise every watcher would get every run all the time."""
     run = running("2:3", "a", "b", max_restarts=1)
     run.fails("a")
     before = watch_view.view(run.run, run.now, wall), watch_view.summary(run.run, run.now, wall)

@@ -1,4 +1,4 @@
-"""All participants are asked what their workers do; of what they answer one summary is made."""
+"""All participants are asked what their workers do. Their answers become one summary."""
 
 import pytest
 from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownRank
@@ -25,7 +25,7 @@ LOADING = (frame("load", "/home/a/data.py", 31),)
 
 
 def wait(*ranks: int, of: int = 3) -> str:
-    """Part of a summary about ranks that wait for others."""
+    """Return the part of a summary about ranks that wait for others."""
     return words.ranks_at(ranks, of, words.place("all_reduce", "train.py", 88), ALIVE)
 
 
@@ -51,14 +51,14 @@ def answers(run: Scenario, **given: QueryAnswer) -> None:
 
 
 def found(run: Scenario) -> StackSummary:
-    """Summary with which the last thing that happened has ended the examination."""
+    """Return the summary with which the latest event has ended the examination."""
     (closed,) = [effect for effect in run.effects if isinstance(effect, QueryClosed)]
     assert isinstance(closed.answer, StackSummary) and closed.token == "t"
     return closed.answer
 
 
 def three() -> Scenario:
-    """A run of three nodes that are asked what their workers do."""
+    """Return a run of three nodes that are asked what their workers do."""
     run = running("3", "a", "b", "c", max_restarts=1)
     asks(run)
     return run

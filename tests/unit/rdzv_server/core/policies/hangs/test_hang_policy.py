@@ -1,4 +1,4 @@
-"""Hangs: from what agents suspect to a failure with a name, and what the policy makes of it."""
+"""Hangs: from agents' suspicions to a failure with a named rank, and the policy's consequences."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -23,7 +23,7 @@ HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
 
 
 @stories({
-    # who is believed
+    # which suspicions are believed
     "silence counts when every node is silent": (  # workers of one node may have nothing to write
         "2 max_restarts=1", "join a b; suspect b 1 source=silence; 100s", {"kinds hang": ""},
         "suspect a 0 source=silence; judge", {"stage": "forming"},
@@ -51,7 +51,7 @@ HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
         "2", "join a b; refused suspect a 1",
         {"refused": "MalformedMessage", "refusal": failures.foreign_rank(1, "a", 0, 0)},
     ),
-    # who is to blame
+    # blame
     "the first who suspects": ("2 max_restarts=1", "join a b; suspect a 0; suspect b 1; judge", {"blamed": "a"}),
     "the lowest step": (
         "2 max_restarts=1", "join a b; tell a lowest_step=8; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
@@ -89,7 +89,7 @@ HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
     "nobody is named if several of one node are suspected and their stacks are alike": (
         "1 max_restarts=1", "join a local_world_size=2; suspect a 0 1; judge a=ALIVE", {"counted": ""},
     ),
-    # what follows
+    # consequences
     "a hang costs a charged restart of its own cause": (
         "2 max_restarts=1", "join a b; suspect b 1", {"stage": "running", "kinds hang": "hang_suspected"},
         "judge", {"kinds hang": "hang_suspected hang_found", "stop": "a b",

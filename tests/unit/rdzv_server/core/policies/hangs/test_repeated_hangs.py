@@ -32,7 +32,7 @@ END = f"{TOLD}; no restarts left: 3 of 3 used"
     ),
     "also if no restart is left": ("1 max_restarts=3", f"join a; {THREE}; {HANG}", ON),
     "the third is none yet": ("1 max_restarts=9", f"join a; {RESTART}; {RESTART}; {HANG}", RESTARTS),
-    # when it costs a restart after all
+    # when it still costs a restart
     "it is charged if the standstill lasts": (
         "1 max_restarts=9", f"join a; {THREE}; {HANG}; {STANDSTILL_S - EXAMINED_WITHIN_S}s", {**ON, "examined": "a"},
         f"judge; {EXAMINED_WITHIN_S}s; join a", {"ledger": "hang! hang! hang! hang!"},
@@ -53,7 +53,7 @@ END = f"{TOLD}; no restarts left: 3 of 3 used"
     "however far and long the round gets meanwhile": (
         "1 max_restarts=9", f"join a; {THREE}; {HANG}; suspect a; {STEP}; {LONG}; {HANG}", ON,
     ),
-    # what is in a row
+    # which hangs are consecutive
     "another source's hang ends the row": (
         "1 max_restarts=9", f"join a; {RESTART}; {RESTART}; {SILENCE}; join a; {HANG}", RESTARTS,
     ),
@@ -91,7 +91,7 @@ END = f"{TOLD}; no restarts left: 3 of 3 used"
         "1 max_restarts=9", f"join a; {THREE}; {HANG}; fail a; join a; {HANG}",
         {"stage": "running", "ledger": "hang! hang! hang! worker_failure!"},
     ),
-    # what is none
+    # which hangs do not count
     "agents that tell no limit are charged as before": (
         "1 max_restarts=9", "join a" + "; suspect a 0; judge; join a" * 4, {"ledger": "hang! hang! hang! hang!"},
     ),
@@ -102,7 +102,7 @@ END = f"{TOLD}; no restarts left: 3 of 3 used"
     "a sure source ends the wait": (
         "1 max_restarts=9", f"join a; {THREE}; {HANG}; suspect a 0 source=timer; judge", RESTARTS,
     ),
-    # what comes first
+    # precedence
     "a run that is to fail over a hang fails": (
         "1 max_restarts=9 on_hang=fail", f"join a; {HANG}", {"end": f"{TOLD}; --on-hang fail"},
     ),

@@ -1,4 +1,4 @@
-"""The sentence that tells what all ranks were doing, and the rank that they wait for."""
+"""The sentence that says what all ranks were doing, and the rank that they wait for."""
 
 from random import Random
 
@@ -78,7 +78,7 @@ AT_BACKWARD = words.place("backward", "train.py", 85)
 
 
 def do(ranks: object, place: str = AT_REDUCE, state: ProcessState = ProcessState.ALIVE, *, of: int = 8) -> str:
-    """Part of a summary about ranks at one place."""
+    """Return the part of a summary about ranks at one place."""
     return words.ranks_at([ranks] if isinstance(ranks, int) else list(ranks), of, place, state)
 
 
@@ -410,7 +410,7 @@ def an_error_of_any_kind(seed: int) -> LastError:
 
 seeds = st.integers(0, 2**32 - 1)
 groups_of_any_kind = seeds.map(a_group_of_any_kind)
-"""Drawn by one number each: to draw all fields one by one takes ten times as long."""
+"""Each is drawn by one number: drawing all fields separately takes ten times as long."""
 errors_of_any_kind = seeds.map(an_error_of_any_kind)
 
 
@@ -432,7 +432,7 @@ def test_any_evidence_gives_a_sentence_whose_culprits_were_there(
     assert all(culprit.rank in ranks_of[culprit.node_id] for culprit in summary.culprits)
     count = len(set().union(*ranks_of.values()) if ranks_of else set())
     assert count > len(summary.culprits) or count in (0, 1) or len(summary.culprits) == MOST_CULPRITS
-    assert summarise(dict(reversed(said.items())), silent) == summary  # whoever answers first
+    assert summarise(dict(reversed(said.items())), silent) == summary  # in any order of answers
 
 
 @given(st.lists(groups_of_any_kind, max_size=40))

@@ -1,4 +1,4 @@
-"""Nodes that the network tests of pairs speak against, whatever is broken."""
+"""Nodes that the network tests of pairs find bad, for any fault."""
 
 from collections.abc import Callable, Collection
 
@@ -12,7 +12,7 @@ from rdzv_server.core.policies.network_check.network_pairs import MOST_STEPS, Ne
 def results(
     nodes: str, fails: Callable[[Pair], bool], fit: Collection[str] = ()
 ) -> tuple[NetworkPairs, list[list[Pair]]]:
-    """The whole test of these nodes, and the pairs of each step."""
+    """Run the whole test of these nodes. Return it, and the pairs of each step."""
     pairs, steps = NetworkPairs(nodes, fit), []
     while step := pairs.next_pairs():
         taken = [agent for pair in step for agent in pair.both]
@@ -27,7 +27,7 @@ def results(
 
 
 def broken(nodes: str) -> Callable[[Pair], bool]:
-    """Nodes whose every test fails."""
+    """Return a function that makes every test of these nodes fail."""
     return lambda pair: bool(set(pair.both) & set(nodes))
 
 

@@ -1,4 +1,4 @@
-"""The network test of a round's nodes: when it is made, what it costs, and that no run waits for it for ever."""
+"""The network test of a round's nodes: when it runs, what it costs, and that no run waits for it forever."""
 
 from rdzv_protocol.messages import Drain, Start, Wait
 from rdzv_protocol.queries import PairTest, PairTested, Refused
