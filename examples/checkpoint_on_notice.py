@@ -46,14 +46,14 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def somebody_was_told() -> bool:
-    """Whether any rank has a notice: ranks see it at different moments, and all must save at the same step."""
+    """Return whether any rank has a notice. Ranks see it at different moments, and all must save at the same step."""
     told = torch.tensor(float(node_agent.notice() is not None))
     dist.all_reduce(told)
     return bool(told)
 
 
 def save(model: torch.nn.Module, step: int, path: str) -> None:
-    """Save the checkpoint; returns on every rank when the file is there."""
+    """Save the checkpoint. Return on every rank when the file exists."""
     if dist.get_rank() == 0:
         torch.save({"model": model.state_dict(), "step": step}, f"{path}.new")
         os.replace(f"{path}.new", path)
@@ -61,7 +61,7 @@ def save(model: torch.nn.Module, step: int, path: str) -> None:
 
 
 def load(model: torch.nn.Module, path: str) -> int:
-    """Load the checkpoint, if there is one; returns the step to go on with."""
+    """Load the checkpoint if there is one. Return the step to continue with."""
     if not os.path.exists(path):
         return 0
     saved = torch.load(path, weights_only=True)

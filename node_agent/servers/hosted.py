@@ -60,7 +60,7 @@ class HostedServer:
         self._run_has_ended = False
 
     def transport(self) -> "HostedTransport":
-        """Return a transport to the server, on whichever node it is hosted."""
+        """Return a transport to the server, on any node."""
         return HostedTransport(self, self._host, self._port, self._credentials)
 
     def ensure(self) -> None:

@@ -1,8 +1,8 @@
 """The agent's machine in a separate thread, for a program with its own workers and main loop.
 
-It works like `node_agent.agent` without workers. When the program asks for the next round, it thereby reports that the
-workers of the last one have ended. The program watches `round_is_over`, which is set when the workers must end.
-`ending` has the reason for which the agent ended.
+It works like `node_agent.agent` without workers. The call for the next round also reports that the workers of the last
+one have ended. The program watches `round_is_over`, which is set when the workers must end. `ending` has the reason for
+which the agent ended.
 """
 
 import asyncio

@@ -76,7 +76,7 @@ def examine(
     oom: "OomWatch | None",
     left: LeftOnDisk | None = None,
 ) -> Failure:
-    """Return the failure of a worker that has been reaped. Never raises, whatever the worker has left on disk."""
+    """Return the failure of a worker that has been reaped. Never raises, even if files on the disk are broken."""
     recorded = left.recorded if left else None
     ended = Failure(
         node_id=spec.node_id,
