@@ -605,7 +605,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
-async def test_whatever_a_run_or_a_node_is_called_and_has_written_it_is_text(cluster: Cluster, tab: Tab) -> None:
+async def test_names_and_output_of_a_run_or_a_node_are_shown_as_text(cluster: Cluster, tab: Tab) -> None:
     async with Crowd(cluster.server.port) as crowd:
         for run_id in HOSTILE:
             await crowd.run(run_id, [run_id], max_restarts=1)

@@ -50,7 +50,7 @@ def ledger_of(*rounds: str) -> Ledger:
         (["node_left", "node_arrived"], ["node_left", "node_arrived"]),
     ],
 )
-def test_what_happens_before_all_work_again_is_one_restart(rounds: list[str], causes: list[str]) -> None:
+def test_events_before_all_nodes_work_again_are_one_restart(rounds: list[str], causes: list[str]) -> None:
     ledger = ledger_of(*rounds)
     assert ledger.entries == [Entry(cause) for cause in causes]
     assert not ledger.differences(told(*causes))
@@ -107,7 +107,7 @@ def test_a_leave_that_was_not_answered_may_have_come_before_those_that_were() ->
     assert ledger.differences(told("node_left", history=[restart("node_left", reason="node d left: x")]))
 
 
-def test_of_a_long_story_the_run_may_tell_the_end_alone() -> None:
+def test_a_long_run_may_report_only_its_latest_restarts() -> None:
     ledger = ledger_of(*["node_lost", "node_arrived"] * 3)
     whole = told(*["node_lost", "node_arrived"] * 3)
     assert not ledger.differences({**whole, "history": whole["history"][-3:]})

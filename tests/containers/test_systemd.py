@@ -79,7 +79,7 @@ def machine(image: None, engine: ContainerEngine) -> Machine:
     return machine
 
 
-def test_what_the_page_sets_up_is_a_run(machine: Machine) -> None:
+def test_the_commands_of_the_page_start_a_run(machine: Machine) -> None:
     assert "running" in machine.shell("rdzvctl --endpoint 127.0.0.1:29400 runs")
     assert machine.property(AGENT, "ActiveState") == "active"
     assert "evaluates to an empty string" not in machine.journal()

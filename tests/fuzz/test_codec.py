@@ -45,7 +45,7 @@ def take(kind: Any, body: bytes) -> Any:
     [st.binary(max_size=300), wire.trees().map(wire.pack), wire.torn_messages()],
     ids=["any bytes", "any values", "messages with some bytes changed"],
 )
-def test_whatever_comes_is_taken_or_refused(bodies: st.SearchStrategy[bytes]) -> None:
+def test_any_bytes_are_accepted_or_refused(bodies: st.SearchStrategy[bytes]) -> None:
     @given(st.sampled_from(KINDS), bodies)
     def is_taken_or_refused(kind: Any, body: bytes) -> None:
         take(kind, body)

@@ -75,7 +75,7 @@ def test_the_page_for_people_names_every_request_and_every_refusal() -> None:
     assert [wanted for wanted in requests | {f"`{code}`" for code in refusals} if wanted not in page] == []
 
 
-def test_what_the_fields_of_messages_mean_is_there() -> None:
+def test_the_document_explains_the_fields_of_messages() -> None:
     schemas = document()["components"]["schemas"]
     for name, field, meaning in (
         ("StopRequest", "reason", "Reason, for the people whose run it is."),
@@ -223,7 +223,7 @@ async def test_every_answer_of_a_runs_life_is_as_documented(client: CheckedClien
     assert phases == ["forming", "running", "restarting", "finishing", "failed"]
 
 
-async def test_what_anybody_may_ask_is_answered_as_documented(client: CheckedClient) -> None:
+async def test_public_paths_answer_as_documented(client: CheckedClient) -> None:
     for path in (paths.HEALTHZ, paths.READYZ, paths.LEADERZ):
         assert (await client.look(path)).endswith("\n")
     assert {status for _, status in client.seen} == {200}

@@ -48,7 +48,7 @@ def test_no_two_kinds_of_a_package_say_the_same():
     assert [message for message, number in of_each.items() if number > 1] == []
 
 
-def test_what_pages_quote_is_what_is_said():
+def test_pages_quote_messages_as_they_are():
     """A line of a block that begins like a message, with four or more words, must continue like it."""
     messages: dict[str, list[re.Pattern[str]]] = {}
     for message in (line.strip() for line in FILE.read_text().splitlines() if line.startswith("    ")):

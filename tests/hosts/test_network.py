@@ -133,7 +133,7 @@ async def test_nothing_is_left_of_a_test_that_fails() -> None:
     assert not any((NAMES / name).exists() or (FILES / name).exists() for name in names)
 
 
-async def test_what_a_killed_test_run_has_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leftovers_of_a_killed_test_run_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     maker = await Program.start("true")
     await maker.exit_code()
     monkeypatch.setattr(os, "getpid", lambda: maker.pid)

@@ -195,7 +195,7 @@ async def test_a_run_that_is_over_is_forgotten_and_one_that_goes_on_is_not(clust
     assert (await act(cluster.server, DRAIN, node_id="x"))[1]["code"] == "unknown_node"
 
 
-async def test_who_acts_is_what_the_server_sees(cluster: Cluster) -> None:
+async def test_the_server_itself_identifies_the_client_that_acts(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     assert (await act(cluster.server, RESTART, run_id="r", by="somebody else", reason="a\nb"))[0] == 200
     await workers[0].gone()

@@ -61,7 +61,7 @@ async def cut(reader: asyncio.StreamReader) -> None:
         assert await reader.read() == b""
 
 
-async def test_whoever_asks_an_agent_disturbs_no_worker(cluster: Cluster) -> None:
+async def test_clients_of_an_agents_metrics_disturb_no_worker(cluster: Cluster) -> None:
     agent = await cluster.node("a", "--metrics-port", "0")
     workers = await cluster.hub.group(2)
     url = await url_of(agent)

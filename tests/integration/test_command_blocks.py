@@ -48,7 +48,7 @@ ELSEWHERE = {
         "torchx run": "test_an_elastic_run_goes_on_without_a_killed_agent_and_the_app_succeeds",
         "kubectl apply": f"needs a cluster: {FOLDERS_TO_APPLY}",
         "sudo python3": "test_the_page_installs_the_programs_where_the_units_look_for_them",
-        "# the server's host": "test_what_the_page_sets_up_is_a_run",
+        "# the server's host": "test_the_commands_of_the_page_start_a_run",
         "docker compose": "test_the_command_of_the_page_ends_as_the_run_does",
         "#!/bin/bash": "test_its_exit_code_is_the_runs_verdict",
     },
@@ -293,7 +293,7 @@ def test_the_tables_name_blocks_that_there_are(table: Mapping[str, Mapping[str, 
         assert {block.named_in(table) for block in BLOCKS[page]} - {None} == set(rows), page
 
 
-def test_what_runs_elsewhere_names_a_test() -> None:
+def test_a_block_that_runs_elsewhere_names_a_test() -> None:
     for rows in ELSEWHERE.values():
         for reason in rows.values():
             assert reason.split()[-1] in TESTS, reason

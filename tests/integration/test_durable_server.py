@@ -273,7 +273,7 @@ async def test_on_a_full_disk_nothing_is_decided_and_workers_run_until_there_is_
     await cramped.finish(second)
 
 
-async def test_who_joins_while_the_disk_is_full_reads_so_at_once_and_runs_when_there_is_room(
+async def test_agents_that_join_while_the_disk_is_full_learn_it_at_once_and_run_when_there_is_room(
     cramped: Cluster, small_disk: Disk
 ) -> None:
     small_disk.fill()

@@ -181,7 +181,7 @@ async def test_the_event_log_is_opened_again_when_whoever_rotates_it_says_so(hub
         (("--webhook", "http://x/", "--webhook-secret-file", "{}/empty"), pattern(exports.empty_secret)),
     ],
 )
-async def test_what_cannot_be_exported_to_is_said_when_the_server_starts(
+async def test_unusable_export_targets_are_reported_when_the_server_starts(
     tmp_path: Path, flags: tuple[str, ...], says: str
 ) -> None:
     (tmp_path / "secret").write_text("s3cret")

@@ -158,7 +158,7 @@ async def test_a_run_that_dies_with_its_agent_is_reported_as_a_kill(hub: WorkerH
     await worker.gone()
 
 
-async def test_what_an_agent_cannot_do_is_said_and_is_no_kill() -> None:
+async def test_an_agents_own_error_is_reported_and_does_not_count_as_a_kill() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         agent = await start_agent("--exit-with-run", "--standalone", "--metrics-port", str(port))

@@ -184,7 +184,7 @@ LEASED = ("--lease", str(LEASE_S), *PATIENT)
 """Flags with which a repeated poll is parked for half of the lease."""
 
 
-async def test_whatever_is_repeated_later_changes_nothing_of_a_run_that_restarts(recorded: Recorded) -> None:
+async def test_requests_repeated_later_have_no_effect_on_a_run_that_restarts(recorded: Recorded) -> None:
     await recorded.node("a", "--nnodes", "2", "--max-restarts", "2", *LEASED)
     await recorded.agents["a"].line(completion.waiting_for(1))
     await recorded.repeat_all()  # forming
@@ -216,7 +216,7 @@ async def succeeded(cluster: Cluster, number: int) -> None:
             pass
 
 
-async def test_whatever_is_repeated_later_changes_nothing_of_a_run_whose_nodes_come_and_go(recorded: Recorded) -> None:
+async def test_requests_repeated_later_have_no_effect_on_a_run_whose_nodes_come_and_go(recorded: Recorded) -> None:
     first = await recorded.nodes("abc", "--nnodes", "1:3", *LEASED, nproc=1)
     assert len(first) == 3
     leaver = recorded.agents.pop("c")
@@ -237,7 +237,7 @@ async def test_whatever_is_repeated_later_changes_nothing_of_a_run_whose_nodes_c
     assert recorded.repeated == {paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE} - {paths.REPORT}
 
 
-async def test_whatever_is_repeated_after_a_failed_run_begins_no_other_attempt(recorded: Recorded) -> None:
+async def test_requests_repeated_after_a_failed_run_begin_no_other_attempt(recorded: Recorded) -> None:
     workers = await recorded.nodes("ab", "--nnodes", "2", *LEASED, nproc=1)
     workers[0].order_exit(3)
     for agent in recorded.agents.values():

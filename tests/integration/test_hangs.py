@@ -128,9 +128,7 @@ SENTENCE = (
 )
 
 
-async def test_what_all_ranks_did_and_where_the_evidence_is_stands_wherever_somebody_looks(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_every_view_shows_what_all_ranks_did_and_where_the_evidence_is(cluster: Cluster, tmp_path: Path) -> None:
     cluster.nproc = 1
     for name in "ab":
         own = {"TORCHELASTIC_ERROR_FILE": f"{tmp_path}/{name}.json"}

@@ -137,7 +137,7 @@ async def test_a_name_that_cannot_be_shown_is_refused_in_one_line(place: Place, 
     assert place.strays() == [] and place.outputs() == []
 
 
-async def test_nobody_writes_a_line_of_the_servers_log_but_the_server(server: Server) -> None:
+async def test_only_the_server_itself_writes_lines_of_its_log(server: Server) -> None:
     """They cannot move the cursor of a log's reader or of an agent's console either."""
     forged = "SIGTERM\n12:00:00 rdzv-server: run x round 7: all is well\x1b[2J"
     transport = HttpTransport("127.0.0.1", server.port, None)

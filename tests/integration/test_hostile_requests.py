@@ -286,7 +286,7 @@ BROWSERS: dict[str, tuple[str, str, dict[str, str], int]] = {
 }
 
 
-async def test_what_web_pages_may_do(server: Server) -> None:
+async def test_web_pages_may_only_do_what_is_allowed(server: Server) -> None:
     statuses: dict[str, int] = {}
     async with session_at(server) as session:
         for name, (method, path, headers, _) in BROWSERS.items():

@@ -166,7 +166,7 @@ async def test_the_last_line_of_a_killed_worker_is_everywhere(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "wrapper", [pytest.param("", id="by itself"), pytest.param('"$0" "$@"; exit $?', id="in a shell")]
 )
-async def test_what_a_program_wrote_before_it_was_killed_is_shown_though_nobody_passes_u(wrapper: str) -> None:
+async def test_the_last_output_of_a_killed_program_is_shown_even_without_the_flag_u(wrapper: str) -> None:
     """Python holds a block back if its output is a pipe: `-u` does not reach a program behind a wrapper."""
     program = "import os, signal; print('last words'); os.kill(os.getpid(), signal.SIGKILL)"
     shell = ("sh", "-c", wrapper) if wrapper else ()

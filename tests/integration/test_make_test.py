@@ -47,7 +47,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def test_what_is_not_tested_is_said_with_the_way_to_get_it(tmp_path: Path) -> None:
+def test_missing_programs_are_reported_with_the_way_to_install_them(tmp_path: Path) -> None:
     """The machine has none of the programs, and its user may install nothing."""
     bash = shutil.which("bash") or ""
     script = ROOT / "tests" / "install-debian-packages.sh"

@@ -32,7 +32,7 @@ async def test_requests_are_measured_by_path_and_status(cluster: Cluster) -> Non
     await cluster.finish(workers)
 
 
-async def test_of_several_servers_each_tells_of_the_runs_that_it_leads(replicas: Replicas) -> None:
+async def test_each_of_several_servers_has_metrics_of_the_runs_that_it_leads(replicas: Replicas) -> None:
     workers = await replicas.nodes("a", "--run-id", "led")
     first, second = replicas.servers
     for server, leads in ((first, 1), (second, 0)):

@@ -102,7 +102,7 @@ async def test_a_worker_that_never_acknowledges_is_waited_for_as_long_as_the_sch
     await cluster.finish(second)
 
 
-async def test_nobody_waits_for_workers_that_know_nothing_of_notices(cluster: Cluster) -> None:
+async def test_agents_do_not_wait_for_workers_without_support_for_notices(cluster: Cluster) -> None:
     await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
     leaver = cluster.agents.pop("b")
     leaver.signal(signal.SIGTERM)

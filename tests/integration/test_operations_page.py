@@ -381,7 +381,7 @@ def test_every_symptom_is_made_here() -> None:
 
 
 @pytest.mark.parametrize("heading", STORIES)
-async def test_what_the_page_quotes_is_what_is_said(
+async def test_the_page_quotes_messages_as_they_are(
     hub: WorkerHub, tmp_path: Path, authority: Authority, heading: str
 ) -> None:
     told = Told()

@@ -131,14 +131,14 @@ async def test_a_worker_s_unfinished_line_and_an_object_are_two_lines() -> None:
     ],
     ids=["node-agent", "rdzv-server"],
 )
-async def test_what_is_wrong_with_a_command_line_is_an_object_too(command: tuple[str, ...], says: str) -> None:
+async def test_an_error_in_a_command_line_is_an_object_too(command: tuple[str, ...], says: str) -> None:
     program = await Program.start(*command)
     assert await program.exit_code() == 2
     (line,) = objects(program.err)
     assert line["level"] == "ERROR" and line["message"].startswith("error: ") and says in line["message"]
 
 
-async def test_what_the_server_in_an_agent_objects_to_is_an_object_too() -> None:
+async def test_a_warning_of_the_server_in_an_agent_is_an_object_too() -> None:
     """The server in an agent logs only through its agent."""
     agent = await start_agent("--standalone", "--no-python", *JSON, "sh", "-c", script="sleep 60")
     match = await agent.line(r"status: http://127\.0\.0\.1:(\d+)/")

@@ -370,7 +370,7 @@ async def test_a_bundle_of_what_is_not_there_leaves_no_file(cluster: Cluster, tm
     assert os.listdir(tmp_path) == ["hub"]
 
 
-async def test_what_the_workers_do_right_now(cluster: Cluster, tmp_path: Path) -> None:
+async def test_stacks_show_what_the_workers_are_doing_now(cluster: Cluster, tmp_path: Path) -> None:
     """The agents look, and the operator sees if one of them cannot. Nothing is done to the workers."""
     at = cluster.endpoint
     assert (await rdzvctl("stacks", "r", endpoint=at)).code == ExitCode.FAILED
@@ -729,7 +729,7 @@ async def test_tokens_and_tls(authority: Authority, tokens: dict[str, str], tmp_
     assert not any("0123456789abcdef" in line for line in server.err)
 
 
-async def test_who_may_look_may_not_act(hub: object, cluster: Cluster, tokens: dict[str, str]) -> None:
+async def test_a_client_that_may_read_may_not_act(hub: object, cluster: Cluster, tokens: dict[str, str]) -> None:
     await cluster.serve(
         "--token-file", tokens["agents"], "--read-token-file", tokens["read"], "--admin-token-file", tokens["admin"]
     )
@@ -757,7 +757,7 @@ async def test_the_leader_is_followed(replicas: Replicas) -> None:
     assert await replicas.agents["a"].exit_code() == 1
 
 
-async def test_nobody_leads(unserved: Replicas) -> None:
+async def test_commands_without_a_leader(unserved: Replicas) -> None:
     """Commands say what is unknown, with another exit code than for a run that does not exist."""
     leader = await unserved.replicate("--leader-lease", "60")
     await leader.leads()

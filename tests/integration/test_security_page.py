@@ -36,7 +36,7 @@ def carry_out_commands(folder: Path) -> None:
         subprocess.run(["bash", "-euc", script], check=True, cwd=folder, capture_output=True, timeout=60)
 
 
-async def test_what_the_page_makes_lets_a_run_through(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_run_works_with_the_files_that_the_page_makes(cluster: Cluster, tmp_path: Path) -> None:
     carry_out_commands(tmp_path)
     own = ("--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "ca.pem")
     tokens = ("--token-file", "agents.token", "--read-token-file", "readers.token", "--admin-token-file")

@@ -276,7 +276,7 @@ async def test_a_server_that_cannot_start_is_given_up(nodes: Nodes, tmp_path: Pa
     assert any("broken here" in line for line in agent.err)
 
 
-async def test_what_stands_in_the_users_folder_is_nothing_to_the_server(nodes: Nodes, tmp_path: Path) -> None:
+async def test_modules_in_the_users_folder_do_not_affect_the_server(nodes: Nodes, tmp_path: Path) -> None:
     for name in ("aiohttp", "logging", "store", "protocol"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('of the user')\n")
     host = ("-P", "-m", "node_agent", "--nnodes", "2", "--master-port", str(nodes.port), "--no-python", "true")

@@ -82,7 +82,7 @@ def members(name: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is missing")
-async def test_what_they_forbid_no_run_needs(cluster: Cluster, tmp_path: Path) -> None:
+async def test_no_run_needs_what_the_units_forbid(cluster: Cluster, tmp_path: Path) -> None:
     """A whole run, with a worker that fails, and with the state in a file."""
     calls = {unit: tmp_path / unit for unit in EXPOSURE}
     state = f"sqlite:{tmp_path}/runs.db"

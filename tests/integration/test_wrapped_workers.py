@@ -137,7 +137,9 @@ async def test_a_process_is_told_to_end_when_the_program_that_has_started_it_has
 
 
 @pytest.mark.parametrize("code", [0, 1])
-async def test_what_a_worker_leaves_that_ends_by_itself_is_told_to_end(code: int, saved: Path, tmp_path: Path) -> None:
+async def test_remaining_processes_of_a_worker_that_ended_by_itself_are_told_to_end(
+    code: int, saved: Path, tmp_path: Path
+) -> None:
     script = tmp_path / "leaves_a_helper.py"
     script.write_text(LEAVES_A_HELPER)
     agent = await start_agent("--standalone", "--nproc", "1", *GRACE, str(script), str(saved), script=str(code))
@@ -146,7 +148,7 @@ async def test_what_a_worker_leaves_that_ends_by_itself_is_told_to_end(code: int
     assert agent.out[-2:] == ["saving", "saved"]
 
 
-async def test_what_outlasts_its_worker_and_its_grace_is_killed() -> None:
+async def test_a_process_that_outlasts_its_worker_and_its_grace_is_killed() -> None:
     ignores = "trap '' TERM; echo pid $$$$; while :; do sleep 0.05; done"
     agent = await start_agent(
         "--standalone", "--nproc", "1", "--shutdown-timeout", "0.5", "--no-python", "sh", "-c", 'sh -c "$0"; echo',

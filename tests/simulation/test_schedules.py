@@ -20,7 +20,7 @@ ONLY = os.environ.get("SIMULATION_SEED")
 
 @pytest.mark.timeout(60 + SCHEDULES)
 @pytest.mark.parametrize("chunk", ["one"] if ONLY else range(CHUNKS))
-def test_whatever_happens_comes_right(chunk):
+def test_every_schedule_ends_well(chunk):
     for seed in [int(ONLY)] if ONLY else range(chunk, SCHEDULES, CHUNKS):
         play(seed)
 
@@ -37,7 +37,7 @@ def play(seed: int, *, judges_hangs: bool = True) -> None:
 
 
 @pytest.mark.timeout(60 + SCHEDULES)
-def test_whatever_happens_comes_right_without_policies(monkeypatch):
+def test_every_schedule_ends_well_without_policies(monkeypatch):
     monkeypatch.setattr(registry, "POLICIES", ())
     for seed in range(max(1, SCHEDULES // 20)):
         play(seed, judges_hangs=False)

@@ -94,7 +94,7 @@ def test_a_class_that_only_the_worker_has_comes_along() -> None:
     assert run(functions.strange, ()).return_values[0].value == 7
 
 
-def test_what_multiprocessing_shares_can_be_an_argument(method: str) -> None:
+def test_objects_that_multiprocessing_shares_can_be_arguments(method: str) -> None:
     queue = multiprocessing.get_context(method).SimpleQueue()
     result = run(functions.put, (queue, "hello"), (queue, "hello"), start_method=method)
     assert not result.is_failed()
@@ -264,7 +264,7 @@ def test_the_exit_code_is_that_of_a_program(
     assert capfd.readouterr().err == err
 
 
-def test_what_cannot_be_pickled_is_its_workers_failure() -> None:
+def test_a_value_that_cannot_be_pickled_is_its_workers_failure() -> None:
     failure = run(functions.unpicklable, ()).failures[0]
     assert failure.exitcode == 1
     reason = words.api.value_not_picklable("lock", "cannot pickle '_thread.lock' object")
@@ -323,18 +323,18 @@ def test_a_program_that_is_not_there_is_an_error_and_nothing_runs() -> None:
         (3, "true", TypeError, words.api.not_a_text("name", 3)),
     ],
 )
-def test_what_makes_no_sense_is_refused(name: Any, entrypoint: Any, error: type[Exception], says: str) -> None:
+def test_invalid_values_are_refused(name: Any, entrypoint: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=f"^{says}$"):
         start_processes(name, entrypoint, {0: ()}, {0: {}})
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_cannot_be_sent_is_an_error_and_nothing_runs(method: str) -> None:
+def test_an_argument_that_cannot_be_sent_is_an_error_and_nothing_runs(method: str) -> None:
     with pytest.raises(TypeError, match=pattern(words.api.call_not_picklable, function="add")):
         start_processes("trainer", functions.add, {0: (threading.Lock(), 1)}, {0: {}}, start_method=method)
 
 
-def test_what_cannot_be_read_here_is_an_error() -> None:
+def test_a_value_that_cannot_be_unpickled_here_is_an_error() -> None:
     def in_a_module_of_the_workers_own() -> Any:
         import types
 

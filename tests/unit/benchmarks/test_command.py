@@ -29,7 +29,7 @@ def test_a_measurement_that_fails_is_told_and_the_next_one_is_made(measurements,
     assert [each["samples"] for each in found] == [[], [0.05]]
 
 
-def test_what_the_machine_lacks_is_no_failure(measurements, capsys):
+def test_a_program_that_the_machine_lacks_is_no_failure(measurements, capsys):
     measurements("launch", lambda plan: [row(samples=(), trouble="etcd is not on PATH", is_absent=True)])
     assert main(["launch"]) == 0
     assert "etcd is not on PATH" in capsys.readouterr().out

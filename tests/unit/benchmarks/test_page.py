@@ -45,7 +45,7 @@ def test_every_row_is_on_the_other_page_with_a_column_for_each_launcher(written)
     assert beside_nothing.split() == ["swarm", "restart", "10000", "nodes", *("1.90", "s") * 3, "1"]
 
 
-def test_what_could_not_be_measured_is_said_and_cannot_break_the_page(written):
+def test_failed_measurements_are_reported_and_cannot_break_the_page(written):
     trouble = "<b> | fell over\nthe rest of its log"
     page.write(str(written), [row(samples=(), bar=0.1, trouble=trouble)], "2 CPUs")
     said = _parts(written)[1] + _rest(written)

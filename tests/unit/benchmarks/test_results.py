@@ -38,7 +38,7 @@ def test_the_median_keeps_to_the_bar_or_misses_it(samples, at_least, met):
     assert row(samples=samples, bar=5.0, at_least=at_least).is_met is met
 
 
-def test_what_was_never_seen_is_said_with_how_long_it_was_watched():
+def test_an_event_that_never_came_is_reported_with_the_time_of_the_wait():
     never = row("torchrun", (44.0, NEVER, NEVER), cap=60.0)
     assert (never.median, never.as_json()["median"], never.as_json()["samples"]) == ("> 60 s", None, [44.0, None, None])
 

@@ -69,7 +69,7 @@ def test_one_that_goes_its_own_way_leaves_the_others_as_they_are_and_is_one_of_t
     assert len({agent.state for agent in those}) == 1
 
 
-def test_what_would_not_hold_for_another_agent_is_noticed(agents):
+def test_a_step_that_would_differ_for_another_agent_is_noticed(agents):
     """Events with the same name differ, so a witness does something else than the agents before it."""
     those = [start(agents, number) for number in range(9)]
     start_workers(agents, those)

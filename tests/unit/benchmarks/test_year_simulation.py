@@ -107,7 +107,7 @@ def test_a_slow_node_is_replaced_once_it_has_been_noticed():
 
 
 @pytest.mark.parametrize("kind", [Kind.DRAIN, Kind.SLOW])
-def test_what_workers_save_when_they_are_told_is_not_lost(kind):
+def test_work_that_workers_save_after_a_notice_is_not_lost(kind):
     """Nothing is lost when a node leaves as requested, or when it returns."""
     found = {
         notice_s: year_of(fault(kind), policy=replace(WITHOUT_SPARES, notice_s=notice_s)) for notice_s in (None, 60.0)
@@ -209,7 +209,7 @@ def test_a_broken_promise_is_noticed():
 # The ledger, and the model of torchrun.
 
 
-def test_what_was_not_saved_is_lost_and_all_sums_up():
+def test_unsaved_work_is_lost_and_all_times_add_up():
     ledger = Ledger(Costs(checkpoint_every_s=100, checkpoint_s=25), full=2, phase="training", nodes=1)
     ledger.at_rate(0.5, 500.0)
     ledger.enter("detecting", 1000.0)

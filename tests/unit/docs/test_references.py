@@ -30,7 +30,7 @@ def headings(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_everything_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text()
     missing = [name for name in NAMED.findall(text) if not (ROOT / name).exists()]
     for path, heading in LINKED.findall(text):

@@ -428,7 +428,7 @@ async def test_workers_that_cannot_be_stopped_in_order_are_killed(monkeypatch):
                 await asyncio.sleep(0)
 
 
-async def test_what_goes_wrong_while_the_agent_cleans_up_leaves_nothing_behind(monkeypatch):
+async def test_an_error_during_the_agents_cleanup_leaves_nothing_behind(monkeypatch):
     async with rig("exit 0") as agent:
         folder = Path(agent.agent.temp_dir.path("x"))
         monkeypatch.setattr(agent.agent._logs, "close", boom)

@@ -184,7 +184,7 @@ async def test_a_failure_is_reported_without_what_the_disk_holds(
         assert disk.hangs.is_set()
 
 
-async def test_what_is_left_is_read_when_the_disk_answers_in_time(tmp_path: Path, disk: HungDisk) -> None:
+async def test_remaining_output_is_read_if_the_disk_answers_in_time(tmp_path: Path, disk: HungDisk) -> None:
     os.mkfifo(tmp_path / "gate")
     async with rig(f"read word < {tmp_path}/gate; echo last >&2; exit 3", logs=logging_to(tmp_path)) as agent:
         await agent.server.answers(start(local_world_size=1))

@@ -84,7 +84,7 @@ async def test_the_next_server_is_asked_where_one_is_gone(ends) -> None:
     [b"", b"what?\r\n\r\n", b"HTTP/1.1 503 Later\r\n\r\n", stream()[:-2], stream(phase("running")) + b"data: {\n\n"],
     ids=["nothing", "no HTTP", "a refusal", "half an answer", "a broken event"],
 )
-async def test_what_is_no_answer_is_asked_again(ends, answer: bytes) -> None:
+async def test_a_request_without_a_valid_answer_is_repeated(ends, answer: bytes) -> None:
     assert await ends(PlayedServer(answer, answer, stream(phase("succeeded")))) == 0
 
 

@@ -80,7 +80,7 @@ def test_a_field_that_is_left_out_takes_its_default():
     assert (join.role, join.node_rank, join.settings) == ("default", None, RequestedSettings())
 
 
-def test_what_an_agent_does_not_ask_for_does_not_travel():
+def test_settings_that_are_not_requested_are_not_sent():
     join = replace(decode(JoinRequest, msgpack.packb(JOIN)), settings=RequestedSettings(min_nodes=2))
     body = msgpack.unpackb(encode(join))
     assert body["settings"] == {"min_nodes": 2}
@@ -96,7 +96,7 @@ def test_what_an_agent_does_not_ask_for_does_not_travel():
     ],
     ids=["no fields", "bytes", "larger than a message"],
 )
-def test_what_the_program_has_written_itself_is_read_whatever_it_is(fact):
+def test_records_that_the_program_has_written_itself_are_always_read(fact):
     assert decode_own(type(fact), encode(fact)) == fact
 
 

@@ -13,7 +13,7 @@ def test_the_token_is_the_only_line_that_is_no_comment(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "one\ntwo\n", "one team-a-*\n", "größe\n"])
-def test_what_holds_no_token_is_refused_and_not_told(tmp_path, content):
+def test_a_file_without_a_token_is_refused_and_its_content_is_not_shown(tmp_path, content):
     (tmp_path / "token").write_text(content)
     with pytest.raises(ValueError, match=pattern(flags.no_token, path=str(tmp_path / "token"))):
         read_token(str(tmp_path / "token"))

@@ -27,7 +27,7 @@ def test_a_newer_servers_code_is_an_error_all_the_same():
     assert (type(error), str(error)) == (ProtocolError, "what is wrong")
 
 
-def test_who_leads_travels_with_the_refusal():
+def test_the_refusal_names_the_leader():
     sent = ErrorReply(code="not_leader", message="b leads", leader="b:29400", leadership=41)
     reply = decode(ErrorReply, encode(sent))
     error = from_code(reply.code, reply.message, reply.leader, reply.leadership)

@@ -21,7 +21,7 @@ def test_addresses(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "a", ":1", "a:", "a:0", "a:65536", "a:x", "::1", "a b:1", "a,b:1", "x" * 300 + ":1"]
 )
-def test_what_is_no_address(text: str) -> None:
+def test_a_text_that_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         endpoint(text)
 
@@ -31,6 +31,6 @@ def test_a_time_has_a_unit_or_is_in_seconds() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1s", "1 h", "1w", "1e3", "\u0661s", "1.2345s"])
-def test_what_is_no_time_is_named(text: str) -> None:
+def test_an_invalid_time_is_named(text: str) -> None:
     with pytest.raises(ValueError, match=pattern(flags.bad_time(text))):
         seconds(text)

@@ -83,7 +83,7 @@ def test_a_sign_of_life_is_given_whenever_the_event_loop_calls_back_and_never_el
 
 
 @pytest.mark.parametrize("watchdog", [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "9", "WATCHDOG_PID": OTHER}])
-def test_who_is_not_watched_shows_no_life(manager: Socket, watchdog: dict[str, str]) -> None:
+def test_a_program_that_is_not_watched_sends_no_sign_of_life(manager: Socket, watchdog: dict[str, str]) -> None:
     bound, name = manager
     service = ServiceManager.of({"NOTIFY_SOCKET": name, **watchdog})
     assert service

@@ -5,7 +5,7 @@ from rdzv_protocol.settings import RequestedSettings, RunSettings
 from rdzv_protocol.words import flags as words
 
 
-def test_what_may_be_asked_is_what_a_run_has():
+def test_requested_settings_are_the_settings_of_a_run():
     assert RequestedSettings.__struct_fields__ == RunSettings.__struct_fields__
 
 
@@ -13,7 +13,7 @@ def test_an_agent_asks_for_nothing_unless_told_to():
     assert {field.default for field in fields(RequestedSettings)} == {None}
 
 
-def test_what_is_not_asked_takes_the_default():
+def test_settings_that_are_not_requested_take_the_default():
     asked = RequestedSettings(min_nodes=2, max_nodes=4, fatal_exit_codes=(42,))
     assert asked.resolve() == RunSettings(min_nodes=2, max_nodes=4, fatal_exit_codes=(42,))
 

@@ -13,7 +13,7 @@ anything = st.text(st.characters(codec=None), max_size=60)
     ("text", "shown"),
     [("boom", "boom"), ("a\tb\x1b[31m", "a b [31m"), ("\ud800", " "), ("naïve 🙂", "naïve 🙂"), ("", "")],
 )
-def test_what_moves_a_cursor_or_cannot_be_encoded_becomes_a_space(text, shown):
+def test_characters_that_move_a_cursor_or_cannot_be_encoded_become_spaces(text, shown):
     assert printable(text) == shown
 
 

@@ -37,7 +37,7 @@ def test_names_of_all_languages_are_visible(name):
 
 
 @pytest.mark.parametrize("name", UNSEEN, ids=ascii)
-def test_what_has_no_glyph_or_is_stacked_too_high_is_no_name(name):
+def test_characters_without_a_glyph_or_stacked_too_high_are_refused_in_names(name):
     assert not is_visible(f"node{name}")
     with pytest.raises(MalformedMessage, match="run_id must be text of 1 to 256 visible characters"):
         convert(ForgetRequest, {"run_id": name})

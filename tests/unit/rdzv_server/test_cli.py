@@ -65,7 +65,7 @@ def test_every_setting_is_explained(capsys):
         (("--read-token-file", "x"), words.needs_token_file("--read-token-file")),
     ],
 )
-def test_what_makes_no_sense_is_said_in_one_line(flags, says, capsys):
+def test_invalid_values_are_refused_in_one_line(flags, says, capsys):
     with pytest.raises(SystemExit, match="2"):
         parse(list(flags))
     (line,) = capsys.readouterr().err.splitlines()

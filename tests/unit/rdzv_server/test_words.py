@@ -25,7 +25,7 @@ def test_a_server_imports_all_of_them_at_once():
     assert len(loaded) > 20 and "rdzv_server.words.etcd" in loaded
 
 
-def test_what_is_not_there_is_an_error():
+def test_a_missing_module_or_name_is_an_error():
     with pytest.raises(ImportError):
         words.no_such_part.message()
     with pytest.raises(AttributeError):

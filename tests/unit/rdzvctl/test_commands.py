@@ -324,7 +324,7 @@ def test_where_names_are_missing_nothing_is_completed(server: OtherServer, comma
     assert not any(commands.names().values())
 
 
-def test_what_is_no_server_is_called_so(server: OtherServer, commands: Commands) -> None:
+def test_an_answer_that_is_not_a_servers_is_reported_as_such(server: OtherServer, commands: Commands) -> None:
     server.lacks(*NO_SERVER)
     done = commands.run("status")
     assert done.code == ExitCode.START_AGAIN
@@ -332,7 +332,7 @@ def test_what_is_no_server_is_called_so(server: OtherServer, commands: Commands)
     assert done.err.splitlines()[0] == f"rdzvctl: error: {says}"
 
 
-def test_who_watches_is_told_of_trouble_that_comes_and_goes(server: OtherServer, commands: Commands) -> None:
+def test_a_watcher_sees_trouble_that_comes_and_goes(server: OtherServer, commands: Commands) -> None:
     with Session({"endpoint": server.at}, {}) as session:
         changes = session.changes("running")
         for reason in (None, "disk full", None):

@@ -67,7 +67,7 @@ def test_without_anything_it_is_this_machine(tmp_path: Path) -> None:
         ({"tls_cert": "c", "tls_key": "k"}, words.no_ca(words.context_of("lab", "{path}"))),
     ],
 )
-def test_what_makes_no_sense_is_said(environment: dict[str, str], given: dict[str, str], says: str) -> None:
+def test_invalid_contexts_are_refused(environment: dict[str, str], given: dict[str, str], says: str) -> None:
     with pytest.raises(BadInput) as raised:
         choose(given, environment)
     assert str(raised.value) == says.format(path=contexts.path_of(environment))
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_text_or_that_everybody_may_change_is_refused(tmp_path
         load(str(path))
 
 
-def test_what_is_written_is_read_again_by_its_user_alone(tmp_path: Path) -> None:
+def test_a_written_file_is_read_back_and_only_its_user_can_read_it(tmp_path: Path) -> None:
     path = str(tmp_path / "new" / "config.toml")
     fields = {"endpoint": "a:1", "token_file": '/with "quotes" and \\ and \N{SNOWMAN}'}
     file = contexts.Contexts(path, "a b", {"a b": fields, "c.d": {"endpoint": "[::1]:3"}})

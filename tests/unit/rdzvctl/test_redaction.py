@@ -60,7 +60,7 @@ def test_a_secret_is_known_by_its_form(secret: str) -> None:
         "2026-01-02 03:04:05,678 INFO trainer: epoch=1",
     ],
 )
-def test_what_a_reader_needs_stays(text: str) -> None:
+def test_text_that_a_reader_needs_stays(text: str) -> None:
     assert Redactor().text(text) == text
 
 

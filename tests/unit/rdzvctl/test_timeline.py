@@ -53,7 +53,7 @@ def test_each_lane_has_the_part_of_the_time_that_went_into_it() -> None:
     assert shown["events"][0] == "+" and shown["events"][30] == "x"
 
 
-def test_what_goes_into_a_lane_is_summed_behind_it_and_the_fastest_pace_is_named() -> None:
+def test_each_lane_ends_with_its_sum_and_the_fastest_pace_is_named() -> None:
     drawn = {line[: timeline.LABEL].strip(): line for line in timeline.lines(told(failing()), WIDTH)}
     assert drawn["running"].endswith("  1m30s") and drawn["forming"].endswith("  30s")
     assert drawn["standing still"].endswith("  -") and drawn["steps a second"].endswith("up to 1")

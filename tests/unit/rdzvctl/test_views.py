@@ -122,7 +122,7 @@ def test_why_says_how_free_seats_of_a_running_round_could_be_filled(
     assert views.why(told(run), SERVER).next == next_steps
 
 
-def test_what_the_server_keeps_out_is_excluded() -> None:
+def test_a_node_excluded_by_the_server_is_shown_as_excluded() -> None:
     run = check(("2", "join a"))
     run.handle(NodeCordoned(node_id="b", by=EXCLUDER, reason="blamed 3 times within 1 d"))
     run.join("b")
@@ -243,7 +243,7 @@ def test_a_node_that_is_gone_is_lost_within_the_whole_grace_for_an_older_server(
     assert "it is lost within 5s." in views.why(as_an_older_server(told(run)), SERVER).text
 
 
-def test_of_nodes_that_vanish_together_none_is_promised_to_be_lost_before_its_lease_ends() -> None:
+def test_no_node_of_several_that_vanish_together_is_announced_as_lost_before_its_lease_ends() -> None:
     run = running("3", *"abc", lease_s=20, disconnect_grace_s=5)
     run.disconnects("b")
     run.disconnects("c")
@@ -371,7 +371,7 @@ def test_a_screen_shows_troubled_and_failed_runs_first() -> None:
     ]  # fmt: skip
 
 
-def test_of_more_lost_nodes_than_the_run_remembers_their_number_is_told() -> None:
+def test_the_number_of_lost_nodes_is_shown_if_the_run_does_not_remember_all() -> None:
     names = [f"n{number:03}" for number in range(200)]
     run = running("200", *names)
     for name in names[:199]:
@@ -506,7 +506,7 @@ def a_server(reason: str | None, *leaders: str | None, leads: bool = False) -> d
     ],
     ids=["well", "stuck leader", "no leader", "follower that ends"],
 )
-def test_of_a_server_that_cannot_decide_why_says_so_first_and_advises_nothing_else(
+def test_if_the_server_cannot_decide_why_says_so_first_and_advises_nothing_else(
     server: dict[str, Any], says: str
 ) -> None:
     assert views.unhealthy_reason([server]) == says

@@ -293,7 +293,7 @@ def test_torchrun_reads_the_same_variables(monkeypatch):
          "PET_SHUTDOWN_TIMEOUT"),
     ],
 )  # fmt: skip
-def test_of_several_variables_torchruns_goes_first(environment, argument, source):
+def test_among_several_variables_torchruns_takes_precedence(environment, argument, source):
     asked = read(["train.py"], environment)
     assert asked.source(argument) == source
     assert asked.value(argument) == FLAGS[argument].read(environment[source])
@@ -347,7 +347,7 @@ def conf(text: str, **given: str) -> Arguments:
         ("store_type=file,join_timeout=5,a=b=c", {"join_timeout": 5.0, "ignored": ("store_type", "a")}),
     ],
 )
-def test_what_a_setting_means(text, means):
+def test_meaning_of_a_setting(text, means):
     found = conf(text)
     assert found == Arguments(rdzv_conf=found.rdzv_conf, sources=found.sources, **means)
 
@@ -365,7 +365,7 @@ def test_what_a_setting_means(text, means):
         ("keep_alive_interval=0.5,lease=3", {}, None, 3.0),
     ],
 )
-def test_what_it_means_to_the_run(text, given, join_timeout_s, lease_s):
+def test_meaning_of_a_setting_for_the_run(text, given, join_timeout_s, lease_s):
     found = settings(conf(text, **given))
     assert (found.join_timeout_s, found.lease_s) == (join_timeout_s, lease_s)
 
@@ -393,7 +393,7 @@ def test_a_bad_value_is_refused_by_its_key(key):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("text", ["join_timeout", "join_timeout=", "=5", "a=1,", "a=1,,b=2"])
-def test_what_is_no_setting_here_and_under_torchrun(text):
+def test_a_text_that_is_no_setting_is_refused_here_and_under_torchrun(text):
     with pytest.raises(UsageError, match=f"^--rdzv-conf: {pattern(SAY.not_pairs)}"):
         conf(text)
     utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")
@@ -540,7 +540,7 @@ def test_a_mistake_is_answered_by_what_to_write(argv, says, tmp_path, monkeypatc
     ],
     ids=["a key", "a limit", "a scheduler"],
 )
-def test_what_counts_for_less_is_said_with_what_to_do(argv, environment, note, tmp_path, monkeypatch):
+def test_values_with_less_effect_are_reported_with_advice(argv, environment, note, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     assert any(note in each for each in plan(*argv, "train.py", **environment).notes)

@@ -38,7 +38,7 @@ def test_every_flag_is_plain_in_each_spelling(spelling, flag) -> None:
 
 
 @pytest.mark.parametrize("argv", OTHERS)
-def test_what_is_not_plain_is_left_to_the_parser(argv) -> None:
+def test_command_lines_that_are_not_plain_are_left_to_the_parser(argv) -> None:
     assert plain(argv) is None
 
 

@@ -46,7 +46,7 @@ def test_every_option_of_torchrun_is_one_here_under_the_same_name():
 
 
 @pytest.mark.torch
-def test_what_we_take_for_torchruns_spellings_are_just_those():
+def test_our_list_of_torchruns_spellings_is_exact():
     theirs = {spelling for action in torchruns_actions() for spelling in action.option_strings}
     taken = {spelling for flag in FLAGS.values() for spelling in flag.torchruns}
     assert theirs - {"-h", "--help"} == taken - {"--use-env", "--use_env"}  # torch.distributed.launch has these

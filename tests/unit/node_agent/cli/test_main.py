@@ -173,7 +173,7 @@ def test_the_port_of_the_workers_master(unused_tcp_port):
     assert config("--master-port", str(unused_tcp_port)).master_port == unused_tcp_port
 
 
-def test_what_is_left_out_is_the_runs_own_or_torchruns_default():
+def test_missing_values_are_the_runs_or_torchruns_default():
     given = config("--endpoint", "host:1")
     assert (given.join.settings, given.logs) == (RequestedSettings(), LogOptions())
     assert (given.join.local_world_size, given.join.role, given.shutdown_timeout_s) == (1, "default", 30.0)

@@ -92,7 +92,7 @@ def test_a_master_port_that_is_taken(flags):
         "--rdzv-id=",
     ],
 )
-def test_what_torchrun_runs_as_one_node_runs_here(flags):
+def test_command_lines_of_one_node_under_torchrun_run_here(flags):
     given = plan(*flags.split(), "train.py")
     assert (given.target.endpoint, given.target.master_port) == (None, None)
     assert (given.config.join.settings.min_nodes, given.config.join.settings.max_nodes) == (1, 1)
@@ -234,7 +234,7 @@ def test_where_they_meet_by_what_operators_set(flags, environment, target):
         ("--standalone --nnodes 2:3", SAY.only_one_node("--standalone", "--nnodes", "--endpoint")),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_together(flags, line):
+def test_contradicting_flags_are_refused(flags, line):
     assert refusal(flags) == line
 
 
@@ -252,7 +252,7 @@ def test_what_makes_no_sense_together(flags, line):
          SAY.counts_for_nothing_alone("--standalone", ["--endpoint", "--rdzv_id"])),
     ],
 )  # fmt: skip
-def test_what_is_probably_missing_or_void_is_said(flags, environment, note):
+def test_values_that_are_probably_missing_or_void_are_reported(flags, environment, note):
     assert "".join(plan(*flags.split(), "train.py", **environment).notes) == note
 
 

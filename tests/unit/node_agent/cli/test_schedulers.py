@@ -107,7 +107,7 @@ def test_every_row_has_a_case_here():
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_a_scheduler_says(name):
+def test_facts_from_a_schedulers_variables(name):
     environment, nodes, (host, port), run, nproc, rank, corrected, removed = ROWS[name]
     found = auto(environment)
     config, target, (line,) = found.config, found.target, found.notes
@@ -277,7 +277,7 @@ def test_a_job_without_a_headless_service_has_no_name_for_its_first_pod(monkeypa
         (ELASTIC | {"HOSTNAME": "laptop"}, SAY.no_rank, "Kubeflow (elastic)", [["HOSTNAME"]]),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_said(environment, kind, scheduler, fields):
+def test_missing_facts_are_reported(environment, kind, scheduler, fields):
     assert refusal(environment) == kind("--endpoint auto", scheduler, *fields)
 
 

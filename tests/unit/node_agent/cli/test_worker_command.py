@@ -103,7 +103,7 @@ def test_a_program_is_looked_for_in_path(tmp_path):
     assert command("--no-python", "mine", "-x", PATH=str(tmp_path)) == Command((str(program),), ("-x",), "mine")
 
 
-def test_what_cannot_be_executed_is_told_in_one_line(tmp_path):
+def test_a_file_that_cannot_be_executed_is_refused_in_one_line(tmp_path):
     (tmp_path / "run.sh").write_text("#!/usr/bin/env bash\nset -e\npython train.py\n")
     (tmp_path / "folder").mkdir()
     assert complaint("run.sh") == words.command.script_of_a_shell("run.sh", needs_shell=False)

@@ -114,7 +114,7 @@ def command(app: specs.AppDef) -> str:
         (ddp, {"tee": 1}, "--tee 1"),
     ],
 )
-def test_what_is_asked_for_becomes_flags(make: Any, given: dict[str, Any], words: str) -> None:
+def test_arguments_become_flags(make: Any, given: dict[str, Any], words: str) -> None:
     assert words in command(make(script="my/train.py", **given))
 
 
@@ -138,7 +138,7 @@ def test_a_module_its_arguments_its_names_and_its_environment(monkeypatch: pytes
         ({"script": "a", "j": "2by2"}, "Invalid format for -j"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, str], says: str) -> None:
+def test_invalid_values_are_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         ddp(**given)  # type: ignore[arg-type]
 

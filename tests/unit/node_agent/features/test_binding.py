@@ -205,7 +205,7 @@ def refused(attempt: Callable[[], object]) -> str:
     ],
     ids=["more workers than GPUs", "a GPU that sysfs does not know", "no CPU near the GPU may be used"],
 )
-def test_what_no_mode_can_bind_is_refused_with_the_reason(host, gpus, mode, asked, why):
+def test_an_impossible_binding_is_refused_with_the_reason(host, gpus, mode, asked, why):
     assert refused(lambda: sets_on(host, mode, **({"gpus": gpus} | asked))) == why.format(host=host)
 
 
@@ -228,7 +228,7 @@ CODE_CACHE = {f"cpu/cpu0/cache/index0/{name}": text for name, text in (("type", 
         ("core-complex", CPUS | CODE_CACHE, words.caches_unknown(0)),
     ],
 )
-def test_what_the_kernel_does_not_tell_is_named_with_its_place(tmp_path, mode, files, what):
+def test_a_fact_that_the_kernel_lacks_is_named_with_its_place(tmp_path, mode, files, what):
     for path, text in files.items():
         write(tmp_path, f"sys/devices/system/{path}", text)
     said = refused(lambda: sets_on(tmp_path, mode, lay_out_gpus(tmp_path, [-1])))
@@ -251,7 +251,7 @@ def machines(draw) -> tuple[Topology, list[int], frozenset[int]]:
 @pytest.mark.torch
 @given(machines())
 @settings(max_examples=25)
-def test_on_any_machine_every_worker_gets_what_torch_would_give_it(machine):
+def test_on_any_machine_workers_get_the_same_cpus_as_from_torch(machine):
     topology, nodes, allowed = machine
     with TemporaryDirectory() as folder:
         root = Path(folder)

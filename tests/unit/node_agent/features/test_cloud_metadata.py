@@ -149,7 +149,7 @@ ANSWERS: dict[str, tuple[int, str, str]] = {
 
 
 @pytest.mark.parametrize(("status", "body", "why"), ANSWERS.values(), ids=ANSWERS)
-async def test_whoever_answers_otherwise_is_warned_of_once_and_moves_nothing(status: int, body: str, why: str) -> None:
+async def test_other_answers_are_warned_of_once_and_have_no_effect(status: int, body: str, why: str) -> None:
     warned, questions = list[str](), asyncio.Semaphore(0)
 
     async def answer(request: web.Request) -> web.Response:

@@ -56,7 +56,7 @@ def test_only_variables_of_torch_and_its_libraries_have_values_and_no_secret_is_
     assert SECRET not in repr(found)
 
 
-def test_of_very_many_variables_those_with_values_are_told_first() -> None:
+def test_among_very_many_variables_those_with_values_come_first() -> None:
     many = {f"SERVICE_{number}_PORT": "1" for number in range(2 * MOST_VARIABLES)} | {"TORCH_LOGS": "+dynamo"}
     found = describe(many | {"x" * 2 * LONGEST_VALUE: "1"})
     assert len(found.variables) == MOST_VARIABLES and Variable(name="TORCH_LOGS", value="+dynamo") in found.variables

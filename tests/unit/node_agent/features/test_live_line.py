@@ -39,7 +39,7 @@ WAIT = Wait(reason="waiting for 1 more node: 3 of 4 joined (a, b, c)", remaining
         ),
     ],
 )
-def test_what_does_not_fit_is_cut_off_the_reason(wait, columns, shown):
+def test_a_reason_that_does_not_fit_is_cut(wait, columns, shown):
     line = fitted(wait, 12.0, columns)
     assert line == shown
     assert width(line) <= max(columns, 20)
@@ -79,7 +79,7 @@ def open_terminal(monkeypatch):
     return lambda: closing(Terminal())
 
 
-async def test_whoever_writes_next_writes_over_the_live_line(open_terminal, monkeypatch):
+async def test_the_next_writer_overwrites_the_live_line(open_terminal, monkeypatch):
     with open_terminal() as terminal:
         await writes_over(terminal, monkeypatch)
 

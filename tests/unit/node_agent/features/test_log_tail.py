@@ -61,7 +61,7 @@ async def test_the_last_lines_are_shown_as_they_were_written(log, written, lines
     assert await tail(log, lines=lines) == LogTail(path=str(log), text=shown, offset=len(written))
 
 
-async def test_what_follows_is_asked_for_by_its_place_and_no_character_is_torn(log):
+async def test_the_next_part_is_requested_by_its_offset_and_no_character_is_torn(log):
     log.write_bytes(b"one\n\xc3")
     first = await tail(log)
     assert (first.text, first.offset) == ("one\n", 4)
@@ -120,7 +120,7 @@ async def test_nothing_but_a_file_in_the_runs_own_folder_is_shown(log, becomes: 
     ],
     ids=["other stream", "console", "rank", "round", "plug-in", "removed"],
 )
-async def test_what_cannot_be_shown_is_refused_with_the_reason(log, wanted, reason):
+async def test_a_log_that_cannot_be_shown_is_refused_with_the_reason(log, wanted, reason):
     assert await tail(log, **wanted) == Refused(reason=reason.format(log=log))
 
 

@@ -56,7 +56,7 @@ def test_a_plain_connection_loads_no_tls_and_one_by_tls_loads_it() -> None:
     assert same == "True True"
 
 
-def test_who_loads_tls_before_has_all_of_it() -> None:
+def test_a_program_that_loads_tls_first_has_all_of_it() -> None:
     assert _says("import ssl")[0] == "b'plain' True True"
 
 

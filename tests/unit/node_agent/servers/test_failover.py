@@ -209,7 +209,7 @@ async def test_a_refusal_of_the_leader_is_an_answer(cluster):
 # Leaving the leader.
 
 
-async def test_who_is_kept_out_by_one_server_asks_another_the_next_time(cluster):
+async def test_an_agent_kept_out_by_one_server_asks_another_the_next_time(cluster):
     """The first server has not read its tokens again yet."""
     a, b, _c = cluster.all
     await cluster.lead(b, 5)
@@ -311,7 +311,7 @@ async def test_a_leader_that_is_named_in_the_turn_in_which_a_wait_ends_harms_not
     await transport.close()
 
 
-async def test_whoever_tells_may_die_too(cluster, monkeypatch):
+async def test_the_watched_server_may_die_too(cluster, monkeypatch):
     monkeypatch.setattr(backoff, "delay", lambda attempt, jitter, longest_s=1.0: 0.0)
     a, b, c = cluster.all
     client = await cluster.polled(a)
@@ -340,7 +340,7 @@ async def test_an_agent_keeps_the_connection_to_a_silent_server_until_it_is_answ
     await until(lambda: leader.open <= 2)  # the client's, and that of the watch for another leader
 
 
-async def test_what_a_server_knew_before_leads_nobody_away(cluster):
+async def test_a_servers_outdated_leader_is_ignored(cluster):
     a, b, c = cluster.all
     await cluster.lead(a, 5)
     await b.follow(c, 4)
@@ -381,7 +381,7 @@ async def test_a_leader_that_hands_over_is_not_spoken_of(cluster, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [1, 3], ids=["one server alone as ever", "several with every address"])
-async def test_nobody_there_is_said(cluster, number):
+async def test_a_lack_of_servers_is_reported(cluster, number):
     for server in cluster.all:
         await server.close()
     transport = cluster.agent(*(server.endpoint for server in cluster.all[:number])).transport()

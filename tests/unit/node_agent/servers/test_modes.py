@@ -66,7 +66,7 @@ async def test_a_port_that_cannot_be_had_is_a_usage_error(monkeypatch):
             pass
 
 
-async def test_what_listens_there_already_is_taken_for_the_server():
+async def test_a_program_that_already_listens_is_taken_for_the_server():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         console, port = FakeConsole(), taken.getsockname()[1]
         async with server_of(a_plan(Target(endpoint=("127.0.0.1", port), hosts=True)), console):

@@ -100,14 +100,14 @@ def test_without_tokens_everybody_may_take_part_and_only_this_machine_may_act():
 
 
 @pytest.mark.parametrize(("host", "port"), [("gpu1:31000", 31000), ("[fd77::1]:31000", 31000), ("gpu1", 29400)])
-def test_who_may_not_act_without_tokens_is_told_how_to(host, port):
+def test_the_refusal_without_tokens_says_how_to_act(host, port):
     with pytest.raises(Forbidden) as refusal:
         Access().check(*ACT, Caller(peer=FAR, host=host))
     assert str(refusal.value) == words.not_this_machine(port)
 
 
 @pytest.mark.parametrize("peer", ["", "localhost", "::ffff:10.0.0.7", "127.0.0.1.evil.example"])
-def test_what_is_no_address_of_this_machine_may_not_act(peer):
+def test_addresses_of_other_machines_may_not_act(peer):
     assert answer(Access(), ACT, peer=peer) == Forbidden.code
 
 

@@ -79,7 +79,7 @@ def test_a_file_holds_tokens_comments_and_empty_lines(tmp_path):
         (Role.ADMIN, b"hush team-a-*", words.NOT_FOR_SOME_RUNS),
     ],
 )
-def test_what_is_no_file_of_tokens_is_said_and_tells_no_secret(tmp_path, role, content, says):
+def test_an_invalid_token_file_is_refused_without_showing_a_secret(tmp_path, role, content, says):
     path = tmp_path / "tokens"
     path.write_bytes(content)
     with pytest.raises(BadTokenFile, match=pattern(words.bad_token_file("--a-token-file", str(path), says))) as error:

@@ -27,7 +27,7 @@ def test_a_session_is_good_for_its_token_until_it_ends() -> None:
         lambda given: "\u00b2.\u00e9." + given[-64:],
     ],
 )
-def test_what_was_changed_is_no_session(change) -> None:
+def test_a_changed_session_is_invalid(change) -> None:
     assert not session.is_of(SECRET, change(session.issue(SECRET, NOW)), NOW)
 
 

@@ -92,7 +92,7 @@ async def test_alone_it_leads_at_once_and_goes_on_leading(start):
     assert leadership.is_certain and not server.over.done()
 
 
-async def test_who_resigns_is_followed_at_once_by_one_other_with_a_higher_number(start):
+async def test_a_leader_that_resigns_is_followed_at_once_by_one_with_a_higher_number(start):
     first = await start("a:1").leads()
     others = [start("b:1"), start("c:1")]
     for other in others:

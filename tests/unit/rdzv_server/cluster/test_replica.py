@@ -227,7 +227,7 @@ async def test_agents_that_are_sent_away_meanwhile_are_not_lost(server):
     await asyncio.gather(parked, return_exceptions=True)
 
 
-async def test_what_comes_too_late_is_kept_back_a_refusal_too(server):
+async def test_answers_and_refusals_that_come_too_late_are_kept_back(server):
     """An agent that is told that it is fenced stops its workers."""
     leadership = await server.lead()
     await server.join()
@@ -328,7 +328,7 @@ async def test_a_server_that_stops_resigns_and_says_so_to_its_agents(server):
 # Requests for the leader.
 
 
-async def test_who_asks_is_told_of_a_later_leader_than_it_knows_at_once_or_when_there_is_one(server):
+async def test_a_client_learns_of_a_later_leader_at_once_or_when_there_is_one(server):
     def ask(after: int) -> asyncio.Task[LeaderReply]:
         return asyncio.create_task(server.replica.ask(LeaderRequest(after=after), Connection("a")))
 
@@ -349,7 +349,7 @@ async def test_who_asks_is_told_of_a_later_leader_than_it_knows_at_once_or_when_
 # The operators' view.
 
 
-async def test_what_operators_see(server):
+async def test_the_operators_view(server):
     replica = server.replica
     assert (replica.unhealthy_reason, replica.leads, replica.leader) == ("no leader is known", False, None)
     await server.follow(Leader("b:29400", 7))

@@ -85,7 +85,7 @@ async def test_servers_that_come_are_left_their_part_and_those_that_go_leave_the
     await first.leads(4)
 
 
-async def test_who_does_not_take_what_it_is_left_is_left_nothing_more_in_this_life(start, client, prefix, caplog):
+async def test_a_server_that_does_not_take_its_shard_is_left_no_more_until_it_restarts(start, client, prefix, caplog):
     caplog.set_level("INFO")
     server = start("a:1")
     await server.leads(4)
@@ -114,7 +114,7 @@ async def test_nothing_moves_for_one_that_comes_and_goes(start, client, prefix):
     assert [view.leadership for view in server.shards.state().shards] == before
 
 
-async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_part_when_it_is_back(start, gated):
+async def test_a_server_that_is_cut_off_stops_leading_in_time_and_gets_its_part_again(start, gated):
     gated_client, gate = gated
     first = start("a:1", gated_client, lease_s=LEASE_S)
     await first.leads(4)
@@ -168,7 +168,7 @@ async def look_at(servers: list[Server]) -> None:
         await asyncio.sleep(0.003)
 
 
-async def test_whoever_is_asked_names_the_leader_of_the_runs_shard(start):
+async def test_every_server_names_the_leader_of_the_runs_shard(start):
     first = start("a:1")
     await first.leads(4)
     second = start("b:1")
@@ -185,7 +185,7 @@ async def test_whoever_is_asked_names_the_leader_of_the_runs_shard(start):
         assert (reply.leader, reply.leads) == (leader, leader == "a:1")
 
 
-async def test_who_does_not_say_which_runs_leader_it_asks_for_is_told_of_none(start):
+async def test_a_request_for_a_leader_without_a_run_names_none(start):
     server = start("a:1")
     await server.leads(4)
     asked = asyncio.create_task(server.shards.ask(LeaderRequest(after=0), OPERATOR))
@@ -228,7 +228,7 @@ async def test_a_server_that_can_lead_no_shard_goes(start, client, prefix):
 
 
 @pytest.mark.parametrize("what", ["servers/a:1", "leaders/3"])
-async def test_what_a_hand_deletes_is_written_again(start, client, prefix, what):
+async def test_keys_that_are_deleted_by_hand_are_written_again(start, client, prefix, what):
     server = start("a:1")
     await server.leads(4)
     key = f"{prefix}/live/{what}".encode()
@@ -293,7 +293,7 @@ def by(shard: int, *servers: Server) -> Server:
     return next(server for server in servers if shard in server.led)
 
 
-async def test_what_is_decided_about_a_node_every_shard_does_also_under_its_next_leader(start):
+async def test_every_shard_follows_decisions_about_a_node_also_under_its_next_leader(start):
     first = start("a:1")
     await first.leads(4)
     second = start("b:1")

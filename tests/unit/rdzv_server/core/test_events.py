@@ -86,7 +86,7 @@ def test_a_failure_is_told_with_its_own_round_though_the_next_one_forms_already(
     assert [event.round for event in run.events if event.kind == "workers_failed"] == [1, 1]
 
 
-def test_who_rejoins_and_who_is_merely_heard_is_no_event():
+def test_a_rejoin_or_a_sign_of_life_is_no_event():
     run = running("2", "a", "b", max_restarts=1)
     run.fails("a")
     told = len(run.events)

@@ -43,7 +43,7 @@ def test_one_that_grows_is_counted_by_all_its_bytes_and_once(held: HeldMemory[st
     assert freed == ["a"]
 
 
-def test_what_is_not_held_any_more_does_not_count(held: HeldMemory[str], freed: list[str]) -> None:
+def test_released_memory_does_not_count(held: HeldMemory[str], freed: list[str]) -> None:
     for number in range(100):
         held.add("one", f"{number}", EACH_BYTES)
         held.remove(f"{number}")

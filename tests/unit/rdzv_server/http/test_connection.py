@@ -107,7 +107,7 @@ def test_a_strangers_request_that_is_one_piece_with_its_body_takes_one_turn(
     assert http.received == REQUEST + head + b"\r\n" + body
 
 
-def test_what_follows_a_refused_head_is_read_in_turns_and_not_kept(turns: Turns) -> None:
+def test_data_after_a_refused_head_is_read_in_turns_and_not_kept(turns: Turns) -> None:
     http, held = Http(is_full=False), Mock()
     line, transport = stranger_at(http, turns, held)
     line.data_received(REQUEST + b"\r\n" + b"x" * 1_000)
@@ -122,7 +122,7 @@ def test_what_follows_a_refused_head_is_read_in_turns_and_not_kept(turns: Turns)
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
-def test_what_was_read_with_the_opening_needs_no_other_turn_unless_it_is_a_look(method: str, turns: Turns) -> None:
+def test_data_read_with_the_opening_needs_no_other_turn_unless_it_is_a_look(method: str, turns: Turns) -> None:
     http, held = Http(is_full=False), Mock()
     line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())  # type: ignore[arg-type, return-value]
     head = f"{method} /v1/status HTTP/1.1\r\n\r\n".encode()

@@ -99,7 +99,7 @@ async def test_a_page_says_what_happened_and_how_to_ask_for_the_next(site):
         *((f"?limit={text}", words.bad_number("limit", 1, MOST_EVENTS, text)) for text in ("0", "1001")),
     ],
 )
-async def test_what_is_no_number_is_refused(site, query, says):
+async def test_an_invalid_number_is_refused(site, query, says):
     await site.happens()
     status, refusal = await site.page(query)
     assert (status, refusal["code"]) == (400, "malformed_message") and refusal["message"] == says
@@ -177,7 +177,7 @@ async def test_a_stream_goes_on_after_the_last_event_that_its_reader_has_seen(si
     assert [frame["id"] for frame in await site.read(2, after=4)] == ["5", "6"]
 
 
-async def test_what_happens_while_nobody_reads_the_store_is_sent_all_the_same(site, monkeypatch):
+async def test_events_are_sent_even_if_the_store_is_not_read_meanwhile(site, monkeypatch):
     """There are more events than the streams of a run share."""
     monkeypatch.setattr(events_endpoint, "RECENT", 4)
     monkeypatch.setattr(events_endpoint, "STREAM_PAGE", 3)

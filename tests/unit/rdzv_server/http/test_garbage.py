@@ -1,4 +1,4 @@
-"""Garbage is looked for when nobody waits for it, and in time: however many connections close, and whatever grows."""
+"""Garbage collection runs when no request waits, and in time, under closing connections and growing memory."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ PATIENCE_S = 20.0
 
 
 class Site:
-    """Collector whose looks come when the test says so, in a process of the test's size."""
+    """Collector whose checks come when the test says so, in a process of the test's size."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.size = 40 << 20
@@ -64,7 +64,7 @@ async def site(monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 async def test_no_full_collection_while_many_disconnect_and_one_in_the_next_quiet_moment(site: Site) -> None:
-    """Nobody else would be answered meanwhile, in the very moment when rounds form anew."""
+    """No request would be answered meanwhile, just when rounds form again."""
     for _ in range(MOST_LOOKS - 1):
         site.look(lambda: site.close(FEW))
     assert site.full == 0
@@ -82,7 +82,7 @@ async def test_a_few_closed_connections_are_left(site: Site) -> None:
 
 
 async def test_a_process_that_grows_while_connections_close_is_collected_after_a_while(site: Site) -> None:
-    """Strangers come and go all the time: there is no quiet moment, and what they leave fills the memory."""
+    """Strangers come and go all the time: there is no quiet moment, and their garbage fills the memory."""
     for _ in range(MOST_LOOKS):
         site.size += 2 * GROWN_BYTES + site.size
         site.look(lambda: site.close(FEW))
@@ -118,7 +118,7 @@ async def test_only_a_full_collection_examines_what_has_been_set_aside() -> None
 
 
 async def test_new_objects_are_set_aside_soon_after_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else Python examines them when ten thousand more were made than freed: by then a million may have been made."""
+    """Otherwise Python examines them when ten thousand more were made than freed: perhaps after a million."""
     set_aside: asyncio.Queue[None] = asyncio.Queue()
     monkeypatch.setattr(garbage.gc, "freeze", lambda: set_aside.put_nowait(None))
     async with asyncio.timeout(PATIENCE_S), RendezvousServer() as server:
@@ -165,7 +165,7 @@ FREED = (HttpConnection, Opening, RequestHandler, _SelectorSocketTransport)
 
 
 def held() -> list[object]:
-    """Connections that the process holds, each with what belongs to it."""
+    """Return the connections that the process holds, with their parts."""
     return [each for each in gc.get_objects() if isinstance(each, FREED)]
 
 
@@ -173,7 +173,7 @@ def held() -> list[object]:
 async def test_a_connection_that_has_closed_is_freed_without_a_collection(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_tls: bool
 ) -> None:
-    """Else strangers fill memory faster than it is looked through."""
+    """Otherwise strangers fill memory faster than the collector frees it."""
     monkeypatch.setattr(garbage, "gc", Mock())
     tls = TlsFiles(*Authority(tmp_path).issue("server")).context() if is_tls else None
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):

@@ -41,14 +41,14 @@ def test_guesses_are_slowed_down_and_a_right_one_cannot_be_told_from_a_wrong_one
     assert [site.asks(WRONG) for _ in range(2)] == ["unauthorized", "too_many_requests"]
 
 
-def test_who_has_been_let_in_goes_on_beside_one_who_guesses(site):
+def test_an_admitted_peer_continues_beside_one_that_guesses(site):
     for _ in range(4):
         site.asks(WRONG)
     assert site.asks(RIGHT, credential=RIGHT) == "yes"
     assert site.asks(RIGHT, peer="10.0.0.8") == "yes"
 
 
-def test_who_has_been_let_in_cannot_guess_another_token(site):
+def test_an_admitted_peer_cannot_guess_another_token(site):
     assert [site.asks("Bearer b0ss", LOOK, credential=RIGHT) for _ in range(4)][-1] == "too_many_requests"
     assert site.asks("Bearer boss", LOOK, credential=RIGHT) == "too_many_requests"
 

@@ -29,7 +29,7 @@ def test_a_burst_can_be_had_at_once_and_then_so_many_a_second():
     assert taken(buckets, "a", 1_000.0) == 5, "no more than the burst, however long nobody came"
 
 
-def test_who_goes_on_taking_from_an_empty_one_is_not_kept_out_for_longer_nor_is_anybody_else():
+def test_taking_from_an_empty_bucket_delays_neither_this_peer_nor_others():
     buckets = Buckets(TWO_A_SECOND)
     for _ in range(1_000):
         buckets.take("a", 1.0)

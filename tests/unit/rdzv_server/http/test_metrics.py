@@ -73,7 +73,7 @@ async def report(server: RendezvousServer, run_id: str, node: str, round_: int, 
     await server.rendezvous.ask(ended, Connection(ended.agent_id))
 
 
-async def test_what_happens_to_a_run_is_counted_by_its_cause(server):
+async def test_events_of_a_run_are_counted_by_cause(server):
     await join(server, "run", "a", "b", high=2, max_restarts=1)
     await report(server, "run", "a", 1, failure())
     await join(server, "run", "a", "b", high=2, max_restarts=1, after_round=1)

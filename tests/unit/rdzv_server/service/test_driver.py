@@ -142,7 +142,7 @@ async def slow(started) -> Server:
 # Writing before acting.
 
 
-async def test_nobody_is_answered_before_what_they_did_is_written(slow):
+async def test_an_answer_waits_until_its_event_is_written(slow):
     slow.store.hold()
     join = asyncio.create_task(slow.join("a"))
     await slow.store.is_writing()
@@ -152,7 +152,7 @@ async def test_nobody_is_answered_before_what_they_did_is_written(slow):
     assert slow.store.batches == [["RunCreated", "NodeJoined"]]
 
 
-async def test_nobody_is_woken_before_what_wakes_them_is_written(slow):
+async def test_a_poll_is_woken_only_after_its_cause_is_written(slow):
     await slow.join("a")
     slow.store.hold()
     poll = asyncio.create_task(slow.long_polls.park((RUN_ID, "a"), PATIENCE_S))
@@ -165,7 +165,7 @@ async def test_nobody_is_woken_before_what_wakes_them_is_written(slow):
     assert slow.runs_on("ab")
 
 
-async def test_what_comes_in_while_a_batch_is_written_shares_the_next_write(slow):
+async def test_events_that_arrive_during_a_write_share_the_next_one(slow):
     slow.store.hold()
     first = asyncio.create_task(slow.join("a", nodes="4"))
     await slow.store.is_writing()
@@ -176,7 +176,7 @@ async def test_what_comes_in_while_a_batch_is_written_shares_the_next_write(slow
     assert [len(batch) for batch in slow.store.batches] == [2, 4]
 
 
-async def test_who_is_answered_reads_the_directive_of_their_own_batch(slow):
+async def test_an_answer_has_the_directive_of_its_own_batch(slow):
     """A stop in the next batch does not overtake a start that was never sent."""
     await slow.join("a")
     slow.store.hold()
@@ -223,7 +223,7 @@ async def test_a_driver_that_works_has_not_crashed(server):
     assert server.runs_on("ab"), "to stop watching it does not stop it"
 
 
-async def test_who_still_waits_when_it_stops_is_refused(slow):
+async def test_requests_that_still_wait_when_it_stops_are_refused(slow):
     slow.store.hold()
     join = asyncio.create_task(slow.join("a"))
     await slow.store.is_writing()
@@ -236,7 +236,7 @@ async def test_who_still_waits_when_it_stops_is_refused(slow):
             await waiting
 
 
-async def test_what_is_written_may_be_told_at_once(server):
+async def test_a_written_event_may_be_reported_at_once(server):
     await server.join("a")
     async with asyncio.timeout(PATIENCE_S):
         await server.driver.written(server.registry.machine_of(RUN_ID, "a"), "a")
@@ -264,7 +264,7 @@ async def test_while_nothing_can_be_written_nothing_is_decided_and_then_all_is(s
     assert not server.registry.runs()[0].agents
 
 
-async def test_who_joins_is_told_at_once_why_nothing_can_be_written_and_joins_when_it_can(started, monkeypatch):
+async def test_a_newcomer_learns_at_once_why_nothing_can_be_written_and_joins_when_it_can(started, monkeypatch):
     monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
     server = await started(FullStore())
     await server.join("a")

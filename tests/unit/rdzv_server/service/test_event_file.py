@@ -129,7 +129,7 @@ async def test_a_write_that_is_under_way_when_the_server_ends_is_not_repeated(tm
     assert numbers_in(path) == [1, 2]
 
 
-async def test_what_waits_is_bounded(tmp_path, monkeypatch, caplog):
+async def test_waiting_events_are_bounded(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(event_file, "MOST_WAITING_BYTES", 1_000)
     caplog.set_level("INFO")
     path = tmp_path / "events.jsonl"

@@ -41,7 +41,9 @@ async def test_it_is_told_which_node_why_and_for_how_long(tmp_path: Path, caplog
     assert seen.read_text() == "a|worn out|600\nb|worn out|600\n"
 
 
-async def test_what_an_agent_says_is_no_part_of_the_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_text_from_an_agent_is_never_part_of_the_command(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     seen, harm = tmp_path / "seen", tmp_path / "harm"
     bad = f"$(touch {harm}); `touch {harm}`\x00\n"
     await told(

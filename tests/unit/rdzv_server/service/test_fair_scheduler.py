@@ -50,14 +50,14 @@ def test_queues_alternate_and_each_keeps_its_order():
     assert taken == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
-def test_what_is_asked_for_is_done_when_the_loop_comes_round(site):
+def test_a_request_runs_at_the_loops_next_turn(site):
     site.ask("a")
     assert site.done == []
     site.loop.turn()
     assert site.done == ["a"]
 
 
-def test_who_asks_when_hardly_anybody_does_has_a_turn_at_once(site):
+def test_a_request_at_a_quiet_time_has_a_turn_at_once(site):
     site.loop.now += 2 * BURST_S
     site.ask("a", AT_ONCE + 1)
     assert len(site.done) == AT_ONCE
@@ -81,7 +81,7 @@ def test_a_small_run_is_not_kept_waiting_by_a_large_one(site):
         assert 0 < len(site.done) - before <= AT_ONCE
 
 
-def test_who_asks_in_its_turn_gets_another_one(site):
+def test_a_request_made_during_a_turn_gets_another_one(site):
     site.scheduler.ask("a", lambda: site.ask("again"))
     site.loop.turn()
     site.loop.turn()

@@ -114,7 +114,7 @@ async def test_agents_that_are_lost_may_come_back_for_a_while(site: Site) -> Non
     assert site.verdicts == [False]
 
 
-async def test_who_has_lost_a_node_may_ask_a_while_how_the_run_ended(
+async def test_a_lost_nodes_supervisor_may_ask_for_a_while_how_the_run_ended(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle_shutdown, "LINGER_S", 0.2)
@@ -135,7 +135,7 @@ async def test_who_has_lost_a_node_may_ask_a_while_how_the_run_ended(
     assert (await site.is_idle(), site.verdicts) == (words.ALL_RUNS_OVER, [True])
 
 
-async def test_nobody_ever_came(site: Site) -> None:
+async def test_no_agent_ever_came(site: Site) -> None:
     site.watch(0.01)
     assert await site.is_idle() == words.no_agents(0.01)
 

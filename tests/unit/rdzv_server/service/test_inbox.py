@@ -62,7 +62,7 @@ def test_a_repeated_request_waits_with_the_first(event: Event) -> None:
     assert left_of(event, event, LeaseRenewed("a"), event) == [event, LeaseRenewed("a")]
 
 
-def test_what_is_taken_back_and_said_again_stays() -> None:
+def test_a_suspicion_that_is_retracted_and_repeated_stays() -> None:
     hangs, runs = HangSuspected("a", 1, "progress", "no step", (0,)), HangSuspected("a", 1, "progress", "", ())
     assert left_of(hangs, runs, hangs) == [hangs, runs, hangs]
 
@@ -80,7 +80,7 @@ async def test_a_question_is_dropped_when_its_caller_has_gone(event: Event) -> N
 
 
 @pytest.mark.parametrize("event", [JOIN, FAILED, NodeLeft("a", "SIGTERM"), RunStopped("", "an operator")])
-async def test_what_has_happened_stays_when_its_caller_has_gone(event: Event) -> None:
+async def test_an_event_stays_when_its_caller_has_gone(event: Event) -> None:
     assert await waits_without_its_caller(event) == 1
 
 

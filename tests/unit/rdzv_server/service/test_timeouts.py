@@ -66,7 +66,7 @@ async def test_an_end_may_start_others(site):
     await site.until_over("end")
 
 
-async def test_what_is_started_when_others_are_over_needs_no_timer_of_its_own():
+async def test_a_timeout_started_when_others_have_ended_needs_no_timer_of_its_own():
     loop = asyncio.get_running_loop()
     before, looks = len(loop._scheduled), 0
 

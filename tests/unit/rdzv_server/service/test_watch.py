@@ -67,7 +67,9 @@ patches = st.fixed_dictionaries({}, optional={"nodes": parts, "run": parts, "ser
 
 
 @given(st.lists(st.tuples(patches, st.booleans()), min_size=1, max_size=30), st.sampled_from([1, 3, 100]))
-def test_who_comes_back_gets_what_it_has_missed_or_all_of_it(story: list[tuple[Document, bool]], kept: int) -> None:
+def test_a_watcher_that_returns_gets_the_missed_changes_or_the_whole_document(
+    story: list[tuple[Document, bool]], kept: int
+) -> None:
     async def tell() -> None:
         feed, reader = Feed(), Reader()
         with pytest.MonkeyPatch.context() as patch:

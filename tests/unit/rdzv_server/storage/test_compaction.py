@@ -160,7 +160,7 @@ async def test_a_store_that_has_no_room_for_a_snapshot_keeps_the_records(make_st
         assert state(driver.runs()[0]) == before
 
 
-async def test_what_has_ended_is_left_as_it_is_until_it_is_forgotten():
+async def test_an_ended_run_is_left_as_it_is_until_it_is_forgotten():
     store = Counting(MemoryStore())
     async with serving(store) as driver:
         await forms(driver)

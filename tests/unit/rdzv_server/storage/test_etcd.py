@@ -184,7 +184,7 @@ async def test_a_run_of_which_earlier_attempts_are_forgotten_is_found_alive_by_t
         ("/records/x", b"\x90", words.no_records),
     ],
 )
-async def test_what_is_no_record_of_ours_is_damage(shared, key, value, what):
+async def test_foreign_records_are_reported_as_damage(shared, key, value, what):
     await shared.put(key, value)
     if what is words.no_records and value == b"\x90":
         await shared.put(key, b"\x91\x01")

@@ -112,7 +112,7 @@ async def test_etcd_is_spoken_to_in_tls_and_told_who_asks(secure: Member, tls: P
 @pytest.mark.parametrize(
     ("ca", "own"), [("ca", None), (None, "server"), (None, None)], ids=["no certificate", "no CA", "no TLS"]
 )
-async def test_who_does_not_show_the_right_papers_is_not_let_in(secure: Member, tls: Path, ca, own) -> None:
+async def test_a_client_without_the_right_certificate_is_refused(secure: Member, tls: Path, ca, own) -> None:
     papers = EtcdTls(ca and f"{tls}/{ca}.pem", own and f"{tls}/{own}.pem", own and f"{tls}/{own}.key")
     async with client_of([secure.address], papers) as client:
         with pytest.raises(StoreUnavailable, match=pattern(words.cannot_use, etcd=client.name)):

@@ -30,7 +30,7 @@ def test_members_and_the_cluster(text, members, prefix):
 @pytest.mark.parametrize(
     "text", ["etcd://", "etcd:///lab", "etcd://a,,b", "etcd://a:port", "etcd://a:0", "etcd://a b", "etcd://http://a:1"]
 )
-def test_what_is_no_member_is_named(text):
+def test_an_invalid_member_is_named(text):
     with pytest.raises(StoreBroken, match=pattern(words.no_member, store=text)):
         EtcdPlace.parse(text)
 

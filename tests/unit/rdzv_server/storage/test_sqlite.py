@@ -91,7 +91,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writing(store, path):
+async def test_acknowledged_records_survive_a_kill_in_the_middle_of_writing(store, path):
     writer = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITER, str(path), stdout=asyncio.subprocess.PIPE
     )

@@ -72,7 +72,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("content", ODD)
-def test_whatever_an_error_file_holds_the_failure_can_be_told(tmp_path: Path, content: str) -> None:
+def test_a_failure_can_be_reported_with_any_error_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "error.json"
     path.write_text(content)
     before = int(time.time())

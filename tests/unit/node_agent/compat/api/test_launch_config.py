@@ -109,7 +109,7 @@ def test_every_flag_of_ours_is_a_key_a_variable_and_an_option_of_rdzv_conf(
         )
 
 
-def test_what_a_program_says_goes_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_programs_value_takes_precedence_over_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PET_SILENCE_TIMEOUT", "600")
     assert agent().options(Hangs).silence_timeout == 600
     assert agent(rdzv_configs={"silence_timeout": 60}).options(Hangs).silence_timeout == 60
@@ -159,7 +159,7 @@ def test_one_node_without_a_port_needs_no_server(backend: str, endpoint: Any) ->
     assert plan(rdzv_backend=backend, rdzv_endpoint=endpoint).launch.target.endpoint is None
 
 
-def test_what_flags_fall_back_to_is_no_concern_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_torchruns_flags_do_not_affect_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PET_NNODES": "7", "PET_ROLE": "other", "PET_STANDALONE": "1"}.items():
         monkeypatch.setenv(name, value)
     config = agent(2, 2, 1, rdzv_endpoint="host:1")
@@ -173,7 +173,7 @@ def test_the_shutdown_timeout_has_a_variable(monkeypatch: pytest.MonkeyPatch) ->
     assert LaunchConfig(1, 1, 1, shutdown_timeout=6).shutdown_timeout == 6
 
 
-def test_what_has_no_effect_in_torch_has_none_here() -> None:
+def test_fields_without_effect_in_torch_have_none_here() -> None:
     assert agent(metrics_cfg={"a": "b"}, exit_barrier_timeout=5.0).join.settings == agent().join.settings
 
 
@@ -230,7 +230,7 @@ def test_a_server_that_speaks_tls() -> None:
         ({"shutdown_timeout": -1}, words.api.not_seconds("shutdown_timeout", -1)),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_in_one_line_that_names_the_field(given: dict[str, Any], line: str) -> None:
+def test_invalid_values_are_refused_in_one_line_that_names_the_field(given: dict[str, Any], line: str) -> None:
     with pytest.raises(ValueError, match=f"^{escape(line)}") as caught:
         elastic_launch(LaunchConfig(**{"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1, **given}), print)()
     assert "\n" not in str(caught.value) and "--" not in str(caught.value)

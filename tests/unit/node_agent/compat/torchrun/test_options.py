@@ -62,7 +62,7 @@ def test_torchruns_placeholder_is_no_run_id() -> None:
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "nan", "1e9"])
-def test_what_is_no_time_is_refused_by_name(value: str) -> None:
+def test_an_invalid_time_is_refused_by_name(value: str) -> None:
     line = f"--rdzv-conf: join_timeout: {words.values.not_seconds(0, 10**6, value)}"
     with pytest.raises(ValueError, match=f"^{re.escape(line)}$"):
         config(join_timeout=value)

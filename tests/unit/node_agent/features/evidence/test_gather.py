@@ -313,7 +313,7 @@ async def test_without_leave_to_read_its_memory_the_reason_is_told_as_py_spy_say
     assert evidence.problems == (words.no_stack(0, [why]),)
 
 
-async def test_what_hangs_is_given_up_in_time_and_what_was_found_till_then_is_kept(node: Node) -> None:
+async def test_an_examination_that_hangs_ends_in_time_and_keeps_its_findings(node: Node) -> None:
     node.py_spy("exec sleep 1000")
     pid, ticks = await node.start(WAITS), 0
     before = children(os.getpid())
@@ -416,14 +416,14 @@ async def test_another_process_of_the_node_answers_for_one_that_is_stopped(node:
     assert len((await node.examine(*pids)).nccl) == 4
 
 
-async def test_what_listens_there_and_is_not_nccl_is_a_problem(node: Node, ras: Ras) -> None:
+async def test_another_program_at_the_port_of_nccl_is_a_problem(node: Node, ras: Ras) -> None:
     port, variable = ras
     answers = {b"CLIENT": b"HTTP/1.1 400 Bad Request\n"}
     evidence = await node.examine(await node.start(f"ANSWERS = {answers}{RAS}", port, **variable))
     assert evidence.nccl == () and "answered 'HTTP/1.1 400 Bad Request'" in "".join(evidence.problems)
 
 
-async def test_who_is_no_worker_of_this_node_is_not_asked(node: Node, ras: Ras) -> None:
+async def test_only_workers_of_this_node_are_asked(node: Node, ras: Ras) -> None:
     port, variable = ras
     await node.start(f"ANSWERS = {NCCL}{RAS}", port)
     evidence = await node.examine(await node.start(WAITS, **variable))

@@ -64,7 +64,7 @@ def test_a_script_that_says_when_it_saves_has_a_limit_for_steps_alone() -> None:
     assert len(node.passes(15.0)) == 1
 
 
-def test_what_was_never_seen_has_the_patience_of_torchs_own_time_out() -> None:
+def test_an_unseen_phase_has_the_limit_of_torchs_own_time_out() -> None:
     node = Node(progress=ProgressLimits())
     node.progress(step=0)
     assert node.passes(UNSEEN_S - 1) == []

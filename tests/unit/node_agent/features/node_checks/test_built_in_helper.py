@@ -110,7 +110,7 @@ async def test_shared_memory_and_ports() -> None:
     assert (exit_code, [line.split()[:2] for line in lines]) == (0, [["shm", "ok"], ["ports", "ok"]])
 
 
-async def test_what_is_not_well_alone_is_written_for_the_agent(tmp_path: Path) -> None:
+async def test_only_checks_that_do_not_pass_are_written_for_the_agent(tmp_path: Path) -> None:
     command = built_in(NodeCheck(built_in={"ports": None, "disk": 9999999}, folder=str(tmp_path)), is_brief=True)
     program = await Program.start(*command)
     assert await program.exit_code() == UNFIT

@@ -50,7 +50,7 @@ async def test_a_slow_network_is_given_up_when_it_can_no_longer_reach_the_limit(
     assert connected.problem
 
 
-async def test_nobody_comes_and_nobody_is_there() -> None:
+async def test_the_other_node_does_not_connect_or_does_not_listen() -> None:
     reserved = ReservedPort()
     listened = await measure(query(reserved.number, listens=True, limit_s=0.4), LEAST)
     connected = await measure(query(reserved.number, listens=False, limit_s=0.4), LEAST)
@@ -80,7 +80,7 @@ async def connected_to(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamW
         await asyncio.sleep(0)
 
 
-async def test_who_does_not_know_the_nonce_is_dropped_and_holds_nobody_up() -> None:
+async def test_connections_without_the_nonce_are_dropped_and_do_not_delay_the_test() -> None:
     reserved = ReservedPort()
     listening = asyncio.create_task(measure(query(reserved.number, listens=True), LEAST))
     unauthenticated = [await connected_to(reserved.number) for _ in range(2 * MOST_UNAUTHENTICATED)]

@@ -19,7 +19,7 @@ BASE = fingerprint("/usr/bin/python3 -u train.py", "--lr 0.1 --node-rank 0 --hos
         ("/usr/bin/python3 -u train.py", "--lr 0.1 --node-rank --host= data/x"),
     ],
 )
-def test_what_differs_from_node_to_node_is_left_out(program: str, arguments: str) -> None:
+def test_values_that_differ_between_nodes_are_left_out(program: str, arguments: str) -> None:
     assert fingerprint(program, arguments) == BASE
 
 

@@ -655,7 +655,7 @@ def stories():
 
 
 @pytest.mark.parametrize(("limits", "events", "does"), list(stories()))
-def test_what_an_agent_does(limits, events, does):
+def test_actions_of_an_agent(limits, events, does):
     agent = Story(**limits)
     for event in events:
         event(agent)

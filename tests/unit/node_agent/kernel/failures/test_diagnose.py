@@ -103,7 +103,7 @@ def test_an_exception_that_was_logged_before_does_not_explain_a_kill(exit_code):
     assert evidence(exit_code, *TRACEBACK).stderr_tail == TRACEBACK
 
 
-def test_what_follows_from_another_workers_end_is_a_consequence():
+def test_an_error_that_follows_from_another_workers_end_is_a_consequence():
     closed = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:6058."
     found = evidence(1, *TRACEBACK[:2], closed)
     assert found.consequence
@@ -134,7 +134,7 @@ long_texts = st.builds(lambda text, times: text * times, anything, st.sampled_fr
     recorded=st.one_of(st.none(), st.builds(ErrorFile, long_texts, long_texts, st.none(), anything)),
     oom=long_texts,
 )
-def test_whatever_a_worker_wrote_fits_into_a_report(exit_code, stderr, recorded, oom):
+def test_any_output_of_a_worker_fits_into_a_report(exit_code, stderr, recorded, oom):
     found = evidence(exit_code, *stderr, recorded=recorded, oom=oom)
     report = ReportRequest(run_id="run", agent_id="a", round=1, failure=found)
     encoded = encode(report)

@@ -95,7 +95,7 @@ def test_a_broken_file_is_described_and_not_passed_on(path, content, problem):
         ({"message": "boom", "extraInfo": {"timestamp": 12.5}}, ErrorFile("boom", at=12.5)),
     ],
 )
-def test_what_is_missing_or_of_another_kind_is_left_out(path, message, recorded):
+def test_missing_or_wrong_parts_are_left_out(path, message, recorded):
     assert error_file.read(written(path, {"message": message})) == recorded
 
 
@@ -147,7 +147,7 @@ def test_it_is_written_in_place_of_another_and_with_its_folders(tmp_path):
         }
 
 
-def test_who_reads_it_while_it_is_written_reads_the_whole_of_one(tmp_path):
+def test_a_reader_during_a_write_gets_one_complete_file(tmp_path):
     """TorchX reads it as soon as the app has failed."""
     path = str(tmp_path / "error.json")
     error_file.write(path, {"message": "before"})
@@ -232,7 +232,7 @@ def test_without_one_it_is_made_of_the_evidence(tmp_path, failure, message):
     assert leave(tmp_path, WriteFailureReport("spent", finish(succeeded=False, failure=failure))) == message
 
 
-def test_what_ended_the_run_is_told_and_not_what_began_it(tmp_path):
+def test_the_file_has_the_failure_that_ended_the_run_not_the_first_one(tmp_path):
     """torchrun does the same: it reports its last attempt."""
     end = finish(succeeded=False, first_failure=a_failure(error="first"), failure=a_failure(error="last"))
     assert leave(tmp_path, WriteFailureReport("spent", end))["message"] == "last"

@@ -96,7 +96,7 @@ def test_nor_are_kills_in_cgroups_below(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "oom_kill\n", "oom_kill many\n", "\xff\x00"])
-def test_what_cannot_be_read_counts_nothing(tmp_path, text):
+def test_a_counter_that_cannot_be_read_counts_as_zero(tmp_path, text):
     machine = Machine(tmp_path, "0::/job", "nonsense", "")
     machine.write("cgroup/job/memory.events", text)
     assert machine.watch().verdict() == ""

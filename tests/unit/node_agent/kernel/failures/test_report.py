@@ -175,7 +175,7 @@ def test_the_box_tells_what_there_is_once(end, lines):
     assert sum("ValueError: boom" in line for line in box) <= 1
 
 
-def test_what_is_to_be_seen_first_is_marked():
+def test_the_most_important_lines_are_marked():
     lines = report(finish(succeeded=False, failure=boom(hint="mind the gap")), "train.py")
     marks = {line.strip(): mark for mark, line in lines}
     assert marks["train.py FAILED"] is Mark.TITLE
@@ -253,7 +253,7 @@ def test_a_terminal_gets_colours_and_a_pipe_does_not():
         ({}, False),
     ],
 )
-def test_who_wants_colours(environment, coloured):
+def test_whether_colours_are_wanted(environment, coloured):
     ours, terminal = pty.openpty()
     reader, pipe = os.pipe()
     try:

@@ -49,7 +49,7 @@ def written_by(script: str, *flags: str) -> list[str]:
     ],
     ids=["uncaught", "chained", "several-lines", "no-message", "a-group", "a-syntax-error", "a-crash"],
 )
-def test_what_python_writes_last(script, error, first, last):
+def test_the_last_output_of_python(script, error, first, last):
     found = last_words(["step 1", "step 2", *written_by(script)])
     assert found.error == error
     assert found.traceback[0] == first

@@ -146,7 +146,7 @@ async def test_an_agent_that_exits_waits_for_a_console_that_is_merely_slow(reade
 # Unfinished lines.
 
 
-async def test_whoever_leaves_a_line_unfinished_may_go_on_with_it(console, reader):
+async def test_the_writer_of_an_unfinished_line_may_continue_it(console, reader):
     one, other = object(), object()
     console.write(reader.console_end, b"name? ", one)
     assert console.owns_line(reader.console_end, one) and not console.owns_line(reader.console_end, other)

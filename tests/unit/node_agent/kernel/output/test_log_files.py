@@ -101,7 +101,7 @@ async def test_the_worker_writes_to_the_file_and_the_report_reads_its_end(bench:
     assert bench.console.lines == []
 
 
-async def test_what_is_there_is_neither_overwritten_nor_shown_again(bench: Bench) -> None:
+async def test_existing_output_is_neither_overwritten_nor_shown_again(bench: Bench) -> None:
     (bench.folder / "log").write_text("of another agent\n")
     log = bench.log()
     log.write(b"mine\n")
@@ -137,7 +137,7 @@ async def test_a_file_that_cannot_be_made_leaves_nothing_open(bench: Bench) -> N
 # What the console shows of it.
 
 
-async def test_what_is_written_is_shown(bench: Bench) -> None:
+async def test_written_output_is_shown(bench: Bench) -> None:
     log = bench.open()
     log.write(b"before the first look\n")
     log.stream.started()
@@ -278,7 +278,7 @@ async def test_a_disk_that_hangs_holds_up_what_is_shown_and_not_the_agent(
     await bench.shows(b"written meanwhile\n")
 
 
-async def test_what_a_worker_wrote_last_while_the_disk_hung_is_shown_once(
+async def test_the_last_output_of_a_worker_is_shown_once_if_the_disk_hung(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, other, disk = bench.log("a"), bench.log("b"), HangingDisk(monkeypatch)

@@ -144,7 +144,7 @@ async def test_where_stdout_and_stderr_are_one_output_keeps_the_order_of_writing
     assert agent.console.text(ERR) == b""
 
 
-async def test_what_needs_the_streams_apart_gets_them_apart(make: Make) -> None:
+async def test_streams_are_separate_if_anything_needs_that(make: Make) -> None:
     """These need separate streams: separate files, filters, and a console whose stdout and stderr are two places."""
     for flags in ({"redirects": Std.OUT}, {"tee": Std.ERR}, {"stdout_filters": ("out",)}, {}):
         agent = make(nproc=1, **flags)

@@ -85,7 +85,7 @@ async def test_lines_are_marked_and_whole(console, mark, chunks, shown):
     assert console.text() == shown
 
 
-async def test_what_is_whole_is_shown_at_once_and_what_is_not_is_held(console, lines):
+async def test_whole_lines_are_shown_at_once_and_parts_are_held(console, lines):
     lines.take(b"ready\nhalf a ")
     assert console.text() == b"[a]:ready\n"
     lines.take(b"line\r")
@@ -145,7 +145,7 @@ async def test_nothing_is_left_that_wakes_the_agent_up(console, impatient):
     assert all(timer.cancelled() for timer in loop._scheduled)  # type: ignore[attr-defined]
 
 
-async def test_what_one_worker_writes_alone_passes_as_it_comes(console):
+async def test_the_output_of_a_single_worker_passes_unchanged(console):
     worker = object()
     out, err = AsItComes(console, OUT, worker), AsItComes(console, ERR, worker)
     for chunk in (b".", b".", b"10%\r", b"name? "):

@@ -47,7 +47,7 @@ async def pipe(console: FakeConsole) -> Iterator[Pipe]:
 
 
 @pytest.mark.parametrize("size", [0, PIPE_BYTES])
-async def test_what_a_worker_wrote_just_before_its_end_is_read_to_the_last_byte(console, size):
+async def test_output_just_before_a_workers_end_is_read_to_the_last_byte(console, size):
     pipe = Pipe(console, "", pipe_bytes=size)
     words = b"x" * 99 + b"\n"
     pipe.write(words * ((size or 1 << 16) // len(words)))

@@ -198,7 +198,7 @@ NO_ANSWERS = {
 
 
 @pytest.mark.parametrize("name", NO_ANSWERS)
-async def test_what_is_no_answer_is_said_and_may_be_tried_again(server, transport, name):
+async def test_an_invalid_answer_is_reported_and_may_be_tried_again(server, transport, name):
     answer, what = NO_ANSWERS[name]
     server.answers = [answer]
     error = await unreachable(transport)
@@ -308,7 +308,7 @@ async def test_an_exchange_that_is_given_up_does_not_leave_its_answer_to_the_nex
 # No server at all.
 
 
-async def test_nobody_listens(unused_tcp_port):
+async def test_a_port_without_a_listener(unused_tcp_port):
     error = await unreachable(HttpTransport("127.0.0.1", unused_tcp_port, None))
     assert str(error) == "connect: 127.0.0.1: Connection refused"
     assert error.stage == "connect"

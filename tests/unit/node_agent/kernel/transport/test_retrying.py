@@ -123,7 +123,7 @@ async def test_a_refusal_is_an_answer_and_not_tried_again():
     assert len(transport.requests) == 1
 
 
-async def test_who_is_kept_out_from_the_first_is_refused():
+async def test_an_agent_that_was_never_in_is_refused():
     with pytest.raises(Unauthorized):
         await RetryingClient(ScriptedTransport(Unauthorized("no token"), REPLY)).ask(POLL)
 
@@ -142,7 +142,7 @@ async def test_a_join_names_the_address_from_which_this_node_reaches_the_server(
     assert transport.requests == [join(addr=named)]
 
 
-async def test_what_is_asked_meanwhile_waits_for_its_turn():
+async def test_a_request_during_another_one_waits_for_its_turn():
     transport = ScriptedTransport(REPLY, REPLY)
     client = RetryingClient(transport)
     second = PollRequest(run_id="run", agent_id="a.1", revision=8)

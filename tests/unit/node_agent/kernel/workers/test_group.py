@@ -171,7 +171,7 @@ async def test_an_error_file_is_read(crew, tmp_path):
     assert group.error_file(failure.pid + 1) == ""
 
 
-async def test_of_several_failures_one_is_reported_and_the_others_are_left_to_be_stopped(crew):
+async def test_only_one_of_several_failures_is_reported_and_the_others_are_stopped(crew):
     group = crew.start(sh("exit 1"), sh("exit 2"), sh("exec sleep 1000"))
     await crew.calls_back("failed")
     assert crew.calls == ["failed"]

@@ -9,7 +9,7 @@ HEAD, OTHER = ("head", 29400), ("other", 29400)
 OUTER = {"HOME": "/root", SOCKET: "/tmp/a/1.server", **variables({}, "none", [HEAD], {SOCKET: "/tmp/a/1.server"})}
 
 
-def test_what_an_agent_made_for_its_worker_is_left_out_unless_it_was_changed_since() -> None:
+def test_variables_made_for_one_worker_are_left_out_unless_changed_since() -> None:
     assert SOCKET not in without_outer(OUTER)
     assert without_outer({**OUTER, SOCKET: "/tmp/mine"})[SOCKET] == "/tmp/mine"
     assert without_outer(OUTER)["HOME"] == "/root"
@@ -30,7 +30,7 @@ def test_a_process_is_part_of_all_runs_around_it() -> None:
         assert is_part_of(inner, run_id, [server], is_inherited=False) is is_part, (run_id, server)
 
 
-def test_of_torchruns_run_only_the_id_is_known() -> None:
+def test_only_the_id_of_torchruns_run_is_known() -> None:
     worker = {"TORCHELASTIC_RUN_ID": "none"}
     assert is_part_of(worker, "none", [HEAD], is_inherited=True)
     assert not is_part_of(worker, "none", [HEAD], is_inherited=False)
@@ -39,5 +39,5 @@ def test_of_torchruns_run_only_the_id_is_known() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"runs": 1}', '{"runs": [["a"]]}', '{"given": []}'])
-def test_what_cannot_be_read_tells_nothing(text: str) -> None:
+def test_an_unreadable_variable_is_ignored(text: str) -> None:
     assert Outer.of({RUNS: text}) == Outer()

@@ -51,7 +51,7 @@ def test_an_orphan_goes_with_its_descendants() -> None:
     )  # fmt: skip
 
 
-def test_what_a_killed_process_has_started_between_two_looks_is_found_by_the_next_one() -> None:
+def test_children_started_between_two_looks_are_found_by_the_next_one() -> None:
     run(
         OURS, f"first, seen, late = {MARKED}, ours.strays, []",
         "def strays():",

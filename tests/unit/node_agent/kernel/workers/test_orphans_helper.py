@@ -60,7 +60,7 @@ def test_processes_that_end_between_a_look_and_the_kill_save_none_of_the_others(
         assert others[0].poll() is None
 
 
-def test_what_is_started_while_others_are_killed_is_found_by_a_later_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_started_during_a_kill_are_found_by_a_later_look(monkeypatch: pytest.MonkeyPatch) -> None:
     kill, late = orphans_helper.end, list[subprocess.Popen[bytes]]()
 
     def ended(victims: dict[int, int], within_s: float) -> set[int]:

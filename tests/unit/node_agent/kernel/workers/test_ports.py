@@ -34,7 +34,7 @@ IP_LOCAL_PORT_RANGE = 51
 
 @pytest.mark.parametrize(("family", "address"), EVERYWHERE)
 @pytest.mark.parametrize("reuse", [0, 1], ids=["plain", "SO_REUSEADDR"])
-def test_nobody_who_asks_for_a_free_port_is_given_a_reserved_one(port, family, address, reuse):
+def test_a_reserved_port_is_never_given_out_as_a_free_one(port, family, address, reuse):
     with socket.socket(family, socket.SOCK_STREAM) as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
         try:
@@ -46,7 +46,7 @@ def test_nobody_who_asks_for_a_free_port_is_given_a_reserved_one(port, family, a
 
 
 @pytest.mark.parametrize(("family", "address"), EVERYWHERE)
-def test_who_wants_this_very_port_without_sharing_it_is_refused(port, family, address):
+def test_a_bind_to_the_reserved_port_without_sharing_is_refused(port, family, address):
     with socket.socket(family, socket.SOCK_STREAM) as other, pytest.raises(OSError, match="Address already in use"):
         other.bind((address, port.number))
 
@@ -60,7 +60,7 @@ def test_the_store_of_rank_0_can_listen_on_it(port, family, address):
         assert client.getpeername()[1] == port.number
 
 
-def test_nobody_is_answered_before_there_is_a_store(port):
+def test_connections_are_refused_before_there_is_a_store(port):
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port.number), timeout=5)
 

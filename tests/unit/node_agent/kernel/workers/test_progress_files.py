@@ -189,7 +189,7 @@ SILENT_FOR_MONTHS = (5, -1, 0, 0.0, *[0, 0.0, 0.0] * len(KINDS))
 @example([STEPPED, WENT_BACK])
 @example([SILENT_FOR_MONTHS])
 @example([(2**53 + 1, *STEPPED[1:])])
-def test_whatever_a_worker_writes_over_its_record_the_server_takes_what_the_agent_sends(told: list[Any]) -> None:
+def test_the_server_accepts_progress_even_if_a_worker_overwrites_its_record(told: list[Any]) -> None:
     files = ProgressFiles(7, 1)
     descriptor = os.open(files.environment(0)[PROGRESS_FILE], os.O_RDWR)
     for number, record in enumerate(told, 1):

@@ -56,7 +56,7 @@ def test_nothing_is_left_of_it(tmp_path):
     temp_dir.remove()
 
 
-def test_what_an_agent_left_that_was_killed_with_its_guardian_goes_with_the_next_one(tmp_path):
+def test_the_folder_of_an_agent_killed_with_its_guardian_is_removed_by_the_next_one(tmp_path):
     """The folder of a living agent stays, recognised by its lock, and so does another program's."""
     living, next_one = made(), made()
     kept = [

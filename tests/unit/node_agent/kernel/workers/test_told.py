@@ -59,7 +59,7 @@ def family_of(parents: dict[int, int]) -> dict[int, Process]:
     ("signum", "later"),
     [(signal.SIGTERM, {4, 5, 6}), (signal.SIGUSR1, {4, 5, 6}), (signal.SIGINT, set()), (signal.SIGKILL, set())],
 )
-def test_what_such_a_program_has_started_is_told_later(
+def test_children_of_such_a_program_are_told_later(
     signum: int, later: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell (1) runs another one (2) and a program (3) with its own processes."""

@@ -113,7 +113,7 @@ def test_a_corrected_program_takes_the_place_of_the_agent_that_is_gone():
 
 
 @pytest.mark.parametrize("program", ["train.py", ""])
-def test_who_has_named_no_run_does_not_stand_by_with_another_command(program: str):
+def test_an_agent_of_an_unnamed_run_is_no_spare_with_another_command(program: str):
     run = Scenario("1")
     run.run.explicit = False
     run.join("a", program=program, command="1")
@@ -275,7 +275,7 @@ def test_a_joining_agent_waits_with_its_own_local_world_size_of_this_round():
     assert run.assignment("a").world_size == 4
 
 
-def test_nobody_gets_a_seat_in_a_run_that_has_ended():
+def test_an_ended_run_gives_no_seats():
     run = running("2", "a", "b", max_restarts=1)
     run.join("spare")
     run.fails("a")

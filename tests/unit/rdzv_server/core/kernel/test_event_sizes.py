@@ -22,7 +22,7 @@ def test_many_events_take_few_numbers() -> None:
 
 
 @given(st.lists(SIZES, min_size=1, max_size=60), st.lists(st.integers(1, 60), max_size=6), st.integers(1, 1_000))
-def test_what_is_dropped_is_known_but_for_a_block(events: list[int], drops: list[int], first: int) -> None:
+def test_the_sum_of_dropped_sizes_is_exact_except_for_a_block(events: list[int], drops: list[int], first: int) -> None:
     sizes, end = sizes_of(events, first), first + len(events) - 1
     oldest = first
     for below in sorted(min(first + drop, end) for drop in drops):

@@ -98,7 +98,7 @@ def test_further_failures_of_the_last_round_are_named_and_counted():
     assert (end.others[0].error, end.others[0].stderr_tail, end.others[0].hint) == ("gone from n1", (), "")
 
 
-def test_of_many_restarts_the_latest_are_told_and_all_are_counted():
+def test_the_report_has_the_latest_of_many_restarts_and_counts_all():
     run = running("1", "a", max_restarts=20)
     for _ in range(20):
         run.fails("a")

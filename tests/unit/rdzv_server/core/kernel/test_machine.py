@@ -135,7 +135,7 @@ def test_an_ended_run_is_forgotten_after_the_retention_time():
 # Information for the shell.
 
 
-def test_what_happened_is_recorded_before_anybody_is_woken():
+def test_events_are_recorded_before_agents_are_woken():
     run = running("2", "a", "b", max_restarts=1)
     run.fails("a")
     kinds = [type(effect) for effect in run.effects]

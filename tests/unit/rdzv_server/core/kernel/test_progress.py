@@ -26,7 +26,7 @@ def test_status_shows_the_steps_of_each_node_and_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("round_", [0, 2])
-def test_what_is_told_of_another_round_is_not_kept(round_: int) -> None:
+def test_progress_of_another_round_is_not_kept(round_: int) -> None:
     run = running("1", "a")
     run.tells("a", round=round_, lowest_step=1)
     assert run.run.progress == {} and run.effects == []

@@ -97,7 +97,7 @@ def test_a_query_whose_time_is_over_ends_without_an_answer():
     ],
     ids=["leaves", "lost", "run ends"],
 )
-def test_whoever_asked_is_told_at_once_when_nobody_can_answer_any_more(ending, reason):
+def test_an_open_question_ends_at_once_when_no_agent_can_answer_any_more(ending, reason):
     run = running("2", "a", "b")
     asks(run, rank=1)
     ending(run)
@@ -128,7 +128,7 @@ def test_while_the_next_round_forms_the_last_one_is_asked_about():
     ],
     ids=["no round yet", "no such rank", "ended", "gone", "old agent", "too many"],
 )
-def test_what_cannot_be_asked_is_refused_with_the_reason_and_nobody_is_asked(before, rank, refusal, why):
+def test_an_impossible_question_is_refused_with_the_reason_and_no_agent_is_asked(before, rank, refusal, why):
     run = before()
     open_before = sum(map(len, run.run.queries.by_agent.values()))
     with pytest.raises(refusal, match=pattern(why)) as raised:
@@ -181,7 +181,9 @@ def test_a_seated_agent_of_the_node_is_asked_what_it_runs_on() -> None:
     ("known", "node", "refusal"),
     [("describe", "z", UnknownNode), ("tail_log", "a", QueryRefused)],
 )
-def test_who_cannot_tell_what_it_runs_on_is_not_asked(known: str, node: str, refusal: type[ProtocolError]) -> None:
+def test_an_agent_that_cannot_describe_its_machine_is_not_asked(
+    known: str, node: str, refusal: type[ProtocolError]
+) -> None:
     run = Scenario("1")
     run.join("a", queries=(known,))
     with pytest.raises(refusal):

@@ -286,7 +286,7 @@ def test_restarts_are_counted_by_cause():
     assert run.run.restarts == {"worker_failure": 2, "node_left": 1}
 
 
-def test_of_a_round_where_every_node_fails_the_first_failures_are_kept():
+def test_if_every_node_of_a_round_fails_the_first_failures_are_kept():
     names = [f"n{index}" for index in range(20)]
     run = running("20", *names, max_restarts=1)
     for name in names:

@@ -50,7 +50,7 @@ def test_the_next_round_begins_from_there():
     assert told(again) == told(run)
 
 
-def test_what_is_remembered_one_by_one_stays_bounded():
+def test_stored_restarts_and_failures_stay_bounded():
     run = Scenario("1", max_restarts=1_000)
     run.join("a")
     for _ in range(100):

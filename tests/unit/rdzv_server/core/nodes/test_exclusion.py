@@ -100,7 +100,7 @@ def test_only_the_run_that_blames_a_node_is_told_what_its_workers_said() -> None
     assert beside
 
 
-def test_what_a_run_of_a_limited_token_blames_a_node_for_counts_in_that_run_only() -> None:
+def test_blame_by_a_run_with_a_limited_token_counts_only_in_that_run() -> None:
     cluster = Cluster()
     settings = settings_of("1:2", lease_s=5_000.0, max_restarts=9)
     for run_id, node in (("theirs", "b"), ("ours", "b"), ("ours", "c")):
@@ -146,7 +146,7 @@ def test_the_count_begins_anew_after_an_exclusion_and_after_an_operators_word() 
 UNCORDON = NodeUncordoned("its fan is new", "admin", node_id="b", wall_at=WALL_AT)
 
 
-def test_what_is_long_ago_counts_no_more() -> None:
+def test_old_blame_no_longer_counts() -> None:
     cluster = Cluster()
     for number in range(9):
         cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}")

@@ -45,7 +45,7 @@ def replayed(written: list[Record]) -> Registry:
 
 
 @pytest.mark.parametrize("of", ["facts", "snapshot"])
-def test_what_earlier_servers_have_recorded_about_nodes_is_read_and_no_run_comes_of_it(of: str) -> None:
+def test_records_of_earlier_servers_about_nodes_are_read_and_make_no_run(of: str) -> None:
     registry = replayed(records(of))
     state = registry.nodes.state
     kept = {node: (cordon.by, cordon.until, cordon.drain_s) for node, cordon in state.cordons.items()}

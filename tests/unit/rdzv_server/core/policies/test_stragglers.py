@@ -86,7 +86,7 @@ def test_stragglers(story):
     check(story)
 
 
-def test_who_is_slow_is_shown_and_the_workers_that_are_told_read_why() -> None:
+def test_a_slow_node_is_shown_and_the_notice_to_workers_has_the_reason() -> None:
     run = check((REPLACED, TOLD))
     assert {node.node_id: node.slow for node in status_view.nodes(run.run, run.now)} == {"a": "", "b": SLOW, "c": ""}
     watched = {agent_id: watch_view.node(run.run, agent).get("slow") for agent_id, agent in run.run.agents.items()}

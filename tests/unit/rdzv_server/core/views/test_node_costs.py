@@ -40,7 +40,7 @@ def test_a_failure_that_follows_from_another_node_s_is_not_this_node_s() -> None
     assert found.rounds == 0
 
 
-def test_who_may_not_see_the_run_reads_the_kind_of_the_blame_only() -> None:
+def test_a_client_without_access_to_the_run_reads_only_the_kind_of_the_blame() -> None:
     shown = node_costs.incident(BLAME, None)
     assert (shown.at, shown.fault, shown.run_id, shown.reason) == (9.0, "failed", "mine-1", "it said this")
     assert node_costs.incident(BLAME, lambda run_id: run_id == "mine-1") == shown

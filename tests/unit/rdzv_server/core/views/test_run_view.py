@@ -115,7 +115,7 @@ class MadeUp(Policy[PolicyState, NoSigns]):
         return "a limit is near"
 
 
-def test_what_a_policy_says_of_a_node_or_a_run_is_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remarks_of_a_policy_about_a_node_or_a_run_are_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_view, "POLICIES", (MadeUp,))
     story = running("2", "a", "b")
     run, now = story.run, story.now
@@ -149,7 +149,7 @@ def test_a_disconnected_node_is_lost_when_its_grace_is_over() -> None:
     assert node.lost_in_s == 3.0
 
 
-def test_of_nodes_that_vanish_together_the_leases_decide() -> None:
+def test_leases_decide_about_nodes_that_vanish_together() -> None:
     run = running("3", "a", "b", "c", lease_s=20, disconnect_grace_s=5)
     run.passes(4)
     run.renews("a")

@@ -67,7 +67,7 @@ def test_a_run_says_where_it_stands_and_why(nodes, happens, seen):
     assert {name: found[name] for name in seen} == seen
 
 
-def test_nobody_is_missing_from_the_past_once_the_next_round_runs():
+def test_no_node_is_missing_from_the_past_once_the_next_round_runs():
     run = running("2:3", "a", "b", "c", max_restarts=1)
     run.is_lost("c")
     run.join("a", "b")

@@ -130,7 +130,7 @@ def test_a_hang_of_workers_whose_agents_cannot_be_asked_is_judged_by_the_suspici
     assert failure.cause == words.hang(HUNG)
 
 
-def test_what_agents_that_cannot_be_asked_leave_unknown_is_said() -> None:
+def test_the_summary_says_what_is_unknown_from_agents_that_cannot_be_asked() -> None:
     run = Scenario("3", max_restarts=1)
     run.join("a", "b", queries=("tail_log",))
     run.join("c")
@@ -156,7 +156,7 @@ def test_an_operator_is_told_what_all_do_and_the_runs_people_who_asked():
 
 
 @pytest.mark.parametrize("age_s", [None, 0.4, 30.0], ids=["nobody knows", "it goes on", "it stalls"])
-def test_of_a_run_that_does_not_hang_it_is_told_what_its_workers_do(age_s: float | None) -> None:
+def test_the_summary_of_a_run_that_does_not_hang_says_what_its_workers_do(age_s: float | None) -> None:
     run = running("2", "a", "b")
     for name in "ab" if age_s else ():
         run.tells(name, lowest_step=7, highest_step=7, step_s=0.5, age_s=age_s)
@@ -172,7 +172,7 @@ def test_of_a_run_that_does_not_hang_it_is_told_what_its_workers_do(age_s: float
     assert found(run).culprits == (() if is_nobody_stuck else (Culprit(1, "b"),))
 
 
-def test_of_a_run_that_hangs_it_is_told_whom_the_others_wait_for() -> None:
+def test_the_summary_of_a_run_that_hangs_names_the_rank_that_the_others_wait_for() -> None:
     run = running("2", "a", "b")
     run.suspects("a", 0, source="silence")
     asks(run)
@@ -208,7 +208,7 @@ def test_one_of_many_workers_at_the_same_place_is_told_of_alone() -> None:
     assert found(run).sentence == wait(1)
 
 
-def test_of_a_silent_node_only_the_wanted_rank_is_missing() -> None:
+def test_only_the_requested_rank_of_a_silent_node_is_missing() -> None:
     run = Scenario("1")
     run.join("a", local_world_size=2)
     asks(run, rank=1)
@@ -237,7 +237,9 @@ def test_operators_have_the_workers_looked_at_once_in_a_while_and_a_hang_does_no
         (lambda run: run.handle(RunStopped("enough", "me", "1")), None, RunEnded, words.run_is_over("run", "failed")),
     ],
 )
-def test_nobody_is_asked_where_there_is_nothing_to_look_at(before, rank: int, refusal: type[ProtocolError], why: str):
+def test_no_agent_is_asked_if_there_are_no_workers_to_examine(
+    before, rank: int, refusal: type[ProtocolError], why: str
+):
     run = running("2", "a", "b", max_restarts=1)
     before(run)
     events = len(run.events)

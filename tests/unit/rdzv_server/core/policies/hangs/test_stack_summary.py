@@ -306,7 +306,7 @@ EVERYBODY_ELSE = group(range(1, 8))
         pytest.param([], [], words.NO_EVIDENCE, id="nothing"),
     ],
 )
-def test_who_is_to_blame(groups: list[StackGroup], culprits: list[int], sentence: str) -> None:
+def test_blamed_ranks(groups: list[StackGroup], culprits: list[int], sentence: str) -> None:
     summary = summary_of(*groups)
     assert [culprit.rank for culprit in summary.culprits] == culprits
     assert summary.sentence == sentence

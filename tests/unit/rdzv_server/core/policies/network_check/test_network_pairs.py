@@ -48,7 +48,7 @@ def broken(nodes: str) -> Callable[[Pair], bool]:
         ("a", "", "", "", 0),
     ],
 )
-def test_who_is_unfit(nodes: str, bad: str, unfit: str, undecided: str, steps: int):
+def test_unfit_nodes(nodes: str, bad: str, unfit: str, undecided: str, steps: int):
     pairs, taken = results(nodes, broken(bad))
     assert (pairs.unfit, pairs.undecided, len(taken)) == (list(unfit), list(undecided), steps)
 

@@ -111,7 +111,7 @@ def test_a_peer_that_dies_amid_the_test_speaks_against_nobody():
     assert run.told(Start) == left | {"d"}
 
 
-def test_what_an_agent_cannot_test_is_no_failure():
+def test_a_test_that_an_agent_cannot_make_is_no_failure():
     run = joined("2", "ab")
     for name in "ab":
         run.handle(QueryAnswered(name, run.asked(PairTest)[name].number, Refused(reason="no --check network")))
