@@ -92,12 +92,13 @@ def _server(server: Fields) -> str:
     if len(server["shards"]) > 1:
         state += f"; leads shards {', '.join(led)}" if led else "; leads no shard"
     elif server["shards"]:
-        state += "; leads" if server["leads"] else f"; follows {printable(server['leader'] or 'nobody: none leads')}"
+        follows = f"follows {printable(server['leader'])}" if server["leader"] else "no server leads"
+        state += "; leads" if server["leads"] else f"; {follows}"
     version, up = printable(server["version"]), age(server["uptime_s"])
     return f"rdzv-server {version} at {printable(server['address'])}: {state}; up {up}"
 
 
-NAMELESS = "the server remembers the names of the latest only"
+NAMELESS = "the server remembers only the latest names"
 
 
 class Wanted(NamedTuple):
@@ -376,17 +377,17 @@ def log_files(place: Worker, log: Fields | None) -> str:
     """Return the sentence about where the worker's output is: the file that the agent has read, else the announced
     folder."""
     if log:
-        return printable(f"{log['stream']} of round {log['round']}, from its file there: {log['path']}")
+        return printable(f"{log['stream']} of round {log['round']}, from the file {log['path']} on that node")
     if place.path:
-        return printable(f"log files there: {place.path}/")
-    return "no log files: it writes to that agent's console; node-agent -t 3 --log-dir DIR writes files, too"
+        return printable(f"log files on that node: {place.path}/")
+    return "no log files: the worker writes to its agent's console; node-agent -t 3 --log-dir DIR writes files, too"
 
 
 def evidence_files(found: Fields) -> str:
     """Return the sentence about where the files of an examination of workers are."""
     if not found["folder"]:
-        return "there are no files of it"
-    return printable(f"all threads, in files: {found['folder']} on node {found['node_id']}; each node keeps its own")
+        return "the agents wrote no files"
+    return printable(f"files with all threads: {found['folder']} on node {found['node_id']}; each node keeps its own")
 
 
 def log_lines(text: str) -> list[str]:
@@ -412,7 +413,7 @@ def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = ""
     `endpoint`: the servers, as in the agents' `--endpoint`. `opened`: why the forming round was opened, if known.
     `unhealthy_reason`: why the run's server can decide nothing now; then nothing else helps.
     """
-    cause = [f"It restarts because of this: {printable(opened)}."] if opened else []
+    cause = [f"Reason of this restart: {printable(opened)}."] if opened else []
     wrong = "" if run["phase"] == "unhealthy" else _health(run)
     first = [unhealthy_reason, f"{wrong[:1].upper()}{wrong[1:]}." if wrong else ""]
     others = [each for each in _absent(run) if not wrong or each[:1].lower() + each[1:-1] not in wrong]
@@ -437,14 +438,14 @@ def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = ""
     return Why(" ".join(sentences), evidence(failure) if failure else [], steps)
 
 
-_MEND_SERVER = "Mend the server first: until it can decide, nothing else helps. Workers keep running."
+_MEND_SERVER = "Repair the server first: until it can decide, nothing else helps. Workers keep running."
 
 
 def unhealthy_reason(servers: Iterable[Fields]) -> str:
     """Return sentences that say which servers should decide but cannot, and why; empty if there are none."""
     stuck = [server for server in servers if not server["ready"] and (server["leads"] or _lacks_leader(server))]
     return " ".join(
-        f"rdzv-server at {printable(server['address'])} can decide nothing at present: "
+        f"rdzv-server at {printable(server['address'])} cannot decide anything now: "
         f"{printable(server['unhealthy_reason'] or '')}."
         for server in stuck
     )
@@ -480,11 +481,12 @@ def _absent(run: Fields) -> list[str]:
     silent = [(node, left_s) for node in run["nodes"] if (left_s := lost_in_s(run, node)) is not None]
     told = [
         f"Node {printable(node['node_id'])} is disconnected, last heard {age(node['lease_age_s'])} ago; unless it "
-        f"comes back it is lost within {age(left_s)}."
+        f"returns, it is lost within {age(left_s)}."
         for node, left_s in silent[:MOST_NAMED]
     ]
     if len(silent) > MOST_NAMED:
-        told.append(f"So it is with {count(len(silent) - MOST_NAMED, 'more node')}.")
+        left = len(silent) - MOST_NAMED
+        told.append(f"{count(left, 'more node')} {'is' if left == 1 else 'are'} disconnected, too.")
     remarks = [f"{printable(said)}." for node in run["nodes"] for said in node["remarks"].values()]
     told += [sentence[0].upper() + sentence[1:] for sentence in remarks[:MOST_NAMED]]
     told += _left_out(remarks, "remark", "rdzvctl nodes")
@@ -494,7 +496,7 @@ def _absent(run: Fields) -> list[str]:
     ] + _left_out(run["broken_links"], "broken link", "rdzvctl status --json")
     kept_out = [node for node in run["nodes"] if node["state"] == "running" and node["cordon"]]
     told += [
-        f"Node {printable(node['node_id'])} runs, and gets no seat in a new round: {_cordon(node['cordon'])}."
+        f"Node {printable(node['node_id'])} is running, but gets no seat in a new round: {_cordon(node['cordon'])}."
         for node in kept_out[:MOST_NAMED]
     ] + _left_out(kept_out, "such node", "rdzvctl nodes")
     if standbys := _listed([node["node_id"] for node in run["nodes"] if node["state"] == "standby"]):
@@ -525,13 +527,13 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
         return steps
     match run["phase"]:
         case "succeeded":
-            return ["Nothing: the run is done."]
+            return ["Nothing: the run has ended."]
         case "failed" if run["is_stopped"]:
-            return ["Nothing: an operator stopped it. To begin a new attempt, start the agents again."]
+            return ["Nothing: an operator stopped the run. To begin a new attempt, start the agents again."]
         case "failed":
             if failure and failure["singled_out"]:
-                steps.append(f"Look at what the worker wrote: rdzvctl logs {run_id} {failure['rank']}")
-            return [*steps, "Mend the cause, then start the agents again: that begins a new attempt."]
+                steps.append(f"Read the worker's output: rdzvctl logs {run_id} {failure['rank']}")
+            return [*steps, "Fix the cause, then start the agents again: that begins a new attempt."]
         case "forming" | "restarting":
             kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
             return steps + _next_of_forming(run_id, missing, kept_out, endpoint)
@@ -543,17 +545,17 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     running, there = run["present"], run["present"] + run["standbys"]
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):
         return ["Nothing: it runs."]
-    steps = [f"Nothing must be done: it runs, on {running} of {count(largest)} that it takes."]
+    steps = [f"Nothing has to be done: the run uses {running} of at most {count(largest)}."]
     if run["free_seats"] and run["settings"]["scale_up"] != "immediate":
-        steps.append(f"Give standbys the free seats: rdzvctl admit {run_id}")
+        steps.append(f"Give the free seats to standby nodes: rdzvctl admit {run_id}")
     kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
     steps += [_uncordon(node) for node in kept_out[: max(0, min(largest - there, MOST_NAMED))]]
     there += len(kept_out)
     some, settings = run["next_size"] or largest, run["settings"]
     if there < some < largest and (settings["legal_sizes"] or settings["node_unit"] > 1):  # else each node helps
-        steps.append(f"For {some} of them start {count(some - there, 'more node')}: {_start(run_id, endpoint)}")
+        steps.append(f"To run on {some}, start {count(some - there, 'more node')}: {_start(run_id, endpoint)}")
     if there < largest:
-        steps.append(f"For all of them start {count(largest - there, 'more node')}: {_start(run_id, endpoint)}")
+        steps.append(f"To run on all, start {count(largest - there, 'more node')}: {_start(run_id, endpoint)}")
     return steps
 
 
@@ -563,15 +565,15 @@ def _next_of_forming(run_id: str, missing: Fields, kept_out: Sequence[Fields], e
     `kept_out`: cordoned nodes that have joined; each could be a missing one.
     """
     stopping, gone = _listed(missing["stopping"]), _listed(missing["gone"], missing["more_gone"])
-    steps = [f"Look at {gone}: gone."] if gone else []
+    steps = [f"Check the lost nodes: {gone}."] if gone else []
     if stopping:
-        steps.append(f"Wait for {stopping} to stop its workers, --shutdown-timeout at most.")
+        steps.append(f"Wait for {stopping} to stop its workers, for --shutdown-timeout at most.")
     if (more := missing["more_nodes"] - len(missing["stopping"])) > 0:
         steps += [_uncordon(node) for node in kept_out[: min(more, MOST_NAMED)]]
         to_start = more - len(kept_out)
         start = f"Start {count(to_start, 'more node')}" if to_start > 0 else f"Or start {count(more, 'more node')}"
         steps.append(f"{start}: {_start(run_id, endpoint)}")
-    return steps or ["Nothing: the round starts by itself."]
+    return steps or ["Nothing: the round will start by itself."]
 
 
 def _start(run_id: str, endpoint: str) -> str:

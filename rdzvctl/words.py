@@ -32,11 +32,11 @@ def no_command(command: str, known: Sequence[str]) -> str:
 
 
 def not_whole(text: str) -> str:
-    return f"a number, not {text!r}"
+    return f"expected a whole number, not {text!r}"
 
 
 def not_within(most: int, text: str) -> str:
-    return f"a number from 1 to {most}, not {text!r}"
+    return f"expected a number from 1 to {most}, not {text!r}"
 
 
 # Contexts, in their file.
@@ -48,7 +48,7 @@ def no_context(name: str, path: str, known: Sequence[str]) -> str:
 
 def add_context(name: str, known: Sequence[str]) -> str:
     there = ", ".join(known) or "none"
-    return f"contexts there: {there}; add one: rdzvctl config set-context {name} --endpoint HOST:PORT"
+    return f"known contexts: {there}; add one: rdzvctl config set-context {name} --endpoint HOST:PORT"
 
 
 def cannot_write(path: str, why: str | None) -> str:
@@ -59,11 +59,11 @@ def cannot_read(path: str, why: str) -> str:
     return f"{path}: {why}"
 
 
-NOT_UTF_8 = "it is not UTF-8"
+NOT_UTF_8 = "the file is not UTF-8"
 
 
 def anybody_writes(path: str) -> str:
-    return f"{path}: every user of this machine may change it, and so where your token goes: chmod o-w {path}"
+    return f"{path}: every user of this machine can change this file, and so redirect your token: chmod o-w {path}"
 
 
 def bad_line(path: str, line: int, why: str) -> str:
@@ -75,7 +75,7 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
 
 
 CURRENT_IS_NO_NAME = "current must be the name of a context, in quotes"
-NO_TABLES = "contexts are tables: [contexts.NAME]"
+NO_TABLES = "contexts must be tables: [contexts.NAME]"
 
 
 def of_context(name: str, why: str) -> str:
@@ -99,15 +99,15 @@ def no_contexts(path: str) -> str:
 
 
 def none_is_current(path: str) -> str:
-    return f"no current context in {path}: rdzvctl config use-context NAME"
+    return f"no current context in {path}; choose one: rdzvctl config use-context NAME"
 
 
 def bad_name(name: str) -> str:
-    return f"the name of a context is printable, not {name!r}"
+    return f"the name of a context must be printable, not {name!r}"
 
 
 def where_is_server(name: str) -> str:
-    return f"--endpoint HOST:PORT: where is the server of context {name}?"
+    return f"context {name} needs the address of its server: give --endpoint HOST:PORT"
 
 
 def is_current(name: str) -> str:
@@ -123,7 +123,7 @@ def is_deleted(name: str) -> str:
 
 
 def written(path: str, done: str, *, comments_lost: bool) -> str:
-    return f"{path}: {done}{f'; its comments are in {path}~ now' if comments_lost else ''}."
+    return f"{path}: {done}{f'; its comments are now in {path}~' if comments_lost else ''}."
 
 
 # The server, and how to reach it.
@@ -142,11 +142,11 @@ def context_of(name: str, path: str) -> str:
     return f"context {name} of {path}"
 
 
-NOTHING_GIVEN = "neither --endpoint nor RDZV_ENDPOINT nor a context was given"
+NOTHING_GIVEN = "no --endpoint, RDZV_ENDPOINT or context was given"
 
 
 def unreadable_token(why: str, source: str) -> str:
-    return f"the token cannot be read: {why} ({source})"
+    return f"cannot read the token: {why} ({source})"
 
 
 PUT_TOKEN_THERE = "put the token into that file, or name the file that has it: --token-file FILE"
@@ -160,10 +160,10 @@ def bad_tls(why: str, source: str) -> str:
 
 
 def no_server(what: str) -> str:
-    return f"there listens {what}"
+    return f"this address belongs to {what}"
 
 
-NO_ANSWER_OF_A_SERVER = "another program, whose answer is not a server's"
+NO_ANSWER_OF_A_SERVER = "another program, whose answer is not from rdzv-server"
 NO_HTTP = "another program, which does not speak HTTP"
 AN_AGENTS_METRICS = "a node-agent's --metrics-port"
 
@@ -173,7 +173,7 @@ def other_status(status: int) -> str:
 
 
 NO_ANSWER_IN_TIME = "no answer in time"
-BROKEN_OFF = "the connection broke off"
+BROKEN_OFF = "the connection broke"
 
 
 def no_host(why: str | None) -> str:
@@ -181,10 +181,10 @@ def no_host(why: str | None) -> str:
 
 
 def answer_broken_off(why: str) -> str:
-    return f"the answer broke off: {why}"
+    return f"the answer ended early: {why}"
 
 
-NONE_LEADS = "none leads"
+NONE_LEADS = "no server leads"
 DOES_NOT_LEAD = "it does not lead"
 
 
@@ -200,7 +200,7 @@ def speaks_tls(at: str) -> str:
 
 
 def wrong_token(at: str, token_file: str) -> str:
-    return f"{at} does not know the token in {token_file}: ask who runs it for the right one"
+    return f"{at} does not know the token in {token_file}: ask the server's administrator for the right token"
 
 
 def asks_for_token(at: str) -> str:
@@ -220,7 +220,7 @@ def nobody_leads(failures: Mapping[str, str]) -> str:
     return f"no rdzv-server leads: {_tried(failures)}"
 
 
-WORKERS_RUN = "workers keep running meanwhile; try again, or look at its log"
+WORKERS_RUN = "workers keep running meanwhile; try again, or read the server's log"
 
 
 def nobody_answers(failures: Mapping[str, str]) -> str:
@@ -228,33 +228,31 @@ def nobody_answers(failures: Mapping[str, str]) -> str:
 
 
 def asked_because(source: str) -> str:
-    return f"asked there because: {source}"
+    return f"rdzvctl used this address because of: {source}"
 
 
 NAME_ITS_PORT = f"name rdzv-server's own port, {paths.DEFAULT_PORT} unless it has --port: rdzvctl --endpoint HOST:PORT"
 IS_IT_RUNNING = (
-    "is it running, and reached by this address from here? "
-    "rdzvctl --endpoint HOST:PORT asks another; RDZV_ENDPOINT and contexts spare the flag"
+    "check that the server is running and reachable from here at this address; rdzvctl --endpoint HOST:PORT asks "
+    "another server, and RDZV_ENDPOINT or a context replaces the flag"
 )
 
 
 def unknown_runs(shards: Sequence[int], leader: str | None, why: str) -> str:
     """`shards`: the leader's shards; empty if there is only one shard."""
     which = f"of shard {', '.join(map(str, shards))} " if shards else ""
-    return f"the runs {which}are not known: {leader or 'no server'}: {why}"
+    return f"the runs {which}are unknown: {leader or 'no server'}: {why}"
 
 
 def lacks_field(versions: Mapping[str, str], field: str) -> str:
     """`versions`: versions of the servers that were asked, by address."""
     servers = " and ".join(f"rdzv-server {version} at {at}" for at, version in versions.items())
-    return f"{servers or 'the server'} does not tell `{field}`, which rdzvctl {rdzv_protocol.VERSION} needs for this"
+    return f"{servers or 'the server'} does not send `{field}`, which rdzvctl {rdzv_protocol.VERSION} needs for this"
 
 
-_SHOWS_ALL = "rdzvctl status --json shows all that it tells"
-OTHER_BUILD = (
-    f"the two have one version number, but are of different builds: install both from the same build; {_SHOWS_ALL}"
-)
-OTHER_VERSION = f"it is probably older: upgrade the server, or take the rdzvctl of its version; {_SHOWS_ALL}"
+_SHOWS_ALL = "rdzvctl status --json shows all that it sends"
+OTHER_BUILD = f"both have the same version number, but different builds: install both from the same build; {_SHOWS_ALL}"
+OTHER_VERSION = f"the server is probably older: upgrade it, or use the rdzvctl of its version; {_SHOWS_ALL}"
 
 # Runs.
 
@@ -269,12 +267,12 @@ def no_runs(endpoint: str) -> str:
 
 def none_matches(known: int) -> str:
     """`known`: number of known runs."""
-    return f"No run matches, of {known} that {'is' if known == 1 else 'are'} known."
+    return f"None of the {known} known runs matches." if known != 1 else "The only known run does not match."
 
 
 def more_runs(hidden: int, phases: str) -> str:
     """`phases`: numbers of these runs by phase."""
-    return f"... and {hidden} more: {phases}. rdzvctl runs lists all."
+    return f"... and {hidden} more: {phases}. rdzvctl runs lists all runs."
 
 
 def more_lines(hidden: int) -> str:
@@ -282,11 +280,11 @@ def more_lines(hidden: int) -> str:
 
 
 def no_pattern(run_id: str) -> str:
-    return f"--phase, --health and --node choose among all runs; run {run_id} is one"
+    return f"--phase, --health and --node select from all runs, but {run_id} names one run"
 
 
 NO_RUN = "there is no run"
-NONE_AT_ALL = "there is none at all"
+NONE_AT_ALL = "there are no runs"
 WHICH_RUN = "which run?"
 
 
@@ -314,19 +312,19 @@ def over_time(run_id: str, attempt: int, begin: str, end: str, lasted: str) -> s
 
 
 def some_events(shown: int, last: int) -> str:
-    return f"the latest {shown} of {last} events; --last 0 shows all that are kept"
+    return f"the latest {shown} of {last} events; --last 0 shows all that the server keeps"
 
 
 def no_log_here(why: str) -> str:
     return f"not shown here: {why}"
 
 
-CUT = "there is more before this, in the file itself"
+CUT = "the file has more lines before these"
 
 
 def no_rank(run_id: str, rank: int, highest: int | None) -> str:
     """`highest`: the highest rank of the run; None if no worker has been started."""
-    known = "no worker has been started" if highest is None else f"the highest rank is {highest}"
+    known = "no worker has started" if highest is None else f"the highest rank is {highest}"
     return f"no node of run {run_id} has rank {rank}: {known}, or its node is gone"
 
 
@@ -344,11 +342,11 @@ NOT_DONE = "not done"
 
 
 def outcome_unknown(why: str) -> str:
-    return f"unknown whether it was done: {why}"
+    return f"the outcome is unknown: {why}"
 
 
 def ask_again(request_id: str) -> str:
-    return f"ask again, which does it once: the same command with --request-id {request_id}"
+    return f"to repeat it safely, add --request-id {request_id} to the same command"
 
 
 def idle(why: str) -> str:
@@ -356,7 +354,7 @@ def idle(why: str) -> str:
 
 
 def costs(sentence: str) -> str:
-    return f"what it costs: {sentence}"
+    return f"cost: {sentence}"
 
 
 def asks(question: str) -> str:
@@ -397,7 +395,7 @@ def in_no_run(node_id: str) -> str:
 
 FOR_A_BUNDLE = "for a bundle"
 ONE_ON_STDOUT = "--json and -o - both write to stdout: give -o FILE"
-NO_ARCHIVE_AT_TERMINAL = "a bundle is no text for a terminal: give -o FILE, or redirect stdout"
+NO_ARCHIVE_AT_TERMINAL = "a bundle is not text for a terminal: give -o FILE, or redirect stdout"
 ENDED_HAS_NO_WORKERS = "the run has ended: it has no workers"
 ENDED_HAS_NO_AGENTS = "the run has ended: its agents are gone"
 
@@ -424,23 +422,23 @@ def asks_at_most(number: int) -> str:
 
 def bundle_written(path: str, files: int, size: int, missing: int) -> str:
     where = "the bundle" if path == "-" else path
-    lacks = f"; {count(missing, 'part')} could not be had: README.md names the reasons" if missing else ""
-    return f"{where}: {count(files, 'file')}, {size / 1000:.0f} kB{lacks}. Look through it before you send it."
+    lacks = f"; {count(missing, 'part')} missing: README.md gives the reasons" if missing else ""
+    return f"{where}: {count(files, 'file')}, {size / 1000:.0f} kB{lacks}. Read it before you send it."
 
 
 _IN_BUNDLE = {
-    "report.txt": "Begin here: where the run stands and why, its nodes and its restarts.",
+    "report.txt": "Start here: the state of the run and its reason, its nodes and its restarts.",
     "evidence.txt": "Each failure that the server remembers, with its traceback or the end of its output.",
-    "stacks.json": "What the workers did when the bundle was made, as the server sent it.",
-    "stacks.txt": "The same for people: one sentence, and the stack that matters.",
-    "logs/": "The ends of the logs of rank 0 and of ranks that failed: at most 1,000 lines of each stream.",
+    "stacks.json": "The stacks of the workers when the bundle was made, as the server sent them.",
+    "stacks.txt": "The same as text: one sentence, and the stack that matters.",
+    "logs/": "The last lines of the logs of rank 0 and of failed ranks: at most 1,000 lines of each stream.",
     "agents/": "Versions, machine and environment of agents. Only variables of torch and its libraries have values.",
-    "events.jsonl": "What happened to the run, an event a line: see docs/reference/events.md.",
-    "events.txt": "The same for people. Times are those of the machine on which the bundle was made.",
-    "metrics.txt": "The server's metrics, and those of this run.",
+    "events.jsonl": "The events of the run, one event per line: see docs/reference/events.md.",
+    "events.txt": "The same as text. Times are local times of the machine on which the bundle was made.",
+    "metrics.txt": "The metrics of the server and of this run.",
     "status.json": "The run as `rdzvctl status RUN --json` shows it.",
     "settings.json": "The run's settings.",
-    "servers.json": "The servers, who of them leads, and cordoned nodes.",
+    "servers.json": "The servers, the leader among them, and cordoned nodes.",
     "versions.json": "Versions of the programs, and names of the environment variables of `rdzvctl`, without values.",
 }
 """Files of a bundle, and what each of them is."""
@@ -459,18 +457,18 @@ def bundle_readme(
     lacks = [f"- {', '.join(each)}: {why}" for why, each in reasons.items()]
     names = _ANONYMOUS if is_anonymous else _NAMED
     return "\n".join((
-        f"# Bundle of run {run_id}", "", f"`rdzvctl bundle` {rdzv_protocol.VERSION} made it at {at}.", "",
+        f"# Bundle of run {run_id}", "", f"`rdzvctl bundle` {rdzv_protocol.VERSION} made this bundle at {at}.", "",
         "| file | what it is |", "|---|---|", *rows, "", "## What is missing", "", *(lacks or ["Nothing."]), "",
         "## What was taken out", "", _REDACTED, "", names,
     ))  # fmt: skip
 
 
 _REDACTED = """\
-`[redacted]` stands for values of most environment variables, and for whatever looks like a secret: values of names such
-as token, password or key, bearer tokens, private keys, passwords in URLs, and long random texts.
-A secret that looks like an ordinary word is not found: look through the files before you send them."""
+`[redacted]` replaces the values of most environment variables, and everything that looks like a secret: values of names
+such as token, password or key, bearer tokens, private keys, passwords in URLs, and long random texts.
+`rdzvctl` cannot find a secret that looks like an ordinary word: read the files before you send them."""
 _ANONYMOUS = """\
-Names of runs, nodes, hosts, users, addresses and paths are replaced, each everywhere by the same one.
-Names of one or two characters are replaced only in fields of their own and behind "node" or "run".
-Files of installed packages keep their names. Whatever else a script wrote stands as it was."""
-_NAMED = "Names are as they were. `rdzvctl bundle --anonymize` replaces them."
+Names of runs, nodes, hosts, users, addresses and paths are replaced, each name by the same one in all files.
+Names of one or two characters are replaced only in fields of their own and after "node" or "run".
+Files of installed packages keep their names. All other text that a script wrote is unchanged."""
+_NAMED = "Names are unchanged. `rdzvctl bundle --anonymize` replaces them."

@@ -48,78 +48,84 @@ def _declare(kind: Kind, name: str, text: str, *labels: str) -> Metric:
 _gauge, _counter, _histogram = partial(_declare, "gauge"), partial(_declare, "counter"), partial(_declare, "histogram")
 
 BUILD_INFO = _gauge("server_build_info", "1, with the versions as labels.", "version", "python")
-READY = _gauge("server_ready", "1 while the server can decide about runs; 0: GET /readyz says why not.")
-LEADER = _gauge("server_leader", "1 while this server leads, at least one shard; a server alone always does.")
-SHARDS = _gauge("shards", "Shards in which all servers together share the runs.")
+READY = _gauge("server_ready", "1 while the server can decide about runs; if it is 0, GET /readyz gives the reason.")
+LEADER = _gauge("server_leader", "1 while this server leads at least one shard; a single server always leads.")
+SHARDS = _gauge("shards", "Shards into which the servers divide the runs.")
 SHARDS_LED = _gauge("shards_led", "Shards that this server leads.")
-ELECTIONS_WON = _counter("elections_won_total", "Leaderships that this server has won.")
+ELECTIONS_WON = _counter("elections_won_total", "Elections that this server has won.")
 
-RUNS = _gauge("runs", "Runs that are remembered, by phase; each attempt counts.", "phase")
-RUNS_UNLISTED = _gauge("runs_unlisted", "Runs that go on and have no series of their own: see --metrics-per-run.")
+RUNS = _gauge("runs", "Runs that the server remembers, by phase; each attempt counts.", "phase")
+RUNS_UNLISTED = _gauge("runs_unlisted", "Active runs without series of their own: see --metrics-per-run.")
 LONGEST_FORMING = _gauge("longest_forming_seconds", "Longest time for which a run has been forming its round.")
 NODES = _gauge("nodes", "Agents of the runs that have not ended, by state.", "state")
-NODES_DISCONNECTED = _gauge("nodes_disconnected", "Agents of such runs whose connection is closed at present.")
-NODES_CORDONED = _gauge("nodes_cordoned", "Nodes that are kept out, by the server itself or by an operator.", "by")
+NODES_DISCONNECTED = _gauge("nodes_disconnected", "Agents of these runs whose connection is closed now.")
+NODES_CORDONED = _gauge("nodes_cordoned", "Nodes that get no seat, by the server's or an operator's decision.", "by")
 
 RUNS_BEGUN = _counter("runs_begun_total", "Attempts of runs that have begun.")
 RUNS_ENDED = _counter("runs_ended_total", "Attempts of runs that have ended, by result.", "phase")
-ROUNDS_STARTED = _counter("rounds_started_total", "Rounds that have started, by why they were opened.", "cause")
-RESTARTS = _counter("restarts_total", "Rounds but the first, by cause, and whether charged.", "cause", "charged")
-TIME_TO_FORM = _histogram("time_to_form_seconds", "Time from a run's begin to the start of its first round.")
-TIME_TO_RECOVER = _histogram("time_to_recover_seconds", "Time from a restart's cause to the next round.", "cause")
-LOST = _counter("lost_seconds_total", "Time in which a run waited for a round, counted when the wait is over.", "cause")
-WORKERS_FAILED = _counter("worker_failures_total", "Failures of workers that nodes have reported.")
-NODES_JOINED = _counter("nodes_joined_total", "Agents that came new to a run.")
+ROUNDS_STARTED = _counter("rounds_started_total", "Rounds that have started, by the cause that opened them.", "cause")
+RESTARTS = _counter(
+    "restarts_total", "Rounds after the first one, by cause, and whether they were charged.", "cause", "charged"
+)
+TIME_TO_FORM = _histogram("time_to_form_seconds", "Time from the beginning of a run to the start of its first round.")
+TIME_TO_RECOVER = _histogram("time_to_recover_seconds", "Time from the cause of a restart to the next round.", "cause")
+LOST = _counter(
+    "lost_seconds_total", "Time for which runs waited for a round, counted at the end of each wait.", "cause"
+)
+WORKERS_FAILED = _counter("worker_failures_total", "Worker failures that nodes have reported.")
+NODES_JOINED = _counter("nodes_joined_total", "Agents that have newly joined a run.")
 NODES_LOST = _counter("nodes_lost_total", "Agents that were lost without notice.")
-LEASES_EXPIRED = _counter("lease_expirations_total", "Lost agents whose lease has run out.")
-NODES_LEFT = _counter("nodes_left_total", "Agents that said that they leave.")
-HANGS_FOUND = _counter("hangs_found_total", "Hangs that were found.")
-STRAGGLERS_FOUND = _counter("stragglers_found_total", "Nodes that were found to be much slower than the others.")
+LEASES_EXPIRED = _counter("lease_expirations_total", "Lost agents whose lease had expired.")
+NODES_LEFT = _counter("nodes_left_total", "Agents that announced that they leave.")
+HANGS_FOUND = _counter("hangs_found_total", "Hangs that the server has found.")
+STRAGGLERS_FOUND = _counter(
+    "stragglers_found_total", "Nodes that the server has found to be much slower than the others."
+)
 
-LONG_POLLS = _gauge("long_polls", "Requests of agents that are held until there is something to tell.")
-CONNECTIONS = _gauge("http_connections", "Open connections; authenticated: a request was let in.", "state")
+LONG_POLLS = _gauge("long_polls", "Requests of agents that the server holds until there is something new.")
+CONNECTIONS = _gauge("http_connections", "Open connections; authenticated: the server has accepted a request.", "state")
 CONNECTIONS_CLOSED = _counter(
     "http_connections_closed_total", "Connections that the server closed because a limit was reached.", "reason"
 )
 REQUESTS = _histogram(
     "http_request_duration_seconds",
-    "Time to answer a request, not counting the time for which it was held.",
+    "Time to answer a request, without the time for which the server held it.",
     "path",
     "status",
 )
 STORE_WRITES = _histogram("store_write_duration_seconds", "Time to write a batch of records.")
-STORE_BATCHES = _histogram("store_write_records", "Records of a batch.")
-STORE_FAILURES = _counter("store_write_failures_total", "Writes that the store refused; each is tried again.")
-STORE_OUTAGES = _counter("store_outages_total", "Times that the store began to refuse writes.")
-LAG = _histogram("event_loop_lag_seconds", "Delay of a timer, sampled twice a second from the first scrape on.")
+STORE_BATCHES = _histogram("store_write_records", "Records in a batch.")
+STORE_FAILURES = _counter("store_write_failures_total", "Writes that the store rejected; the server retries each.")
+STORE_OUTAGES = _counter("store_outages_total", "Number of times that the store began to reject writes.")
+LAG = _histogram("event_loop_lag_seconds", "Delay of a timer, sampled twice a second after the first scrape.")
 
 RUN_INFO = _gauge("run_info", "1, with the phase of the run as a label.", "run_id", "attempt", "phase")
 RUN_NODES = _gauge("run_nodes", "Agents of the run, by state.", "run_id", "state")
-RUN_ENDED = _gauge("run_ended", "1 for ten minutes after the run has ended, by result.", "run_id", "phase")
+RUN_ENDED = _gauge("run_ended", "1 for ten minutes after the end of the run, by result.", "run_id", "phase")
 RUN_ROUND = _gauge("run_round", "Round that is forming or running.", "run_id")
 RUN_WORLD_SIZE = _gauge("run_world_size", "Workers of the running round; 0 while it forms.", "run_id")
 RUN_FORMING = _gauge("run_forming_seconds", "Time for which the run has been forming its round, or 0.", "run_id")
 RUN_RESTARTS = _counter(
-    "run_restarts_total", "Restarts of the run; worker_failure and hang alone are charged.", "run_id", "cause"
+    "run_restarts_total", "Restarts of the run; only worker_failure and hang are charged.", "run_id", "cause"
 )
 RUN_UNPRODUCTIVE = _counter(
-    "run_unproductive_seconds_total", "Part of the running phase that brought the run no further.", "run_id", "kind"
+    "run_unproductive_seconds_total", "Part of the running phase without progress for the run.", "run_id", "kind"
 )
-RUN_STANDSTILL = _gauge(
-    "run_standstill_seconds", "Time without progress in a round that is believed to hang.", "run_id"
-)
+RUN_STANDSTILL = _gauge("run_standstill_seconds", "Time without progress in a round that probably hangs.", "run_id")
 RUN_FINISHING = _gauge(
     "run_finishing_seconds", "Time since a worker last finished while others still run, or 0.", "run_id"
 )
 RUN_UNHEARD = _gauge(
-    "run_unheard_seconds", "Time for which no agent of the running round has been heard, or 0.", "run_id"
+    "run_unheard_seconds", "Time since the server last heard an agent of the running round, or 0.", "run_id"
 )
 RUN_ETTR = _gauge(
-    "run_effective_training_time_ratio", "Training time divided by the run's age; none without progress.", "run_id"
+    "run_effective_training_time_ratio",
+    "Training time divided by the age of the run; absent without progress.",
+    "run_id",
 )
-RUN_TIME = _counter("run_time_seconds_total", "What the run's time has gone into.", "run_id", "phase")
+RUN_TIME = _counter("run_time_seconds_total", "Time of the run, by use.", "run_id", "phase")
 RUN_HEALTH = _gauge(
-    "run_health", "1 for each state of health that the run is in; ok alone if nothing is wrong.", "run_id", "state"
+    "run_health", "1 for each state of health that the run is in; only ok if nothing is wrong.", "run_id", "state"
 )
 RUN_STRAGGLERS = _gauge("run_stragglers", "Nodes of the run that are much slower than the others.", "run_id")
 RUN_RESTARTS_LEFT = _gauge("run_restarts_left", "Restarts that may still be charged before the run fails.", "run_id")

@@ -36,19 +36,19 @@ INFO = {
     "description": (
         "Rendezvous for elastic PyTorch runs. Agents speak msgpack: a body is one map, and the schemas describe it "
         "once it is unpacked. Ids travel in the body; one in a path is percent-encoded. "
-        "Operators are answered in JSON or plain text. "
-        "A server that was started without tokens asks for none."
+        "Operators get JSON or plain text. "
+        "A server without tokens asks for none."
     ),
 }
 
 _TAGS = {
-    "agents": "What an agent asks. Any of it may be repeated: a copy changes nothing.",
-    "operators": "What people and their tools ask.",
+    "agents": "Requests of agents. An agent may repeat each of them: a copy changes nothing.",
+    "operators": "Requests of people and their tools.",
 }
 _TOKENS = {
-    Role.AGENT: "Lets its bearer take part in runs, and look at them.",
-    Role.READ: "Lets its bearer look at runs.",
-    Role.ADMIN: "Lets its bearer do everything.",
+    Role.AGENT: "Lets its holder take part in runs, and read their status.",
+    Role.READ: "Lets its holder read the status of runs.",
+    Role.ADMIN: "Lets its holder do everything.",
 }
 
 _TEXT: Schema = {"schema": {"type": "string"}}
@@ -181,7 +181,7 @@ def _content(text: str, media: str, schema: Schema) -> Schema:
 
 _WEBHOOK: Schema = {
     "operationId": "webhook",
-    "summary": "What `rdzv-server --webhook URL` sends: the next events of a run, again until they are taken.",
+    "summary": "The request of `rdzv-server --webhook URL`: the next events of a run, until the receiver accepts them.",
     "parameters": [
         {
             "name": SIGNATURE, "in": "header", "required": True, **_TEXT,
@@ -189,7 +189,10 @@ _WEBHOOK: Schema = {
         }
     ],
     "requestBody": {"required": True, "content": {JSON: {"schema": _reference(EventDelivery)}}},
-    "responses": {"2XX": {"description": "They are taken."}, "default": {"description": "They are sent again."}},
+    "responses": {
+        "2XX": {"description": "The receiver has accepted the events."},
+        "default": {"description": "The server sends the events again."},
+    },
 }  # fmt: skip
 
 

@@ -372,7 +372,7 @@ def _agents(path: str, request: Any, answer: Any, summary: str, *refusals: type[
 
 
 def _action(action: actions.Action) -> Route:
-    done = "It is done, or was before."
+    done = "The action is done, or was done before."
     return _acts(action.path, action.request, *action.refusals, answer=actions.Done, says=done)
 
 
@@ -389,7 +389,8 @@ def _question(path: str, handler: Handler, summary: str, **more: Any) -> Route:
 
 ROUTES: tuple[Route, ...] = (
     _agents(
-        paths.JOIN, messages.JoinRequest, messages.Reply, "Join the next round of a run; itself the first long poll.",
+        paths.JOIN, messages.JoinRequest, messages.Reply,
+        "Join the next round of a run. This is also the first long poll.",
         NotLeader, errors.AgentFenced, errors.SettingsConflict, errors.NodeRankTaken, errors.RunSucceeded,
         errors.RunFailed,
     ),
@@ -398,11 +399,11 @@ ROUTES: tuple[Route, ...] = (
         NotLeader, errors.AgentFenced,
     ),
     _agents(
-        paths.REPORT, messages.ReportRequest, messages.Ack, "Say how a round's workers ended.",
+        paths.REPORT, messages.ReportRequest, messages.Ack, "Report how the workers of a round ended.",
         NotLeader, errors.AgentFenced, errors.StaleRound,
     ),
     _agents(
-        paths.SUSPECT, messages.SuspectRequest, messages.Ack, "Say which workers seem to hang, or no longer do.",
+        paths.SUSPECT, messages.SuspectRequest, messages.Ack, "Report which workers seem to hang, or no longer hang.",
         NotLeader, errors.AgentFenced, errors.StaleRound,
     ),
     _agents(paths.LEAVE, messages.LeaveRequest, messages.Ack, "Leave the run.", NotLeader, errors.AgentFenced),
@@ -412,43 +413,43 @@ ROUTES: tuple[Route, ...] = (
     ),
     _agents(
         paths.LEADER, messages.LeaderRequest, messages.LeaderReply,
-        "Ask one of several servers who leads: a long poll.",
+        "Ask one of several servers for the leader: a long poll.",
     ),
     _question(
         paths.STATUS, HttpApi.status, "The server and every run that it remembers.", answer=Status,
         says="Durations are seconds.",
         query=(
-            ("run_id", str, "This run alone."),
-            ("pretty", str, "Whether in lines, for people: 0 or 1; without it, for curl, wget and browsers."),
+            ("run_id", str, "Only this run."),
+            ("pretty", str, "1: in lines, for people; 0: not. Default: 1 for curl, wget and browsers, else 0."),
         ),
     ),
     _question(
-        paths.WATCH, HttpApi.follow, "The status and then its differences, as they come: server-sent events.",
+        paths.WATCH, HttpApi.follow, "The status, then each change of it: server-sent events.",
         media=STREAM,
         says="An event `snapshot` with the document, then events `patch`, JSON merge patches (RFC 7386) of it, and "
-        "`ping` where nothing happens. Times are seconds since 1970.",
-        query=(("run_id", str, "This run alone, with its nodes; without it all runs, each in a line."),),
+        "`ping` while nothing changes. Times are seconds since 1970.",
+        query=(("run_id", str, "Only this run, with its nodes. Default: all runs, each in a line."),),
     ),
     _question(
-        paths.EVENTS, HttpApi.events, "What happened to a run, in order; with `Accept: text/event-stream` as it comes.",
-        answer=EventPage, says="Some of them, and how to ask for the next.",
+        paths.EVENTS, HttpApi.events, "The events of a run, in order; with `Accept: text/event-stream` as a stream.",
+        answer=EventPage, says="A page of events, and the number to ask for the next page.",
         streams="For each event its number as `id`, its kind as `event`, and a RunEvent in JSON as `data`; a comment "
         "while nothing happens; `event: error` with an ErrorReply before the server ends the stream.",
         refusals=(MalformedMessage, NotLeader, errors.UnknownRun),
         query=(
-            ("after", After, "Number of the last event that is known: those after it. 0, the default: from the begin."),
+            ("after", After, "Return only events after this number. Default: 0, from the beginning."),
             ("limit", Limit, f"Events of a page, 1 to {MOST_EVENTS} ({DEFAULT_LIMIT} by default); a stream sends all."),
         ),
     ),
     _question(
         paths.TIMELINE, HttpApi.timeline, "Rounds, progress and events of a run over time, for a picture of it.",
-        answer=TimelineView, says="Of its last attempt, below 100 kB however long it is.",
+        answer=TimelineView, says="The last attempt of the run, in less than 100 kB, however long the run is.",
         refusals=(NotLeader, errors.UnknownRun),
     ),
     _question(
-        paths.FIND_NODES, HttpApi.find_nodes, "The runs that have nodes of such a name.", answer=FoundNodes,
+        paths.FIND_NODES, HttpApi.find_nodes, "The runs that have nodes with this name.", answer=FoundNodes,
         says="Their latest attempts, each with the first few of these nodes.",
-        query=(("name", str, "Part of the nodes' names; without it every node has such a name."),),
+        query=(("name", str, "Part of the nodes' names. Default: all nodes."),),
     ),
     _question(
         paths.NODE_COSTS, HttpApi.node_costs, "What a node has cost runs.", answer=NodeCosts,
@@ -456,36 +457,36 @@ ROUTES: tuple[Route, ...] = (
         query=(("node_id", str, "The node's name."),),
     ),
     _question(
-        paths.COSTS, HttpApi.costs, "What an action would cost, before it is carried out.", answer=Costs,
-        says="A sentence; empty: nothing.", refusals=(MalformedMessage,),
+        paths.COSTS, HttpApi.costs, "The cost of an action, before it is carried out.", answer=Costs,
+        says="A sentence; empty if the action costs nothing.", refusals=(MalformedMessage,),
         query=(
-            ("action", str, "Name of the action: the end of its path."),
+            ("action", str, "Name of the action, which is the end of its path."),
             ("run_id", str, "The run of an action on a run."),
             ("node_id", str, "The node of an action on a node."),
-            ("min_nodes", NodeCount, "Of a resize."),
-            ("max_nodes", NodeCount, "Of a resize."),
+            ("min_nodes", NodeCount, "Least number of nodes, for a resize."),
+            ("max_nodes", NodeCount, "Most nodes, for a resize."),
         ),
     ),
     _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),
     *map(_action, actions.ACTIONS),
     _acts(
         paths.LOGS, actions.LogsRequest, errors.UnknownRun, errors.UnknownRank, errors.RunEnded, errors.QueryRefused,
-        errors.NoAnswer, errors.TooManyRequests, answer=actions.WorkerLog, says="What the agent has read.",
+        errors.NoAnswer, errors.TooManyRequests, answer=actions.WorkerLog, says="The lines that the agent has read.",
     ),
     _acts(
         paths.STACKS, actions.StacksRequest, errors.UnknownRun, errors.UnknownRank, errors.RunEnded,
         errors.QueryRefused, errors.NoAnswer, errors.TooManyRequests, answer=actions.WorkerStacks,
-        says="What the agents have seen.",
+        says="The stacks that the agents have found.",
     ),
     _acts(
         paths.DESCRIBE, actions.DescribeRequest, errors.UnknownRun, errors.UnknownNode, errors.RunEnded,
         errors.QueryRefused, errors.NoAnswer, errors.TooManyRequests, answer=actions.AgentDescription,
-        says="What the agent tells of itself.",
+        says="The agent's description of itself.",
     ),
-    _question(paths.ROOT, HttpApi.root, "Where to look, for people."),
+    _question(paths.ROOT, HttpApi.root, "A start page for people."),
     _question(paths.HEALTHZ, HttpApi.healthz, "Whether the process answers."),
     _question(paths.READYZ, HttpApi.readyz, "Whether the server can decide.", no="It cannot; the body says why."),
-    _question(paths.LEADERZ, HttpApi.leaderz, "Whether this server leads.", no="Another one leads, or none."),
+    _question(paths.LEADERZ, HttpApi.leaderz, "Whether this server leads.", no="Another server leads, or none."),
     _question(paths.OPENAPI, HttpApi.openapi, "The whole API, for programs: this document.", answer=dict),
 )  # fmt: skip
 

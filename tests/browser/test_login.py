@@ -106,7 +106,7 @@ async def test_a_node_that_no_run_has_is_uncordoned_by_whom_the_token_lets(serve
     await tab.page.click("#dialog-do")
     await tab.shows(
         "#dialog-error",
-        f"It was not done: {auth.NO_CSRF}",
+        f"The action was not done: {auth.NO_CSRF}",
     )
     await tab.is_accessible()
     assert [each for each in tab.complaints if "403" not in each] == []

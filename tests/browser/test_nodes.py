@@ -83,7 +83,7 @@ async def test_hundreds_of_nodes_and_ten_thousand_can_be_read(
         await tab.counts("#nodes-folds button", 314)
         await tab.counts(".node", 3)
         await tab.shows("#nodes-folds button:nth-child(2)", "hall2.rack1: 32 running")
-        await tab.shows("#nodes-folds button:last-child", re.compile("no place told: 1 missing, 2 "))
+        await tab.shows("#nodes-folds button:last-child", re.compile("no place given: 1 missing, 2 "))
         await tab.page.get_by_role("button", name="hall2.rack300:").press("Enter")
         await tab.page.focus("#nodes")
         await tab.page.keyboard.press("End")

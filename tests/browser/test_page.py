@@ -505,7 +505,7 @@ async def test_a_refused_action_is_said_in_the_dialog(cluster: Cluster, tab: Tab
     await tab.open(cluster, "/runs/r%2F1")
     await tab.page.click("text=Admit")
     await tab.page.click("#dialog-do")
-    await tab.shows("#dialog-error", "It was not done: ")
+    await tab.shows("#dialog-error", "The action was not done: ")
     assert [each for each in tab.complaints if "409" not in each] == []
 
 
@@ -576,7 +576,7 @@ async def test_a_server_that_does_not_decide_about_nodes_names_the_one_that_does
         await tab.open(other)
         await tab.page.get_by_role("button", name="Uncordon node n7").click()
         await tab.page.click("#dialog-do")
-        await tab.shows("#dialog-error", f"It was not done: {cluster_words.other_leads(decides.proxy.address)}")
+        await tab.shows("#dialog-error", f"The action was not done: {cluster_words.other_leads(decides.proxy.address)}")
         assert [each for each in tab.complaints if "421" not in each] == []
 
 

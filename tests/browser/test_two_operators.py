@@ -94,7 +94,7 @@ async def test_an_action_that_another_operator_has_made_impossible_is_refused_in
         await one.act("Stop run", reason="wrong data")
         await other.shows("#reason", operations.stopped("wrong data"))
         await other.page.click("#dialog-do")
-        await other.shows("#dialog-error", "It was not done: run r has failed: ")
+        await other.shows("#dialog-error", "The action was not done: run r has failed: ")
         await other.page.keyboard.press("Escape")
         assert "run_restarted" not in await kinds(cluster, "r")
     one.is_content()

@@ -193,7 +193,7 @@ async def test_where_a_workers_output_is(cluster: Cluster, tmp_path: Path) -> No
         rank = 1 if rank_of_b != 1 else 2
         out = (await rdzvctl("logs", str(rank), endpoint=at)).lines
         assert re.fullmatch(rf"rank {rank} of run r: local rank \d on node a \(127\.0\.0\.1\)", out[0])
-        path = Path(out[1].removeprefix("log files there: "))
+        path = Path(out[1].removeprefix("log files on that node: "))
         assert path.parent.name == f"attempt_{round_ - 1}" and (path / "stdout.log").exists()
         out = (await rdzvctl("logs", "r", str(rank_of_b), endpoint=at)).lines
         assert "on node b" in out[0] and "no log files: it writes to that agent's console" in out[1]
@@ -225,7 +225,7 @@ async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> Non
     assert any(service_words.log_was_read("r", 0, "a", "127.0.0.1") in line for line in cluster.server.err)
 
     shown = (await rdzvctl("logs", "1", endpoint=at)).lines
-    assert shown[1].startswith("log files there: ") and shown[1].endswith("/attempt_0/0/")
+    assert shown[1].startswith("log files on that node: ") and shown[1].endswith("/attempt_0/0/")
     why = reads.not_allowed("b")
     assert shown[2] == ctl.no_log_here(why)
     refused = {
@@ -524,7 +524,7 @@ async def test_a_standby_is_admitted(cluster: Cluster) -> None:
     assert done.code == ExitCode.FAILED and "no standby node" in done.err[0]
     await (await cluster.node("b", *flags)).line("standing by")
     assert (
-        "Next: Give standbys the free seats: rdzvctl admit r" in (await rdzvctl("why", endpoint=cluster.endpoint)).lines
+        "Next: Give the free seats to standby nodes: rdzvctl admit r" in (await rdzvctl("why", endpoint=cluster.endpoint)).lines
     )
     assert (await rdzvctl("admit", endpoint=cluster.endpoint)).lines[0].startswith("run r: ")
     await cluster.finish(await cluster.hub.group(4))

@@ -40,17 +40,19 @@ def _metric(kind: Kind, name: str, text: str, *labels: str) -> Metric:
 
 _gauge, _counter, _histogram = partial(_metric, "gauge"), partial(_metric, "counter"), partial(_metric, "histogram")
 INFO = _gauge("info", "1, with the agent's names as labels.", "version", "run_id", "node_id")
-MEMBER = _gauge("member", "1 while the server counts this agent in.")
-WORKERS = _gauge("workers", "Workers of the last round, by whether they still run.", "state")
-ROUND = _gauge("round", "Round of the workers that were started last; 0: none yet.")
+MEMBER = _gauge("member", "1 while this agent is part of the run.")
+WORKERS = _gauge("workers", "Workers of the last round, by whether they are still running.", "state")
+ROUND = _gauge("round", "Round of the workers that the agent started last; 0: none yet.")
 WORLD_SIZE = _gauge("world_size", "Workers of all nodes in that round.")
-RESTARTS = _gauge("restarts", "Charged restarts of the run when that round began.")
+RESTARTS = _gauge("restarts", "Charged restarts of the run at the beginning of that round.")
 ROUNDS = _counter("rounds_started_total", "Rounds for which this agent has started workers.")
-FAILURES = _counter("worker_failures_total", "Rounds that ended here because a worker failed.")
-SPAWN = _histogram("spawn_seconds", "Time from the server's word to the last worker's start.")
-LAST_OUTPUT = _gauge("last_output_timestamp_seconds", "When a worker of this round last wrote; 0: none has.")
-LAST_ANSWER = _gauge("last_answer_timestamp_seconds", "When the server last answered; 0: it never has.")
-SERVER_LOST = _counter("server_lost_seconds_total", "Time in which the server, once known, did not answer.")
+FAILURES = _counter("worker_failures_total", "Rounds that ended on this node because a worker failed.")
+SPAWN = _histogram("spawn_seconds", "Time from the server's directive to the start of the last worker.")
+LAST_OUTPUT = _gauge(
+    "last_output_timestamp_seconds", "Time at which a worker of this round last wrote output; 0: never."
+)
+LAST_ANSWER = _gauge("last_answer_timestamp_seconds", "Time at which the server last answered; 0: never.")
+SERVER_LOST = _counter("server_lost_seconds_total", "Time without answers of the server, after its first answer.")
 METRICS = (
     INFO, MEMBER, WORKERS, ROUND, WORLD_SIZE, RESTARTS, ROUNDS, FAILURES, SPAWN, LAST_OUTPUT, LAST_ANSWER, SERVER_LOST,
 )  # fmt: skip

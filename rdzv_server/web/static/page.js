@@ -273,18 +273,18 @@ function tick() {
 function drawServer(server) {
   const trouble = byId("trouble");
   trouble.hidden = !server.unhealthy_reason;
-  fill(trouble, server.unhealthy_reason ? `The server can decide nothing at present: ${server.unhealthy_reason}` : "");
+  fill(trouble, server.unhealthy_reason ? `The server cannot decide anything now: ${server.unhealthy_reason}` : "");
   const others = new Map();
   (server.shards || []).forEach((shard) => others.set(shard.leader, [...(others.get(shard.leader) || []), shard.shard]));
   const leaders = byId("leaders");
   const isFollower = server.leads === false || (runId && !shown.run);
   leaders.hidden = others.size === 0 || (!isFollower && others.size === 1);
   if (leaders.hidden) return;
-  leaders.replaceChildren(`${server.leads ? "This server shares the runs with others." : "This server follows; another one leads."} `);
+  leaders.replaceChildren(`${server.leads ? "This server shares the runs with others." : "This server follows; another server leads."} `);
   for (const [leader, shards] of others) {
     const which = others.size > 1 ? ` (shard ${shards.join(", ")})` : "";
     if (leader) leaders.append("Leader: ", linkTo(leader), `${which} `);
-    else leaders.append(`No leader is known${which}. `);
+    else leaders.append(`The leader is unknown${which}. `);
   }
 }
 
@@ -403,7 +403,7 @@ function drawFailure(run) {
   drawLastFailure(run.last_failure, run.failed_rounds);
   const traceback = failure.traceback || [], written = failure.stderr_tail || [];
   const evidence = traceback.length ? traceback : written;
-  fill(byId("evidence-title"), traceback.length ? "Traceback" : "What it wrote last");
+  fill(byId("evidence-title"), traceback.length ? "Traceback" : "Last output");
   fill(byId("evidence"), evidence.join("\n"));
   byId("evidence").hidden = byId("evidence-title").hidden = evidence.length === 0;
 }
@@ -421,7 +421,7 @@ function placeOf({ round, at, failure }) {
   const { singled_out: isKnown, node_id: node, rank, local_rank: local, cause } = failure;
   return [
     ["Round", round], ["At", stamp(at)], ["Node", isKnown ? node : ""],
-    ["Rank", isKnown ? `${rank} (local ${local})` : "cannot be told"], ["How it ended", cause],
+    ["Rank", isKnown ? `${rank} (local ${local})` : "unknown"], ["How it ended", cause],
   ];
 }
 
@@ -439,7 +439,7 @@ function drawLinks(links) {
 
 const MOST_CARDS = 256; // more nodes are small cells without text, in a block for each state or place
 const MOST_OPEN = 1024; // most cells that are shown by default; in a larger run only those of blocks that need attention
-const NO_PLACE = "no place told";
+const NO_PLACE = "no place given";
 const TONES_FIRST = ["bad", "busy", "calm", "none", "done", "good"]; // order of the blocks
 const CALM = TONES_FIRST.indexOf("calm"); // from here on no block needs attention
 
@@ -697,7 +697,7 @@ function drawNode() {
     ["Address", node.addr], ["Place", node.place], ["Role", node.role], ["Failures", node.failures || (node.agent_id ? 0 : "")],
     ["Age of its lease", node.agent_id && run.ended_at === undefined ? `${age} of ${limit(run.lease_s)}` : ""],
     ["Disconnected for", quiet && quiet.why === "disconnected" ? quietFor(quiet) : ""], ["Agent", node.agent_id],
-    ["Why it is gone", node.cause], ["Gone for", node.cause && since(node.at)],
+    ["Reason of the loss", node.cause], ["Gone for", node.cause && since(node.at)],
     ...Object.entries(node.remarks || {}).map(([word, said]) => [word[0].toUpperCase() + word.slice(1), said]),
     ...(node.cordon ? cordonOf(node.cordon) : []),
   ]);
@@ -763,7 +763,7 @@ const tellStacks = ([{ sentence, stack, problems }]) => [[sentence, ...(problems
 
 function cordonOf(cordon) {
   const { until } = cordon, [what, why] = reasonOf(cordon);
-  return [[what, why], ["Uncordoned", until === undefined ? "by an operator alone" : `in ${duration(until - now())}`]];
+  return [[what, why], ["Uncordoned", until === undefined ? "only by an operator" : `in ${duration(until - now())}`]];
 }
 
 function reasonOf({ by, reason, excluded }) {
@@ -1017,7 +1017,7 @@ async function drawCost(button) {
   fill(byId("dialog-cost"), "");
   const answer = await fetch(`/v1/costs?${wanted}`, { headers: { Accept: "application/json" } }).catch(() => null);
   const found = answer && answer.ok ? await answer.json().catch(() => null) : null;
-  if (costOf === wanted) fill(byId("dialog-cost"), found ? found.sentence && `What it costs: ${found.sentence}.` : "What it costs is unknown.");
+  if (costOf === wanted) fill(byId("dialog-cost"), found ? found.sentence && `Cost: ${found.sentence}.` : "The cost is unknown.");
 }
 
 function secondsOf(text) {
@@ -1032,7 +1032,7 @@ async function act(button, asks, body) {
     if (input.dataset.is === "time") {
       if (input.value.trim() === "") continue;
       body[name] = secondsOf(input.value);
-      if (Number.isNaN(body[name])) return refuse(`${input.value} is no time: write 90s, 10m, 2h or 3d.`, input);
+      if (Number.isNaN(body[name])) return refuse(`${input.value} is not a time: write 90s, 10m, 2h or 3d.`, input);
     } else if (input.type !== "number") body[name] = input.value;
     else if (input.value !== "") body[name] = Number(input.value);
   }
@@ -1046,15 +1046,15 @@ async function act(button, asks, body) {
     if (answer.ok) {
       byId("dialog").close();
       notice(said.changed === false ? `Nothing to do: ${said.message}` : `${button.textContent}: ${said.message}`);
-    } else if (answer.status >= 500) refuse(`It is unknown whether it was done: ${said.message}. ${ONCE}`);
-    else refuse(`It was not done: ${said.message}`);
+    } else if (answer.status >= 500) refuse(`The outcome is unknown: ${said.message}. ${ONCE}`);
+    else refuse(`The action was not done: ${said.message}`);
   } catch {
-    refuse(`It is unknown whether it was done: the server did not answer. ${ONCE}`);
+    refuse(`The outcome is unknown: the server did not answer. ${ONCE}`);
   }
   byId("dialog-do").disabled = false;
 }
 
-const ONCE = "Press the button again to ask again: it is done once.";
+const ONCE = "Press the button again to repeat the request safely: the action is done only once.";
 
 function refuse(why, input) {
   fill(byId("dialog-error"), why);

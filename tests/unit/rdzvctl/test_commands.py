@@ -315,7 +315,7 @@ def test_without_all_that_came_later_everything_is_shown(server: OtherServer, co
     assert commands.names()["nodes"] == ["a", "b", "c", "d"]
     assert commands.names()["cordoned-nodes"] == []
     assert "rdzv-server of an unknown version at" in commands.run("status").out
-    assert "on 2 of 8 nodes that it takes" in commands.run("why running").out
+    assert "uses 2 of at most 8 nodes" in commands.run("why running").out
 
 
 def test_where_names_are_missing_nothing_is_completed(server: OtherServer, commands: Commands) -> None:
@@ -338,4 +338,4 @@ def test_a_watcher_sees_trouble_that_comes_and_goes(server: OtherServer, command
         for reason in (None, "disk full", None):
             server.lacks(unhealthy_reason=reason)
             next(changes)
-            assert ("can decide nothing at present: disk full" in session.unhealthy_reason) is bool(reason)
+            assert ("cannot decide anything now: disk full" in session.unhealthy_reason) is bool(reason)

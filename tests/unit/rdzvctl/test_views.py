@@ -41,9 +41,9 @@ def test_an_age_is_short(seconds: float | None, shown: str) -> None:
     [
         ("3", "join a; 10s", f"has been forming for 10s, in round 1: {ONE_OF_3}; gives up in 590 s.",
          "Start 2 more nodes: node-agent --endpoint a:29400,b:29400 --run-id run ... SCRIPT"),
-        ("1:4", "join a b", "at once with 4; starts in 5 s.", "Nothing: the round starts by itself."),
+        ("1:4", "join a b", "at once with 4; starts in 5 s.", "Nothing: the round will start by itself."),
         ("3", "join a b c; lose c; join a; 2s", f"has been restarting for 2s, in round 2: {TOO_FEW}",
-         "Look at c: gone."),
+         "Check the lost nodes: c."),
         ("2 max_restarts=1", "join a b; fail a; join a", "b to stop", "Wait for b to stop its workers"),
         ("1:2", "join a b; 30s; lose b; 3s", "has been restarting for 3s", "Wait for a to stop its workers"),
         ("2", "join a b; 70s", f"Run run has been running for 1m10s: {completion.running(1, 2)}.", "Nothing: it runs."),
@@ -52,7 +52,7 @@ def test_an_age_is_short(seconds: float | None, shown: str) -> None:
         ("2", "join a b; succeed a; 300s", "Overdue for 5m: rank 0 finished; still running: rank 1 on node b. Run run "
          f"has been finishing for 5m: {completion.running(1, 2)}.", health.stacks("run")),
         ("1:2 scale_up=manual", "join a; 30s; join b", "Standing by: b.", "rdzvctl admit run"),
-        ("1", "join a; 5s; succeed a; 9s", "Run run succeeded 9s ago, after 5s: all workers", "the run is done"),
+        ("1", "join a; 5s; succeed a; 9s", "Run run succeeded 9s ago, after 5s: all workers", "the run has ended"),
         ("1", "join a; 5s; fail a; 9s", "failed 9s ago, after 5s: worker rank 0 on node a failed: exit code 1; no "
          "restarts left", health.logs("run", 0)),
     ],
@@ -84,29 +84,29 @@ def test_why_says_which_cordoned_nodes_could_take_part(nodes: int, kept_out: str
     assert views.why(told(run), SERVER).next == next_steps
 
 
-ON_ONE = "Nothing must be done: it runs, on 1 of {0} nodes that it takes."
-ADMIT = "Give standbys the free seats: rdzvctl admit run"
+ON_ONE = "Nothing has to be done: the run uses 1 of at most {0} nodes."
+ADMIT = "Give the free seats to standby nodes: rdzvctl admit run"
 
 
 @pytest.mark.parametrize(
     ("nodes", "standbys", "kept_out", "next_steps"),
     [
         ("1:2", "", "b", [ON_ONE.format(2), UNCORDON.format("b")]),
-        ("1:4", "", "b", [ON_ONE.format(4), UNCORDON.format("b"), f"For all of them start 2 more nodes: {START}"]),
-        ("1:3", "", "", [ON_ONE.format(3), f"For all of them start 2 more nodes: {START}"]),
+        ("1:4", "", "b", [ON_ONE.format(4), UNCORDON.format("b"), f"To run on all, start 2 more nodes: {START}"]),
+        ("1:3", "", "", [ON_ONE.format(3), f"To run on all, start 2 more nodes: {START}"]),
         ("1:2 scale_up=manual", "c", "b", [ON_ONE.format(2), ADMIT]),
         ("1:3 scale_up=manual", "c", "b", [ON_ONE.format(3), ADMIT, UNCORDON.format("b")]),
         ("1:9", "", "bcdefg", [ON_ONE.format(9), *map(UNCORDON.format, "bcde"),
-                               f"For all of them start 2 more nodes: {START}"]),
+                               f"To run on all, start 2 more nodes: {START}"]),
         ("1", "c", "b", ["Nothing: it runs."]),
         ("1:4 legal_sizes=1,2,4 scale_up=manual", "cd", "", [
-            ON_ONE.format(4), ADMIT, f"For all of them start 1 more node: {START}"]),
+            ON_ONE.format(4), ADMIT, f"To run on all, start 1 more node: {START}"]),
         ("1:8 legal_sizes=1,4,8 scale_up=manual", "c", "b", [
-            ON_ONE.format(8), UNCORDON.format("b"), f"For 4 of them start 1 more node: {START}",
-            f"For all of them start 5 more nodes: {START}"]),
+            ON_ONE.format(8), UNCORDON.format("b"), f"To run on 4, start 1 more node: {START}",
+            f"To run on all, start 5 more nodes: {START}"]),
         ("1:8 legal_sizes=1,4,8 scale_up=manual", "c", "", [
-            ON_ONE.format(8), f"For 4 of them start 2 more nodes: {START}",
-            f"For all of them start 6 more nodes: {START}"]),
+            ON_ONE.format(8), f"To run on 4, start 2 more nodes: {START}",
+            f"To run on all, start 6 more nodes: {START}"]),
     ],
     ids=["cordoned alone", "cordoned and new", "new alone", "a standby is enough", "standby and cordoned", "many",
          "full", "standbys for a legal size", "one short of a legal size", "too few for a legal size"],
@@ -135,7 +135,8 @@ def test_why_says_which_nodes_run_that_get_no_seat_in_a_new_round() -> None:
     run = running("2", "a", "b")
     run.handle(NodeCordoned(node_id="b", by="admin", reason="its fan"))
     assert (
-        "Node b runs, and gets no seat in a new round: cordoned by admin: its fan." in views.why(told(run), SERVER).text
+        "Node b is running, but gets no seat in a new round: cordoned by admin: its fan."
+        in views.why(told(run), SERVER).text
     )
 
 
@@ -162,7 +163,7 @@ def test_why_names_the_last_failure_and_the_number_of_failed_rounds() -> None:
 
 def test_why_says_what_a_restart_is_for() -> None:
     run = told(check(("2", "join a b; lose b")))
-    assert "It restarts because of this: node b was lost." in views.why(run, SERVER, "node b was lost").text
+    assert "Reason of this restart: node b was lost." in views.why(run, SERVER, "node b was lost").text
 
 
 def test_an_event_is_a_line_in_the_words_of_the_log() -> None:
@@ -200,7 +201,7 @@ def test_why_says_of_whom_nothing_is_heard() -> None:
     run = running("2", *"ab", disconnect_grace_s=5)
     run.disconnects("b")
     run.passes(2)
-    says = "Node b is disconnected, last heard 2s ago; unless it comes back it is lost within 3s."
+    says = "Node b is disconnected, last heard 2s ago; unless it returns, it is lost within 3s."
     assert says in views.why(told(run), SERVER).text
 
 
@@ -291,7 +292,7 @@ def test_why_names_nodes_between_which_the_network_test_has_failed() -> None:
 
 def test_a_stop_by_an_operator_is_no_failure_to_mend() -> None:
     (step,) = views.why(told(check(("2 max_restarts=1", "join a b; fail a; join a b; stop"))), SERVER).next
-    assert step.startswith("Nothing: an operator stopped it.")
+    assert step.startswith("Nothing: an operator stopped the run.")
 
 
 def test_runs_that_go_on_come_first() -> None:
@@ -500,8 +501,8 @@ def a_server(reason: str | None, *leaders: str | None, leads: bool = False) -> d
     ("server", "says"),
     [
         (a_server(None, leads=True), ""),
-        (a_server("disk full", leads=True), "rdzv-server at s:29400 can decide nothing at present: disk full."),
-        (a_server("no leader", None), "rdzv-server at s:29400 can decide nothing at present: no leader."),
+        (a_server("disk full", leads=True), "rdzv-server at s:29400 cannot decide anything now: disk full."),
+        (a_server("no leader", None), "rdzv-server at s:29400 cannot decide anything now: no leader."),
         (a_server("shutting down", "other:29400"), ""),  # another server decides
     ],
     ids=["well", "stuck leader", "no leader", "follower that ends"],
