@@ -523,9 +523,8 @@ async def test_a_standby_is_admitted(cluster: Cluster) -> None:
     done = await rdzvctl("admit", endpoint=cluster.endpoint)
     assert done.code == ExitCode.FAILED and "no standby node" in done.err[0]
     await (await cluster.node("b", *flags)).line("standing by")
-    assert (
-        "Next: Give the free seats to standby nodes: rdzvctl admit r" in (await rdzvctl("why", endpoint=cluster.endpoint)).lines
-    )
+    shown = await rdzvctl("why", endpoint=cluster.endpoint)
+    assert "Next: Give the free seats to standby nodes: rdzvctl admit r" in shown.lines
     assert (await rdzvctl("admit", endpoint=cluster.endpoint)).lines[0].startswith("run r: ")
     await cluster.finish(await cluster.hub.group(4))
 
