@@ -247,16 +247,17 @@ class Action(Struct, frozen=True, kw_only=True):
 
 STOP = Action(
     name="stop", request=StopRequest, help="end a run: its agents stop their workers and exit with 1",
-    question="End it on every node?", label="Stop run", is_grave=True, place=1, refusals=(errors.UnknownRun,),
+    question="End the run on every node?", label="Stop run", is_grave=True, place=1, refusals=(errors.UnknownRun,),
 )  # fmt: skip
 RESTART = Action(
     name="restart", request=RestartRequest, help="restart a run's workers on every node, without charging the restart "
         "budget",
-    question="Restart its workers on every node?", label="Restart", refusals=(errors.UnknownRun, errors.RunEnded),
+    question="Restart the workers of the run on every node?", label="Restart",
+    refusals=(errors.UnknownRun, errors.RunEnded),
 )  # fmt: skip
 RESIZE = Action(
     name="resize", request=ResizeRequest, help="change the least and the most nodes of a run while it runs",
-    question="Resize it?", label="Resize", refusals=(errors.UnknownRun, errors.RunEnded),
+    question="Resize the run?", label="Resize", refusals=(errors.UnknownRun, errors.RunEnded),
 )  # fmt: skip
 ADMIT = Action(
     name="admit", request=AdmitRequest, help="give the free seats of a running round to standby nodes",
@@ -264,13 +265,13 @@ ADMIT = Action(
 )  # fmt: skip
 FORGET = Action(
     name="forget", request=ForgetRequest, help="forget an ended run and all its events",
-    question="Forget it, with all its events?", label="Forget", is_grave=True, place=1,
+    question="Forget the run and all its events?", label="Forget", is_grave=True, place=1,
     refusals=(errors.UnknownRun, errors.RunGoesOn), of_ended=True,
 )  # fmt: skip
 DRAIN = Action(
     name="drain", request=DrainRequest,
     help="empty a node: its workers get SIGTERM and time for a checkpoint, and the other nodes continue without it",
-    question="Stop what runs there?", label="Drain", is_grave=True, refusals=(errors.UnknownNode,),
+    question="Stop the workers on this node?", label="Drain", is_grave=True, refusals=(errors.UnknownNode,),
 )  # fmt: skip
 CORDON = Action(
     name="cordon", request=CordonRequest, help="give a node no seat in new rounds; its current workers continue",

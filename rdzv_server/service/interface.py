@@ -82,16 +82,18 @@ class ShardView(Struct, frozen=True):
 class ServerState(Struct, frozen=True, kw_only=True):
     """Current state of a server: whether it can decide, and which server leads. A single server always leads."""
 
-    epoch: Annotated[Id, Meta(description="one life of the server process")]
-    unhealthy_reason: Annotated[str | None, Meta(description="why nothing can be decided at present")]
-    leads: Annotated[bool, Meta(description="it decides, for one shard at least")] = True
-    leader: Annotated[str | None, Meta(description="of several servers, the one that leads, if it is known")] = None
-    leadership: Annotated[Revision, Meta(description="number of the latest one of several servers that is known")] = 0
-    shards: Annotated[list[ShardView], Meta(description="who leads each shard; empty: a server alone")] = []
-    peers: Annotated[list[str], Meta(description="addresses of the other servers of its cluster, as last known")] = []
+    epoch: Annotated[Id, Meta(description="id of this start of the server process")]
+    unhealthy_reason: Annotated[str | None, Meta(description="reason why the server cannot decide now; null: it can")]
+    leads: Annotated[bool, Meta(description="this server leads at least one shard")] = True
+    leader: Annotated[str | None, Meta(description="address of the leader of several servers, if known")] = None
+    leadership: Annotated[Revision, Meta(description="number of the latest known leadership")] = 0
+    shards: Annotated[list[ShardView], Meta(description="leader of each shard; empty: a single server")] = []
+    peers: Annotated[list[str], Meta(description="last known addresses of the other servers of the cluster")] = []
     uptime_s: Annotated[float, Meta(description="seconds")]
-    set_apart: Annotated[list[Id], Meta(description="ids of runs that are set apart after an error in the server")] = []
-    cordons: Annotated[list[CordonStatus], Meta(description="for all runs, those to come included")] = []
+    set_apart: Annotated[
+        list[Id], Meta(description="ids of runs that the server has set apart after an error of its own")
+    ] = []
+    cordons: Annotated[list[CordonStatus], Meta(description="cordons for all current and future runs")] = []
 
 
 class Load(Struct, frozen=True):

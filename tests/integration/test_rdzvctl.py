@@ -504,7 +504,7 @@ async def test_a_resize_that_the_next_restart_would_wait_for_is_asked_about(clus
     async with terminal(cluster, "resize", "r", "1:4") as shown:
         assert await shown.exit_code() == 0 and "[y/N]" not in shown.text, "it costs nothing"
     async with terminal(cluster, "resize", "r", "4", columns=200) as shown:
-        await shown.shows(re.escape(ctl.costs(costs.waits(3))) + r"\nResize it\? \[y/N\] ")
+        await shown.shows(re.escape(ctl.costs(costs.waits(3))) + r"\nResize the run\? \[y/N\] ")
         shown.type("\n")
         assert await shown.exit_code() == ExitCode.FAILED
 

@@ -25,9 +25,12 @@ class CordonStatus(Struct, frozen=True, kw_only=True):
     node_id: Id
     by: str
     reason: str
-    until: Annotated[float | None, Meta(description="when it is uncordoned, seconds since 1970; null: not by itself")]
-    drained: Annotated[bool, Meta(description="its agents were told to leave")]
-    excluded: Annotated[bool, Meta(description="the server's own, for what runs have blamed the node for")]
+    until: Annotated[
+        float | None,
+        Meta(description="time at which the cordon ends, in seconds since 1970; null: only an operator ends it"),
+    ]
+    drained: Annotated[bool, Meta(description="the node's agents have been told to leave")]
+    excluded: Annotated[bool, Meta(description="the server itself excludes the node, because runs blamed it")]
 
 
 def status(given: Cordon) -> CordonStatus:

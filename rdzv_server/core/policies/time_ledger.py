@@ -59,27 +59,37 @@ class TimeStatus(Struct, frozen=True, kw_only=True):
     """
 
     running: Duration
-    forming: Annotated[Duration, Meta(description="until its first round began, with the minimum of nodes there")]
-    restarting: Annotated[Duration, Meta(description="until a later round began, with the minimum of nodes there")]
-    waiting: Annotated[Duration, Meta(description="with fewer nodes than the minimum")]
+    forming: Annotated[
+        Duration, Meta(description="time until the first round began, while the minimum of nodes was present")
+    ]
+    restarting: Annotated[
+        Duration, Meta(description="time until a later round began, while the minimum of nodes was present")
+    ]
+    waiting: Annotated[Duration, Meta(description="time with fewer nodes than the minimum")]
     training: Annotated[
         Duration | None,
-        Meta(description="of running: what the next four leave of it; null: the workers have told no progress"),
+        Meta(description="part of running: the rest after the next four; null: the workers have reported no progress"),
     ]
     starting: Annotated[
         Duration,
-        Meta(description="of running: from each round's start until its workers told their first progress"),
+        Meta(description="part of running: from each round's start to the first progress that its workers reported"),
     ]
-    checkpointing: Annotated[Duration, Meta(description="of running: as the workers tell")]
+    checkpointing: Annotated[
+        Duration, Meta(description="part of running: time for checkpoints, as the workers report it")
+    ]
     detecting: Annotated[
-        Duration, Meta(description="of running: from a standstill until its round ended, or until now")
+        Duration, Meta(description="part of running: from a standstill to the end of its round, or until now")
     ]
-    lost: Annotated[Duration, Meta(description="of running: work since the last checkpoint that a restart repeats")]
+    lost: Annotated[
+        Duration, Meta(description="part of running: work since the last checkpoint, which a restart repeats")
+    ]
     ettr: Annotated[
         float | None,
-        Meta(description="training divided by the age; null: no progress was told, or the run has no age yet"),
+        Meta(description="training divided by the age; null: the workers have reported no progress, or the age is 0"),
     ]
-    restarts: Annotated[dict[str, Duration], Meta(description="of restarting and waiting, by the restart's cause")]
+    restarts: Annotated[
+        dict[str, Duration], Meta(description="time of restarting and waiting, by the cause of the restart")
+    ]
 
 
 NOTHING = TimeStatus(

@@ -19,10 +19,12 @@ Shows = Callable[[str], bool]
 class IncidentStatus(Struct, frozen=True, kw_only=True):
     """Blame of a node by a run, or the server's exclusion of the node."""
 
-    at: Annotated[float | None, Meta(description="seconds since 1970; null: it is not known")]
-    fault: Annotated[Fault, Meta(description="what the node is blamed for; `excluded`: the server kept it out")]
-    run_id: Annotated[str, Meta(description="run that blames the node; empty: none, or one that you may not see")]
-    reason: Annotated[str, Meta(description="why; empty if you may not see the run")]
+    at: Annotated[float | None, Meta(description="seconds since 1970; null: unknown")]
+    fault: Annotated[
+        Fault, Meta(description="fault that the node is blamed for; `excluded`: the server excluded the node")
+    ]
+    run_id: Annotated[str, Meta(description="run that blames the node; empty: no run, or a run that you may not see")]
+    reason: Annotated[str, Meta(description="reason; empty if you may not see the run")]
 
 
 class NodeCost(Struct, frozen=True, kw_only=True):
@@ -31,18 +33,27 @@ class NodeCost(Struct, frozen=True, kw_only=True):
     run_id: Id
     attempt: Count
     takes_part: Annotated[bool, Meta(description="the run has not ended and has an agent of the node")]
-    failures: Annotated[Count, Meta(description="failures of its workers that were the first of their round")]
-    losses: Annotated[Count, Meta(description="how often the node was lost; the run remembers the latest departures")]
-    rounds: Annotated[Count, Meta(description="rounds that these ended, as far as the run remembers them one by one")]
-    stood_s: Annotated[Duration, Meta(description="standstill at the end of those rounds, until it was noticed")]
-    lost_s: Annotated[Duration, Meta(description="work of those rounds since the last checkpoint, which is repeated")]
-    formed_s: Annotated[Duration, Meta(description="time that the rounds after them took to form")]
+    failures: Annotated[
+        Count, Meta(description="failures of the node's workers that were the first failure of their round")
+    ]
+    losses: Annotated[
+        Count,
+        Meta(description="number of times that the run lost the node; the run remembers only its latest departures"),
+    ]
+    rounds: Annotated[
+        Count, Meta(description="rounds that these failures and losses ended, as far as the run remembers each round")
+    ]
+    stood_s: Annotated[Duration, Meta(description="standstill at the end of these rounds, until it was detected")]
+    lost_s: Annotated[
+        Duration, Meta(description="work of these rounds since the last checkpoint, which the run repeats")
+    ]
+    formed_s: Annotated[Duration, Meta(description="time until the next rounds had formed")]
 
 
 class NodeCosts(Struct, frozen=True, kw_only=True):
     """Costs of a node for all runs that this server remembers, the latest first."""
 
-    node_id: Annotated[str, Meta(description="as it was asked for")]
+    node_id: Annotated[str, Meta(description="name in the request")]
     cordon: CordonStatus | None
     incidents: list[IncidentStatus]
     runs: list[NodeCost]

@@ -35,14 +35,14 @@ Status = TypeVar("Status", bound=Struct)
 class ProgressStatus(Struct, frozen=True, kw_only=True):
     """Progress that workers have reported with `node_agent.progress`: of one node, or of the whole run."""
 
-    lowest_step: Annotated[Step | None, Meta(description="of the worker that is furthest behind")]
+    lowest_step: Annotated[Step | None, Meta(description="step of the worker that is furthest behind")]
     highest_step: Step | None
-    step_s: Annotated[float | None, Meta(description="seconds that a step takes at present, where it takes longest")]
+    step_s: Annotated[float | None, Meta(description="current seconds per step, of the slowest worker")]
     age_s: Annotated[
-        float, Meta(description="seconds since the worker that has been silent for longest told something")
+        float, Meta(description="seconds since the last report of the worker that has been silent for longest")
     ]
-    checkpoint_step: Annotated[Step | None, Meta(description="of the last complete checkpoint of this round")]
-    checkpoint_s: Annotated[float, Meta(description="seconds that have gone into checkpoints in this round")]
+    checkpoint_step: Annotated[Step | None, Meta(description="step of the last complete checkpoint in this round")]
+    checkpoint_s: Annotated[float, Meta(description="seconds spent on checkpoints in this round")]
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
@@ -63,14 +63,19 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     lease_left_s: Duration | None
     lost_in_s: Annotated[
         Duration | None,
-        Meta(description="seconds after which it is lost unless it is heard; null: it is connected, or the run waits"),
+        Meta(
+            description="seconds until the agent is lost if it stays silent; null: it is connected, or the run waits "
+            "for it"
+        ),
     ]
     failures: Count
-    log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: there are none")]
+    log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: no files")]
     cordon: CordonStatus | None
-    slow: Annotated[str, Meta(description="sentence about how much slower it is than the others; empty: it is not")]
-    remarks: Annotated[dict[str, str], Meta(description="sentences about it, each by a word, such as slow")]
-    drain_left_s: Annotated[float | None, Meta(description="seconds that its workers have left, if it is drained")]
+    slow: Annotated[
+        str, Meta(description="sentence that compares the slow node with the others; empty: the node is not slow")
+    ]
+    remarks: Annotated[dict[str, str], Meta(description="sentences about the node, each under a word such as `slow`")]
+    drain_left_s: Annotated[float | None, Meta(description="seconds that the workers of a drained node have left")]
     progress: ProgressStatus | None
 
 
@@ -88,7 +93,7 @@ class DepartureStatus(Struct, frozen=True, kw_only=True):
     agent_id: Id
     round: Round
     group_rank: Rank | None
-    left: Annotated[bool, Meta(description="it said so")]
+    left: Annotated[bool, Meta(description="the agent announced that it leaves")]
     cause: str
     age_s: Duration
 
@@ -99,8 +104,8 @@ class MissingStatus(Struct, frozen=True, kw_only=True):
     more_nodes: Count
     stopping: list[str]
     gone: list[str]
-    departures: Annotated[list[DepartureStatus], Meta(description="of the nodes that are gone")]
-    more_gone: Annotated[Count, Meta(description="nodes that are gone, too, and have no names here")]
+    departures: Annotated[list[DepartureStatus], Meta(description="departures of the nodes that are gone")]
+    more_gone: Annotated[Count, Meta(description="number of further nodes that are gone, without their names")]
 
 
 class RestartStatus(Struct, frozen=True, kw_only=True):
@@ -117,27 +122,31 @@ class HangStatus(Struct, frozen=True, kw_only=True):
     """Workers of the running round that seem to hang."""
 
     age_s: Duration
-    nodes: Annotated[list[str], Meta(description="whose agents say so")]
-    reason: Annotated[str, Meta(description="of the first of them")]
-    reported: Annotated[bool, Meta(description="it was judged, and told as an event")]
-    withheld: Annotated[str, Meta(description="why it has cost no restart, and which limit may be too short; or empty")]
-    restarts_in_s: Annotated[float | None, Meta(description="seconds after which it does, if it lasts; null: never")]
+    nodes: Annotated[list[str], Meta(description="nodes whose agents report the hang")]
+    reason: Annotated[str, Meta(description="reason that the first of them reports")]
+    reported: Annotated[bool, Meta(description="the server has judged the hang and reported it as an event")]
+    withheld: Annotated[
+        str, Meta(description="why the hang has caused no restart, and which limit may be too short; may be empty")
+    ]
+    restarts_in_s: Annotated[
+        float | None, Meta(description="seconds until the hang causes a restart, if it lasts; null: never")
+    ]
 
 
 class FinishingStatus(Struct, frozen=True, kw_only=True):
     """A running round in which some workers have finished and others have not."""
 
-    age_s: Annotated[float, Meta(ge=0, description="seconds since the last of them finished")]
+    age_s: Annotated[float, Meta(ge=0, description="seconds since the last worker finished")]
     finished: Annotated[str, Meta(description="ranks that have finished, or the number of their nodes")]
-    still_running: Annotated[str, Meta(description="ranks that still run, with their nodes")]
-    warned: Annotated[bool, Meta(description="it has taken so long that a warning was given")]
+    still_running: Annotated[str, Meta(description="ranks that are still running, with their nodes")]
+    warned: Annotated[bool, Meta(description="the server has warned, because the wait is long")]
 
 
 class BrokenLinkStatus(Struct, frozen=True, kw_only=True):
     """Two nodes between which the last network test has failed although both take part."""
 
-    nodes: Annotated[tuple[Id, Id], Meta(description="their names")]
-    problem: Annotated[str, Meta(description="why it has failed, with the address and port that were tried")]
+    nodes: Annotated[tuple[Id, Id], Meta(description="names of the two nodes")]
+    problem: Annotated[str, Meta(description="reason of the failure, with the address and port")]
 
 
 class HealthStatus(Struct, frozen=True, kw_only=True):
@@ -147,7 +156,7 @@ class HealthStatus(Struct, frozen=True, kw_only=True):
     sentence: str
     age_s: Duration
     next: Annotated[list[str], Meta(description="steps that a person can take, with their commands")]
-    others: Annotated[list[health.State], Meta(description="states that are found beside it, the worst first")]
+    others: Annotated[list[health.State], Meta(description="further states that apply, the worst first")]
     is_trouble: Annotated[bool, Meta(description="a person should look at the run because of one of these states")]
 
 
@@ -159,48 +168,50 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     phase: Phase
     reason: str
     round: Round
-    health: Annotated[HealthStatus | None, Meta(description="null: the run has ended, or cannot be read")]
+    health: Annotated[HealthStatus | None, Meta(description="null: the run has ended, or cannot be shown")]
     world_size: Annotated[int, Meta(ge=0)]
-    present: Annotated[Count, Meta(description="nodes of the running round, or those that wait for the forming one")]
-    standbys: Annotated[Count, Meta(description="nodes that stand by, beside a running round")]
-    workers_round: Annotated[Round, Meta(description="of the workers that were started last; 0: there were none")]
+    present: Annotated[Count, Meta(description="nodes in the running round, or nodes that wait for the forming round")]
+    standbys: Annotated[Count, Meta(description="standby nodes during a running round")]
+    workers_round: Annotated[Round, Meta(description="round of the workers that started last; 0: none have started")]
     min_nodes: NodeCount
     max_nodes: NodeCount
-    largest_size: Annotated[Count, Meta(description="the largest legal size: nodes beyond it stand by")]
+    largest_size: Annotated[Count, Meta(description="largest legal size; further nodes stand by")]
     next_size: Annotated[
         NodeCount | None,
-        Meta(description="the next legal size, for which there are too few nodes; null: none"),
+        Meta(description="next larger legal size, for which nodes are missing; null: none"),
     ]
-    free_seats: Annotated[int, Meta(ge=0, description="that nodes that stand by would fill in a new round")]
+    free_seats: Annotated[int, Meta(ge=0, description="seats that standby nodes would fill in a new round")]
     restart_count: Count
     max_restarts: Count
-    restarts_left: Annotated[int, Meta(ge=0, description="that may still be charged before a failure ends the run")]
-    restarts: Annotated[dict[str, Count], Meta(description="by cause")]
+    restarts_left: Annotated[
+        int, Meta(ge=0, description="charged restarts that are left before a failure ends the run")
+    ]
+    restarts: Annotated[dict[str, Count], Meta(description="number of restarts by cause")]
     age_s: Duration
-    phase_age_s: Annotated[float, Meta(description="seconds since it last began to form, began to run, or ended")]
+    phase_age_s: Annotated[float, Meta(description="seconds since the run last began to form, began to run, or ended")]
     time_s: TimeStatus
     deadline_s: Duration | None
     progress: ProgressStatus | None
     hang: HangStatus | None
     finishing: FinishingStatus | None
-    is_stopped: Annotated[bool, Meta(description="an operator has ended it")]
+    is_stopped: Annotated[bool, Meta(description="an operator has stopped the run")]
     unheard_s: Annotated[
         float | None,
-        Meta(description="seconds since an agent of the running round was heard, if none is; null: one is"),
+        Meta(description="seconds since the server last heard any agent of the running round; null: it hears an agent"),
     ]
     waits_for_agents: Annotated[
-        bool, Meta(description="no agent of the running round is heard or connected, so no node is lost")
+        bool, Meta(description="the server hears no agent of the running round and waits for them, so no node is lost")
     ]
-    can_be_forgotten: Annotated[bool, Meta(description="an operator can have it forgotten")]
+    can_be_forgotten: Annotated[bool, Meta(description="an operator can have the server forget the run")]
     missing: MissingStatus | None
     broken_links: list[BrokenLinkStatus]
     nodes: list[NodeStatus]
     first_failure: FailureStatus | None
     last_failure: Annotated[
         FailureStatus | None,
-        Meta(description="first failure of the last round that failed, without evidence; null: it is the first one"),
+        Meta(description="first failure of the last failed round, without evidence; null: the same as first_failure"),
     ]
-    failed_rounds: Annotated[Count, Meta(description="rounds that ended, or are ending, because of a failure")]
+    failed_rounds: Annotated[Count, Meta(description="rounds that a failure has ended or is ending")]
     end_failure: FailureStatus | None
     failures: list[FailureStatus]
     departures: list[DepartureStatus]

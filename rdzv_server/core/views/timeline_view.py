@@ -36,15 +36,21 @@ class TimelineRound(Struct, frozen=True, kw_only=True):
     first: Round
     last: Round
     opened_at: Time
-    started_at: Annotated[Time | None, Meta(description="of the first of them that has started; null: none has")]
-    ended_at: Annotated[Time | None, Meta(description="null: it forms or runs")]
-    waiting_s: Annotated[Duration, Meta(description="with fewer nodes than the minimum")]
-    forming_s: Annotated[Duration, Meta(description="with the minimum of nodes there, until it started")]
-    running_s: Annotated[Duration, Meta(description="from its start to its end; the next four are parts of it")]
-    starting_s: Annotated[Duration, Meta(description="at its begin, until its workers told their first progress")]
+    started_at: Annotated[
+        Time | None, Meta(description="start of the first of these rounds that has started; null: none has")
+    ]
+    ended_at: Annotated[Time | None, Meta(description="null: the round is forming or running")]
+    waiting_s: Annotated[Duration, Meta(description="time with fewer nodes than the minimum")]
+    forming_s: Annotated[Duration, Meta(description="time until the start, while the minimum of nodes was present")]
+    running_s: Annotated[
+        Duration, Meta(description="time from the start to the end; the next four are parts of this time")
+    ]
+    starting_s: Annotated[
+        Duration, Meta(description="time from the start to the first progress that the workers reported")
+    ]
     checkpointing_s: Duration
-    detecting_s: Annotated[Duration, Meta(description="at its end: from a standstill until it ended, or until now")]
-    lost_s: Annotated[Duration, Meta(description="before that: work since the last checkpoint that was repeated")]
+    detecting_s: Annotated[Duration, Meta(description="time from a standstill to the end of the round, or until now")]
+    lost_s: Annotated[Duration, Meta(description="time of work since the last checkpoint, which the run repeated")]
 
 
 class TimelineSample(Struct, frozen=True, kw_only=True):
@@ -53,25 +59,28 @@ class TimelineSample(Struct, frozen=True, kw_only=True):
     at: Time
     round: Round
     step: Step
-    checkpoint_step: Annotated[Step | None, Meta(description="of the last complete checkpoint that is known")]
-    checkpointing_s: Annotated[Duration, Meta(description="of the round, since its sample before: for checkpoints")]
+    checkpoint_step: Annotated[Step | None, Meta(description="step of the last known complete checkpoint")]
+    checkpointing_s: Annotated[
+        Duration, Meta(description="time for checkpoints since the previous sample of the round")
+    ]
     steps_per_s: Annotated[
-        float | None, Meta(description="since the sample before; null: that is of another round, or there is none")
+        float | None,
+        Meta(description="steps per second since the previous sample; null: no previous sample in this round"),
     ]
 
 
 class TimelineMark(Struct, frozen=True, kw_only=True):
     """One event, several events of one kind that happened together, or a restart of the server."""
 
-    lane: Annotated[Lane, Meta(description="what the kind is about")]
+    lane: Annotated[Lane, Meta(description="subject of the kind")]
     kind: MarkKind
     at: Time
     until: Time
     count: Count
     number: Annotated[
-        Number | None, Meta(description="of the first of them among the run's events; null: the server's restart")
+        Number | None, Meta(description="number of the first of these events; null: a restart of the server")
     ]
-    node_id: Annotated[Id | None, Meta(description="of the first of them")]
+    node_id: Annotated[Id | None, Meta(description="node of the first of these events")]
 
 
 class TimelineView(Struct, frozen=True, kw_only=True):
@@ -82,7 +91,9 @@ class TimelineView(Struct, frozen=True, kw_only=True):
     now: Time
     created_at: Time
     ended_at: Time | None
-    sample_interval_s: Annotated[Duration, Meta(description="least between two new samples; older are further apart")]
+    sample_interval_s: Annotated[
+        Duration, Meta(description="least time between two new samples; older samples are further apart")
+    ]
     rounds: list[TimelineRound]
     samples: list[TimelineSample]
     marks: list[TimelineMark]
