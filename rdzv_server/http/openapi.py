@@ -62,8 +62,12 @@ _OF_EVERY_REQUEST: Refusals = (TlsRequired, TooManyRequests, ServerUnavailable)
 def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     """Return the OpenAPI document of these routes, ready for JSON."""
     by_path: dict[str, dict[str, Schema]] = {}
+    ids = set[str]()
     for route in routes:
-        by_path.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        by_path.setdefault(route.path, {})[route.method.lower()] = operation = _operation(route)
+        if operation["operationId"] in ids:  # as of /v1/costs and /v1/nodes/costs
+            operation["operationId"] = "_".join(route.path.split("/")[-2:])
+        ids.add(operation["operationId"])
     kinds = {kind for route in routes for kind in (route.request, route.answer) if kind not in (None, str, dict)}
     _, schemas = json.schema_components([*kinds, ErrorReply, EventDelivery, RunEvent], ref_template=REFERENCE)
     for kind in _subclasses(Struct):

@@ -78,7 +78,7 @@ def test_the_page_for_people_names_every_request_and_every_refusal() -> None:
 def test_the_document_explains_the_fields_of_messages() -> None:
     schemas = document()["components"]["schemas"]
     for name, field, meaning in (
-        ("StopRequest", "reason", "Reason, for the people whose run it is."),
+        ("StopRequest", "reason", "Reason, for the people who run it."),
         ("RequestedSettings", "last_call_timeout_s", "null: until none has joined for 5 s, and 30 s at the most."),
     ):
         assert schemas[name]["properties"][field]["description"].endswith(meaning)
