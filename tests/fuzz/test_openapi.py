@@ -79,7 +79,7 @@ def test_the_document_explains_the_fields_of_messages() -> None:
     schemas = document()["components"]["schemas"]
     for name, field, meaning in (
         ("StopRequest", "reason", "Reason, for the people who run it."),
-        ("RequestedSettings", "last_call_timeout_s", "null: until none has joined for 5 s, and 30 s at the most."),
+        ("RequestedSettings", "last_call_timeout_s", "null: until no node has joined for 5 s, and at most 30 s."),
     ):
         assert schemas[name]["properties"][field]["description"].endswith(meaning)
 
