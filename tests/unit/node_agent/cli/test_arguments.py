@@ -118,7 +118,7 @@ TABLE = {  # by argument: a good text, a bad one, and the message about the bad 
 }
 MORE_BAD = [
     ("nnodes", "some", flag_words.bad_node_counts("some")),
-    ("nnodes", "0", "0: from 1 to 100000 nodes"),
+    ("nnodes", "0", flag_words.too_many_nodes("0")),
     *(
         ("rdzv_conf", text, SAY.not_pairs(wrong))
         for text, wrong in (("join_timeout=", "join_timeout="), ("=5", "=5"), ("a=1,", ""), (",", ""), ("a=1,,b=2", ""))
