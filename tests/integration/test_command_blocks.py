@@ -75,6 +75,7 @@ ELSEWHERE = {
     "docs/how-to/scale-past-one-server.md": dict.fromkeys(
         ("rdzv-server", "curl"), "needs an etcd: test_operators_see_from_every_server_who_leads_what"
     ),
+    "docs/how-to/slurm.md": {"sbatch": "test_the_job_of_a_page"},
     "docs/how-to/schedulers.md": dict.fromkeys(("srun", "rdzv-server"), "test_the_commands_on_the_page_of_schedulers"),
     "examples/gallery/README.md": {"pip install": FRAMEWORKS},
 }
