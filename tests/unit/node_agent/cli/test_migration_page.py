@@ -54,7 +54,8 @@ def command_lines(program: str, page: str) -> list[list[str]]:
     lines = re.findall(rf"(?<![\w=-]){program} -[^\n&<]*", re.sub("[\"']", "", shell))
     manifests = [json.loads(command) for command in re.findall(r"command: (\[.*?\])\n", page, re.DOTALL)]
     words = [*(shlex.split(line, comments=True) for line in lines), *manifests]
-    return [rest for first, *rest in words if first == program and rest[:1] not in (["--help"], ["--help-all"], ["--version"])]
+    told = (["--help"], ["--help-all"], ["--version"])
+    return [rest for first, *rest in words if first == program and rest[:1] not in told]
 
 
 def on_all_pages(program: str) -> list[list[str]]:
