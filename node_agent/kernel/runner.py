@@ -300,7 +300,7 @@ class Runner:
             self._timer = self._loop.call_at(at, self.feed, events.TimePassed())
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Exception handler of the event loop. It only logs a transport's complaint about its peer."""
+        """End the agent after an error in a callback or task. Only log a transport's complaint about its peer."""
         error = context.get("exception")
         if error is not None and ("handle" in context or isinstance(context.get("future"), asyncio.Task)):
             self.crashed(error)
