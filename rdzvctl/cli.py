@@ -141,7 +141,9 @@ def make_parser(line: Sequence[str] = ()) -> argparse.ArgumentParser:
         "-V", "--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}", help="show the version"
     )
     add_print_completion(parser, completion.PREAMBLE)
-    words = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser)
+    words = parser.add_subparsers(
+        title="commands", prog="rdzvctl", metavar="COMMAND", required=True, parser_class=_CommandParser
+    )
     for command in (*QUESTIONS, CONFIG) if _is_no_action(line) else all_commands():
         each = words.add_parser(
             command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}.",

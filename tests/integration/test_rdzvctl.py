@@ -196,7 +196,7 @@ async def test_where_a_workers_output_is(cluster: Cluster, tmp_path: Path) -> No
         path = Path(out[1].removeprefix("log files on that node: "))
         assert path.parent.name == f"attempt_{round_ - 1}" and (path / "stdout.log").exists()
         out = (await rdzvctl("logs", "r", str(rank_of_b), endpoint=at)).lines
-        assert "on node b" in out[0] and "no log files: it writes to that agent's console" in out[1]
+        assert "on node b" in out[0] and "no log files: the worker writes to its agent's console" in out[1]
         if round_ == 1:
             workers[0].order_exit(3)
     done = await rdzvctl("logs", "r", "3", endpoint=at)
@@ -219,7 +219,9 @@ async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> Non
     done = await rdzvctl("logs", "r", "0", "--lines", "2", endpoint=at)
     assert (done.code, done.out) == (0, [" [2Jloss 2", "loss 3"])
     assert re.fullmatch(r"rdzvctl: rank 0 of run r: local rank 0 on node a \(127\.0\.0\.1\)", done.err[0])
-    assert re.fullmatch(r"rdzvctl: stderr of round 1, from its file there: /\S+/attempt_0/0/stderr\.log", done.err[1])
+    assert re.fullmatch(
+        r"rdzvctl: stderr of round 1, from the file /\S+/attempt_0/0/stderr\.log on that node", done.err[1]
+    )
     found = (await rdzvctl("logs", "0", "--json", endpoint=at)).json
     assert (found["node_id"], found["text"].splitlines()[2]) == ("a", "loss 3")
     assert any(service_words.log_was_read("r", 0, "a", "127.0.0.1") in line for line in cluster.server.err)
@@ -281,7 +283,7 @@ async def test_a_log_is_followed_at_a_terminal_over_a_failover_and_into_the_next
         await worker.tell("say four")
         seen = await shown.shows(r"rdzvctl: round 2: \S+/attempt_1/0/stdout.log on node a\n(?s:.*)four\n", after=seen)
         await lasting.finish([worker])
-        await shown.shows("run r is over, it has succeeded", after=seen)
+        await shown.shows("run r has succeeded", after=seen)
         assert await shown.exit_code() == 0
         assert "\x1b[2J" not in shown.written and shown.text.count("one\n") == 1
 
@@ -385,7 +387,7 @@ async def test_stacks_show_what_the_workers_are_doing_now(cluster: Cluster, tmp_
     assert done.code == 0, done.err
     assert re.fullmatch(r"round 1: rank 1 in \w+ at \S*\w+\.py:\d+", done.out[0])
     assert 'worker.py", line ' in done.out[1], "its stack"
-    folder = re.fullmatch(rf"all threads, in files: ({tmp_path}\S+) on node b; each .*", done.out[-1])
+    folder = re.fullmatch(rf"files with all threads: ({tmp_path}\S+) on node b; each .*", done.out[-1])
     assert folder and "rank_1.stacks.txt" in os.listdir(folder[1])
     shown = (await rdzvctl("events", "r", endpoint=at)).lines
     assert any(hang_words.operator_looks(1, "is it slow?") in line for line in shown)
@@ -398,7 +400,7 @@ async def test_stacks_show_what_the_workers_are_doing_now(cluster: Cluster, tmp_
     cluster.agents["b"].signal(signal.SIGCONT)
     await cluster.finish(workers)
     refused = await rdzvctl("stacks", "r", endpoint=at)
-    assert refused.code == ExitCode.FAILED and "run r is over, it has succeeded" in refused.err[0]
+    assert refused.code == ExitCode.FAILED and "run r has succeeded" in refused.err[0]
 
 
 # Watching.
