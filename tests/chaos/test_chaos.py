@@ -28,7 +28,7 @@ ACTIONS = 6
         pytest.param(84, 3, Setting(proxy="haproxy"), id="haproxy"),
     ],
 )
-async def test_the_run_bears_it(seed: int, actions: int, setting: Setting, tmp_path: Path) -> None:
+async def test_the_run_survives_the_campaign(seed: int, actions: int, setting: Setting, tmp_path: Path) -> None:
     if setting.etcd:
         need_etcd()
     campaign = Campaign(islice(plan(seed, setting.parts), actions), seed, setting)

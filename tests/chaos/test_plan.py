@@ -19,7 +19,7 @@ def test_every_action_comes_once_before_any_comes_again_each_with_a_seed_of_its_
         assert len({step.seed for step in steps}) == len(steps)
 
 
-def test_every_fault_comes_beside_every_action_that_bears_it() -> None:
+def test_every_fault_comes_with_every_action_that_tolerates_it() -> None:
     wanted = {(action, fault) for action in ACTIONS for fault in action.faults}
     seen = {(step.action, step.fault) for step in islice(plan(1), 12_000) if step.fault}
     assert seen == wanted

@@ -67,7 +67,7 @@ def test_messages_with_some_fields_bent(kind: Any) -> None:
 
 
 @every_kind
-def test_a_message_is_taken_with_whatever_else_a_newer_peer_says(kind: Any) -> None:
+def test_a_message_with_unknown_fields_of_a_newer_peer_is_accepted(kind: Any) -> None:
     @few
     @given(values(kind), wire.trees())
     def is_taken(message: Any, news: Any) -> None:
@@ -97,7 +97,7 @@ def test_the_last_of_two_equal_keys_counts() -> None:
 
 @few
 @given(wire.claims())
-def test_a_small_message_takes_little_memory_whatever_it_claims(body: bytes) -> None:
+def test_a_small_message_takes_little_memory_for_any_claimed_size(body: bytes) -> None:
     assert _peak_bytes(PollRequest, body) < 128 * 1024
 
 

@@ -183,7 +183,7 @@ async def hangs(pid: int) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_server_that_has_hung_for_longer_than_the_leases_misses_nobody(cluster: Cluster) -> None:
+async def test_a_server_that_hung_for_longer_than_the_leases_loses_no_agent(cluster: Cluster) -> None:
     workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--lease", str(LEASE_S), nproc=1)
     await hangs(cluster.server.pid)
     await watched(cluster.server)

@@ -42,7 +42,7 @@ SECRETS, FOLDERS_TO_APPLY = (
 ELSEWHERE = {
     "README.md": {"node-agent --standalone": "test_one_node"},
     "docs/how-to/bad-nodes.md": {"node-agent --endpoint": "needs eight GPUs: test_the_command_lines_are_good_ones"},
-    "docs/development/chaos.md": {"python -m tests.chaos": "takes half an hour: test_the_run_bears_it"},
+    "docs/development/chaos.md": {"python -m tests.chaos": "takes half an hour: test_the_run_survives_the_campaign"},
     "docs/how-to/clusters.md": {
         "sbatch": "test_the_job_of_a_page",
         "torchx run": "test_an_elastic_run_goes_on_without_a_killed_agent_and_the_app_succeeds",

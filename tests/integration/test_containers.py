@@ -49,7 +49,7 @@ def test_hadolint_finds_no_fault() -> None:
 
 
 @pytest.mark.parametrize("image", ["server", "agent"])
-def test_an_image_runs_as_nobody_in_particular(image: str) -> None:
+def test_an_image_runs_as_an_unprivileged_user(image: str) -> None:
     assert of(image, "USER") == ["65532:65532"]
 
 

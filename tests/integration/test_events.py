@@ -153,7 +153,7 @@ async def test_the_numbers_go_on_without_a_gap_when_another_server_takes_over(
     assert receiver.numbers(RUN) == numbers(events)
 
 
-async def test_the_event_log_is_opened_again_when_whoever_rotates_it_says_so(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_the_event_log_is_opened_again_when_its_rotation_is_signalled(hub: WorkerHub, tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     async with Cluster(hub, "--event-log", str(log)) as cluster:
         await cluster.serve()

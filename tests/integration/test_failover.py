@@ -158,7 +158,7 @@ async def join_in_vain(port: int, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["etcd's leader", "another"])
-async def test_a_member_of_etcd_dies_and_nobody_notices(replicas: Replicas, which: str) -> None:
+async def test_the_death_of_an_etcd_member_has_no_effect_on_runs(replicas: Replicas, which: str) -> None:
     first = await replicas.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     member = next(
         each for each in replicas.etcd.members if is_etcds_leader(replicas.etcd, each) == (which == "etcd's leader")

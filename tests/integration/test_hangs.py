@@ -92,7 +92,7 @@ async def test_a_fault_in_the_log_ends_the_run_or_is_told(cluster: Cluster, poli
         assert (await cluster.server.run())["phase"] == "succeeded"
 
 
-async def test_a_pattern_that_takes_for_ever_holds_no_agent_up(cluster: Cluster) -> None:
+async def test_a_pattern_that_never_finishes_does_not_block_the_agent(cluster: Cluster) -> None:
     rules = ("--log-rule", "fault: (a+)+$", "--log-rule", "fault: boom")
     workers = await cluster.nodes("a", "--nnodes", "1", *rules)
     await workers[0].tell(f"say {'a' * 60}!")

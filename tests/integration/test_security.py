@@ -104,7 +104,7 @@ async def test_tokens_are_replaced_while_a_run_goes_on(cluster: Cluster, tmp_pat
     await cluster.finish(second)
 
 
-async def test_a_server_that_everybody_reaches_says_so() -> None:
+async def test_a_server_that_listens_beyond_this_host_warns() -> None:
     command = [word for word in Server.command() if word not in ("--host", "127.0.0.1")]
     server = await Program.start(*command)
     await server.line(auth.OPEN)
@@ -151,7 +151,7 @@ async def misplaced(server: Server, authority: Authority, node: tuple[str, str])
     return bodies
 
 
-async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tmp_path: Path) -> None:
+async def test_no_secret_is_in_any_output_or_file(cluster: Cluster, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files, store = token_files(tmp_path), tmp_path / "runs.db"
     shown, node = authority.issue("server"), authority.issue("node", "node")

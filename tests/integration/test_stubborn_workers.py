@@ -268,7 +268,7 @@ async def test_an_agent_whose_server_is_gone_exits_within_its_bound(cluster: Clu
     assert not any(is_running(worker.pid) for worker in workers)
 
 
-async def test_an_agent_whose_console_nobody_reads_exits_within_its_bound(cluster: Cluster) -> None:
+async def test_an_agent_with_an_unread_console_exits_within_its_bound(cluster: Cluster) -> None:
     reads, writes = os.pipe()
     agent = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "node_agent", "--endpoint", cluster.server.endpoint, *GRACE, WORKER,

@@ -211,7 +211,7 @@ async def test_a_node_that_leaves_while_its_workers_stop_says_why(site: Site) ->
     assert [departure.cause for departure in run.departures] == ["RuntimeError: no disk"]
 
 
-async def test_a_rendezvous_that_nobody_asked_for_restarts_the_others(site: Site) -> None:
+async def test_an_unrequested_rendezvous_restarts_the_others(site: Site) -> None:
     one, other = await site.joined(2)
     again = waiting(one)
     await asked_to_restart(other)
@@ -275,7 +275,7 @@ async def test_set_closed_is_a_success_of_this_node(site: Site) -> None:
         await waiting(site.handler("1"))
 
 
-async def test_shutting_down_what_never_joined_asks_nobody() -> None:
+async def test_shutdown_of_a_handler_that_never_joined_sends_no_request() -> None:
     assert await close(Site("nowhere.invalid:1").handler()) == [True]
 
 

@@ -82,7 +82,7 @@ async def test_a_server_that_cannot_be_asked_who_was_named_is_trouble_and_nobody
 
 
 @pytest.mark.parametrize(("stop", "send"), [(signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)])
-async def test_a_simulation_that_is_asked_to_stop_leaves_nobody_behind(
+async def test_a_simulation_that_is_asked_to_stop_leaves_no_process_behind(
     stop: signal.Signals, send: Callable[[int, int], None]
 ) -> None:
     """No process of the simulation outlives it and holds its pipe open: a year of 1,024 nodes would take minutes.

@@ -72,7 +72,7 @@ def test_the_only_shard_stays_with_its_leader(servers, leader):
     assert owners(1, servers | {leader}, {0: leader}) == {0: leader}
 
 
-def test_without_servers_nobody_should_lead():
+def test_without_servers_no_shard_has_an_owner():
     assert owners(3, [], {0: "a:1"}) == {}
 
 

@@ -151,7 +151,7 @@ def test_it_says_nothing_of_its_own_on_the_console(capfd: pytest.CaptureFixture[
 # Failures.
 
 
-def test_a_crash_restarts_everybody(method: str) -> None:
+def test_a_crash_restarts_all_workers(method: str) -> None:
     assert elastic_launch(alone(2, start_method=method, max_restarts=2), functions.crash_in_round)(2) == {0: 2, 1: 2}
 
 

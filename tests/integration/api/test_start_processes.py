@@ -374,7 +374,7 @@ def test_close_stops_them_with_a_signal_of_ones_choice(method: str, line: Line) 
     context.close()
 
 
-def test_close_kills_whoever_stays(method: str, line: Line) -> None:
+def test_close_kills_the_remaining_workers(method: str, line: Line) -> None:
     context = waiting(line, 1, (signal.SIGTERM,), start_method=method)
     (pid,) = line.pids(1)
     began = time.monotonic()

@@ -139,7 +139,7 @@ def test_a_second_fault_during_the_recovery_from_the_first_is_survived():
 
 
 @pytest.mark.parametrize("shape", trace.SHAPES)
-def test_a_month_of_real_faults_needs_nobody(shape):
+def test_a_month_of_real_faults_needs_no_operator(shape):
     policy = Policy(spares=0.05)
     faults = trace.resample(pool_size(128, policy), 4, shape, days=30)
     year = Simulation(128, faults, policy, COSTS, days=30).play()

@@ -197,7 +197,7 @@ async def test_remaining_output_is_read_if_the_disk_answers_in_time(tmp_path: Pa
         assert b"last" in agent.console.text(2)
 
 
-async def test_copies_of_lines_wait_for_the_disk_and_nobody_else_does(tmp_path: Path, disk: HungDisk) -> None:
+async def test_only_copies_of_lines_wait_for_the_disk(tmp_path: Path, disk: HungDisk) -> None:
     disk.holds_up(os, "write")
     options = LogOptions(log_dir=str(tmp_path / "disk"), stdout_filters=("apple",))
     async with rig("echo apple; exec sleep 60", logs=options) as agent:

@@ -230,7 +230,7 @@ def test_a_body_that_nests_too_deep_is_refused(depth):
     assert refusal(PollRequest, b"\x91" * depth + b"\xc0")
 
 
-def test_nesting_is_refused_even_where_nobody_would_look():
+def test_nesting_is_refused_even_in_unknown_fields():
     nested: Any = 1
     for _ in range(MAX_DEPTH):
         nested = {"deeper": nested}
@@ -253,7 +253,7 @@ def test_more_items_than_any_message_has_are_refused_unread(items, limit):
     assert refusal(PollRequest, POLL | {"unknown": items}).endswith(f"{MAX_ITEMS + 1} exceeds {limit}({MAX_ITEMS})")
 
 
-def test_a_refusal_is_short_whatever_was_sent():
+def test_a_refusal_is_always_short():
     assert len(refusal(PollRequest, POLL | {"revision": "9" * 100_000})) < 150
 
 
@@ -289,7 +289,7 @@ def test_ids_may_be_of_any_writing(text):
     "letter", ["\0", "\t", "\n", "\x1b", "\x7f", "\x9b", "\xa0", "\xad", "\u200b", "\u202e", "\u2028"]
 )
 @pytest.mark.parametrize("text", ["{}", "{}a", "a{}", "a{}b"])
-def test_ids_have_no_letters_that_nobody_sees(letter, text):
+def test_ids_have_no_invisible_characters(letter, text):
     text = text.format(letter)
     assert refusal(PollRequest, POLL | {"run_id": text}) == words.unexpected("PollRequest.run_id", ID, repr(text))
 

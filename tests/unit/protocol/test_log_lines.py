@@ -41,7 +41,7 @@ def test_a_line_of_json_is_one_object_of_what_there_is():
 
 
 @pytest.mark.parametrize("words", [["--log-format", "json"], ["--log_format=json"]])
-def test_a_mistake_in_a_command_line_is_one_line_whatever_it_names(words):
+def test_a_mistake_in_a_command_line_is_always_reported_on_one_line(words):
     wrong = "--token-file /no\nwhere: No such file or directory"
     assert complaint("node-agent", wrong, []) == "node-agent: error: --token-file /no where: No such file or directory"
     line = complaint("node-agent", wrong, words)

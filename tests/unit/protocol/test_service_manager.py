@@ -96,7 +96,7 @@ def test_without_an_address_that_is_understood_there_is_no_manager(address: str)
     assert ServiceManager.of({"NOTIFY_SOCKET": address}) is None
 
 
-def test_a_manager_that_is_gone_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_service_manager_that_is_gone_causes_no_error(tmp_path: Path) -> None:
     service = ServiceManager.of({"NOTIFY_SOCKET": str(tmp_path / "absent")})
     assert service
     service.ready()

@@ -107,7 +107,7 @@ def test_a_bad_file_is_told_with_its_line(tmp_path: Path, text: str, line: int, 
     assert str(raised.value).startswith(f"{path}:{line}: ") and says in str(raised.value)
 
 
-def test_a_file_that_is_no_text_or_that_everybody_may_change_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_or_that_any_user_may_change_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"\xff")
     with pytest.raises(BadInput, match=pattern(words.cannot_read, why=words.NOT_UTF_8)):

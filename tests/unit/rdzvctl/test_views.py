@@ -422,7 +422,7 @@ def test_a_node_says_who_keeps_it_out_and_what_its_workers_have_left() -> None:
     assert row[-1] == "its workers have 1m30s left; cordoned by admin 10.0.0.1: ECC errors"
 
 
-def test_a_slow_node_is_not_named_twice_whatever_its_name_is() -> None:
+def test_a_slow_node_is_not_named_twice_for_any_name() -> None:
     run = told(running("2", "a", "b"))
     sentence = policy_words.slow("who is it", True, 1.3, 2.0, 0.65)
     run["nodes"][0] |= {"node_id": "who is it", "remarks": {"slow": sentence}}

@@ -315,5 +315,5 @@ def test_torchrun_reads_an_endpoint_likewise(text):
         ("--endpoint host:1", inf),
     ],
 )
-def test_a_server_on_a_node_is_not_waited_for_for_ever(flags, limit_s):
+def test_the_wait_for_a_server_on_a_node_is_bounded(flags, limit_s):
     assert plan(*flags.split(), "train.py").config.server_lost_timeout_s == limit_s

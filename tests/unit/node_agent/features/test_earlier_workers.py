@@ -51,7 +51,7 @@ def test_a_job_that_was_not_requeued_has_no_count() -> None:
         assert still_running(OWN, has_named_run=True) == [pid]
 
 
-def test_runs_that_nobody_named_have_nothing_in_common() -> None:
+def test_runs_without_a_name_have_nothing_in_common() -> None:
     with process(OLD):
         assert still_running(OWN, has_named_run=False) == []
     with process(OLD | {"SLURM_RESTART_COUNT": "0"}) as pid:

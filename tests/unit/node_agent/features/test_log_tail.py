@@ -124,7 +124,7 @@ async def test_a_log_that_cannot_be_shown_is_refused_with_the_reason(log, wanted
     assert await tail(log, **wanted) == Refused(reason=reason.format(log=log))
 
 
-async def test_a_disk_that_hangs_holds_up_nothing_and_takes_so_many_threads_and_no_more(log, monkeypatch):
+async def test_a_disk_that_hangs_blocks_nothing_and_takes_a_bounded_number_of_threads(log, monkeypatch):
     released = threading.Event()
     monkeypatch.setattr(log_tail, "_tail", lambda *_: released.wait() and Refused(reason="late"))
     reader = LogReader("a")

@@ -229,7 +229,7 @@ async def test_a_leader_that_dies_is_left_for_the_next_one_which_is_said_once(cl
     assert cluster.logged == [words.connection.leads_now(b.address)]
 
 
-async def test_while_nobody_leads_it_waits_for_the_news(cluster, monkeypatch):
+async def test_without_a_leader_the_agent_waits_for_the_next_change(cluster, monkeypatch):
     monkeypatch.setattr(backoff, "delay", lambda attempt, jitter, longest_s=1.0: 3600.0)
     monkeypatch.setattr(backoff, "HANDOVER_S", 0.0)
     a, b, c = cluster.all

@@ -70,7 +70,7 @@ def test_metrics_are_for_those_who_may_look_at_everything():
             permit.check_every_run("why")
 
 
-def test_probes_are_for_everybody():
+def test_probes_are_allowed_for_any_caller():
     for access in (Access(), Access(TOKENS)):
         assert answer(access, PROBE) == "yes"
 
@@ -92,7 +92,7 @@ def test_a_token_does_not_tell_its_secret():
 # Without tokens.
 
 
-def test_without_tokens_everybody_may_take_part_and_only_this_machine_may_act():
+def test_without_tokens_any_caller_may_join_and_only_this_machine_may_act():
     access = Access()
     assert access.is_open
     assert [answer(access, action) for action in (JOIN, LOOK, ACT)] == ["yes", "yes", "forbidden"]
@@ -165,7 +165,7 @@ def test_a_token_is_good_for_the_runs_that_it_names_and_shows_these_alone(patter
         ("shared", {"a-1", "a-2", "shared-1", "shared-2"}, True),
     ],
 )
-def test_a_token_may_be_good_for_so_many_runs_at_a_time(run_id, going_on, may):
+def test_a_token_may_bound_the_number_of_runs_at_a_time(run_id, going_on, may):
     access = Access([Token(Role.AGENT, b"ours", "a-*", 2), Token(Role.AGENT, b"ours", "shared*")])
     permitted = access.check(*JOIN, Caller(peer=FAR, authorization="Bearer ours"))
     assert permitted.has_quota

@@ -48,7 +48,7 @@ def test_a_secret_that_others_can_read_is_warned_of(tmp_path, mode):
 @pytest.mark.parametrize(
     ("address", "warned"), [("::", True), ("10.0.0.7", True), ("127.0.0.1", False), ("127.8.8.8", False)]
 )
-def test_a_server_that_everybody_reaches_is_warned_of(address, warned):
+def test_a_server_that_listens_beyond_this_host_is_warned_about(address, warned):
     security = Security(ServerConfig())
     assert not security.has_files and bool(list(security.notes(address))) is warned
 

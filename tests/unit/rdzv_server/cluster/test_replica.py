@@ -171,7 +171,7 @@ async def test_one_that_follows_names_the_leader(server):
 
 
 @pytest.mark.parametrize("leads", [True, False], ids=["it leads", "another leads"])
-async def test_while_nobody_leads_a_request_waits_for_whoever_will(server, monkeypatch, leads):
+async def test_without_a_leader_a_request_waits_for_the_next_one(server, monkeypatch, leads):
     monkeypatch.setattr(replica_module, "LEADERLESS_HOLD_S", PATIENCE_S)
     join = asyncio.create_task(server.join(nodes="1"))
     await asyncio.sleep(0)
@@ -191,7 +191,7 @@ async def test_and_is_sent_to_another_server_after_a_while(server):
 # Uncertain leadership.
 
 
-async def test_a_leader_that_is_not_certain_answers_nobody_until_it_is(server):
+async def test_a_leader_that_is_not_certain_does_not_answer_until_it_is(server):
     leadership = await server.lead()
     reply = await server.join(nodes="1")
     leadership.is_certain = False
@@ -281,7 +281,7 @@ async def test_when_it_ends_parked_polls_are_sent_away_and_the_next_one_knows_ev
     assert reply.leadership == 6
 
 
-async def test_a_fenced_write_ends_it_and_is_acted_on_by_nobody(server):
+async def test_a_fenced_write_ends_the_leadership_and_no_agent_acts_on_it(server):
     leadership = await server.lead(5)
     await server.join("a")
     poll = await server.parked("a")

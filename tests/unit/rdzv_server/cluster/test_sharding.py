@@ -140,7 +140,7 @@ def run_of(shard: int) -> str:
     return next(f"run-{number}" for number in range(1_000) if shard_of(f"run-{number}", SHARDS) == shard)
 
 
-async def test_at_no_moment_do_two_lead_a_shard_whoever_is_cut_off_or_stopped(start, etcd, gates):
+async def test_two_servers_never_lead_one_shard_when_servers_are_cut_off_or_stopped(start, etcd, gates):
     ways = [await gates(etcd.addresses[0]) for _ in range(3)]
     servers = [start(f"{name}:1", client, lease_s=LEASE_S) for name, (client, _) in zip("abc", ways, strict=True)]
     looking = asyncio.create_task(look_at(servers))

@@ -53,7 +53,7 @@ def test_an_admitted_peer_cannot_guess_another_token(site):
     assert site.asks("Bearer boss", LOOK, credential=RIGHT) == "too_many_requests"
 
 
-def test_probes_are_answered_to_everybody(site):
+def test_probes_of_any_caller_are_answered(site):
     for _ in range(4):
         site.asks(WRONG)
     assert site.asks("", PROBE) == "yes"

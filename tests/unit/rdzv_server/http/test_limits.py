@@ -20,7 +20,7 @@ def taken(buckets: Buckets, peer: str, now: float, wanted: int = 100) -> int:
     return count
 
 
-def test_a_burst_can_be_had_at_once_and_then_so_many_a_second():
+def test_a_burst_is_allowed_at_once_and_then_a_fixed_rate():
     buckets = Buckets(TWO_A_SECOND)
     assert taken(buckets, "a", 100.0) == 5
     assert taken(buckets, "a", 100.4) == 0

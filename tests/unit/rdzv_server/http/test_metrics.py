@@ -236,7 +236,7 @@ async def test_a_poll_that_is_held_is_no_slow_request(server):
     assert held and 0 < held[0] <= time.monotonic() - began_at
 
 
-async def test_the_event_loops_lag_is_sampled_while_somebody_scrapes(server, monkeypatch):
+async def test_the_event_loops_lag_is_sampled_while_there_are_scrapes(server, monkeypatch):
     monkeypatch.setattr(metrics, "LAG_EVERY_S", 0.001)
     monkeypatch.setattr(metrics, "FRESH_S", 0.0)
     view = MetricsView(server.service, 100)
@@ -246,6 +246,6 @@ async def test_the_event_loops_lag_is_sampled_while_somebody_scrapes(server, mon
     view.close()
 
 
-def test_a_server_that_nobody_scrapes_does_not_load_prometheus_client():
+def test_a_server_without_scrapes_does_not_load_prometheus_client():
     program = "import sys, rdzv_server.cli, rdzv_server.http.routes; print('prometheus_client' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "False\n"

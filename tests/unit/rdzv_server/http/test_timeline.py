@@ -14,7 +14,7 @@ async def timeline(site: Site, run_id: str, **headers: str) -> Any:
         return answer.status, json.loads(await answer.read())
 
 
-async def test_a_run_is_shown_over_time_whatever_its_id_is():
+async def test_the_timeline_of_a_run_is_shown_for_any_run_id():
     async with serving() as site:
         for run_id in ("run", "a/events", "b/timeline", "c d"):
             await site.happens(2, run_id=run_id)

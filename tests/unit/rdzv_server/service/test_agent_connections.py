@@ -102,7 +102,7 @@ def test_the_agent_of_a_refused_poll_is_forgotten(connections):
     assert connections.missed == [A]
 
 
-def test_a_connection_that_is_closed_carries_nobody(connections):
+def test_a_closed_connection_has_no_agent(connections):
     """A request may have its turn after its connection has closed, and no second close would follow."""
     polled(connections, TWO, A)
     with pytest.raises(ServerUnavailable):

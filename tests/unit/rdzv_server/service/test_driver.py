@@ -199,7 +199,7 @@ async def test_an_answer_has_the_directive_of_its_own_batch(slow):
 # When it cannot continue.
 
 
-async def test_a_failed_write_stops_the_driver_and_answers_nobody(started):
+async def test_a_failed_write_stops_the_driver_and_no_poll_is_answered(started):
     server = await started(FullStore(OSError(28, "No space left on device")))
     poll = asyncio.create_task(server.long_polls.park((RUN_ID, "a"), PATIENCE_S))
     join = asyncio.create_task(server.join("a", nodes="1"))
@@ -446,7 +446,7 @@ async def test_a_run_that_floods_the_server_puts_a_loss_off_for_some_seconds_onl
     assert lost(server) == ["b"]
 
 
-async def test_a_server_that_may_not_decide_decides_nothing_and_then_everybody_has_a_lease(server, time):
+async def test_a_server_that_may_not_decide_decides_nothing_and_then_every_agent_has_a_lease(server, time):
     await server.join("a", "b", nodes="2", lease_s=LEASE_S)
     may_decide = False
     server.driver.may_decide = lambda: may_decide
@@ -480,7 +480,7 @@ async def test_a_leadership_that_lapses_again_and_again_keeps_no_agent_that_is_g
 # A restarted server.
 
 
-async def test_a_server_that_comes_back_knows_everything_misses_nobody_and_goes_on(started):
+async def test_a_restarted_server_has_all_its_state_and_loses_no_agent(started):
     store = MemoryStore()
     first = await started(store)
     await first.join("a", "b", lease_s=5.0, max_restarts=2)
@@ -562,7 +562,7 @@ async def test_a_refusal_is_its_callers_alone(server):
     assert server.runs_on("ab")
 
 
-async def test_an_event_of_an_unknown_run_that_nobody_waits_for_harms_nobody(server):
+async def test_an_event_of_an_unknown_run_has_no_effect(server):
     server.driver.notify("no such run", AgentDisconnected("a"))
     await server.join("a")
     assert isinstance(server.directive("a"), Wait)
@@ -784,7 +784,7 @@ async def test_a_run_that_is_set_apart_can_be_forgotten(server, monkeypatch):
         machine.directive_for("a", 0.0)
 
 
-async def test_after_an_error_of_all_runs_whoever_asks_is_refused_at_once(started, monkeypatch):
+async def test_after_an_error_of_all_runs_every_request_is_refused_at_once(started, monkeypatch):
     server = await started(MemoryStore())
     monkeypatch.setattr(Registry, "pass_time", lambda *_: 1 / 0)
     async with asyncio.timeout(PATIENCE_S):

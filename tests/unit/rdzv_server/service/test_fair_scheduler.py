@@ -97,7 +97,7 @@ def test_asking_in_the_last_turn_does_not_make_more_turns_at_once(site):
         assert 0 < len(site.done) - before <= AT_ONCE
 
 
-def test_one_that_fails_keeps_nobody_else_from_a_turn(site):
+def test_a_failing_call_does_not_keep_others_from_a_turn(site):
     site.scheduler.ask("broken", lambda: 1 / 0)
     site.ask("a")
     with pytest.raises(ZeroDivisionError):

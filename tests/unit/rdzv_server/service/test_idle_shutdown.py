@@ -140,7 +140,7 @@ async def test_no_agent_ever_came(site: Site) -> None:
     assert await site.is_idle() == words.no_agents(0.01)
 
 
-async def test_the_wait_ends_when_somebody_comes(site: Site) -> None:
+async def test_the_wait_ends_when_an_agent_joins(site: Site) -> None:
     site.watch(0.0)
     a = site.agent("a")
     joined = await a.join("1")

@@ -59,7 +59,7 @@ async def test_a_wake_up_of_nobody_is_forgotten(long_polls):
         await released(poll)
 
 
-async def test_everybody_is_released_at_the_end(long_polls):
+async def test_all_polls_are_released_at_the_end(long_polls):
     polls = [await parked(long_polls, ("run", str(number))) for number in range(5)]
     long_polls.wake_all()
     for poll in polls:

@@ -108,7 +108,7 @@ def test_operators_are_not_kept_from_all_of_it_by_requests_that_never_end(site: 
     assert site.loop.now - began < 1.1 * (1 + 2 * OTHERS) * STREAMS * SLICE_S
 
 
-def test_with_nobody_else_there_operators_soon_have_half_of_the_time(site: Site) -> None:
+def test_without_other_load_operators_soon_have_half_of_the_time(site: Site) -> None:
     site.ask("crowd", SLICE_S, STREAMS)
     site.turns_until(lambda: len(site.done) == STREAMS)
     began = site.loop.now
@@ -117,7 +117,7 @@ def test_with_nobody_else_there_operators_soon_have_half_of_the_time(site: Site)
     assert site.loop.now - began == pytest.approx((1 + LEAST_REST) * STREAMS * SLICE_S, rel=0.1)
 
 
-def test_time_in_which_the_thread_stands_still_is_charged_to_nobody(site: Site) -> None:
+def test_time_in_which_the_thread_stands_still_is_not_charged(site: Site) -> None:
     site.ask("crowd", SLICE_S, STREAMS, stands_still_s=9 * SLICE_S)
     site.turns_until(lambda: len(site.done) == STREAMS)
     began = site.loop.now
@@ -141,7 +141,7 @@ def test_a_peer_with_many_streams_keeps_no_other_waiting(site: Site) -> None:
     assert site.done.count("crowd") <= 2
 
 
-def test_one_that_fails_keeps_nobody_else_from_a_slice(site: Site) -> None:
+def test_a_failing_call_does_not_keep_others_from_a_slice(site: Site) -> None:
     site.scheduler.ask("broken", lambda: 1 / 0)
     site.ask("a", SLICE_S)
     with pytest.raises(ZeroDivisionError):
@@ -231,7 +231,7 @@ async def test_a_change_that_came_before_is_not_waited_for_and_there_is_none_whe
         assert not await changes.wait(changes.number)
 
 
-async def test_a_stream_that_goes_away_holds_nobody_up() -> None:
+async def test_a_closed_stream_does_not_delay_the_others() -> None:
     changes = Broadcast(PATIENCE_S)
     gone, there = (asyncio.create_task(changes.wait(0)) for _ in range(2))
     await asyncio.sleep(0)

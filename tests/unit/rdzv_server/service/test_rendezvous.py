@@ -237,7 +237,7 @@ async def test_a_question_reaches_a_parked_poll_at_once_and_its_answer_whoever_a
         held.cancel()
 
 
-async def test_a_refusal_of_the_agent_reaches_whoever_asked_as_one_line():
+async def test_a_refusal_of_the_agent_reaches_the_operator_as_one_line():
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         reply = await a_running_agent(server)
         question = asyncio.create_task(server.rendezvous.ask(QUESTION, OPERATOR))
@@ -248,7 +248,7 @@ async def test_a_refusal_of_the_agent_reaches_whoever_asked_as_one_line():
         assert str(refusal.value).isprintable()
 
 
-async def test_an_agent_that_is_silent_keeps_nobody_waiting(monkeypatch):
+async def test_the_wait_for_a_silent_agent_is_bounded(monkeypatch):
     monkeypatch.setattr(rendezvous, "AGENT_ANSWERS_S", 0.1)
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await a_running_agent(server)

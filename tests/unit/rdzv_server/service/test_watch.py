@@ -251,7 +251,7 @@ async def test_a_run_of_1000_nodes_is_told_in_less_than_a_megabyte_a_little_at_a
     assert sum(sizes) < 1_000_000 and max(sizes) < 50_000
 
 
-async def test_so_many_may_watch_and_half_of_them_from_one_address(story: Story) -> None:
+async def test_the_number_of_watchers_is_bounded_and_half_of_it_for_one_address(story: Story) -> None:
     streams = []
     async with asyncio.timeout(PATIENCE_S):
         for number in range(watching.MOST_WATCHERS // 2):

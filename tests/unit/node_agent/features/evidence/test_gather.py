@@ -234,7 +234,7 @@ async def test_workers_at_one_place_are_one_group_and_all_of_it_is_in_files(node
     assert "state S, wchan " in node.kept("rank_0.kernel.txt")
 
 
-async def test_a_stopped_worker_and_one_in_uninterruptible_sleep_hold_nobody_up(node: Node) -> None:
+async def test_a_stopped_worker_and_one_in_uninterruptible_sleep_do_not_block_the_examination(node: Node) -> None:
     stopped, stuck, well = [await node.start(code) for code in (WAITS, SLEEPS_UNINTERRUPTIBLY, WAITS)]
     os.kill(stopped, signal.SIGSTOP)
     await until(lambda: state(stopped) == "T" and state(stuck) == "D")

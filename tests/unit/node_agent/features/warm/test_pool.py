@@ -109,7 +109,7 @@ async def test_an_import_that_takes_long_is_told(
     assert tells(said[1], words.start_warm, modules="slow_module")
 
 
-async def test_it_bears_signals_to_every_process_of_the_node(pool: WarmPool, said: list[str]) -> None:
+async def test_the_pool_survives_signals_to_every_process_of_the_node(pool: WarmPool, said: list[str]) -> None:
     await full(pool)
     for pid in own_children & children():
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -164,7 +164,7 @@ def test_a_file_behind_a_link_is_written_where_it_is(tmp_path):
     assert path.is_symlink() and json.loads(path.read_text()) == {"message": "boom"}
 
 
-def test_a_path_that_cannot_be_written_raises_and_nobody_waits(tmp_path):
+def test_a_path_that_cannot_be_written_raises_without_blocking(tmp_path):
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
     for path in (fifo, str(tmp_path), "/proc/no/such/file"):

@@ -123,7 +123,7 @@ async def test_a_console_in_non_blocking_mode_loses_nothing(console, reader):
     assert await reader.read(500_000) == b"z" * 500_000
 
 
-async def test_an_agent_that_exits_does_not_wait_for_a_blocked_console_for_ever(reader, monkeypatch):
+async def test_the_wait_of_an_exiting_agent_for_a_blocked_console_is_bounded(reader, monkeypatch):
     monkeypatch.setattr(console_module, "PATIENCE_S", 0.01)
     console = Console(LINES, asyncio.get_running_loop())
     console.write(reader.console_end, b"x" * 200_000)
@@ -156,7 +156,7 @@ async def test_the_writer_of_an_unfinished_line_may_continue_it(console, reader)
     assert await reader.read(14) == b"name? me\nnext\n"
 
 
-async def test_anybody_else_begins_a_new_line(console, reader):
+async def test_another_writer_begins_a_new_line(console, reader):
     one, other = object(), object()
     console.write(reader.console_end, b"working ... ", one)
     console.write(reader.console_end, b"10%\r", other)

@@ -109,7 +109,7 @@ async def test_existing_output_is_neither_overwritten_nor_shown_again(bench: Ben
     assert log.path.read_text() == "of another agent\nmine\n"
 
 
-async def test_a_named_pipe_is_written_to_if_somebody_reads_it(bench: Bench) -> None:
+async def test_a_named_pipe_is_written_to_if_it_has_a_reader(bench: Bench) -> None:
     """A plug-in may name one."""
     pipe = bench.folder / "pipe"
     os.mkfifo(pipe)
@@ -178,7 +178,7 @@ async def test_a_worker_that_ends_while_the_console_is_full_is_shown_to_its_end(
     assert bench.console.text() == b"x" * 1_000_000
 
 
-async def test_an_agent_does_not_wait_for_ever_for_a_console_that_blocks(
+async def test_the_wait_of_an_agent_for_a_blocked_console_is_bounded(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node_agent.kernel.output.log_files.PATIENCE_S", 0.01)
@@ -209,7 +209,7 @@ async def test_nothing_is_looked_at_when_nothing_is_followed(bench: Bench) -> No
 # Trouble.
 
 
-async def test_a_file_that_somebody_empties_is_followed_from_its_new_beginning(bench: Bench) -> None:
+async def test_a_truncated_file_is_followed_from_its_new_start(bench: Bench) -> None:
     log = bench.log()
     log.write(b"a long line before it was emptied\n")
     await bench.console.until(lambda: bench.console.text().endswith(b"emptied\n"))
@@ -218,7 +218,7 @@ async def test_a_file_that_somebody_empties_is_followed_from_its_new_beginning(b
     await bench.console.until(lambda: bench.console.text().endswith(b"\nafter\n"))
 
 
-async def test_a_file_that_somebody_moves_or_removes_is_still_followed_and_reported(bench: Bench) -> None:
+async def test_a_moved_or_removed_file_is_still_followed_and_reported(bench: Bench) -> None:
     log, moved = bench.log(), bench.folder / "moved"
     log.path.rename(moved)
     log.write(b"moved\n")

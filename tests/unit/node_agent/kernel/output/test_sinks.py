@@ -214,7 +214,7 @@ def test_several_workers_share_the_file(tmp_path: Path) -> None:
     assert path.read_bytes() == b"[a]:x1\n[b]:x2\n[a]:x3\n"
 
 
-def test_a_file_that_cannot_be_written_is_trouble_and_no_more(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_only_reported(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     troubles: dict[str, int | None] = {}
 

@@ -75,7 +75,7 @@ async def test_a_user_whose_pipes_have_used_up_what_he_may_have_gets_narrow_ones
     assert pipe.relay.tail() == ("fine",)
 
 
-async def test_a_child_that_outlives_the_worker_and_keeps_its_pipe_holds_up_nobody(console, pipe):
+async def test_a_child_that_outlives_the_worker_and_keeps_its_pipe_does_not_block_the_agent(console, pipe):
     pipe.write(b"mine\n")
     pipe.relay.finish()
     assert console.text() == b"[0]:mine\n"
@@ -84,7 +84,7 @@ async def test_a_child_that_outlives_the_worker_and_keeps_its_pipe_holds_up_nobo
         pipe.write(b"too late\n")
 
 
-async def test_a_child_that_never_stops_writing_holds_up_nobody(console, pipe):
+async def test_a_child_that_never_stops_writing_does_not_block_the_agent(console, pipe):
     """The child has the worker's pipe, and fills it faster than it is read."""
     pipe.relay._read = lambda: 1 << 16  # type: ignore[method-assign]
     pipe.relay.finish()
@@ -118,7 +118,7 @@ async def test_output_that_is_not_shown_is_read_however_full_the_console_is(cons
     assert relay.tail()[-1].startswith("2")
 
 
-def test_a_stream_that_nobody_wants_takes_everything_and_leaves_nothing_open():
+def test_an_unwanted_stream_takes_all_output_and_leaves_nothing_open():
     before = os.listdir("/proc/self/fd")
     stream = Stream()
     os.write(stream.writable(), b"into the void")

@@ -46,7 +46,7 @@ async def test_the_call_is_made_here_if_no_thread_can_be_started(monkeypatch) ->
     assert done == [threading.get_ident()]
 
 
-def test_the_threads_of_a_loop_are_waited_for_but_not_for_ever(monkeypatch) -> None:
+def test_the_wait_for_the_threads_of_a_loop_is_bounded(monkeypatch) -> None:
     ends, ended = threading.Event(), []
 
     async def start(call) -> asyncio.AbstractEventLoop:

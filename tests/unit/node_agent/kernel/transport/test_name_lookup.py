@@ -89,7 +89,7 @@ async def test_tries_of_a_server_that_is_gone_leave_a_thread_for_the_one_that_li
     await living.close()
 
 
-async def test_an_answer_for_which_nobody_could_wait_is_there_for_the_next_try(resolver: Resolver, port: int) -> None:
+async def test_an_answer_that_came_too_late_is_used_by_the_next_try(resolver: Resolver, port: int) -> None:
     slow = HttpTransport("slow", port, None)
     await gives_up(slow)
     resolver.may_answer.set()

@@ -36,7 +36,7 @@ OURS = "ours = Orphans('1234')"
 
 
 @pytest.mark.parametrize("how", [MARKED, UNMARKED])
-def test_an_orphan_is_ended_whatever_its_environment(how: str) -> None:
+def test_an_orphan_is_ended_for_any_environment(how: str) -> None:
     run(OURS, f"pid = {how}", "assert ours.end() == 1", "assert look_at(pid) is None and not children()")
 
 

@@ -158,7 +158,7 @@ def test_a_script_without_stderr_goes_on_without_that_line(tmp_path: Path, close
     assert run(script, **{PROGRESS_FILE: str(file)}) == "goes on"
 
 
-def test_a_pipe_in_the_place_of_the_memory_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_the_memory_does_not_block_the_worker(tmp_path: Path) -> None:
     """/proc/PID/fd/N is a pipe if PID is another process than the agent, as in a script's own container."""
     os.mkfifo(tmp_path / "pipe")
     assert run(TELL + "progress(step=1); print('goes on')", **{PROGRESS_FILE: str(tmp_path / "pipe")}) == "goes on"

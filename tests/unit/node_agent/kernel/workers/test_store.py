@@ -88,12 +88,12 @@ def has_helper(host: Host) -> bool:
     return host.host._helper is not None
 
 
-async def test_nothing_is_started_while_nobody_needs_the_store(host):
+async def test_the_helper_is_not_started_before_the_store_is_needed(host):
     host.open()
     assert not has_helper(host)
 
 
-async def test_the_helper_starts_when_somebody_connects(host):
+async def test_the_helper_starts_at_the_first_connection(host):
     client = await Client.connect(host.open())
     await client.close()
 
@@ -147,7 +147,7 @@ async def test_a_helper_that_ends_by_itself_is_told_with_its_exit_code(host):
         assert await host.errors.get() == words.workers.store_ended(client.pid, 7)
 
 
-async def test_a_store_that_nobody_closed_ends_when_the_next_one_opens(host):
+async def test_a_store_that_was_not_closed_ends_when_the_next_one_opens(host):
     """Other code may reuse the descriptor of such a store. For example, this node's workers succeed and another node's
     fail.
     """

@@ -152,7 +152,7 @@ def test_a_full_disk_is_no_place_for_temporary_files(tmp_path, monkeypatch):
     assert os.path.dirname(TempDir().folder) == "/tmp"
 
 
-def test_a_folder_that_somebody_cleared_away_is_made_anew(tmp_path):
+def test_a_removed_folder_is_created_again(tmp_path):
     temp_dir = made()
     shutil.rmtree(temp_dir.folder)
     temp_dir.make()

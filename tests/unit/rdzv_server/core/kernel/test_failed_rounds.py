@@ -43,7 +43,7 @@ def test_the_wait_doubles_up_to_its_limit_and_the_first_restart_comes_at_once():
     assert [fails_again(run) for _ in range(6)] == [0.0, 10.0, 20.0, 35.0, 35.0, 35.0]
 
 
-def test_without_the_flag_nobody_waits():
+def test_without_the_flag_the_run_does_not_wait():
     run = running("2", "a", "b", max_restarts=99)
     assert [fails_again(run) for _ in range(4)] == [0.0] * 4
 

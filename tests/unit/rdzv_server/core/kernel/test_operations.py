@@ -146,7 +146,7 @@ def test_a_drained_nodes_place_is_taken_by_a_standby_while_its_workers_write_a_c
 
 
 @pytest.mark.parametrize("state", [AgentState.WAITING, AgentState.CORDONED, AgentState.STOPPING, AgentState.SUCCEEDED])
-def test_an_agent_without_running_workers_is_drained_and_restarts_nobody(state: AgentState) -> None:
+def test_the_drain_of_an_agent_without_running_workers_restarts_no_agent(state: AgentState) -> None:
     run = running("2", "a", "b")
     if state is AgentState.WAITING:
         run.join("d", node="d")
@@ -232,7 +232,7 @@ def test_a_run_that_is_over_is_neither_restarted_nor_resized(action: Any) -> Non
         run.handle(action)
 
 
-def test_so_many_requests_are_remembered_and_no_more() -> None:
+def test_the_number_of_remembered_requests_is_bounded() -> None:
     run = running("1:2", "a")
     for number in range(3 * REQUESTS):
         run.is_resized("1:2", request_id=str(number))

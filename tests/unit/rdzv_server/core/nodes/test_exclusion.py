@@ -154,7 +154,7 @@ def test_old_blame_no_longer_counts() -> None:
     assert cluster.excluded == {}
 
 
-def test_without_a_policy_the_server_remembers_and_keeps_nobody_out() -> None:
+def test_without_a_policy_the_server_remembers_and_excludes_no_node() -> None:
     cluster = Cluster(None)
     for number in range(9):
         cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}", blame="node")

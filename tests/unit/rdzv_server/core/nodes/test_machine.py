@@ -76,7 +76,7 @@ def test_a_snapshot_of_the_cordons_stands_for_what_led_to_them(server):
     )
 
 
-def test_a_server_takes_so_many_cordons_and_no_more(server):
+def test_the_number_of_cordons_of_a_server_is_bounded(server):
     for number in range(MOST_CORDONS):
         server.registry.handle(None, NodeCordoned("x" * 1_024, "me", node_id=f"{number:0256}"), 0.0)
     with pytest.raises(ServerUnavailable, match=pattern(words.too_many_cordons(MOST_CORDONS))):

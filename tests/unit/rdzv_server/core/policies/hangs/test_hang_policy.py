@@ -161,7 +161,7 @@ def test_the_exception_of_a_script_that_has_ended_is_the_failures() -> None:
     assert failure.sentence.endswith(f"{words.blame([0], words.HAS_RAISED)}: ValueError: boom")
 
 
-def test_one_agent_suspects_by_so_many_sources_and_no_more() -> None:
+def test_the_number_of_sources_of_suspicion_of_one_agent_is_bounded() -> None:
     run = running("1", "a", on_hang="report")
     for number in range(MOST_SOURCES):
         run.suspects("a", 0, source=f"log rule {number}")

@@ -74,7 +74,7 @@ def test_a_path_between_two_nodes_is_nobodys_fault():
     assert not pairs.unfit and not pairs.undecided and pairs.fit == set("abcdef")
 
 
-def test_a_peer_that_is_gone_speaks_against_nobody():
+def test_a_peer_that_is_gone_is_no_evidence_against_a_node():
     pairs = NetworkPairs("abcd")
     first, second = pairs.next_pairs()
     pairs.note(second, "")

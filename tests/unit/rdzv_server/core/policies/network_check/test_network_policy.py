@@ -97,7 +97,7 @@ def test_newcomers_without_end_hold_the_run_up_for_a_bounded_time():
     assert run.stage is Stage.RUNNING and run.now <= 60.0
 
 
-def test_a_peer_that_dies_amid_the_test_speaks_against_nobody():
+def test_a_peer_that_dies_during_the_test_is_no_evidence_against_a_node():
     run = joined("3", "abc", disconnect_grace_s=1.0)
     query = run.asked(PairTest)["a"]
     peer = query.peer
