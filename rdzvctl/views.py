@@ -35,6 +35,11 @@ STYLES = {
     "disconnected": "red",
 }
 """Colours of states. The names of the states are always shown, too."""
+HEALTH = (
+    "unhealthy", "hung", "unreachable", "silent", "overdue", "looping", "stalled", "slow", "last_restart_spent",
+    "below_size", "ok",
+)  # fmt: skip
+"""States of health, the worst first."""
 PHASES = ("unhealthy", "forming", "running", "finishing", "restarting", "succeeded", "failed")
 ENDS = ("succeeded", "failed")
 MOST_NAMED = 4
@@ -165,9 +170,16 @@ def rows_of_runs(runs: Iterable[Fields]) -> Table:
     return Table(headings, [_run_row(run) for run in runs])
 
 
-def _order(run: Fields) -> tuple[bool, bool, float]:
-    """Return the sort key of runs: a run that needs a person comes first."""
-    return is_over(run), not is_troubled(run), run["phase_age_s"] if is_over(run) else run["age_s"]
+def _order(run: Fields) -> tuple[bool, int, float]:
+    """Return the sort key of runs: runs that need a person come first, the worst state of health before others."""
+    return is_over(run), _severity(run), run["phase_age_s"] if is_over(run) else run["age_s"]
+
+
+def _severity(run: Fields) -> int:
+    if not is_troubled(run):
+        return len(HEALTH)
+    state = run["health"]["state"]
+    return HEALTH.index(state) if state in HEALTH else 0  # a newer server may have states of its own
 
 
 def is_troubled(run: Fields) -> bool:

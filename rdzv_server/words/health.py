@@ -1,5 +1,7 @@
 """Health of a run that has not ended: what is wrong, without times, and what a person can do."""
 
+from collections.abc import Sequence
+
 from rdzv_protocol.text import count, span
 
 OK = "the server knows of no problem"
@@ -22,18 +24,31 @@ def unreachable(one: str, other: str, problem: str, more: int) -> str:
     return f"the network test failed between {one} and {other}: {problem}{others}"
 
 
-NONE_CONNECTED = "no agent of the run is connected: the server waits for them"
+def none_connected(nodes: Sequence[str], more: int) -> str:
+    """`more`: number of nodes of the round besides the named ones."""
+    if len(nodes) + more == 1:
+        return f"the agent of node {nodes[0]} is not connected: the server waits for it"
+    named = ", ".join(nodes) + (f" and {count(more, 'more node')}" if more else "")
+    return f"no agent of the run is connected (nodes {named}): the server waits for them"
 
 
-def looping(rounds: int, failure: str, *, tells_steps: bool) -> str:
-    """`tells_steps`: whether the workers report their progress."""
+def looping(rounds: int, failure: str, last: str = "", *, tells_steps: bool) -> str:
+    """`last`: message `worker_at` about the last of these failures, if its worker is known. `tells_steps`: whether the
+    workers report their progress."""
     without = "a higher step or a later checkpoint" if tells_steps else "any progress"
-    return f"the same failure ended {rounds} rounds in a row without {without}: {failure}"
+    where = f", most recently {last}" if last else ""
+    return f"the same failure ended {rounds} rounds in a row without {without}{where}: {failure}"
 
 
-def stalled(limit_s: float, step_s: float) -> str:
+def worker_at(rank: int, node_id: str) -> str:
+    return f"on rank {rank} of node {node_id}"
+
+
+def stalled(limit_s: float, step_s: float, step: int | None = None) -> str:
+    """`step`: the last step."""
+    after = "" if step is None else f" after step {step}"
     return (
-        f"no step for more than {span(round(limit_s))}, and a step takes about {step_s:.2g} s; "
+        f"no step{after} for more than {span(round(limit_s))}, and a step takes about {step_s:.2g} s; "
         f"an evaluation or a checkpoint may take this long, so {ENDS_NOTHING}"
     )
 

@@ -149,6 +149,8 @@ async def test_runs_that_are_set_apart_or_cannot_be_shown_say_so_and_one_that_is
         await tab.shows("#runs tr >> nth=0", "run r/1 is set apart after an error inside rdzv-server")
         await tab.page.click("text=r/1")
         await tab.shows("#reason", "is set apart after an error inside rdzv-server")
+        assert await tab.text("#health-sentence") == "", "the same sentence stands above"
+        await tab.shows("#health-age", re.compile(r"for \d+ s, since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+"))
         await tab.tone("#phase", "bad")
         await tab.is_accessible()
         await tab.act("Forget")
@@ -313,6 +315,9 @@ async def test_a_run_that_hangs_looks_so_and_says_what_to_do(cluster: Cluster, t
     await tab.open(cluster, "/runs/train")
     await tab.tone("#health-state", "bad")
     await tab.shows("#health-others", "Also: below size")
+    await tab.shows(".node .word", "hung")
+    await tab.choose("a")
+    await tab.shows("#node-facts", re.compile(r"Hung\s*rank 0 on node a may hang: "))
     await tab.page.get_by_role("button", name="Copy rdzvctl stacks train", exact=True).click()
     await tab.shows("#done", "copied")
     assert await tab.page.title() == "hung · train · rdzv-server"
@@ -325,6 +330,24 @@ async def test_a_run_that_hangs_looks_so_and_says_what_to_do(cluster: Cluster, t
     await tab.shows("#health-state", "below size")
     assert await tab.page.title() == "running · train · rdzv-server"
     assert "icon-trouble" not in (await tab.page.get_attribute("#icon", "href") or "")
+    tab.is_content()
+
+
+async def test_the_list_of_runs_has_the_worst_first_each_with_the_first_thing_to_do(cluster: Cluster, tab: Tab) -> None:
+    """The first thing to do need not be a command: to end a run is never the first advice."""
+    async with Crowd(cluster.server.port) as crowd:
+        await crowd.run("spent", ["a"], max_restarts=1)
+        await crowd.fail("spent")
+        await cluster.nodes("bc", "--run-id", "gone", "--nnodes", "2", *PATIENT, "--disconnect-grace", "300", nproc=1)
+        for agent in cluster.agents.values():
+            await agent.kill()
+        await tab.open(cluster)
+        await tab.shows("#runs tr:nth-child(1)", re.compile("gone.*silent", re.DOTALL))
+        await tab.shows("#runs tr:nth-child(1) .steps", health_words.LOOK_AT_NODES)
+        await tab.shows("#runs tr:nth-child(2)", re.compile("spent.*last restart spent", re.DOTALL))
+        await tab.shows("#needy", "2 runs need a look: 1 silent, 1 last restart spent")
+        assert await tab.page.locator("#runs .steps", has_text="rdzvctl stop").count() == 0
+        await tab.is_accessible()
     tab.is_content()
 
 

@@ -6,6 +6,7 @@ by the run's clock.
 """
 
 from collections.abc import Callable
+from itertools import islice
 from shlex import quote
 from typing import Literal, NamedTuple
 
@@ -38,6 +39,10 @@ ROUNDS_OF_A_LOOP = 3
 """A run is looping if the same failure has ended this many rounds in a row."""
 STALLED_STEPS, STALLED_S = 20.0, 60.0
 """A run is stalled after this many times a step's time without a step, and at least this many seconds."""
+
+
+MOST_NAMED = 3
+"""Most nodes that a sentence names."""
 
 
 class Finding(NamedTuple):
@@ -122,7 +127,12 @@ def _silent(run: Run, now: float) -> Finding | None:
     absent = run.leases.absent_since
     if not absent:  # the server has just restarted, and no agent has been missed yet
         return None
-    return Finding("silent", words.NONE_CONNECTED, next(reversed(absent.values())), steps)
+    return Finding("silent", _none_connected(run), next(reversed(absent.values())), steps)
+
+
+def _none_connected(run: Run) -> str:
+    names = [seat.node_id for seat in islice(run.seats.values(), MOST_NAMED)]
+    return printable(words.none_connected(names, len(run.seats) - len(names)))
 
 
 def _overdue(run: Run, now: float) -> Finding | None:
@@ -139,7 +149,10 @@ def _looping(run: Run, now: float) -> Finding | None:
         return None
     logs = () if row.rank is None else (words.logs(_quoted(run), row.rank),)
     steps = *logs, words.events(_quoted(run)), words.stop_and_mend(_quoted(run))
-    sentence = words.looping(row.rounds, row.failure, tells_steps=run.highest_step is not None)
+    record = run_view.last_failure(run) or run.first_failure
+    is_known = record is not None and record.failure.singled_out
+    last = words.worker_at(record.failure.rank, record.failure.node_id) if record and is_known else ""
+    sentence = words.looping(row.rounds, row.failure, last, tells_steps=run.highest_step is not None)
     return Finding("looping", printable(sentence), row.since, steps)
 
 
@@ -155,7 +168,7 @@ def _stalled(run: Run, now: float) -> Finding | None:
     if hang and hang.is_believed:
         return None
     steps = words.stacks(_quoted(run)), words.restart(_quoted(run))
-    return Finding("stalled", words.stalled(limit_s, pace.step_s), pace.moved_at, steps)
+    return Finding("stalled", words.stalled(limit_s, pace.step_s, pace.highest_step), pace.moved_at, steps)
 
 
 def _slow(run: Run, now: float) -> Finding | None:

@@ -319,6 +319,11 @@ function drawHealth(badge, health) {
 
 const commandOf = (step) => (step.match(/rdzvctl .*$/) || [""])[0];
 
+function whyOf(run) {
+  // without what the health, which stands below it, says as well
+  return run.health ? run.reason.replace(`; ${run.health.sentence}`, "") : run.reason;
+}
+
 function drawSteps(list, steps) {
   // next steps, each command with a button that copies it; drawn again only if they have changed
   const wanted = steps.join("\n");
@@ -347,13 +352,13 @@ function drawRun() {
   byId("of-run").hidden = !run;
   if (!run) return drawTitle(runId, false);
   fill(toned(byId("phase"), run.phase), run.phase);
-  fill(byId("reason"), run.reason);
+  fill(byId("reason"), whyOf(run));
   drawTitle(`${isTroubled(run) ? worded(run.health.state) : run.phase} · ${runId}`, isTroubled(run));
   const { health } = run;
   byId("health").hidden = !health;
   drawHealth(byId("health-state"), health);
   if (health) {
-    fill(byId("health-sentence"), health.sentence);
+    fill(byId("health-sentence"), health.sentence === run.reason ? "" : health.sentence); // it stands above already
     fill(byId("health-others"), health.others ? `Also: ${health.others.map(worded).join(", ")}` : "");
     drawSteps(byId("health-next"), health.next);
   }
@@ -373,7 +378,7 @@ function tickRun() {
   if (!run) return;
   timeline.look(run);
   fill(byId("countdown"), countdown(run));
-  if (run.health) fill(byId("health-age"), `for ${since(run.health.since)}`);
+  if (run.health) fill(byId("health-age"), `for ${since(run.health.since)}, since ${stamp(run.health.since)}`);
   const charged = `${run.restart_count} of ${run.max_restarts} used`;
   const causes = Object.entries(run.restarts || {}).map(([cause, times]) => `${times} × ${cause.replaceAll("_", " ")}`);
   facts(byId("facts"), [

@@ -10,10 +10,11 @@ const cordonRows = new Map(); // by node
 const ASKED = ["words", "phase", "health", "sort", "page"]; // names in the address
 const asked = {};
 const SORTS = {
-  need: (run) => (isTroubled(run) ? -1 : ORDER.indexOf(run.phase)) * 1e12 - run.since,
+  need: (run) => (isTroubled(run) ? severity(run.health.state) : ORDER.indexOf(run.phase)) * 1e12 - run.since,
   run: (run) => run.run_id, nodes: (run) => run.nodes, restarts: (run) => run.restart_count,
   age: (run) => -run.created_at,
 };
+const severity = (state) => [...byId("filter-health").options].findIndex(({ value }) => value === state) - 100; // the worst state is the lowest
 let withNode = new Map(); // runs with nodes whose names contain these words: some of the names, and how many more there are
 let looksAt = "", lookedAt = 0, looksSoon = 0;
 
@@ -107,7 +108,7 @@ function drawRuns() {
     fill(row.fields.reason, isTroubled(run) ? run.health.sentence : run.reason);
     const found = withNode.get(run.run_id);
     fill(row.fields.found, found ? `has node ${found.nodes.join(", ")}${found.more ? ` and ${found.more} more` : ""}` : "");
-    drawSteps(row.fields.next, isTroubled(run) ? run.health.next.filter((step) => commandOf(step)).slice(0, 1) : []);
+    drawSteps(row.fields.next, isTroubled(run) ? run.health.next.slice(0, 1) : []);
     fill(row.fields.nodes, nodesOf(run) + (run.standbys ? ` + ${run.standbys}` : ""));
     fill(row.fields.restarts, `${run.restart_count} of ${run.max_restarts}`);
   });
@@ -119,7 +120,7 @@ function drawRuns() {
   fill(byId("counts"), counts.filter(([count]) => count).map((pair) => pair.join(" ")).join(", "));
   const troubled = runs.filter(isTroubled), states = new Map();
   troubled.forEach(({ health }) => states.set(health.state, (states.get(health.state) || 0) + 1));
-  const which = [...states].map(([state, count]) => `${count} ${worded(state)}`).join(", ");
+  const which = [...states].sort(([one], [other]) => severity(one) - severity(other)).map(([state, count]) => `${count} ${worded(state)}`).join(", ");
   byId("needy").hidden = troubled.length === 0;
   fill(byId("needy"), `${plural(troubled.length, "run")} ${troubled.length === 1 ? "needs" : "need"} a look: ${which}`);
   drawTitle(`${troubled.length ? `(${troubled.length}) ` : ""}Runs`, troubled.length > 0);

@@ -1,6 +1,6 @@
 """Views of a run for people, made from a real server's status, in each state of a run."""
 
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 from msgspec import json
@@ -9,6 +9,7 @@ from rdzv_server.core.events import EXCLUDER, NodeCordoned
 from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.views import status_view
+from rdzv_server.core.views.health import State
 from rdzv_server.words import completion, health
 from rdzvctl import output, views
 from rdzvctl.answers import Fields, decoded
@@ -20,6 +21,7 @@ SERVER = "a:29400,b:29400"
 ONE_OF_3 = completion.too_few(2, 1, 3, "a")
 TOO_FEW = completion.too_few(2, 1, 3, "a", to_stop=completion.to_stop("b", 1), gone="c")
 START = f"node-agent --endpoint {SERVER} --run-id run ... SCRIPT"
+LOOPS = health.looping(3, "exit code 1", health.worker_at(0, "a"), tells_steps=False)
 UNCORDON = "If node {0} is fit (cordoned by admin: its fan): rdzvctl uncordon {0}"
 
 
@@ -266,7 +268,7 @@ def test_why_says_at_once_that_no_agent_is_connected_and_promises_no_loss() -> N
     run.disconnects("b")
     run.passes(2)
     found = views.why(told(run), SERVER)
-    assert found.text.startswith(f"Silent for 2s: {health.NONE_CONNECTED}.") and "lost" not in found.text
+    assert found.text.startswith(f"Silent for 2s: {health.none_connected('ab', 0)}.") and "lost" not in found.text
     assert found.next == [health.LOOK_AT_NODES, health.START_AGENTS, health.stop("run")]
     assert not any("lost within" in row[-1] for row in views.nodes_table(told(run)).rows)
 
@@ -316,15 +318,16 @@ def test_troubled_runs_come_first_and_their_row_says_what_is_wrong() -> None:
     hung, well = check(("1 on_hang=report", "join a; 60s; suspect a 0; judge; 60s")), check(("1", "join a; 5s"))
     looping, small = check(("2 max_restarts=9", f"join a b; {LOOP}")), check(("1:2", "join a; 10s"))
     rows = views.runs_table([told(run) for run in (small, well, looping, hung)]).rows
-    assert [row[2] for row in rows] == ["looping", "hung", "ok", "below size"]
-    assert rows[1][-1].startswith("for 1m2s: rank 0 on node a may hang: ")
+    assert [row[2] for row in rows] == ["hung", "looping", "ok", "below size"], "the worst first"
+    assert rows[0][-1].startswith("for 1m2s: rank 0 on node a may hang: ")
+    assert get_args(State) == views.HEALTH
     assert output.STYLES["hung"] == output.STYLES["looping"] == "red"
 
 
 def test_why_begins_with_what_is_wrong_and_what_to_do_about_that() -> None:
     run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; 60s")))
     found = views.why(run, SERVER)
-    assert found.text.startswith(f"Looping for 1m: {health.looping(3, 'exit code 1', tells_steps=False)}. Run run has ")
+    assert found.text.startswith(f"Looping for 1m: {LOOPS}. Run run has ")
     assert found.next == run["health"]["next"] and found.next[0] == health.logs("run", 0)
     assert views.one_line(run).endswith(f"; looping for 1m: {run['health']['sentence']}")
     del run["health"]  # like an older server
@@ -390,7 +393,7 @@ def test_all_runs_are_asked_which_of_them_need_a_person() -> None:
     runs = [told(check(story)) for story in stories]
     for number, run in enumerate(runs):
         run["run_id"] = f"r{number}"
-    loops = health.looping(3, "exit code 1", tells_steps=False)
+    loops = LOOPS
     assert views.troubles(runs, SERVER) == [
         f"r1: looping for 1m: {loops}. Next: {health.logs('run', 0)}",
         f"r2: forming for 10s: {runs[2]['reason']}. Next: Start 2 more nodes: {START.replace('run ', 'r2 ')}",

@@ -13,6 +13,7 @@ If neither the stacks nor the suspicions single out a rank, the failure names no
 `report`, nothing else happens in this round, unless the hang ends and comes again.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -81,6 +82,12 @@ class Hangs(Policy[HangsState, HangSigns]):
     name = "hangs"
     State = HangsState
     Signs = HangSigns
+
+    @classmethod
+    def node_remarks(cls, run: Run, agent_id: str) -> Mapping[str, str]:
+        hang = cls.of(run).hang
+        suspicion = hang.of_agent(agent_id) if hang and hang.is_believed else None
+        return {"hung": words.may_hang(suspicion.ranks, suspicion.node_id, suspicion.reason)} if suspicion else {}
 
     @classmethod
     def run_remark(cls, run: Run, now: float) -> str:

@@ -121,6 +121,14 @@ class Hang(Struct, dict=True):
         all_silent = self._silent == running > 0
         return next((each for each in self.suspicions.values() if each.source != SILENCE or all_silent), None)
 
+    def of_agent(self, agent_id: str) -> Suspicion | None:
+        """Return the agent's first suspicion of some of its workers; None if it has none, or only that all are silent.
+
+        Silence is about all nodes, so it says nothing about one.
+        """
+        suspicions = (self.suspicions[key] for key in self._keys.get(agent_id, ()))
+        return next((each for each in suspicions if each.source != SILENCE), None)
+
     def silent_since(self, running: int) -> float:
         """Return since when the workers have shown no progress by one source, as its last agent reports it."""
         sources: dict[str, float] = {}

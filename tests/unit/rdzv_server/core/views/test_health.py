@@ -13,7 +13,7 @@ from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S
 from rdzv_server.core.policies.stragglers import LOOKS
 from rdzv_server.core.runs.set_apart import SetApart, set_apart
-from rdzv_server.core.views import health, status_view, watch_view
+from rdzv_server.core.views import health, run_view, status_view, watch_view
 from rdzv_server.http.metrics import RUN_HEALTH, _Survey
 from rdzv_server.words import completion, finishing
 from rdzv_server.words import health as words
@@ -122,10 +122,10 @@ BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = 
         (words.stacks(RUN_ID), words.stop(RUN_ID)),
     ),
     "looping": (
-        looping, words.looping(3, "exit code 1", tells_steps=False), 1.0,
+        looping, words.looping(3, "exit code 1", words.worker_at(0, "a"), tells_steps=False), 1.0,
         (words.logs(RUN_ID, 0), words.events(RUN_ID), words.stop_and_mend(RUN_ID)),
     ),
-    "stalled": (stalled, words.stalled(60.0, 0.2), 0.0, (words.stacks(RUN_ID), words.restart(RUN_ID))),
+    "stalled": (stalled, words.stalled(60.0, 0.2, 7), 0.0, (words.stacks(RUN_ID), words.restart(RUN_ID))),
     "last_restart_spent": (
         last_restart_spent, words.last_restart_spent(1, 100.0), 1.0, (words.events(RUN_ID),),
     ),
@@ -163,6 +163,35 @@ def test_a_slow_run_names_its_slowest_node() -> None:
     (found,) = told(run)
     (straggler,) = (event.reason for event in run.events if event.kind == "straggler_found")
     assert (found.state, found.sentence, found.next) == ("slow", straggler, (words.drain("b"),))
+
+
+def test_the_node_whose_workers_may_hang_is_marked() -> None:
+    run = hung()
+    assert run_view.node_remarks(run.run, "a") == {"hung": hang_words.may_hang((0,), "a", HUNG)}
+    assert run_view.node_remarks(run.run, "b") == {}
+    run.suspects("a")
+    assert run_view.node_remarks(run.run, "a") == {}
+
+
+def test_silence_of_all_nodes_marks_none_of_them() -> None:
+    run = running("2", "a", "b", on_hang="report")
+    for rank, name in enumerate("ab"):
+        run.suspects(name, rank, source="silence")
+    assert states(run) == ["hung"] and not run_view.node_remarks(run.run, "a")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("a", words.none_connected(["a"], 0)), ("ab", words.none_connected(["a", "b"], 0)),
+        ("abcde", words.none_connected(["a", "b", "c"], 2)),
+    ],
+)  # fmt: skip
+def test_a_run_without_any_connection_names_its_first_nodes(names: str, said: str) -> None:
+    run = running(str(len(names)), *names)
+    for name in names:
+        run.disconnects(name)
+    assert [each.sentence for each in told(run) if each.state == "silent"] == [said]
 
 
 def test_a_run_that_is_set_apart_is_unhealthy_since_then() -> None:
@@ -220,7 +249,7 @@ def test_a_loop_is_counted_beyond_what_is_remembered_and_outlives_the_server() -
     fails_again(run, 99)
     run.restarts_from_a_snapshot()
     assert (told(run)[0].sentence, told(run)[0].since) == (
-        words.looping(99, "exit code 1", tells_steps=False), 1.0
+        words.looping(99, "exit code 1", words.worker_at(0, "a"), tells_steps=False), 1.0
     )  # fmt: skip
 
 
