@@ -76,7 +76,7 @@ $(VENV)/base.done: pyproject.toml $(CONSTRAINTS)
 $(VENV)/dev.done: $(VENV)/base.done
 	@echo "make: what the tests and checks need (pytest, hypothesis, mypy, ruff ...)"
 	@$(PIP_INSTALL) --editable '.[dev]'
-	@touch $@
+	@touch $(VENV)/docs.done $@
 
 $(VENV)/docs.done: $(VENV)/base.done
 	@echo "make: what the site of the documentation needs (sphinx, myst-parser, furo)"
