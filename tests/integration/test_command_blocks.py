@@ -77,6 +77,10 @@ ELSEWHERE = {
     ),
     "docs/how-to/slurm.md": {"sbatch": "test_the_job_of_a_page"},
     "docs/how-to/schedulers.md": dict.fromkeys(("srun", "rdzv-server"), "test_the_commands_on_the_page_of_schedulers"),
+    "docs/tutorials/slurm-with-a-spare.md": {
+        "sbatch": "test_the_job_of_a_page",
+        "scontrol": "test_a_node_that_is_set_down_while_it_works_is_a_lost_node",
+    },
     "examples/gallery/README.md": {"pip install": FRAMEWORKS},
 }
 """Blocks that other tests run, by the page and the block's first words: the test, and why the block cannot run here."""
@@ -242,7 +246,8 @@ class Reader:
             assert done.out or " -o " in line or program not in ("curl", "rdzvctl"), command
 
     async def _ends_well(self, done: Program, command: Command) -> None:
-        assert await done.exit_code(PATIENCE_S) == 0, (command, done.err)
+        code = int((re.search(r"# exit code (\d+)$", command.line) or "00")[1])
+        assert await done.exit_code(PATIENCE_S) == code, (command, done.err)
         told = "\n".join([*done.out, *done.err])
         for line in command.shown:
             assert re.search(pattern_of(self._here(line)), told), (line, told)

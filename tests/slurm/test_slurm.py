@@ -248,11 +248,19 @@ async def test_scancel_is_final_though_the_first_node_is_done_before_the_others(
 
 def slurm_section(page: str) -> str:
     """Return the section of a page about Slurm, or the whole page if it has no such section."""
-    text = (ROOT / "docs/how-to" / f"{page}.md").read_text()
+    text = (ROOT / "docs" / f"{page}.md").read_text()
     return text.partition("\n## Slurm\n")[2].partition("\n## ")[0] or text
 
 
-@pytest.mark.parametrize(("page", "size"), [("clusters", 3), ("slurm", 3), ("migrate-from-torchrun", 4)])
+@pytest.mark.parametrize(
+    ("page", "size"),
+    [
+        ("how-to/clusters", 3),
+        ("how-to/slurm", 3),
+        ("how-to/migrate-from-torchrun", 4),
+        ("tutorials/slurm-with-a-spare", 3),
+    ],
+)
 async def test_the_job_of_a_page(slurm: Slurm, hub: WorkerHub, page: str, size: int) -> None:
     (command,) = re.findall(r"^sbatch (.*)$", slurm_section(page), re.MULTILINE)
     here = {"8": "1", "train.py": WORKER, "--gpus-per-node=8": "--cpus-per-task=1"}
@@ -265,7 +273,9 @@ async def test_the_job_of_a_page(slurm: Slurm, hub: WorkerHub, page: str, size: 
 
 async def test_a_script_that_was_written_for_torchrun(slurm: Slurm, hub: WorkerHub) -> None:
     """The line of the migration page: the node of rank 0 hosts the server."""
-    (script,) = re.findall(r"^(export head=.*?)^```", slurm_section("migrate-from-torchrun"), re.MULTILINE | re.DOTALL)
+    (script,) = re.findall(
+        r"^(export head=.*?)^```", slurm_section("how-to/migrate-from-torchrun"), re.MULTILINE | re.DOTALL
+    )
     script = script.replace("train.py", WORKER).replace("--nproc-per-node 8", "--nproc-per-node 1")
     job = slurm.submit("--nodes=2", "--ntasks-per-node=1", "--wrap", script, env=hub.env)
     for worker in await hub.group(2):
