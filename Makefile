@@ -50,6 +50,10 @@ docs: $(VENV)/docs.done  ## the site of the documentation, into build/site; a wa
 	$(BIN)/python -m sphinx -q --fail-on-warning --keep-going -c docs . build/site
 	@echo "make: open build/site/index.html"
 
+gpu-check:  ## check node-agent on this machine's GPUs into build/gpu, with the torch of PYTHON; WHEELS: a folder of wheels to use
+	@[ -z "$(WHEELS)" ] || $(PYTHON) -m pip install -q --no-index --no-deps --upgrade --target build/gpu/wheels $(WHEELS)/*.whl
+	@PYTHONPATH=.:protocol:build/gpu/wheels $(PYTHON) -m benchmarks.gpu --write build/gpu
+
 bench: $(VENV)/bench.done  ## measure node-agent beside torchrun into docs/explanation/performance.md: a quarter of an hour, better idle
 	$(BIN)/python -m benchmarks --write docs/explanation/performance.md
 
@@ -101,4 +105,4 @@ $(VENV)/programs.done: $(VENV)/examples.done
 	@$(PIP_INSTALL) --editable '.[programs]'
 	@touch $@
 
-.PHONY: help demo test check check-static docs bench lock release clean
+.PHONY: help demo test check check-static docs gpu-check bench lock release clean
