@@ -43,7 +43,7 @@ WHEN_IT_SHOWS = """(selector) => new Promise((resolve) => {
 
 async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster: Cluster, tab: Tab) -> None:
     await tab.open(cluster)
-    await tab.shows("#no-runs", "No run is known here")
+    await tab.shows("#no-runs", "This server has no runs")
     await cluster.node("a", *FLAGS)
     await tab.shows("#runs", completion.too_few(1, 1, 2, "a"))
     await cluster.node("b", *FLAGS)
@@ -182,7 +182,7 @@ async def test_every_other_action_has_its_button(cluster: Cluster, tab: Tab) -> 
             "#node-facts", re.compile(r"Cordoned\s*by 127\.0\.0\.1: its fan\s*Uncordoned\s*in 59 min \d+ s")
         )
         await tab.act("Cordon", reason="its second fan")
-        await tab.shows("#node-facts", re.compile(r"its second fan\s*Uncordoned\s*by an operator alone"))
+        await tab.shows("#node-facts", re.compile(r"its second fan\s*Uncordoned\s*only by an operator"))
         await tab.act("Uncordon")
         await tab.shows("#events", operations.uncordoned(name, "", by_operator=True))
         assert "cordoned" not in await tab.text("#nodes")
@@ -484,7 +484,7 @@ async def test_an_action_says_what_it_costs_what_it_did_and_what_is_unknown(clus
         await tab.page.get_by_role("button", name="Cordon", exact=True).click()
         await tab.page.fill("#ask-for", "soon")
         await tab.page.click("#dialog-do")
-        await tab.shows("#dialog-error", "soon is no time: write 90s, 10m, 2h or 3d.")
+        await tab.shows("#dialog-error", "soon is not a time: write 90s, 10m, 2h or 3d.")
         await tab.page.fill("#ask-for", "2h")
         await tab.page.click("#dialog-do")
         await tab.shows("#done", operations.cordoned("a", 7200.0, ""))
@@ -496,7 +496,7 @@ async def test_an_action_says_what_it_costs_what_it_did_and_what_is_unknown(clus
         await tab.shows("#dialog-cost", costs.stop(4, costs.WORK_UNKNOWN))
         await cluster.server.kill()
         await tab.page.click("#dialog-do")
-        await tab.shows("#dialog-error", "It is unknown")
+        await tab.shows("#dialog-error", "The outcome is unknown")
 
 
 async def test_the_end_of_a_worker_s_log_and_its_stacks_are_read_by_button(
@@ -567,7 +567,7 @@ async def test_a_page_goes_on_at_the_server_that_takes_over(
     await of_service.shows("#reason", "round 1 runs on 2 nodes")
     await of_service.stays()
     await tab.open(follower, "/runs/r%2F1")
-    await tab.shows("#leaders", "This server follows; another one leads.")
+    await tab.shows("#leaders", "This server follows; another server leads.")
     leads = (await follower.status())["server"]["leader"]
     assert await tab.page.get_attribute("#leaders a", "href") == f"http://{leads}/runs/r%2F1"
     assert await of_service.page.is_hidden("#leaders"), "the leader itself names nobody"

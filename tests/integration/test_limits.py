@@ -330,7 +330,7 @@ async def test_a_silent_run_gives_its_place_and_its_agent_is_told_when_it_is_bac
     newcomer = RetryingClient(site.transport(), refusals.append)
     reply = await newcomer.ask(a_join("b", run_id="new", settings=ALONE))
     assert isinstance(reply.directive, Start)
-    assert all("this server holds 1 runs" in str(refusal) for refusal in refusals) and refusals
+    assert all("this server has 1 runs" in str(refusal) for refusal in refusals) and refusals
     back, gave_place = site.transport(), words.gave_place(1, to_agents=False)
     with suppress(AgentFenced):  # unless it is told of the run's end while that is remembered
         while isinstance(finish := (await back.exchange(poll)).directive, Finish):
@@ -347,8 +347,8 @@ async def test_an_agent_too_many_is_refused_and_a_lost_one_is_replaced_all_the_s
     await (await cluster.node("b", *given, nproc=1)).line("round 1:")
     await cluster.hub.group(2)
     other = await start_agent("--endpoint", server.endpoint, "--run-id", "two", "--connect-timeout", "1")
-    await refuses(other, "this server holds 2 agents, and --max-agents is 2", code=ExitCode.START_AGAIN)
-    assert any("refused 127.0.0.1: this server holds 2 agents" in line for line in server.err)
+    await refuses(other, "this server has 2 agents, and --max-agents is 2", code=ExitCode.START_AGAIN)
+    assert any("refused 127.0.0.1: this server has 2 agents" in line for line in server.err)
     await cluster.agents.pop("b").kill()
     await (await cluster.node("c", *given, nproc=1)).line("round 2:")
     await cluster.finish(await cluster.hub.group(2))

@@ -242,7 +242,7 @@ async def test_with_a_signal_every_worker_is_waited_for_whatever_it_imports(clus
     leaver.signal(signal.SIGTERM)
     assert await leaver.exit_code() == ExitCode.START_AGAIN
     assert {read(tmp_path / f"saved.{rank}")["node_id"] for rank in (0, 1)} == {"b"}
-    assert "all 2 workers" in (await events(cluster, "notice_ended"))[0]["reason"]
+    assert "all 2 listening workers" in (await events(cluster, "notice_ended"))[0]["reason"]
 
 
 async def test_an_arrival_on_notice_waits_until_the_workers_have_saved(cluster: Cluster) -> None:
