@@ -69,11 +69,12 @@ clean:  ## remove everything that make has made
 	rm -rf $(VENV) build/site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/base.done: pyproject.toml $(CONSTRAINTS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "make: Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "make: $(PYTHON) has no venv module; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 2; }
 	@echo "make: a virtual environment in $(VENV), then rdzv-server and node-agent with their dependencies"
-	@$(PYTHON) -m venv $(VENV) || \
-	  { echo "make: python3 has no venv module; on Debian: apt-get install python3-venv" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
 	@$(PIP_INSTALL) --editable .
 	@touch $@
 
