@@ -153,7 +153,7 @@ function drawRows(template, body, rows, things, update) {
 function removeRow(row) {
   // The focus in the row, and an open dialog of its button, move to the next row.
   const hasFocus = row.contains(document.activeElement), next = row.nextElementSibling || row.previousElementSibling;
-  const following = (next && next.querySelector("a, button")) || byId("main");
+  const following = (next && (next.querySelector("button[data-path]") || next.querySelector("a, button"))) || byId("main");
   if (row.contains(pressed)) pressed = following;
   row.remove();
   if (hasFocus) following.focus();
