@@ -109,31 +109,35 @@ class Row:
 
 PAGE = """# What torchrun gets wrong
 
-Each line is a scenario that runs with torchrun {torch} and with node-agent, one after the other. The scenario knows no
-launcher: it starts real agents, does something to them, and looks; one and the same condition gives both verdicts.
-Line 13 is the exception: its stranger has to speak each one's language.
+Each line is a scenario that runs with torchrun {torch} and with node-agent, one after the other. A scenario does not
+depend on the launcher: it starts real agents, does something to them, and looks at the result. The same condition
+gives both verdicts. Line 13 is the exception: its stranger must use each launcher's protocol.
 
     python -m tests.parity --write FILE
     python -m tests.parity --only NAME ...
 
-The first makes this page from one run, and nothing in the table is written by hand; the second runs some of its lines.
+The first command makes this page from one run; no part of the table is written by hand. The second runs some of its
+lines.
 This run was on {machine}.
-Nodes are agents on that one machine, and the loss of a node is SIGKILL of its agent and of its workers.
+Nodes are agents on that one machine. To lose a node, the scenario sends SIGKILL to its agent and its workers.
 
 | | defect | torchrun | node-agent | to reproduce |
 |---|---|---|---|---|
 {table}
 
-- torchrun gets what its flags and variables can do for it: keep-alives of {interval} s, where a node is lost after
-  {attempts} of them (5 s and 3 by default), a last call of 1 s where nothing else is said, and
-  `{own_store}=1`, without which a round may meet keys of the one before in its store. Where
-  that may make the difference, torchrun also runs as it comes.
-- node-agent and rdzv-server run with their defaults, but for the last call, which is torchrun's.
-- "Defect shown" and "right" are of this run. What does not come every time is run several times, and counted.
-- Seconds to a step together include the start of Python and torch in the workers; others end at a worker's first line.
-- The test suite runs every line but `one-crash` with node-agent, and with torchrun what takes seconds there:
-  `restart-count`, `orphans` and `pet-standalone`. The other defects of torchrun, which take half a minute and more to
-  show, are seen with the commands of the last column; add `--launcher torchrun` for its side alone.
+- torchrun gets the flags and variables that help it most. Keep-alives come every {interval} s, and a node is lost
+  after {attempts} of them (5 s and 3 by default). The last call is 1 s, unless the line says otherwise.
+- torchrun also gets `{own_store}=1`, without which a round may find keys of the round before in its store. If this
+  may make the difference, torchrun also runs with its defaults ("as it comes").
+- node-agent and rdzv-server run with their defaults, except for the last call, which is the same as torchrun's.
+- "Defect shown" and "right" are verdicts of this run. If a defect does not appear every time, the scenario runs
+  several times, and the cell has the count.
+- Seconds until all step together include the start of Python and torch in the workers; other times end at a worker's
+  first line.
+- The test suite runs every line except `one-crash` with node-agent. With torchrun it runs the lines that take seconds
+  there: `restart-count`, `orphans` and `pet-standalone`.
+- torchrun's other defects take half a minute or more to appear. Use the commands of the last column to see them, and
+  add `--launcher torchrun` to run only torchrun.
 """
 
 
