@@ -191,7 +191,7 @@ async def test_an_agent_with_other_settings_than_the_runs(cluster: Cluster) -> N
 async def test_a_node_rank_that_is_taken(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--node-rank", "0", *PATIENT)
     other = await cluster.node("b", "--node-rank", "0")
-    await refuses(other, "--node-rank 0 of run none is taken by node a", code=ExitCode.REFUSED)
+    await refuses(other, "node a already has --node-rank 0 of run none", code=ExitCode.REFUSED)
     del cluster.agents["b"]
     await cluster.finish(workers)
 

@@ -19,7 +19,7 @@ async def test_an_unfit_node_never_joins_and_says_why(cluster: Cluster, tmp_path
     check = ("--pre-join-check", "echo no GPU 3; exit 71")
     agent = await cluster.node("a", *check, env={"TORCHELASTIC_ERROR_FILE": str(errors)})
     assert await cluster.agents.pop("a").exit_code() == ExitCode.NODE_UNFIT
-    why = "node a is unfit: --pre-join-check 'echo no GPU 3; exit 71' says so: no GPU 3"
+    why = "node a is unfit: --pre-join-check 'echo no GPU 3; exit 71' rejected it: no GPU 3"
     assert agent.said[1:] == [f"node-agent: error: {why}"]
     assert why in errors.read_text()
     (run,) = (await cluster.server.status())["runs"]
@@ -46,7 +46,7 @@ async def test_a_node_that_breaks_is_replaced_by_a_spare_and_the_server_knows_wh
     events = json.loads(await cluster.server.get("/v1/runs/r/events"))["events"]
     (left,) = [event["reason"] for event in events if event["kind"] == "node_left"]
     assert left.startswith("node a left: node a is unfit: --pre-join-check ")
-    assert left.endswith("says so: after_failure: fallen off")
+    assert left.endswith("rejected it: after_failure: fallen off")
 
 
 async def test_a_node_by_hand(cluster: Cluster, tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_a_function_needs_no_program_on_the_path(monkeypatch: pytest.MonkeyPatch
 def test_a_node_that_a_check_finds_unfit_starts_no_worker(tmp_path: Path) -> None:
     started = tmp_path / "started"
     checks = {"check": "ports,disk=0", "pre_join_check": "echo no GPU 3; exit 71", "pre_join_check_timeout": 60}
-    with pytest.raises(LaunchError, match=r"is unfit: --pre-join-check .* says so: no GPU 3"):
+    with pytest.raises(LaunchError, match=r"is unfit: --pre-join-check .* rejected it: no GPU 3"):
         elastic_launch(alone(rdzv_configs=checks), "touch")(str(started))
     assert not started.exists()
     elastic_launch(alone(1, rdzv_configs={"check": "ports,disk=0"}), "touch")(str(started))
