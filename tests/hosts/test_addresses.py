@@ -121,7 +121,7 @@ async def test_without_dns_nothing_of_ours_waits(nameless: Hosts, note: Note) ->
     took_s = time.monotonic() - began
     async with asyncio.timeout(SOONER_S):
         await nameless.finish(workers)
-    note("the name server is silent: server, agents and first round", took_s, 0.0, "nobody asks it")
+    note("the name server is silent: server, agents and first round", took_s, 0.0, "no program asks it")
 
 
 @pytest.mark.parametrize("backend", ["static", "c10d"])

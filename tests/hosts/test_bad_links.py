@@ -69,7 +69,7 @@ async def test_a_black_hole_for_large_packets_is_no_matter_for_small_messages(pl
     second, took_s = await a_worker_dies(plain, first)
     await plain.ends(second, worker_failure=1)
     fault = f"packets above {MTU} bytes are swallowed: a worker dies"
-    note(fault, took_s, 0.0, "a message is one small packet, as a rule")
+    note(fault, took_s, 0.0, "a message is usually one small packet")
 
 
 async def test_a_report_of_several_packets_gets_through_a_black_hole(plain: Hosts, note: Note) -> None:
