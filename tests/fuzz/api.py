@@ -157,7 +157,8 @@ class Fuzzer:
         agent = self._seated if body.get("agent_id") in NAMES else {}
         if "agent_id" not in body and path != paths.LEADER:  # an operator's request
             run_id = self._seated["run_id"]
-            seated = {"node_id": self._node_id} if "node_id" in body else {"run_id": run_id} if run_id else {}
+            seated = {"run_id": run_id} if run_id and ("run_id" in body or "node_id" not in body) else {}
+            seated |= {"node_id": self._node_id} if "node_id" in body else {}
             return seated if self._node_id and sum(self.statuses[path].values()) % 2 else {}
         match path:
             case paths.JOIN:
