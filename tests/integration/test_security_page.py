@@ -1,4 +1,4 @@
-"""docs/how-to/secure-a-server.md: its commands work, and its table has the real limits."""
+"""docs/how-to/secure-a-server.md and the threat model: the commands work, and the tables have the real limits."""
 
 import re
 import subprocess
@@ -27,7 +27,9 @@ from tests.integration.test_strangers import DOORS, WAITS_S
 from tests.support.cluster import Cluster
 from tests.support.told import tells
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/secure-a-server.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "how-to/secure-a-server.md").read_text()
+THREATS = (DOCS / "explanation/threat-model.md").read_text()
 
 
 def carry_out_commands(folder: Path) -> None:
@@ -80,7 +82,7 @@ def test_the_table_has_the_limits_that_there_are() -> None:
 
 def test_the_table_of_doors_has_the_bounds_that_there_are() -> None:
     limits = Limits()
-    table = PAGE[PAGE.index("## What a stranger can cost") : PAGE.index("## Who could do what")]
+    table = THREATS[THREATS.index("## What a stranger can cost") : THREATS.index("## Who could do what")]
     for figure in (
         f"at most {STRANGERS_AT_ONCE} in a row ({TURNS_AN_AGENT} more for each agent that comes in)",
         f"for {limits.request_s:g} s (TLS: {limits.handshake_s:g} s)",
@@ -127,7 +129,7 @@ WAYS_IN = {
 
 def test_every_row_of_the_threat_model_names_tests() -> None:
     """`tests/unit/docs` checks that tests named on pages exist."""
-    table = PAGE[PAGE.index("| way in |") :].split("\n\n")[0].splitlines()[2:]
+    table = THREATS[THREATS.index("| way in |") :].split("\n\n")[0].splitlines()[2:]
     rows = [[cell.strip(" *") for cell in line.strip("|").split(" | ")] for line in table]
     assert {row[0] for row in rows} - {""} == WAYS_IN
     assert [row for row in rows if not re.search(r"`test_\w+`", row[-1])] == []

@@ -48,7 +48,7 @@ at once."""
 class Door:
     """Deed of strangers, how often it is done until the load is under way, and at which server.
 
-    `row`: the row of the table in docs/how-to/secure-a-server.md with its cost.
+    `row`: the row of the table in docs/explanation/threat-model.md with its cost.
     """
 
     row: str
