@@ -64,6 +64,7 @@ ELSEWHERE = {
         "export head": "test_a_script_that_was_written_for_torchrun",
         "torchrun": "test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds",
     },
+    "docs/how-to/upgrade-and-back-up.md": {"sudo": "test_an_upgrade_of_the_server_is_not_noticed"},
     "docs/how-to/troubleshoot.md": {"rdzvctl bundle": "test_a_bundle_has_what_a_report_needs_and_no_secret"},
     "docs/reference/rdzvctl.md": {
         "rdzvctl status": "test_questions",
@@ -107,6 +108,8 @@ BEFORE = {
     },
     "docs/reference/page.md": {"curl": [SERVER, f"{RUN} wait.py"]},
     "docs/reference/rdzvctl.md": {"pip install '.[ctl]'": [SERVER, f"{RUN} --nproc=4 -t 3 --allow-log-reads wait.py"]},
+    "docs/how-to/monitor.md": {"curl": [SERVER]},
+    "docs/how-to/troubleshoot.md": {"rdzvctl --endpoint": [SERVER, f"{RUN} wait.py"]},
     "docs/how-to/warm-workers.md": {"node-agent": [SERVER]},
 }
 """State that a block needs: commands by the page and the block's first words. Agents keep running.
