@@ -1,7 +1,10 @@
 """The workers' store: beside group rank 0's agent, fresh each round, and available as long as workers need it."""
 
+import asyncio
 import os
 import signal
+import socket
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -10,8 +13,10 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
+from node_agent.kernel.workers.store import PROGRAM
 from tests.support import process_info
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.console import PATIENCE_S
 from tests.support.process_info import children, command_line, ended, state, until
 from tests.support.programs import STORE_WORKER, WORKERS, Program
 from tests.support.told import pattern
@@ -168,3 +173,33 @@ async def test_a_store_follows_a_round_whose_rank_0_succeeded_without_it(stores:
     await share(second[0], second[3])
     assert host(stores)
     await stores.finish(second)
+
+
+NAMELESS = """
+: > "$1/empty" && echo "hosts: files" > "$1/files" || exit 1
+mount --bind "$1/empty" /etc/hosts && mount --bind "$1/files" /etc/nsswitch.conf || exit 1
+shift
+exec "$@"
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take a process's names away")
+async def test_a_store_is_served_after_another_on_a_machine_that_does_not_know_localhost(tmp_path: Path) -> None:
+    """A container without /etc/hosts. If the helper waited for the name, it would never read the second order."""
+    orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = ("unshare", "--mount", "sh", "-c", NAMELESS, "sh", str(tmp_path), sys.executable, "-P", PROGRAM)
+    helper = await asyncio.create_subprocess_exec(*command, stdin=theirs)
+    orders.setblocking(False)
+    try:
+        with orders, theirs:
+            for order in (b"open 1", b"open 2"):
+                with socket.create_server(("127.0.0.1", 0)) as listener:
+                    socket.send_fds(orders, [order], [listener.fileno()])
+                    async with asyncio.timeout(PATIENCE_S):
+                        assert await asyncio.get_running_loop().sock_recv(orders, 64) == order
+        async with asyncio.timeout(PATIENCE_S):
+            assert await helper.wait() == 0
+    finally:
+        if helper.returncode is None:
+            helper.kill()

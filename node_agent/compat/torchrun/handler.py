@@ -153,7 +153,7 @@ class RdzvServerHandler(RendezvousHandler):
     # The round's store.
 
     def _open_store(self) -> int:
-        self._store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         return self._store.port
 
     def _meet(self, agent: AgentThread, assignment: Assignment) -> RendezvousInfo | None:

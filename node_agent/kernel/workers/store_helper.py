@@ -70,7 +70,7 @@ def _serve(make_store: Any, listener: int) -> object:
         port = copy.getsockname()[1]
     major, minor, *_ = __version__.split(".")
     how = {} if (int(major), int(minor)) >= TAKES_LISTENERS else {"use_libuv": False}
-    return make_store("localhost", port, is_master=True, wait_for_workers=False, master_listen_fd=listener, **how)
+    return make_store("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener, **how)
 
 
 if __name__ == "__main__":
