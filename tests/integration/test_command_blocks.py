@@ -3,6 +3,9 @@
 The blocks of a page run in order, in one new folder, with the project's programs on PATH. A block runs unchanged,
 except for names in capital letters and what `HERE` replaces. `ELSEWHERE` lists the blocks that another test runs or
 that none of our machines can run. A new block fails until it runs here or is listed there.
+
+A block that begins with `# terminal N` belongs to a terminal of the reader, where an agent keeps running while the next
+blocks run. If such a block has no command, it shows what the agent in that terminal writes next.
 """
 
 import os
@@ -12,6 +15,7 @@ import shutil
 import sys
 import textwrap
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "deploy", "examples", "protocol", "benchmarks")
 PAGES = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(console|bash|sh)\n(.*?)^\1```$", re.M | re.S)
+TERMINAL = re.compile(r"# terminal (\d+)\n")
 PATIENCE_S = 120.0
 """Limit of each wait in seconds, for a busy machine."""
 
@@ -127,6 +132,8 @@ SCRIPTS = {
 }
 HERE = (
     (r"\b(?:HOST|SERVER|[abcd]):29400\b", "127.0.0.1:{port}"),
+    (r"\bdigits\b", "digits-{port}"),
+    (r"--epochs 30 --step-delay-ms 100", "--epochs 12 --step-delay-ms 10"),
     (r"--port 29400", "--port {port}"),
     (r"HOST_OF_RANK_0", "127.0.0.1 --master-port {port}"),
     (r"collector:4318", "127.0.0.1:9"),
@@ -164,8 +171,12 @@ class Block(NamedTuple):
     text: str
 
     @property
+    def terminal(self) -> str | None:
+        return match[1] if (match := TERMINAL.match(self.text)) else None
+
+    @property
     def begins(self) -> str:
-        return self.text.removeprefix("$ ").splitlines()[0]
+        return TERMINAL.sub("", self.text).removeprefix("$ ").splitlines()[0]
 
     def named_in(self, table: Mapping[str, Mapping[str, Any]]) -> str | None:
         """Return the first words under which the table lists this block, None if it does not."""
@@ -175,9 +186,11 @@ class Block(NamedTuple):
         """Yield its commands. A block without prompts is one script, unless it starts one of our programs."""
         text = self.text.replace("\\\n", " ")
         if self.language == "console":
-            for piece in re.split(r"^\$ ", text, flags=re.M)[1:]:
+            first, *pieces = re.split(r"^\$ ", text, flags=re.M)
+            for piece in pieces or [first]:
                 line, *shown = piece.splitlines()
-                yield Command(line, [each for each in shown if each.strip() and not each.strip().startswith("#")])
+                shown = [each for each in shown if each.strip() and not each.strip().startswith("#")]
+                yield Command(line if pieces else "", shown)
         elif re.search(r"^(?:rdzv-server|node-agent) ", text, re.M):
             yield from (Command(line, []) for line in text.splitlines())
         else:
@@ -187,7 +200,7 @@ class Block(NamedTuple):
 def blocks_of(path: Path) -> list[Block]:
     page = str(path.relative_to(ROOT))
     found = (Block(page, match[2], textwrap.dedent(match[3])) for match in BLOCK.finditer(path.read_text()))
-    return [block for block in found if block.language != "console" or "$ " in block.text]
+    return [block for block in found if block.language != "console" or "$ " in block.text or block.terminal]
 
 
 BLOCKS = {str(path.relative_to(ROOT)): found for path in PAGES if (found := blocks_of(path))}
@@ -202,6 +215,8 @@ class Reader:
         self._values = {"port": port}
         self._exports: list[str] = []
         self._server: Program | None = None
+        self._terminals: dict[str, Program] = {}
+        self._shown = Counter[tuple[Program, str]]()
         for name, script in SCRIPTS.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(f"{script}\n")
@@ -217,7 +232,23 @@ class Reader:
                 await self._command(Command(line, []), stays=True)
         for command in block.commands():
             shown = command.shown if block.page not in OTHERWISE else []
-            await self._command(command._replace(shown=shown))
+            command = command._replace(shown=shown)
+            if block.terminal and command.line.partition(" ")[0] in ("", "node-agent"):
+                await self._at_terminal(block.terminal, command)
+            else:
+                await self._command(command)
+
+    async def _at_terminal(self, terminal: str, command: Command) -> None:
+        """Start an agent once the last one there has ended, and wait for each line that the page shows."""
+        if command.line:
+            if terminal in self._terminals:
+                await self._terminals[terminal].exit_code(PATIENCE_S)
+            self._terminals[terminal] = await self._start(self._here(command.line))
+        agent = self._terminals[terminal]
+        for line in command.shown:
+            pattern = pattern_of(self._here(line))
+            self._shown[agent, pattern] += 1
+            await agent.line(pattern, PATIENCE_S, nth=self._shown[agent, pattern])
 
     async def _command(self, command: Command, stays: bool = False) -> None:
         """Run a command to its end. A server keeps running, and with `stays` an agent too."""
@@ -258,7 +289,10 @@ class Reader:
     async def _start(self, line: str, *, is_script: bool = False) -> Program:
         script = "\n".join(["set -euo pipefail", *self._exports, line if is_script else f"exec {line}"])
         clean = ["env", *(f"--unset={name}" for name in os.environ if name.startswith(("PET_", "RDZV_", "OTEL_")))]
-        return await Program.start(*clean, "bash", "-c", script, env=self._env, cwd=self._folder)
+        path = self._folder / ".script"  # so that its command line does not contain what it looks for in others
+        path.write_text(script)
+        words = [str(path)] if is_script else ["-c", script]
+        return await Program.start(*clean, "bash", *words, env=self._env, cwd=self._folder)
 
     def _here(self, text: str) -> str:
         for theirs, ours in HERE:
@@ -286,6 +320,7 @@ def assert_installs(words: Sequence[str]) -> None:
             assert any(need.startswith(word) for needs in EXTRAS.values() for need in needs), word
 
 
+@pytest.mark.timeout(300)  # a tutorial imports torch five times
 @pytest.mark.parametrize("page", [page for page, blocks in RUN_HERE.items() if blocks])
 async def test_the_blocks_of_a_page_run_one_after_another(page: str, tmp_path: Path, unused_tcp_port: int) -> None:
     for program in ("curl", "jq", "openssl", "make"):

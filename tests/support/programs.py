@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -97,16 +98,16 @@ class Program:
     def is_running(self) -> bool:
         return self.process.returncode is None
 
-    async def line(self, pattern: str, within_s: float = PATIENCE_S) -> re.Match[str]:
-        """Return the first line on stderr or stdout, past or future, that matches.
+    async def line(self, pattern: str, within_s: float = PATIENCE_S, nth: int = 1) -> re.Match[str]:
+        """Return the first line (or the `nth`) on stderr or stdout, past or future, that matches.
 
         Raises `AssertionError` if both streams end without it.
         """
         async with asyncio.timeout(within_s), self._changed:
             while True:
-                for line in [*self.err, *self.out]:
-                    if match := re.search(pattern, line):
-                        return match
+                found = filter(None, (re.search(pattern, line) for line in [*self.err, *self.out]))
+                if match := next(islice(found, nth - 1, None), None):
+                    return match
                 assert self._open_streams, f"nothing it has written matches {pattern!r}; see its output below"
                 await self._changed.wait()
 
