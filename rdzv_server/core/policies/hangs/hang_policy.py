@@ -323,7 +323,7 @@ def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary:
 
 
 def _where_to_look(summary: StackSummary) -> str:
-    """Return advice for people: the folder with the evidence, or why there is none."""
-    if summary.folder:
-        return words.evidence_in(summary.folder, summary.folder_node)
-    return "; ".join(summary.problems[:1])
+    """Return advice for people: the folder with the evidence, and why there is no folder or no Python stack."""
+    where = (words.evidence_in(summary.folder, summary.folder_node),) if summary.folder else ()
+    missing = () if summary.folder and summary.stack else summary.problems[:1]
+    return "; ".join((*where, *missing))

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 from rdzv_protocol.errors import TooManyRequests
-from rdzv_protocol.evidence import Evidence, LastError, StackGroup
+from rdzv_protocol.evidence import Evidence, Frame, LastError, StackGroup
 
 from rdzv_server.core.events import QueryAnswered
 from rdzv_server.core.kernel import final_report
@@ -159,6 +159,19 @@ def test_the_exception_of_a_script_that_has_ended_is_the_failures() -> None:
     failure = run.run.first_of_round.failure
     assert (failure.node_id, failure.rank, failure.error, failure.traceback) == ("a", 0, "ValueError: boom", traceback)
     assert failure.sentence.endswith(f"{words.blame([0], words.HAS_RAISED)}: ValueError: boom")
+
+
+@pytest.mark.parametrize("frames", [(), (Frame(function="load", file="data.py", line=31),)], ids=["no stack", "a stack"])
+def test_the_failure_says_why_no_stack_could_be_read(frames: tuple[Frame, ...]) -> None:
+    run = running("1", "a", max_restarts=1)
+    run.suspects("a", 0)
+    ((name, query),) = run.examined().items()
+    group = StackGroup(ranks=(0,), frames=frames)
+    evidence = Evidence(groups=(group,), folder="/logs/evidence_1", problems=("py-spy is not installed",))
+    run.handle(QueryAnswered(name, query.number, evidence))
+    run.passes(SETTLE_S)
+    where = words.evidence_in("/logs/evidence_1", "a")
+    assert run.run.first_of_round.failure.hint == (where if frames else f"{where}; py-spy is not installed")
 
 
 def test_the_number_of_sources_of_suspicion_of_one_agent_is_bounded() -> None:
