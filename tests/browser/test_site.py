@@ -88,8 +88,8 @@ async def test_a_search_finds_a_flag_and_a_command_is_copied_without_its_prompt(
     await tab.go((site / "index.html").as_uri())
     await tab.page.get_by_placeholder("Search").first.fill("preload")
     await tab.page.keyboard.press("Enter")
-    await tab.page.get_by_role("link", name="Warm workers", exact=True).last.click()
-    await tab.shows("h1", "Warm workers")
+    await tab.page.get_by_role("link", name="Restart workers without importing torch again", exact=True).last.click()
+    await tab.shows("h1", "Restart workers without importing torch again")
     await tab.page.locator(".highlight-console").first.hover()
     await tab.page.locator(".highlight-console button.copybtn").first.click()
     field = tab.page.get_by_placeholder("Search").first

@@ -173,7 +173,7 @@ async def test_the_log_says_once_that_the_time_of_a_cordon_is_over_whether_a_run
     await agent.line(completion.standby_kept_out("b", "burn-in", excluded=False))
     for node in "bx":
         await act(cluster.server, CORDON, node_id=node, for_s=0.2)
-        await cluster.server.line(f"INFO rdzv-server: .*node {node} is uncordoned: its time is over")
+        await cluster.server.line(f"INFO rdzv-server: .*{operations.uncordoned(node, operations.TIME_OVER, by_operator=False)}")
     await agent.end()
     await cluster.server.end()
     over = [line for line in cluster.server.err if "is uncordoned" in line]
@@ -230,7 +230,7 @@ async def test_with_manual_scale_up_an_operator_admits(cluster: Cluster) -> None
     await cluster.nodes("a", *flags)
     assert (await act(cluster.server, ADMIT, run_id="r"))[0] == 409, "nobody stands by"
     newcomer = await cluster.node("b", *flags)
-    await newcomer.line("standing by: round 1 runs, and scale-up is manual")
+    await newcomer.line(completion.standby_scale_up(1, "manual"))
     assert (await act(cluster.server, ADMIT, run_id="r"))[0] == 200
     await cluster.finish(await cluster.hub.group(4))
     assert await cluster.restarts() == {"node_arrived": 1}

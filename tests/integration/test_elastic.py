@@ -15,6 +15,7 @@ from rdzv_protocol.settings import LAST_CALL_QUIET_S
 
 from node_agent import words
 from rdzv_server.words import attempts, completion, failures, losses
+from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import PATIENCE_S, TORCH_WORKER
 from tests.support.told import pattern
@@ -26,7 +27,7 @@ async def test_a_run_below_its_maximum_begins_soon_after_the_last_node_has_come(
     began_at = time.monotonic()
     workers = await cluster.nodes("ab", "--nnodes", "2:4", "--lease", "500")
     assert time.monotonic() - began_at >= LAST_CALL_QUIET_S
-    await cluster.agents["a"].line("joined of 2 to 4; at once with 4; starts in ")
+    await cluster.agents["a"].line(f"joined of 2 to 4; {completion.awaits_more(4)}; starts in ")
     assert {worker.env["GROUP_WORLD_SIZE"] for worker in workers} == {"2"}
     await cluster.finish(workers)
     assert (await cluster.server.run())["round"] == 1

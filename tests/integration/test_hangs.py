@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rdzv_protocol.evidence import ProcessState
 
+from node_agent.features import words as feature_words
 from node_agent.features.hangs import words as agent_words
 from node_agent.features.hangs import words as hang_words
 from rdzv_server.core.policies.hangs import words
@@ -27,6 +28,7 @@ from tests.support.rdzvctl import rdzvctl
 from tests.support.told import part, pattern, tells
 from tests.support.worker_hub import Worker, restart_count
 
+LOOKED = feature_words.looked_at_workers("no progress", "").removesuffix(": ")
 LIMITS = ("--progress-timeout", "start=60,step=3")
 STOPS_SOON = ("--shutdown-timeout", "2")
 STUCK = pattern(agent_words.no_progress, limit_s=3.0, step=7)
@@ -230,11 +232,11 @@ async def test_a_leader_that_dies_in_an_examination_is_followed_by_one_that_exam
     await steps(first, 7)
     silent.signal(signal.SIGSTOP)  # so that the examination lasts
     os.kill(first[0].pid, signal.SIGSTOP)
-    await suspects.line("looked at the workers, no progress")
+    await suspects.line(LOOKED)
     await (await replicas.leader()).kill()
     await replicas.regain_server()
     silent.signal(signal.SIGCONT)
-    await silent.line("looked at the workers, no progress")
+    await silent.line(LOOKED)
     second = await replicas.hub.group(2)
     (run,) = (await (await replicas.leader()).status())["runs"]
     (restart,) = run["history"]

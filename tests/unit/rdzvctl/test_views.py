@@ -43,7 +43,7 @@ def test_an_age_is_short(seconds: float | None, shown: str) -> None:
     [
         ("3", "join a; 10s", f"has been forming for 10s, in round 1: {ONE_OF_3}; gives up in 590 s.",
          "Start 2 more nodes: node-agent --endpoint a:29400,b:29400 --run-id run ... SCRIPT"),
-        ("1:4", "join a b", "at once with 4; starts in 5 s.", "Nothing: the round will start by itself."),
+        ("1:4", "join a b", f"{completion.awaits_more(4)}; starts in 5 s.", "Nothing: the round will start by itself."),
         ("3", "join a b c; lose c; join a; 2s", f"has been restarting for 2s, in round 2: {TOO_FEW}",
          "Check the lost nodes: c."),
         ("2 max_restarts=1", "join a b; fail a; join a", "b to stop", "Wait for b to stop its workers"),
