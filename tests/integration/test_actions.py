@@ -173,7 +173,9 @@ async def test_the_log_says_once_that_the_time_of_a_cordon_is_over_whether_a_run
     await agent.line(completion.standby_kept_out("b", "burn-in", excluded=False))
     for node in "bx":
         await act(cluster.server, CORDON, node_id=node, for_s=0.2)
-        await cluster.server.line(f"INFO rdzv-server: .*{operations.uncordoned(node, operations.TIME_OVER, by_operator=False)}")
+        await cluster.server.line(
+            f"INFO rdzv-server: .*{operations.uncordoned(node, operations.TIME_OVER, by_operator=False)}"
+        )
     await agent.end()
     await cluster.server.end()
     over = [line for line in cluster.server.err if "is uncordoned" in line]

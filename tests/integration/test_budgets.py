@@ -116,7 +116,10 @@ async def test_a_pattern_that_never_finishes_delays_neither_the_agent_nor_its_le
 async def test_a_script_that_cannot_start_is_told_once_and_ends_the_run_if_that_is_wanted(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import nowhere_to_be_found")
-    for flags, restarts in ((), "Restarts: 1"), (("--fail-when-hopeless",), f"Ended: {failures.no_use(failures.FAILED_AT_START)}"):
+    for flags, restarts in (
+        ((), "Restarts: 1"),
+        (("--fail-when-hopeless",), f"Ended: {failures.no_use(failures.FAILED_AT_START)}"),
+    ):
         agent = await start_agent("--standalone", "--max-restarts", "1", *flags, script=script)
         assert await agent.exit_code() == ExitCode.FAILED
         await agent.line(f"what to do: .*; {failures.no_use(failures.FAILED_AT_START)}")

@@ -15,7 +15,6 @@ from rdzv_protocol.settings import LAST_CALL_QUIET_S
 
 from node_agent import words
 from rdzv_server.words import attempts, completion, failures, losses
-from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import PATIENCE_S, TORCH_WORKER
 from tests.support.told import pattern

@@ -161,7 +161,9 @@ def test_the_exception_of_a_script_that_has_ended_is_the_failures() -> None:
     assert failure.sentence.endswith(f"{words.blame([0], words.HAS_RAISED)}: ValueError: boom")
 
 
-@pytest.mark.parametrize("frames", [(), (Frame(function="load", file="data.py", line=31),)], ids=["no stack", "a stack"])
+@pytest.mark.parametrize(
+    "frames", [(), (Frame(function="load", file="data.py", line=31),)], ids=["no stack", "a stack"]
+)
 def test_the_failure_says_why_no_stack_could_be_read(frames: tuple[Frame, ...]) -> None:
     run = running("1", "a", max_restarts=1)
     run.suspects("a", 0)
