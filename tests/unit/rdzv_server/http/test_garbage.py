@@ -176,7 +176,7 @@ async def test_a_connection_that_has_closed_is_freed_without_a_collection(
     """Otherwise strangers fill memory faster than the collector frees it."""
     monkeypatch.setattr(garbage, "gc", Mock())
     tls = TlsFiles(*Authority(tmp_path).issue("server")).context() if is_tls else None
-    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+    async with RendezvousServer() as server:
         listener = bind("127.0.0.1", 0)
         await server.listen(listener, tls)
         gc.collect()
@@ -187,9 +187,10 @@ async def test_a_connection_that_has_closed_is_freed_without_a_collection(
                     peer.sendall(sends)
                     peer.shutdown(socket.SHUT_WR)
                     peer.setblocking(False)
-                    with suppress(ConnectionError):
-                        while await asyncio.get_running_loop().sock_recv(peer, 4_096):
-                            pass
+                    async with asyncio.timeout(PATIENCE_S):
+                        with suppress(ConnectionError):
+                            while await asyncio.get_running_loop().sock_recv(peer, 4_096):
+                                pass
                 await until(lambda: not held())
         finally:
             gc.enable()
