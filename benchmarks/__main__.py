@@ -68,7 +68,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print. Exit codes: 0 measured, whatever the figures are; 1 a measurement failed; 2 bad input."""
+    """Measure and print. Exit codes: 0 if everything was measured, 1 if a measurement failed, 2 for bad input."""
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["year"]:
         from benchmarks.year import command

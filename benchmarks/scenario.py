@@ -76,7 +76,7 @@ class Scenario:
     """Measurement of one kind of event, under each launcher in turn.
 
     `sample` gets a launcher and the number of samples wanted, and returns one or more, in `unit`. `besides`: other
-    forms of ours, without a bar. `slow`: forms of torchrun that wait for timers so long that `timers` measures them.
+    forms of ours, without a bar. `slow`: forms of torchrun that `timers` measures, because they wait for long timers.
     """
 
     measurement: str

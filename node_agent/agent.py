@@ -136,7 +136,7 @@ class Agent:
         )
         self._signals = LeaveSignals(config.signals, self.leave, supervisor)
         self._starting: asyncio.Task[None] | None = None
-        """Task that starts workers. It waits for their files, for a plug-in's answer, and for warm interpreters."""
+        """Task that starts workers. It waits for their files, for a plug-in's answer, and for what features prepare."""
         self._judging: asyncio.Task[None] | None = None
         self._leaving_error: asyncio.Task[None] | None = None
         self._exit_code: asyncio.Future[ExitCode] = asyncio.get_running_loop().create_future()

@@ -267,7 +267,7 @@ def _hang(what: str, in_stack: str) -> Found:
     assert has_stack or not find_spec("py_spy"), f"{in_stack} is in none of {kinds}"
     blamed = re.findall(r"(?:rank|ranks) [\d, ]+[^\n]{0,160}", printed)
     return Found(
-        f"evidence: {', '.join(kinds)}; {blamed[-1] if blamed else 'nobody is named'}",
+        f"evidence: {', '.join(kinds)}; {blamed[-1] if blamed else 'the agent named no rank'}",
         {f"found after the limit of {HANG_LIMIT_S} s, s": round(found_s - HANG_LIMIT_S, 2)},
     )
 
@@ -300,8 +300,8 @@ def two_workers_on_one_gpu() -> Found:
 
 def _hint(printed: str) -> str:
     """Return what the agent advises, or its error."""
-    found = re.findall(r"(?:what to do\s*: |error: |hint: )(.+(?:\n {4,}.+)*)", printed)
-    return " ".join(found[-1].split()) if found else "no hint"
+    found = re.findall(r"what to do: (.+)", printed) or re.findall(r"error: (.+)", printed)
+    return str(found[-1]) if found else "no hint"
 
 
 def restart_costs() -> Found:

@@ -32,7 +32,7 @@ Each part of the page is of one run. Ctrl-C writes nothing; of real processes it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print. Exit codes: 0 measured, whatever the figures are; 1 a measurement failed; 2 bad input."""
+    """Measure and print. Exit codes: 0 if everything was measured, 1 if a measurement failed, 2 for bad input."""
     parser = _parser()
     args = parser.parse_args(argv)
     _check(parser, args)
