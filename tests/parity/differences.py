@@ -125,7 +125,7 @@ DIFFERENCES: Sequence[Difference] = (
     Difference(
         "`TORCH_WORKER_SERVER_SOCKET`", "",
         "where torch's worker server listens, if the script uses `worker_main` "
-        "([detect-hangs.md](detect-hangs.md#evidence))",
+        "([the ways to its stacks](../explanation/hang-evidence.md#how-a-node-looks-at-its-workers))",
         "environment/TORCH_WORKER_SERVER_SOCKET", only_here(r"\.server$"), PLAIN,
     ),
     Difference(

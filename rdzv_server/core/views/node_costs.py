@@ -19,20 +19,20 @@ Shows = Callable[[str], bool]
 class IncidentStatus(Struct, frozen=True, kw_only=True):
     """Blame of a node by a run, or the server's exclusion of the node."""
 
-    at: Annotated[float | None, Meta(description="seconds since 1970; null: unknown")]
-    fault: Annotated[
-        Fault, Meta(description="fault that the node is blamed for; `excluded`: the server excluded the node")
+    at: Annotated[float | None, Meta(description="seconds since 1970; null if unknown")]
+    fault: Annotated[Fault, Meta(description="what the node is blamed for; `excluded`: the server excluded it")]
+    run_id: Annotated[
+        str, Meta(description="run that blames the node; empty if there is none, or if you may not see it")
     ]
-    run_id: Annotated[str, Meta(description="run that blames the node; empty: no run, or a run that you may not see")]
     reason: Annotated[str, Meta(description="reason; empty if you may not see the run")]
 
 
 class NodeCost(Struct, frozen=True, kw_only=True):
-    """Costs of a node for one attempt of a run. The seconds are those of the whole run, not only of the node."""
+    """Cost of a node for one attempt of a run. The seconds are those that the whole run lost, not only this node."""
 
     run_id: Id
     attempt: Count
-    takes_part: Annotated[bool, Meta(description="the run has not ended and has an agent of the node")]
+    takes_part: Annotated[bool, Meta(description="true if the run is active and has an agent on this node")]
     failures: Annotated[
         Count, Meta(description="failures of the node's workers that were the first failure of their round")
     ]
@@ -41,11 +41,12 @@ class NodeCost(Struct, frozen=True, kw_only=True):
         Meta(description="number of times that the run lost the node; the run remembers only its latest departures"),
     ]
     rounds: Annotated[
-        Count, Meta(description="rounds that these failures and losses ended, as far as the run remembers each round")
+        Count,
+        Meta(description="number of rounds that these failures and losses ended, of those that the run remembers"),
     ]
-    stood_s: Annotated[Duration, Meta(description="standstill at the end of these rounds, until it was detected")]
+    stood_s: Annotated[Duration, Meta(description="time that these rounds stood still before that was detected")]
     lost_s: Annotated[
-        Duration, Meta(description="work of these rounds since the last checkpoint, which the run repeats")
+        Duration, Meta(description="work of these rounds since their last checkpoint, which the run must repeat")
     ]
     formed_s: Annotated[Duration, Meta(description="time until the next rounds had formed")]
 
@@ -60,7 +61,7 @@ class NodeCosts(Struct, frozen=True, kw_only=True):
 
 
 def incident(each: Incident, shows: Shows | None) -> IncidentStatus:
-    """Return the status of an incident. Only people who may see the run get its id and the reason."""
+    """Return the status of an incident, with the run and the reason only if the reader may see that run."""
     is_shown = shows is None or (bool(each.run_id) and shows(each.run_id))
     shown = (each.run_id, each.reason) if is_shown else ("", "")
     return IncidentStatus(at=each.wall_at, fault=each.fault, run_id=shown[0], reason=shown[1])
@@ -88,7 +89,7 @@ def of_run(run: Run, node_id: str, now: float) -> NodeCost | None:
 
 
 def _failed_rounds(run: Run, node_id: str) -> set[int]:
-    """Return the rounds whose first failure was on this node, as far as the run remembers them."""
+    """Return the rounds, of those that the run remembers, whose first failure was on this node."""
     first: dict[int, str] = {}
     for record in run.failures:
         if record.failure.singled_out and not record.failure.consequence:
