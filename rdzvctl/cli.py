@@ -309,7 +309,7 @@ def _logs(parser: argparse.ArgumentParser) -> None:
         "--stream",
         choices=get_args(LogStream),
         metavar="STREAM",
-        help="show only stdout or only stderr (default: both; with --json stderr)",
+        help="show only stdout or only stderr (default: both)",
     )
     parser.add_argument("--follow", "-f", action="store_true", help="continue with new lines, until the run has ended")
 

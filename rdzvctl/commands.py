@@ -348,8 +348,8 @@ def logs(session: Session) -> None:
                 raise
             refusal = str(error)
     if out.is_json:
-        log = found[0] if found else {"refusal": refusal}
-        out.json({**place._asdict(), **log}, in_one_line=bool(given.get("follow")))
+        answer = {"logs": found} if found else {"refusal": refusal}
+        out.json({**place._asdict(), **answer}, in_one_line=bool(given.get("follow")))
     else:
         (out.note if found else out.line)(views.whereabouts(place))
         if not found:
@@ -366,8 +366,8 @@ def logs(session: Session) -> None:
 def _read_logs(session: Session, place: views.Worker) -> list[Fields]:
     """Return the ends of the wanted logs: of one stream, or of both if they have files. Raises if there are none."""
     streams: tuple[LogStream, ...] = ("stdout", "stderr")
-    if "stream" in session.given or session.out.is_json:
-        streams = (session.given.get("stream", "stderr"),)
+    if "stream" in session.given:
+        streams = (session.given["stream"],)
     found, refused = list[Fields](), list[Refused]()
     for stream in streams:
         try:

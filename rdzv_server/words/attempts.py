@@ -1,5 +1,7 @@
 """Messages for agents about attempts that have ended, or that a server does not know or has no room for."""
 
+from rdzv_protocol.text import count
+
 
 def not_known(run_id: str) -> str:
     """An agent's run is unknown."""
@@ -42,7 +44,7 @@ def cannot_be_created(run_id: str, error: str) -> str:
 
 def full_of_runs(most: int, then: str) -> str:
     """`then`: message `when_one_has_ended` or `gives_place`."""
-    return f"this server has {most} runs, the limit of --max-runs, and none of them has ended; {then}"
+    return f"this server has {count(most, 'run')}, the limit of --max-runs, and none of them has ended; {then}"
 
 
 WHEN_ONE_HAS_ENDED = "there will be room when one ends"
@@ -50,7 +52,7 @@ WHEN_ONE_HAS_ENDED = "there will be room when one ends"
 
 def full_of_agents(agents: int, most: int, gives: str = "") -> str:
     """`gives`: message `gives_place`; empty if no run gives its place."""
-    full = f"this server has {agents} agents, and --max-agents is {most}"
+    full = f"this server has {count(agents, 'agent')}, and --max-agents is {most}"
     return f"{full}; {gives}" if gives else f"{full}: there will be room when some leave"
 
 

@@ -48,6 +48,10 @@ def restarted(reason: str) -> str:
     return f"restarted by {_AN_OPERATOR}{_because(reason)}"
 
 
+def backoff_ended(reason: str) -> str:
+    return f"{_AN_OPERATOR} ended the wait before the next restart{_because(reason)}"
+
+
 def admitted(admitting: str, reason: str) -> str:
     return f"{admitting}; {_AN_OPERATOR} admits them{_because(reason)}"
 

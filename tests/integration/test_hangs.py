@@ -194,7 +194,7 @@ async def test_a_limit_that_ends_three_rounds_in_a_row_is_suspected_and_costs_no
     (worker,) = await cluster.hub.group(1)
     await worker.tell("progress 7")
     doubt = words.limit_doubted(3, "--progress-timeout", 1.0, STANDSTILL_S)
-    await cluster.server.line(f"failed: {words.hang('.*', re.escape(doubt))}")
+    await cluster.server.line(f"worker rank 0 on node a: {words.hang('.*', re.escape(doubt))}")
     run = await cluster.server.run()
     assert doubt in run["hang"]["withheld"] and doubt in run["reason"]
     assert doubt in str((await events(cluster, "hang_found"))[3]["reason"])

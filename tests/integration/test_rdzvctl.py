@@ -223,7 +223,8 @@ async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> Non
         r"rdzvctl: stderr of round 1, from the file /\S+/attempt_0/0/stderr\.log on that node", done.err[1]
     )
     found = (await rdzvctl("logs", "0", "--json", endpoint=at)).json
-    assert (found["node_id"], found["text"].splitlines()[2]) == ("a", "loss 3")
+    (log,) = found["logs"]
+    assert (found["node_id"], log["stream"], log["text"].splitlines()[2]) == ("a", "stderr", "loss 3")
     assert any(service_words.log_was_read("r", 0, "a", "127.0.0.1") in line for line in cluster.server.err)
 
     shown = (await rdzvctl("logs", "1", endpoint=at)).lines
@@ -254,6 +255,10 @@ async def test_logs_of_both_streams_are_shown_and_followed(cluster: Cluster, tmp
     done = await rdzvctl("logs", "0", endpoint=cluster.endpoint)
     assert (done.code, done.out) == (0, ["second", "first"])
     assert [line.split()[1] for line in done.err[1:]] == ["stdout", "stderr"]
+    found = (await rdzvctl("logs", "0", "--json", endpoint=cluster.endpoint)).json
+    assert {log["stream"]: log["text"] for log in found["logs"]} == {"stdout": "second\n", "stderr": "first\n"}
+    found = (await rdzvctl("logs", "0", "--json", "--stream", "stdout", endpoint=cluster.endpoint)).json
+    assert [log["text"] for log in found["logs"]] == ["second\n"]
     async with terminal(cluster, "logs", "0", "--follow") as shown:
         seen = await shown.shows(r"stderr of round 1, .*\nfirst\n")
         await worker.tell("complain third")

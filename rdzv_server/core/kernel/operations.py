@@ -105,9 +105,10 @@ def stop(machine: Machine, fact: events.RunStopped, now: float) -> None:
 
 def restart(machine: Machine, fact: RunRestarted, now: float) -> None:
     """Restart the running round. While a round forms, its workers have already stopped: then only a back-off ends."""
-    sentence = words.restarted(fact.reason)
+    is_running = machine.run.stage is Stage.RUNNING
+    sentence = words.restarted(fact.reason) if is_running else words.backoff_ended(fact.reason)
     _tell(machine, "run_restarted", fact, sentence, now)
-    if machine.run.stage is Stage.RUNNING:
+    if is_running:
         machine.open_round(Cause.RUN_RESTARTED, sentence, now)
     machine.run.opening.backoff_until = None
 
@@ -258,9 +259,10 @@ def _tell(
     now: float,
     node_id: str | None = None,
 ) -> None:
-    """Record the action as an event, and as the answer to its request."""
+    """Record the action as the answer to its request and, if it changes something, as an event."""
     machine.run.answer(fact, sentence)
-    machine.tell(kind, sentence, now, by=fact.by, request_id=fact.request_id or None, node_id=node_id)
+    if not fact.idle:
+        machine.tell(kind, sentence, now, by=fact.by, request_id=fact.request_id or None, node_id=node_id)
 
 
 # The table.

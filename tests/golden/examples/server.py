@@ -2,11 +2,13 @@
 
 from datetime import UTC, datetime
 
-from rdzv_server.words import auth, cluster, exports, http, startup
+from rdzv_server.words import attempts, auth, cluster, exports, http, startup
 from tests.golden.examples import ByType, Examples
 
 _PAGE = [{"origin": "https://evil.example"}]
 EXAMPLES: Examples = {
+    attempts.full_of_agents: [{"agents": agents, "most": agents} for agents in (1, 3)],
+    attempts.full_of_runs: [{"most": most, "then": attempts.WHEN_ONE_HAS_ENDED} for most in (1, 3)],
     auth.foreign_session: _PAGE,
     cluster.leads: [{"shard": None, "runs": 1}, {"shard": 2, "runs": 3}],
     exports.webhook_refuses: [{"status": 503, "reason": "Service Unavailable"}, {"status": 299, "reason": ""}],

@@ -217,12 +217,14 @@ class Hangs(Policy[HangsState, HangSigns]):
             withheld = f"; {repeated_hangs.withheld(run, self.state, now)}"
         hang.judge_at, hang.is_reported = hang.charge_at if is_withheld else None, True
         seat = run.seat_of(fact.agent_id)
+        is_reported = run.settings.on_hang == "report" or is_withheld
+        sentence = _reported(failure) if is_reported else failure.sentence
         self.kernel.tell(
-            "hang_found", f"{failure.sentence}{withheld}", now, failure=final_report.details(failure),
+            "hang_found", f"{sentence}{withheld}", now, failure=final_report.details(failure),
             node_id=failure.node_id if failure.singled_out else None,
             group_rank=seat.group_rank if seat and failure.singled_out else None,
         )  # fmt: skip
-        if run.settings.on_hang == "report" or is_withheld:
+        if is_reported:
             return
         self.kernel.note_root(FailureRecord(run.round, fact.agent_id, now, failure))
         if verdict:
@@ -272,6 +274,10 @@ def _judge(run: Run, hang: Hang, summary: StackSummary, now: float) -> HangFound
     failure = replace(failure, singled_out=is_sure or bool(culprits) or _is_alone(run, hang, guilty))
     limit_s = None if summary.proves_hang else guilty.limit_s
     return HangFound(seat.agent_id if seat else guilty.agent_id, failure, guilty.source, limit_s)
+
+
+def _reported(failure: Failure) -> str:
+    return words.reported(failure.node_id, failure.rank, failure.cause, failure.error, singled_out=failure.singled_out)
 
 
 def _is_alone(run: Run, hang: Hang, guilty: Suspicion) -> bool:

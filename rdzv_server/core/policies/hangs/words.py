@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rdzv_protocol.evidence import ProcessState
+from rdzv_protocol.text import clip, printable
 
 MOST_RANKS = 3
 """Number of ranks that are named one by one."""
@@ -18,6 +19,12 @@ def may_hang(ranks: Sequence[int], node_id: str, reason: str) -> str:
 def hang(reason: str, evidence: str = "") -> str:
     """Return the cause of the failure that represents a hang."""
     return f"hang: {reason}; {evidence}" if evidence else f"hang: {reason}"
+
+
+def reported(node_id: str, rank: int, cause: str, error: str, *, singled_out: bool) -> str:
+    """A hang that does not end the round, from the fields of `Failure` with these names. `cause`: message `hang`."""
+    which = f"worker rank {rank} on node {node_id}: " if singled_out else ""
+    return printable(f"{which}{cause}{f': {clip(error, 240)}' if error else ''}")
 
 
 def evidence_in(folder: str, node_id: str) -> str:
@@ -36,9 +43,8 @@ def limit_doubted(in_row: int, setting: str, limit_s: float, standstill_s: float
     """Return a warning about a limit that has repeatedly found hangs. `setting`: its flag, or `limit_of` its source."""
     return (
         f"{setting} (limit {limit_s:g} s) caused {in_row} restarts in a row, so the limit may be too short. From now "
-        "on "
-        f"the server only reports its hangs, unless they last {standstill_s:g} s longer. If the workers do not hang, "
-        "raise the limit"
+        f"on the server only reports its hangs, unless they last {standstill_s:g} s longer. If the workers do not "
+        "hang, raise the limit"
     )
 
 

@@ -10,7 +10,7 @@ from rdzv_server.core.kernel.completion import wait
 from rdzv_server.core.kernel.operations import RunRestarted
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.views.status_view import view
-from rdzv_server.words import completion, runs
+from rdzv_server.words import completion, operations, runs
 from rdzv_server.words import failures as words
 from tests.support.scenario import Scenario, running
 from tests.support.stories import until
@@ -110,6 +110,8 @@ def test_an_operator_ends_the_wait():
     assert not run.run.running
     run.handle(RunRestarted("the store is back", "me", "1"))
     assert len(run.run.running) == 2
+    (event,) = (event for event in run.events if event.kind == "run_restarted")
+    assert event.reason == operations.backoff_ended("the store is back")
 
 
 def test_too_few_nodes_are_waited_for_as_ever():

@@ -113,6 +113,13 @@ HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
         "1 on_hang=report", "join a; suspect a 0; judge; suspect a; suspect a 0; judge; suspect a",
         {"kinds hang": "hang_suspected hang_found hang_suspected hang_found", "stage": "running"},
     ),
+    "a report names the rank, and no failure": (
+        "2 on_hang=report", "join a b; suspect b 1; judge",
+        {"told hang_found": words.reported("b", 1, words.hang(HUNG), "", singled_out=True), "counted": ""},
+    ),
+    "a report names no rank if nothing tells the suspects apart": (
+        "2 on_hang=report", "join a b; suspect a 0; suspect b 1; judge", {"told hang_found": words.hang(HUNG)},
+    ),
     "a node that is lost explains the hang": (
         "1:2 max_restarts=1", "join a b; suspect a 0; judge; lose b; join a", {"ledger": "node_lost"},
     ),

@@ -17,6 +17,7 @@ SILENCE = HANG.replace("limit_s", "source=silence limit_s")
 BOTH = "suspect a 0 limit_s=30; suspect b 1 limit_s=30; judge"
 THREE = "; ".join([RESTART] * MOST_IN_ROW)
 TOLD = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
+REPORTED = words.reported("a", 0, words.hang(HUNG), "", singled_out=True)
 WITHHELD = words.limit_doubted(3, "--progress-timeout", 30.0, STANDSTILL_S)
 STEADY_S = 300.0 * STEADY_BACKOFFS
 STEP, LONG = "tell a lowest_step=9 highest_step=9", f"{STEADY_S + 30}s"
@@ -28,7 +29,7 @@ END = f"{TOLD}; no restarts left: 3 of 3 used"
 @stories({
     "the fourth in a row is only reported": (
         "1 max_restarts=9", f"join a; {THREE}", {"told warning": WITHHELD}, HANG,
-        {**ON, "told hang_found": f"{TOLD}; {TOLD}; {TOLD}; {TOLD}; {WITHHELD}"},
+        {**ON, "told hang_found": f"{TOLD}; {TOLD}; {TOLD}; {REPORTED}; {WITHHELD}"},
     ),
     "also if no restart is left": ("1 max_restarts=3", f"join a; {THREE}; {HANG}", ON),
     "the third is none yet": ("1 max_restarts=9", f"join a; {RESTART}; {RESTART}; {HANG}", RESTARTS),
