@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from benchmarks.stage import Broken, Program, Stage
+from node_agent.features.free_gpus.feature import PROGRAM
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 PATIENCE_S = 120.0
@@ -230,6 +232,54 @@ def killed_agent() -> Found:
     )
 
 
+def full_gpus_again() -> Found:
+    """SIGKILL a worker that holds 80 % of its GPU; the next one gets as much at its first try."""
+    with Stage() as stage:
+        run = Run(stage, "--max-restarts", "1", what="most")
+        first = run.until(lambda lines: len([each for each in lines if "keeps" in each]) == gpus())
+        killed_s = time.monotonic()
+        os.kill(started(first)[0]["pid"], signal.SIGKILL)
+        run.until(lambda lines: len([each for each in lines if "keeps" in each]) == 2 * gpus())
+        back_s = time.monotonic() - killed_s
+        waits = re.findall(r"GPU memory of ended workers[^\n]*", run.agent.text())
+    said = waits[-1] if waits else "the memory was free before the new workers were ready to start"
+    return Found(said, {"SIGKILL to 80 % of the memory again, s": round(back_s, 2)})
+
+
+def holders_by_nvml() -> Found:
+    """The helper of --gpu-free-timeout names a worker that holds a GPU, and notices when it is gone."""
+    with Stage() as stage:
+        run = Run(stage, what="stay")
+        lines = run.until(lambda lines: len([each for each in lines if "keeps" in each]) == gpus())
+        pids = {line["pid"] for line in started(lines)}
+        with open(f"/proc/{min(pids)}/environ", "rb") as file:
+            mark = next(each for each in file.read().split(b"\0") if each.startswith(b"NODE_AGENT_ID="))
+        ours, theirs = socket.socketpair()
+        with ours, theirs, subprocess.Popen(
+            [sys.executable, "-IS", PROGRAM, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        ) as helper, ours.makefile("rb") as told:  # fmt: skip
+            theirs.close()
+            ours.settimeout(PATIENCE_S)
+            began_s = time.monotonic()
+            order = {"mark": mark.decode(), "kept": [], "known": [], "is_first": False, "devices": None, "order": ""}
+            ours.sendall(json.dumps(order).encode() + b"\n")
+            reports = [json.loads(told.readline() or b"{}"), json.loads(told.readline() or b"{}")]
+            first_s = time.monotonic() - began_s
+            os.kill(run.agent.pid, signal.SIGKILL)
+            reports += [json.loads(line) for line in told]
+            helper.wait()
+    problems = [report["problem"] for report in reports if "problem" in report]
+    assert not problems, problems
+    holders = [holder for report in reports for holder in report.get("holders", ())]
+    assert reports[-1] == {"holders": []}, reports[-1]
+    if named := {holder["pid"] for holder in holders} & pids:
+        assert named == pids and max(holder["mib"] or 0 for holder in holders) > 1000, holders
+        said = f"named {len(named)} workers, such as {holders[0]['command']}"
+    else:
+        said = f"NVML reports other pids than this machine's: {sorted({holder['pid'] for holder in holders})[:4]}"
+    return Found(said, {"first report, s": round(first_s, 3)})
+
+
 def _lives(pid: int) -> bool:
     with suppress(OSError), open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] not in "ZX"
@@ -330,6 +380,8 @@ CHECKS: dict[str, Check] = {
     "checks of the node": node_checks,
     "a killed worker": killed_worker,
     "a killed worker, warm": warm_workers,
+    "a killed worker with 80 % of the memory": full_gpus_again,
+    "who holds a GPU, by NVML": holders_by_nvml,
     "a killed agent": killed_agent,
     "a hang in a kernel": hang_in_a_kernel,
     "a hang in a collective": hang_in_a_collective,

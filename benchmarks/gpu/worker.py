@@ -1,7 +1,8 @@
 """Worker of the GPU checks: `worker.py WHAT`. It prints what it sees and when, one line of JSON each.
 
-WHAT is `once` (one all_reduce, then the end), `stay` (keep 1 GiB until it is killed), `kernel` (wait for a kernel that
-does not end), `collective` (rank 0 leaves the others in an all_reduce) or `memory` (allocate until nothing is left).
+WHAT is `once` (one all_reduce, then the end), `stay` (keep 1 GiB until it is killed), `most` (keep 80 % of the GPU's
+memory until it is killed), `kernel` (wait for a kernel that does not end), `collective` (rank 0 leaves the others in an
+all_reduce) or `memory` (allocate until nothing is left).
 """
 
 import json
@@ -40,8 +41,9 @@ def main(what: str) -> None:
     if what == "once":
         dist.destroy_process_group()
         return
-    if what == "stay":
-        kept = torch.ones(1 << 28, device=device)
+    if what in ("stay", "most"):
+        number = 1 << 28 if what == "stay" else torch.cuda.mem_get_info()[1] // 5  # 4 bytes each
+        kept = torch.ones(number, device=device)
         torch.cuda.synchronize()
         say(keeps=kept.nbytes)
         time.sleep(3600)

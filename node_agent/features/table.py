@@ -2,6 +2,7 @@
 
 from node_agent.features.checks import NodeChecks
 from node_agent.features.event_log import EventLog
+from node_agent.features.free_gpus import FreeGpus
 from node_agent.features.hangs import Hangs
 from node_agent.features.log_reads import LogReads
 from node_agent.features.metrics import Metrics
@@ -16,6 +17,6 @@ from node_agent.kernel.config import Options
 
 OPTIONS: tuple[type[Options], ...] = (
     LogReads, Metrics, Readiness, NodeChecks, Notices, Preemption, FailureRules, Hangs, Tracing, EventLog, WarmWorkers,
-    NumaBinding,
+    NumaBinding, FreeGpus,
 )  # fmt: skip
 """Options of features, each with its flags."""

@@ -3,6 +3,7 @@
 from node_agent.features import words
 from node_agent.features.checks import CHECKS
 from node_agent.features.checks import words as checks
+from node_agent.features.free_gpus import words as free_gpus
 from node_agent.features.hangs import words as hangs
 from node_agent.features.preemption import CLOUDS
 from node_agent.features.preemption import words as preemption
@@ -11,6 +12,11 @@ from tests.golden.examples import Examples
 EXAMPLES: Examples = {
     checks.not_a_check: [{"names": CHECKS, "given": "gpu"}],
     checks.network_tested: [{"peer": "<peer>", "mb_per_s": 1180.0, "latency_s": each} for each in (0.00012, None)],
+    free_gpus.holder: [
+        {"pid": 71, "command": command, "mib": mib, "gpu": 0}
+        for command, mib in (("python train.py", 8192), ("", None))
+    ],
+    free_gpus.not_free: [{"holders": ["<holder>"] * number, "limit_s": 30.0} for number in (1, 6)],
     hangs.may_hang: [{"ranks": each, "reason": "<reason>"} for each in ((3,), (0, 1, 2, 3))],
     hangs.not_a_rule: [{"line": "NaN"}],
     hangs.no_pattern: [{"line": "most=50", "how": "most=50"}],

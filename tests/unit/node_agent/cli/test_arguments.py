@@ -77,6 +77,7 @@ TABLE = {  # by argument: a good text, a bad one, and the message about the bad 
     "notice_signal": ("SIGUSR2", "SIGNONE", SAY.not_a_signal("SIGNONE")),
     "preemption_file": ("preempted", "gone/preempted", preemption.not_a_file("", "gone/preempted")),
     "preemption_poll": ("aws", "ibm", preemption.not_a_cloud(CLOUDS, "ibm")),
+    "gpu_free_timeout": ("60", "soon", a_time("soon", 0, 3600)),
     "max_restarts": ("3", "-1", a_number(0, 10_000_000, "-1")),
     "restart_window": ("3600", "0", a_time("0", 1, 1e9)),
     "restart_backoff": ("10", "soon", a_time("soon")),

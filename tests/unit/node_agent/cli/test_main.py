@@ -17,6 +17,7 @@ from node_agent import words
 from node_agent.cli import main
 from node_agent.cli.plan import SAME_NAMES
 from node_agent.features.checks import words as checks
+from node_agent.features.free_gpus import DRIVER
 from node_agent.features.hangs.detector import LogRule, ProgressLimits
 from node_agent.features.notices import words as notices
 from node_agent.features.numa import NumaBinding
@@ -61,6 +62,8 @@ LANDS = [  # the fields of an agent, its run and its output, by the flags that s
     ("virtual_local_rank", True, ["--virtual-local-rank"]),
     ("numa_binding", None, []),
     ("cpus", (), []),
+    ("gpu_free_timeout", 60.0, ["--gpu-free-timeout", "60"]),
+    ("has_driver", os.path.exists(DRIVER), []),
     ("signals", ("SIGTERM", "SIGUSR1"), ["--signals-to-handle", "SIGTERM,SIGUSR1"]),
     ("shutdown_timeout_s", 2.5, ["--shutdown-timeout", "2.5"]),
     ("connect_timeout_s", 7.0, ["--connect-timeout", "7"]),
