@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from node_agent.compat.api.record import ErrorHandler, get_error_handler, record
     from node_agent.in_worker import Notice, acknowledge, notice, progress
     from node_agent.kernel.core.log_options import Std
+    from node_agent.survivors import Saved, SavedBySurvivors, newest_saved, saved_by_survivors
 
 __all__ = [
     "ChildFailedError",
@@ -40,6 +41,8 @@ __all__ = [
     "PContext",
     "ProcessFailure",
     "RunProcsResult",
+    "Saved",
+    "SavedBySurvivors",
     "SignalException",
     "Std",
     "SubprocessContext",
@@ -47,16 +50,18 @@ __all__ = [
     "elastic_launch",
     "get_error_handler",
     "launch_agent",
+    "newest_saved",
     "notice",
     "progress",
     "record",
+    "saved_by_survivors",
     "start_processes",
     "start_processes_async",
     "to_map",
 ]
 
 
-_MODULES = ("in_worker", "kernel.core.log_options", "compat.api.record", "compat.api.errors",
+_MODULES = ("in_worker", "survivors", "kernel.core.log_options", "compat.api.record", "compat.api.errors",
             "compat.api.default_logs_specs", "compat.api.launch_config",
             "compat.api.processes", "compat.api.elastic_launch")  # fmt: skip
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from node_agent.words import rendezvous as rendezvous
     from node_agent.words import schedulers as schedulers
     from node_agent.words import supervisor as supervisor
+    from node_agent.words import survivors as survivors
     from node_agent.words import torchrun as torchrun
     from node_agent.words import torchx as torchx
     from node_agent.words import values as values

@@ -1,0 +1,100 @@
+"""Survivors save the last completed step when a worker or a node dies: no step is trained twice, and losses are equal.
+
+The program is `examples/gallery/survivors.py`. It has no checkpoint before its last step, so without survivors every
+step would be trained again.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from node_agent import words
+from tests.support.cluster import PATIENT
+from tests.support.launchers import PROGRAMS, warm_torch
+from tests.support.process_info import until
+from tests.support.programs import Program, Server, start_agent
+from tests.support.rdzvctl import rdzvctl
+from tests.support.told import tells
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600), pytest.mark.xdist_group("warm torch")]
+
+PATIENCE_S = 280.0
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gallery" / "survivors.py"
+INTERRUPTED = str(PROGRAMS / "interrupted.py")
+PRINTED = re.compile(r"^step=(\d+) rank=\d+ loss=(\S+)$", re.M)
+STEPS = [*range(1, 11)]
+PRECISION = 1e-12
+"""In its first step DistributedDataParallel adds the gradients of more than two ranks in another order."""
+PROMPT = (*PATIENT[:-1], "60")
+"""Flags of a run without timers, whose workers have more time to save than they take."""
+
+
+def printed(folder: Path) -> list[list[tuple[int, str]]]:
+    """Return the steps of each rank, with their losses, in the order in which workers of that rank took them."""
+    texts = [path.read_text() for path in sorted(folder.glob("printed-*"))]
+    return [[(int(step), loss) for step, loss in PRINTED.findall(text)] for text in texts]
+
+
+async def undisturbed(tmp_path: Path, python: Mapping[str, str], workers: int) -> dict[int, float]:
+    (folder := tmp_path / "undisturbed").mkdir()
+    flags = ("--standalone", "--nproc", str(workers), INTERRUPTED)
+    agent = await start_agent(*flags, env=python, cwd=folder, script=EXAMPLE)
+    assert await agent.exit_code(PATIENCE_S) == 0
+    return {step: float(loss) for step, loss in printed(folder)[0]}
+
+
+async def node(
+    server: Server, node_id: str, folder: Path, env: Mapping[str, str], *flags: str, kept: str = "survivors"
+) -> list[Program]:
+    """Run a node's agent, again when it was killed. Return all of its agents. `kept`: where its survivors save."""
+    words = ("--endpoint", server.endpoint, "--node-id", node_id, *PROMPT, *flags, INTERRUPTED, str(EXAMPLE))
+    agents: list[Program] = []
+    while True:
+        agents.append(await start_agent(*words, "--survivors", env=env, cwd=folder, script=kept))
+        if (code := await agents[-1].exit_code(PATIENCE_S)) != -9:
+            assert code == 0
+            return agents
+
+
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one disk", "a disk for each node"])
+async def test_no_step_is_taken_again_after_the_death_of_a_worker_and_of_each_agent(
+    is_shared: bool, tmp_path: Path
+) -> None:
+    """The first agent that dies is rank 0's, with the workers' store."""
+    python = warm_torch(tmp_path)
+    happens = [("step=3 ", 1, "kill worker"), ("step=5 ", 0, "kill agent"), ("step=8 ", 2, "kill agent")]
+    server = await Server.listen("--store", "memory")
+    (folder := tmp_path / "disturbed").mkdir()
+
+    async def run(node_id: str) -> list[Program]:
+        env = {**python, "INTERRUPTIONS": json.dumps(happens)}
+        flags = ("--nnodes", "2", "--nproc", "2", "--max-restarts", "3")
+        return await node(server, node_id, folder, env, *flags, kept="shared" if is_shared else node_id)
+
+    losses, *_ = await asyncio.gather(undisturbed(tmp_path, python, 4), run("a"), run("b"))
+    found = printed(folder)
+    for steps in found:
+        assert [step for step, _ in steps] == sorted({step for step, _ in steps}), "no rank has taken a step twice"
+    for step, loss in (taken for steps in found for taken in steps):
+        assert float(loss) == pytest.approx(losses[step], rel=PRECISION)
+    assert sorted({step for steps in found for step, _ in steps}) == STEPS
+    restarts = {cause: times for cause, times in (await server.run())["restarts"].items() if times}
+    assert restarts == {"worker_failure": 1, "node_lost": 2}
+
+
+async def test_a_worker_that_is_blocked_in_a_collective_operation_saves_when_it_is_stopped(tmp_path: Path) -> None:
+    """Rank 1 does not come to the next step. Then rank 0's main thread runs no handler of a signal."""
+    python = warm_torch(tmp_path)
+    server = await Server.listen("--store", "memory")
+    env = {**python, "INTERRUPTIONS": json.dumps([("step=4 ", 1, "wait")])}
+    running = asyncio.create_task(node(server, "a", tmp_path, env, "--nproc", "2"))
+    await until(lambda: (tmp_path / "interruption-0").exists(), PATIENCE_S)
+    assert (await rdzvctl("restart", "none", endpoint=server.endpoint)).code == 0
+    (agent,) = await asyncio.wait_for(running, PATIENCE_S)
+    saved = [line for line in agent.err if tells(line, words.survivors.saved, step=4)]
+    assert len(saved) == 1, "the other one has seen that it is saved"
+    assert [[step for step, _ in steps] for steps in printed(tmp_path)] == [STEPS, STEPS]
