@@ -1,6 +1,6 @@
 """Supervisor of an agent: a process that outlives the agent and exits with the run's result (`--exit-with-run`).
 
-A scheduler that started an agent looks at the agent's exit code. If the agent was killed, by SIGKILL or for lack of
+A scheduler that started an agent looks at the agent's exit code. If the agent was killed, for example for lack of
 memory, the scheduler may treat the whole job as failed, although an elastic run continues without that agent. So the
 supervisor waits until the server reports the end of the run, and exits with the run's exit code.
 

@@ -7,9 +7,9 @@
     token_file = "/home/me/lab.token"
     tls_ca = "/home/me/lab-ca.pem"
 
-A command goes to the server that its flags name, else to `--context`, else to the server that the environment names,
-else to the current context, else to this machine. The credentials come from the same source as the endpoint, so that
-no token is sent to a server that it is not for. Flags may add credentials to any source.
+The first of these that is set names the server of a command: its flags, `--context`, the environment, the current
+context. Otherwise it is this machine. The credentials come from the same source as the endpoint, so that no token is
+sent to another server. Flags may add credentials to any source.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Worker of the GPU checks: `worker.py WHAT`. It prints what it sees and when, one line of JSON each.
 
-WHAT is `once` (one all_reduce, then the end), `stay` (keep 1 GiB until it is killed), `most` (keep 80 % of the GPU's
-memory until it is killed), `kernel` (wait for a kernel that does not end), `collective` (rank 0 leaves the others in an
-all_reduce) or `memory` (allocate until nothing is left).
+WHAT is one of these. `once`: do one all_reduce and exit. `stay`: keep 1 GiB until killed. `most`: keep 80 % of the
+GPU's memory until killed. `kernel`: wait for a kernel that does not end. `collective`: rank 0 leaves the others in an
+all_reduce. `memory`: allocate until nothing is left.
 """
 
 import json

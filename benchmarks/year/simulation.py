@@ -1,7 +1,7 @@
 """A year on our cores: the server's and the agents' state machines, unchanged, in simulated time.
 
 Only what happens around faults is simulated, message by message. Quiet time is skipped: the lease of a healthy agent is
-renewed forever, and one that becomes silent gets back the time at which it would have polled last.
+renewed forever. When an agent becomes silent, it gets back the time at which it would have polled last.
 docs/development/adr/0048-a-year-in-minutes.md says what else is left out.
 """
 

@@ -3,10 +3,10 @@
 Paths, OpenAPI, the page's buttons and `rdzvctl` know only what `ACTIONS` contains about an action. What the action does
 is decided in `rdzv_server/core/kernel/operations.py`.
 
-Each action may be repeated. `request_id`, chosen by the caller, is its idempotency key: a second request with the id of
-one that was carried out changes nothing, even much later, and gets the same sentence as its answer. The server
-remembers the latest ids of each run, and of actions on nodes, also after a restart and on the next leader. The message
-does not name the operator: the server knows that from the token and the connection.
+Each action may be repeated. The caller chooses its idempotency key, `request_id`. If a request with that id was carried
+out, a second one changes nothing, even much later, and gets the same answer. The server remembers the latest ids of
+each run, and of actions on nodes, also after a restart and on the next leader. The message does not name the operator:
+the server knows that from the token and the connection.
 
 `LogsRequest`, `StacksRequest` and `DescribeRequest` change nothing. They are here because only people who may act may
 see what they return.

@@ -111,7 +111,8 @@ class ServerNames:
 
     A web page may make its own name resolve to this server's address. Then its scripts could read the server's answers
     (DNS rebinding). It cannot do so with an address, with a name that cannot be registered, or with a name that is not
-    its own: this machine's name, names that the operator allows, and names that agents use, which are no browsers.
+    its own. Such names are this machine's name, names that the operator allows, and names that agents use, since agents
+    are not browsers.
     """
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:

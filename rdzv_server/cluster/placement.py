@@ -1,8 +1,8 @@
 """Placement: the shard of a run, and the server that should lead a shard. Pure: equal inputs give equal answers.
 
 Shards are shared evenly: no server leads two more than another. While that holds, a leader keeps its shards, so nothing
-moves without need. The rest is rendezvous hashing: every server has a random weight for every shard, and of the servers
-with room, the one with the highest weight leads the shard.
+moves without need. The other shards are placed by rendezvous hashing: every server has a random weight for every shard.
+Of the servers with room, the one with the highest weight leads the shard.
 """
 
 from collections import Counter

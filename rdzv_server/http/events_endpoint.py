@@ -1,8 +1,8 @@
 """Events of a run over HTTP: a page of them as JSON, or all of them as server-sent events when they happen.
 
-A stream has no queue of its own. It sends what comes after the last number that it has sent: from the latest events,
-which all streams of a run share, or else from the store. A slow reader gets at most one page beyond what it has read.
-If it leaves that unread too long, its connection is cut, and it can continue by number.
+A stream has no queue of its own. It sends the events after the last number that it has sent. They come from the latest
+events, which all streams of a run share, or else from the store. A slow reader gets at most one page beyond what it has
+read. If it does not read that page for too long, its connection is cut, and it can continue by number.
 """
 
 import asyncio

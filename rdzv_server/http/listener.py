@@ -1,7 +1,7 @@
 """Listener of the server: accepts as many connections as there is room for, with TLS only after its handshake.
 
 A connection is unauthenticated until one of its requests has been let in. If there is no room for a new connection, the
-oldest unauthenticated one is closed: the first request of a legitimate one is let in after a round trip.
+oldest unauthenticated one is closed. A legitimate connection is unauthenticated only for a round trip.
 """
 
 import asyncio

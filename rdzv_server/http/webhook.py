@@ -1,8 +1,8 @@
 """Webhook, for `--webhook URL`: sends every event of the runs that this server leads to an address of the operator.
 
-The events of a run are sent in order, several at a time, and each at least once. The store holds the number of the last
-event that the receiver has acknowledged: after a restart, or on the server that takes over, sending continues after
-that event. No events are kept in memory: they are read from the store when it is their turn.
+The events of a run are sent in order, several at a time, and each at least once. The store contains the number of the
+last event that the receiver has acknowledged. After a restart, or on the server that takes over, sending continues
+after that event. No events are kept in memory: they are read from the store when it is their turn.
 """
 
 import asyncio

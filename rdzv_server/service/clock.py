@@ -4,9 +4,9 @@ The server's time continues while the server is down. Until the machine reboots,
 the wall clock jumps. Only on another machine, or after a reboot, does the wall clock show how long no server was
 running.
 
-Trouble of the server must not end a lease. A beat of the event loop measures how long the process stood still (it was
-stopped, or its machine paused), and each write to the store is timed. If many requests wait, deadlines count as of the
-arrival of the oldest one. The core learns of all three: see `core/kernel/liveness.py`.
+Trouble of the server must not end a lease. A beat of the event loop measures for how long the process stood still,
+because it was stopped or its machine paused. Each write to the store is timed. If many requests wait, deadlines count
+as of the arrival of the oldest one. The core learns of all three: see `core/kernel/liveness.py`.
 """
 
 import asyncio

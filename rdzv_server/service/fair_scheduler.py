@@ -2,8 +2,8 @@
 between.
 
 An event loop handles everything that is ready before it looks for more, so a late request would wait for all earlier
-ones. This scheduler does a little at a time, alternately for each run. Connections from which no request has been let
-in (strangers) get a smaller part of the time, and a queue of their own: their number and their load do not delay
+ones. This scheduler does a little at a time, alternately for each run. Connections without an accepted request
+(strangers) have a queue of their own and a smaller part of the time. So their number and their load do not delay
 agents. See ADR 23.
 """
 

@@ -1,9 +1,9 @@
 """Shutdown of a server that has nothing left to do, for `--exit-when-idle`.
 
-The server exits at once when every run has ended, every agent knows that, and every connection is closed; or when the
-last agent has left a run. If a node was lost on the way, it exits a moment later, because a command on that node may
-wait for the run's end (`node-agent --exit-with-run`). Otherwise it exits when no agent has been connected for a while:
-lost agents may come back until then.
+The server exits at once when every run has ended, every agent knows that, and every connection is closed. It also exits
+at once when the last agent has left a run. If a node was lost on the way, it exits a moment later, because a command on
+that node may wait for the run's end (`node-agent --exit-with-run`). Otherwise it exits when no agent has been connected
+for a while: lost agents may come back until then.
 """
 
 import asyncio

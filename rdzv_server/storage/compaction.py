@@ -1,7 +1,7 @@
 """Compaction: when an attempt has many records, a snapshot replaces them.
 
-So the size of a store, and what a server reads at its start, depends on the size of the run, not on how much has
-happened to it.
+So the size of a store, and the data that a server reads at its start, depend on the size of the run, not on its
+history.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """Client of an etcd cluster, which uses any member that answers.
 
-The messages and stubs are those of `aetcd`. Its own client supports only one member and no TLS; see ADR 12. A dead
-member refuses, and one that hangs exceeds a deadline. Then the client asks the next one, which stays the first to be
-asked. So a request may reach etcd twice, or after its caller was told that it failed. All requests are safe to repeat.
+The messages and stubs are those of `aetcd`. Its own client supports only one member and no TLS; see ADR 12. If a member
+refuses, or hangs beyond a deadline, the client asks the next one, and asks that one first from then on. So a request
+may reach etcd twice, or after its caller got an error. All requests are safe to repeat.
 """
 
 import asyncio

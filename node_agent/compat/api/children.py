@@ -5,8 +5,9 @@
 - `forkserver`: a copy of multiprocessing's fork server. The process has one fork server, which outlives the workers.
 
 With every method, the worker leads its own session and writes to the descriptors it is given. The kernel kills it when
-the thread that started it ends, or with `forkserver` when the fork server ends, which ends with this process.
-multiprocessing's internals are used where its public classes cannot set a child up as a worker before any other code.
+the thread that started it ends. With `forkserver`, the kernel kills it when the fork server ends, which ends with this
+process. multiprocessing's internals are used where its public classes cannot set a child up as a worker before any
+other code.
 """
 
 import io

@@ -51,7 +51,8 @@ class ProcessFailure:
 
     `message`: the content of `message` in its error file, normally a map with `message` ("ValueError: boom") and
     `extraInfo` (`py_callstack`, `timestamp`). If the error file is missing or invalid, it is torch's text: "Signal 9
-    (SIGKILL) received by PID 7", or where to read how to get a traceback. `details` has the agent's own findings.
+    (SIGKILL) received by PID 7", or a link that explains how to get a traceback. `details` has the agent's own
+    findings.
     """
 
     local_rank: int

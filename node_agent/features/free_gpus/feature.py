@@ -1,7 +1,7 @@
 """Feature: before workers start, waits until dead workers' GPU memory and contexts are gone.
 
-A helper process asks the driver. It starts when the workers are about to be stopped, and looks while the agent rejoins,
-so a node whose GPUs are free at once waits for nothing. A helper that hangs is killed without a wait.
+A helper process asks the driver. It starts when the workers are about to be stopped, and looks while the agent rejoins.
+So if a node's GPUs are free at once, nothing is delayed. A helper that hangs is killed without a wait.
 """
 
 import asyncio

@@ -1,14 +1,14 @@
 """Program that searches the workers' output for the patterns of `--log-rule`: see log_rules.py beside it.
 
-It is a program of its own that imports nothing of this package. A regular expression may take forever, and Python
-cannot interrupt it. So the kernel ends this process (SIGVTALRM) when the patterns have used too much processor time for
-one line.
+It is a separate program, which does not import this package. A regular expression may take forever, and Python cannot
+interrupt it. So the kernel ends this process (SIGVTALRM) when the patterns have used too much processor time for one
+line.
 
 Its stdin is a socket to the agent, with one line of JSON a message. The first message has the patterns, each with its
-number, and the processor time that a line may take. Each further message is a list of lines. The answer has a match for
-each pattern that is found in a line: number of the line, number of the pattern, beginning of the line, captured text.
-The argument is the descriptor of a file. The program keeps the number of its current pattern at the beginning of that
-file.
+number, and the processor time that a line may take. Each further message is a list of lines. The answer has one match
+for each line and pattern found in it: the line's number, the pattern's number, the beginning of the line, and the
+captured text. The argument is the descriptor of a file. The program keeps the number of its current pattern at the
+beginning of that file.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Reads the end of a worker's log file for an operator who asks the server: `--allow-log-reads`. Imported on first use.
 
-The agent reads only files that it has opened for this worker itself, and only if the path still is a file in the run's
-own folder: a worker may have replaced it by a link. Threads read the files, and an exit does not wait for them, since a
-network disk may hang for any time.
+The agent reads only files that it has opened for this worker itself. The path must still be a file in the run's own
+folder, since a worker may have replaced it by a link. Threads read the files, and an exit does not wait for them, since
+a network disk may hang for any time.
 """
 
 import asyncio

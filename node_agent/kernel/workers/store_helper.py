@@ -5,8 +5,8 @@ brings a listening socket. The helper sends it back first, so that the agent kno
 then serves a fresh store on it. "close" ends that store. The helper exits when the socket ends, because the agent is
 then gone.
 
-It exits only with its agent. It ignores the signals by which a scheduler asks every process of a node to end, because
-the workers may still need the store for their last work.
+It exits only with its agent. It ignores signals with which a scheduler ends every process of a node, because the
+workers may still need the store for their last work.
 """
 
 import os

@@ -1,10 +1,10 @@
 """Completion of a forming round: when it completes, and what the round waits for until then.
 
-A round completes at once if (a) `max_nodes` nodes have joined, or (b) every participant of the previous round that is
-still alive has rejoined and at least `min_nodes` nodes are there. Otherwise (c) it completes at the end of the last
-call, which begins when `min_nodes` nodes are there. The seats of participants that are alive and still stop their
-workers stay reserved: a waiting spare does not take them, and no last call ends without them. A round also does not
-complete while it is uncertain whether an agent that would get a seat is alive.
+A round completes at once if (a) `max_nodes` nodes have joined, or (b) at least `min_nodes` nodes are there, among them
+every participant of the previous round that is still alive. Otherwise (c) it completes at the end of the last call,
+which begins when `min_nodes` nodes are there. If a participant is alive and still stops its workers, its seat stays
+reserved: no waiting spare takes it, and no last call ends without it. A round also does not complete while it is
+uncertain whether an agent that would get a seat is alive.
 
 If none of the last participants survived, the round forms like a first one. With `shrink_after_s`, (b) waits that many
 seconds for replacements of the nodes that are gone. After several charged restarts in a row, the round does not
@@ -81,7 +81,7 @@ def _all_there(run: Run) -> str | None:
 def deadline(run: Run) -> float | None:
     """Return the time at which the forming round completes by its last call, or fails by its join timeout.
 
-    No last call ends while participants stop their workers: it would exclude nodes that are alive and about to rejoin,
+    No last call ends while participants stop their workers. Otherwise it would exclude nodes that are about to rejoin,
     and their return would restart the run again. An agent limits the time of its own stop, and a silent agent is lost.
     """
     if admission.is_uncertain(run):
@@ -248,10 +248,9 @@ def note_unfit(run: Run, node_id: str, reason: str) -> None:
 def too_few_fit(run: Run, fixed_nodes: int) -> str:
     """Return why the forming round can never get its minimum, given `fixed_nodes` nodes; empty if it still can.
 
-    Two kinds of nodes count as out: nodes that left as unfit and are not back, and nodes that the server itself
-    excludes until after the join timeout. A node that was lost, that left, or that an operator cordoned may come back
-    at any time. A run that has not begun yet waits until it has heard of all nodes: a node that came after its end
-    would wait in vain.
+    A node counts as out if it left as unfit and is not back, or if the server itself excludes it until after the join
+    timeout. A node that was lost, that left, or that an operator cordoned may come back at any time. A run that has not
+    begun yet waits until it has heard of all nodes: a node that came after its end would wait in vain.
     """
     low, opening = legal_sizes.smallest(run.settings), run.opening
     if opening.min_since is not None or fixed_nodes - len(run.unfit) - len(run.cordons) >= low:

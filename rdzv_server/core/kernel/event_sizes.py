@@ -1,7 +1,7 @@
 """Sizes of the large events that an attempt keeps: their total in bytes, and which events to drop to free some.
 
-An event is large if it has evidence of a failure, or a long sentence. Only their number limits the other events: none
-takes more than about a kilobyte, most take half of it, and counting their bytes would make each join slower.
+An event is large if it has evidence of a failure, or a long sentence. Other events are limited only by their number.
+None takes more than about a kilobyte, most take half of it, and counting their bytes would make each join slower.
 
 The sizes are added up in blocks of consecutive events, so they take only a few numbers for any number of events. If the
 first events of a block are dropped, the size of the rest is an estimate: its share of the block.

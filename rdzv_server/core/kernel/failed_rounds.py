@@ -1,8 +1,8 @@
 """Failed rounds in a row: the wait before the next restart, and when another restart is of no use.
 
-Failed rounds form a row until one round gets the run further, by a higher step or a later checkpoint than any round
-before it, or lasts for `steady_s`. The first restart of a row comes at once; after that each wait is twice the previous
-one.
+Failed rounds form a row until one round lasts for `steady_s`, or gets the run further: by a higher step or a later
+checkpoint than any round before it. The first restart of a row comes at once; after that each wait is twice the
+previous one.
 
 Whether a charged restart was without progress depends only on the steps and checkpoints that workers report
 (`node_agent.progress`), not on how long the round lasted. If the workers of a run have never reported any, restarts

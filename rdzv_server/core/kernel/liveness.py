@@ -1,32 +1,32 @@
 """Liveness of agents: a lease for each agent, and a shorter time for an agent that may be dead.
 
-An agent is uncertain while its connection is closed, while it is probed (another agent claims to be its node, so the
-server asks it for a sign of life), and after a restart of the server until its lease is renewed. An uncertain agent
-keeps its place, but gets no seat.
+An agent is uncertain while its connection is closed, and after a restart of the server until its lease is renewed. It
+is also uncertain while it is probed: another agent claims to be its node, so the server asks it for a sign of life. An
+uncertain agent keeps its place, but gets no seat.
 
 The server's own trouble is no evidence against agents. Deadlines do not count time in which the server's process stood
-still. If the server answered no agent for so many seconds that agents may have given it up, each agent gets one fresh
-lease, and the close of its connection does not count, until the server hears the agent. Since each agent gets only one
-such lease, endless trouble does not keep a lost agent in the run.
+still. If the server answered no agent for a time after which agents may have given it up, each agent gets one fresh
+lease. The close of its connection does not count until the server hears the agent. Since each agent gets only one such
+lease, endless trouble does not keep a lost agent in the run.
 
 The server reads messages from the time of the trouble later, in any order. A poll among them may be one that its agent
 has given up, so it does not make the close of a connection count.
 
-If several nodes vanish at once, the network path to the server is the likelier cause. So the grace of a closed
-connection decides nothing if connections of other nodes closed at the same time: then the agent's lease decides, and no
-node is blamed. The same holds if all other agents of the run are away when the connection closes: a proxy that restarts
-twice may have let only this one back in between. That lease counts from the close if a poll was parked until then,
-since its agent had nothing to send before. So a path that is broken for less than a lease costs no node.
+If several nodes vanish at once, the network path to the server is the likelier cause. So if connections of several
+nodes close at the same time, the grace decides nothing: the agents' leases decide, and no node is blamed. The same
+holds if all other agents of the run are away when the connection closes, because a proxy that restarts twice may have
+let back only this one. If a poll was parked until the close, that lease counts from the close, since its agent had
+nothing to send before. So a path that is broken for less than a lease costs no node.
 
 If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that the server
 hears. For a grace, one agent must be certain when the grace ends, and the server must have heard it recently. For a
 lease, the server must hear one after the lost agent is overdue. Leases need a witness only while workers run, because a
 wrong verdict would stop them. If the server hears an agent after a time in which it heard none, that agent is no
-witness of that time: the server spares each of the others, with one fresh lease.
+witness for that time. Each of the others gets one fresh lease.
 
-All leases of a run have the same length, so the lease that was renewed longest ago is the first entry: renewing moves
-an entry to the end, and the next deadline is the first entry. Neither takes longer with more nodes. A plain dict would
-be slower: to find its first entry, it steps over the places of all entries that were removed before.
+All leases of a run have the same length. Renewing a lease moves its entry to the end, so the first entry is the next
+deadline. Neither takes longer with more nodes. A plain dict would be slower: to find its first entry, it steps over the
+places of all entries that were removed before.
 """
 
 from collections import OrderedDict, deque

@@ -1,11 +1,12 @@
 """Notices: the server tells the workers of a running round that it is about to end, so that they save their work first.
 
-A round is about to end if a participant announces that it leaves (`LeaveAnnounced`), if an operator drains a node, if a
-slow node is replaced, or, with `--scale-up on-notice`, if a node has arrived. The reason and the deadline are facts.
-The queries to the agents, and their answers, are signs: after a restart of the server it asks the same agents again.
-`NoticeEnded` ends the round as soon as every listening worker has acknowledged, or else at the deadline.
+A round is about to end if a participant announces that it leaves (`LeaveAnnounced`), if an operator drains a node, or
+if a slow node is replaced. With `--scale-up on-notice`, it is also about to end if a node has arrived. The reason and
+the deadline are facts. The queries to the agents, and their answers, are signs: after a restart of the server it asks
+the same agents again. `NoticeEnded` ends the round as soon as every listening worker has acknowledged, or else at the
+deadline.
 
-A notice is never taken back, even if the leaving agent has meanwhile succeeded and is gone: a worker that has
+A notice is never taken back, even if the leaving agent has meanwhile succeeded and is gone. A worker that has
 acknowledged a notice may exit, and counts as interrupted.
 """
 

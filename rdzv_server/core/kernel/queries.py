@@ -1,8 +1,8 @@
 """Open queries: questions to a run's agents beside their directives, each for one agent and with a deadline.
 
 Queries are signs, not facts: the server does not record them, and what it concludes from an answer is a fact of its
-own. Each query ends once, and its callback gets the agent's answer, `Refused` if the agent is gone or the run has
-ended, or None if its time is over.
+own. Each query ends once. Its callback gets the agent's answer, or `Refused` if the agent is gone or the run has ended,
+or None if its time is over.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Budget of restarts: what each restart costs, which failure is to blame, and when the run cannot afford another one.
 
-A round that fails is charged one restart, however many workers failed in it. If it turns out before the next round
-completes that a participant was lost or left, that departure caused the failures: the restart becomes a membership
+A round that fails is charged one restart, however many workers failed in it. If the server learns before the next round
+completes that a participant was lost or left, that departure caused the failures. Then the restart becomes a membership
 change, which is free. So a charge is settled, and counted, only when the next round completes.
 
 The first failure of a round is to blame, unless it is a consequence: its worker's output says that another worker was

@@ -1,8 +1,7 @@
 """Measurement of a running round before something that may end it: its steps, and the time that it loses.
 
-Signs are up to a keep-alive old. The conclusions are weak enough to hold anyway: unless the workers are believed to
-hang, time counts as spent on detecting only if the sign itself showed workers without progress for `progress.STALLED`
-steps.
+Signs are up to a keep-alive old, so the conclusions are cautious. Unless the workers are believed to hang, time counts
+as spent on detecting only if the sign itself showed workers without progress for `progress.STALLED` steps.
 """
 
 from collections.abc import Iterable

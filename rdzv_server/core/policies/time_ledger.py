@@ -1,16 +1,16 @@
 """Time ledger of a run: how much of its time went into each phase, from its creation to its end.
 
 Every moment belongs to one phase, so the phases add up to the run's age. The ledger counts by the times of facts only.
-So a server that replays the facts gets the same result, and the time in which no server was running belongs to the
-phase in which it passed.
+So a server that replays the facts gets the same result. Time in which no server was running belongs to the phase in
+which it passed.
 
 Parts of the running phase do not get the run further: the time until the workers report their first progress, writing
 checkpoints, standstills, and work that a restart repeats. They are added when the round ends, from the progress that
 was recorded before. Until then the running round shows how long it took to start, the checkpoints that workers report,
 and a standstill while the run is believed to hang.
 
-If the workers have reported no progress (`node_agent.progress`) in any round, it is unknown how much of the running
-phase was training: then there is no training time and no ratio.
+If the workers have reported no progress (`node_agent.progress`) in any round, there is no training time and no ratio:
+it is unknown how much of the running phase was training.
 """
 
 from collections.abc import Mapping

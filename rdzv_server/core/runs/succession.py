@@ -1,11 +1,11 @@
 """Succession: whether a join begins another attempt of its run.
 
-A succeeded run is remembered for the retention time: an agent that comes late with its explicit run id is refused, and
-`--rerun` starts the run again. After a failure, or without an explicit run id, a new agent begins a new attempt.
+A succeeded run is remembered for the retention time. A late agent with its explicit run id is refused; `--rerun` starts
+the run again. After a failure, or without an explicit run id, a new agent begins a new attempt.
 
-If every node has left the run, an agent also begins a new attempt if it names no run id, or asks for other settings
-than the run's. If all agents are silent instead (see `unheard`), an agent without a run id must be of a node of the
-run, or the run must have only one node: if it has several, they may be alive.
+If every node has left the run, an agent also begins a new attempt if it names no run id, or asks for other settings. If
+all agents are silent instead (see `unheard`), an agent without a run id begins one only if it is on a node of the run,
+or if the run has one node. Several nodes may still be alive.
 """
 
 from rdzv_protocol.errors import RunFailed, RunSucceeded

@@ -14,8 +14,8 @@ standard library. The first of these rules that finds any ranks decides which ra
 7. the ranks are at the lowest step;
 8. the ranks are elsewhere than most.
 
-If no rule finds any, the sentence says so. If the run is not suspected to hang, the sentence only describes the stacks:
-in a healthy run some rank is always the last, and the others do not wait for it.
+If no rule finds any, the sentence says so. If the run is not suspected to hang, the sentence only describes the stacks.
+In a healthy run some rank is always the last, and the others do not wait for it.
 """
 
 import re
