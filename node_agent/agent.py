@@ -257,6 +257,10 @@ class Agent:
         ranks = tuple(sorted(assignment.first_rank + local_rank for local_rank in group.finished_at))
         return FinishedWorkers(round=assignment.round, ranks=ranks, ago_s=max(0.0, ago_s))
 
+    def failed_ago_s(self) -> float:
+        failed_at = self.started and self.started.group.failed_at
+        return max(0.0, asyncio.get_running_loop().time() - failed_at) if failed_at else 0.0
+
     def perform(self, effect: OwnEffect) -> None:
         if not any(feature.performing(effect) for feature in self._features):
             self._carry_out(effect)
@@ -372,6 +376,7 @@ class Agent:
         except BaseException:
             progress.close()
             raise
+        progress.spawned_at = asyncio.get_running_loop().time()
         self.started = StartedWorkers(group, readable, progress)
         if self.orphans:
             self.orphans.started(group.pids)

@@ -21,12 +21,18 @@ FORMAT = b"node-agent progress "
 MAGIC = FORMAT + b"2\0\0\0"
 """First bytes of the file, with the version of the format. A writer that finds other bytes must not write."""
 KINDS = ("step", "checkpoint", "evaluation", "saving", "end", "work", "other")
+PHASES = ("imported", "initialized", "loaded")
+"""Phases of a worker's start, in their usual order."""
 HEADER = struct.Struct(f"={len(MAGIC)}sQ")
 """The magic, and the number of records written so far. The latest record is in slot `number % 2`."""
 RECORD = struct.Struct("=QqqQd" + "Qdd" * len(KINDS))
 """Number of the record, step, step of the last checkpoint (-1 if none), index of the kind, monotonic seconds. Then for
 each kind: its count, its seconds in all, and its longest time in seconds."""
-FILE_BYTES = HEADER.size + 2 * RECORD.size
+STARTS = struct.Struct("=" + "d" * len(PHASES))
+"""Monotonic seconds at which each phase was complete, 0 if the worker has not reported it."""
+STARTS_AT = HEADER.size + 2 * RECORD.size
+FILE_BYTES = STARTS_AT + STARTS.size
+"""Size of the file. An older agent's file ends at `STARTS_AT`, and an older worker does not use the rest."""
 LARGEST = 2**53
 """Largest step that a worker can report."""
 
@@ -48,6 +54,13 @@ def progress(step: int | None = None, kind: str = "step") -> None:
     - "saving": a checkpoint begins.
     - "end": the last work begins, which may take any time.
 
+    Three more words split the time until the first step. They do not count as progress, and only before the first
+    step:
+
+    - "imported": the script has imported its modules.
+    - "initialized": the process group exists.
+    - "loaded": the checkpoint or the weights are loaded.
+
     `--progress-timeout` treats a worker that reports no progress for too long as hung. The server shows the steps and
     their durations.
     """
@@ -56,7 +69,10 @@ def progress(step: int | None = None, kind: str = "step") -> None:
         _is_looked_for, _memory = True, _open(os.environ.get(PROGRESS_FILE, ""))
     if _memory is not None and _lock.acquire(False):  # skip if a signal handler or another thread is in here too
         try:
-            _write(_memory, step, kind)
+            if kind in PHASES:
+                _write_start(_memory, kind)
+            else:
+                _write(_memory, step, kind)
         finally:
             _lock.release()
 
@@ -74,8 +90,8 @@ def _open(path: str) -> mmap.mmap | None:
         return None
     try:
         begin = os.pread(descriptor, len(MAGIC), 0)  # reads nothing from a file without offsets, such as a pipe
-        if begin == MAGIC:
-            return mmap.mmap(descriptor, FILE_BYTES)
+        if begin == MAGIC and (size := os.fstat(descriptor).st_size) >= STARTS_AT:
+            return mmap.mmap(descriptor, min(size, FILE_BYTES))
     except (OSError, ValueError):
         return None
     finally:
@@ -109,6 +125,12 @@ def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:
     record = RECORD.pack(number + 1, new_step, checkpoint, index, now, *spent)
     memory[offset(number + 1) : offset(number + 1) + RECORD.size] = record
     HEADER.pack_into(memory, 0, MAGIC, number + 1)
+
+
+def _write_start(memory: mmap.mmap, phase: str) -> None:
+    """Fill in when this phase of the start was complete, unless the worker already reports progress."""
+    if HEADER.unpack_from(memory)[1] == 0 and len(memory) == FILE_BYTES:
+        struct.pack_into("=d", memory, STARTS_AT + 8 * PHASES.index(phase), time.monotonic())
 
 
 def offset(number: int) -> int:

@@ -11,11 +11,14 @@ UNTOLD: dict[str, Any] = {
     "cordons": (), "version": "of an unknown version",
     # of a run
     "broken_links": (), "failed_rounds": 0, "finishing": None, "free_seats": 0, "health": None, "legal_sizes": (),
-    "is_stopped": False, "last_failure": None, "next_size": None, "node_unit": 1, "time_s": {}, "unheard_s": None,
+    "is_stopped": False, "last_failure": None, "next_size": None, "node_unit": 1, "restart_costs": None, "time_s": {},
+    "unheard_s": None,
     # of an action
     "changed": True,
     # of what a round waits for
     "more_gone": 0,
+    # of a restart
+    "took_s": None,
     # of a hang
     "withheld": "",
     # of a node

@@ -215,7 +215,15 @@ class Parts:
         """Add what `rdzvctl status RUN` shows, then each failure with its evidence."""
         run, endpoint = self._run, self._session.endpoint
         why = views.why(run, endpoint, unhealthy_reason=self._session.unhealthy_reason)
-        lines = [why.text, *why.next, "", views.time_line(run), "", aligned(views.nodes_table(run))]
+        lines = [
+            why.text,
+            *why.next,
+            "",
+            views.time_line(run),
+            views.restarts_line(run),
+            "",
+            aligned(views.nodes_table(run)),
+        ]
         if run["history"]:
             lines += ["", aligned(views.restarts_table(run))]
         self._text("report.txt", "\n".join(lines))

@@ -238,6 +238,8 @@ def _show_run(session: Session, run: Fields) -> None:
     _show_why(session, run)
     if spent := views.time_line(run):
         session.out.paragraph(spent)
+    if took := views.restarts_line(run):
+        session.out.paragraph(took)
     session.out.line()
     session.out.table(views.nodes_table(run))
     if run["history"]:

@@ -258,11 +258,11 @@ def _rank(rank: int | None) -> str:
 def restarts_table(run: Fields) -> Table:
     """Return a table of the run's restarts, the latest one first."""
     rows = [
-        (str(restart["round"]), age(restart["age_s"]), restart["cause"].replace("_", " "),
+        (str(restart["round"]), age(restart["age_s"]), restart["cause"].replace("_", " "), age(restart["took_s"]),
          "charged" if restart["charged"] else "free", printable(restart["reason"]))
         for restart in reversed(run["history"])
     ]  # fmt: skip
-    return Table(("ROUND", "AGO", "CAUSE", "COST", "REASON"), rows)
+    return Table(("ROUND", "AGO", "CAUSE", "TOOK", "COST", "REASON"), rows)
 
 
 # Sentences.
@@ -278,6 +278,16 @@ def time_line(run: Fields) -> str:
     shown = [f"{age(spent[name])} {name}" for name in names if spent.get(name)]
     ettr = f" ETTR {spent['ettr']:.3f}." if spent.get("ettr") is not None else ""
     return f"Its time: {', '.join(shown)}.{ettr}" if shown else ""
+
+
+def restarts_line(run: Fields) -> str:
+    """Return the sentence about what the run's restarts took; empty if there were none, or with an older server."""
+    from rdzv_protocol.words.run import restarts_took
+
+    told = run["restart_costs"]
+    if not told or not told["restarts"]:
+        return ""
+    return f"{restarts_took(told['restarts'], told['followed'], told['cost'])}."
 
 
 def one_line(run: Fields) -> str:

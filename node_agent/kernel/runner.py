@@ -71,6 +71,9 @@ class Host(Protocol):
     def finished(self) -> FinishedWorkers | None:
         """Return the workers that have exited 0 while others of this node still run, None if there are none."""
 
+    def failed_ago_s(self) -> float:
+        """Return the seconds since a worker failed, 0 if none has."""
+
     def perform(self, effect: OwnEffect) -> None:
         """Carry out an effect of the machine."""
 
@@ -255,7 +258,7 @@ class Runner:
                 poll = replace(effect, progress=self._host.progress(), finished=self._host.finished())
                 spawn(self._exchange(poll), self._exchanges)
             case ReportRequest():
-                told = replace(effect, progress=self._host.progress())
+                told = replace(effect, progress=self._host.progress(), ago_s=self._host.failed_ago_s())
                 spawn(self._deliver(told), self._notifications)
             case SuspectRequest():
                 spawn(self._deliver(effect), self._notifications)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from rdzv_protocol.text import length
+
 
 def round_started(
     round_: int,
@@ -62,16 +64,9 @@ def restarts_charged(restarts: int, charged: int) -> str:
 
 def run_took(seconds: Mapping[str, float], ettr: float | None) -> str:
     """Time of the run by category, and its effective part if that is known."""
-    parts = ", ".join(f"{_length(spent)} {name}" for name, spent in seconds.items() if spent)
+    parts = ", ".join(f"{length(spent)} {name}" for name, spent in seconds.items() if spent)
     ratio = "" if ettr is None else f"; effective training time ratio {ettr:.3f}"
-    return f"the run took {_length(sum(seconds.values()))}: {parts}{ratio}"
-
-
-def _length(seconds: float) -> str:
-    for unit, unit_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * unit_s:
-            return f"{seconds / unit_s:.1f} {unit}"
-    return f"{seconds:.1f} s"
+    return f"the run took {length(sum(seconds.values()))}: {parts}{ratio}"
 
 
 OMP_NUM_THREADS = "OMP_NUM_THREADS=1 for each worker, so that workers share the cores; set it to tune your application"

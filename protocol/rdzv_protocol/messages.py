@@ -15,6 +15,7 @@ hangs.
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import asdict
 
 from rdzv_protocol import words
 from rdzv_protocol.constraints import (
@@ -150,6 +151,50 @@ class RunningTime(Struct, frozen=True, kw_only=True):
 Restarts = Annotated[tuple[RestartEntry, ...], Meta(max_length=16)]
 
 
+class RestartCost(Struct, frozen=True, kw_only=True):
+    """Time that one restart or several took, in seconds: from the fault to the workers' next progress.
+
+    If a part is None, its time is unknown, and is included in the next part that is known. If all parts from
+    `spawning_s` on are None, the time after the start of the workers is unknown: they reported no progress.
+    """
+
+    detecting_s: Lifetime = 0.0
+    """Seconds from the fault until the server ended the round: a standstill, the silence of a lost node, or the time
+    until the agent had reported the end of a worker."""
+    stopping_s: Lifetime = 0.0
+    """Seconds until all workers of the old round had stopped."""
+    waiting_s: Lifetime = 0.0
+    """Seconds with fewer nodes than the minimum, after that."""
+    forming_s: Lifetime = 0.0
+    """Seconds for the rest of the rendezvous."""
+    spawning_s: Lifetime | None = None
+    """Seconds until the agents had started the last worker."""
+    importing_s: Lifetime | None = None
+    """Seconds until the last worker reported `imported`."""
+    initializing_s: Lifetime | None = None
+    """Seconds until the last worker reported `initialized`."""
+    loading_s: Lifetime | None = None
+    """Seconds until the last worker reported `loaded`."""
+    first_step_s: Lifetime | None = None
+    """Seconds until the first worker reported progress."""
+
+
+class RestartCosts(Struct, frozen=True, kw_only=True):
+    """Time that all restarts of a run took together."""
+
+    restarts: Count = 0
+    """Number of restarts whose round has started."""
+    followed: Count = 0
+    """Number of these restarts after which workers reported progress. Of the others, the time is known only until the
+    workers were started."""
+    cost: RestartCost = RestartCost()
+
+    @property
+    def sentence(self) -> str:
+        """Return one line about all of it: the same in every log and on the page."""
+        return words.run.restarts_took(self.restarts, self.followed, asdict(self.cost))
+
+
 class JoinRequest(Struct, frozen=True, kw_only=True):
     """An agent without workers is ready for the round after `after_round`, which is 0 for its first join."""
 
@@ -221,6 +266,12 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds spent on checkpoints in this round."""
     telling_s: Seconds | None = None
     """Seconds since the first report of any of these workers in this round."""
+    spawned_ago_s: Seconds | None = None
+    """Seconds since the agent started the last of these workers."""
+    imported_ago_s: Seconds | None = None
+    """Seconds since the last of these workers reported `imported`; None if none did. The next two are alike."""
+    initialized_ago_s: Seconds | None = None
+    loaded_ago_s: Seconds | None = None
 
 
 class FinishedWorkers(Struct, frozen=True, kw_only=True):
@@ -259,6 +310,8 @@ class ReportRequest(Struct, frozen=True, kw_only=True):
     secret: Secret = ""
     progress: Progress | None = None
     """Progress of the workers at their end, later than in the last poll."""
+    ago_s: Seconds = 0.0
+    """Seconds since the failed worker ended."""
 
 
 class SuspectRequest(Struct, frozen=True, kw_only=True):
@@ -410,6 +463,8 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     """Time of the run by what it went into; None if it took none, or if its workers reported no progress."""
     running_time: RunningTime | None = None
     """The same for a run whose workers reported no progress; else None."""
+    restart_costs: RestartCosts | None = None
+    """Time that the restarts took; None if there were none, or from an older server."""
 
 
 class Drain(Struct, frozen=True, kw_only=True, tag_field="tag", tag="drain"):

@@ -43,6 +43,14 @@ def count(number: int | None, noun: str = "node") -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def length(seconds: float) -> str:
+    """Return a duration in a unit of which it has at least two, to a tenth: 2.5 h."""
+    for unit, unit_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
 def span(seconds: float) -> str:
     """Return a time in the largest unit in which it is a whole number: 24 h."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):

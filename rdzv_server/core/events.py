@@ -156,13 +156,14 @@ class WorkersFailed(Struct, frozen=True):
     """A worker of the agent failed: it did not exit with 0.
 
     `awaits_loss`: whether another participant is absent whose loss would explain the failure. The run's machine fills
-    it in.
+    it in. `ago_s`: seconds since the worker ended.
     """
 
     agent_id: str
     round: int
     failure: Failure
     awaits_loss: bool = False
+    ago_s: float = 0.0
 
 
 class WorkersSucceeded(Struct, frozen=True):

@@ -18,7 +18,7 @@ from rdzv_protocol.exposition import Histogram, Kind, Metric, Sample, exposition
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.kernel import restart_budget
 from rdzv_server.core.kernel.run import AgentState, Cause, Run
-from rdzv_server.core.policies import time_ledger
+from rdzv_server.core.policies import restart_cost, time_ledger
 from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.views import health, run_view
 from rdzv_server.http.listener import Listener
@@ -110,6 +110,12 @@ RUN_RESTARTS = _counter(
 )
 RUN_UNPRODUCTIVE = _counter(
     "run_unproductive_seconds_total", "Part of the running phase without progress for the run.", "run_id", "kind"
+)
+RUN_RESTART_TIME = _counter(
+    "run_restart_seconds_total",
+    "Time from each fault to the workers' next progress, by part, once it is known.",
+    "run_id",
+    "part",
 )
 RUN_STANDSTILL = _gauge("run_standstill_seconds", "Time without progress in a round that probably hangs.", "run_id")
 RUN_FINISHING = _gauge(
@@ -314,6 +320,9 @@ class _Survey:
             yield Sample(RUN_TIME, getattr(spent, name), (label, name))
         for name, seconds in time_ledger.counted(run, now).items():
             yield Sample(RUN_UNPRODUCTIVE, round(seconds, 3), (label, name))
+        for part in restart_cost.PARTS:
+            seconds = getattr(restart_cost.counted(run).cost, part)
+            yield Sample(RUN_RESTART_TIME, round(seconds or 0.0, 3), (label, part.removesuffix("_s")))
         yield Sample(RUN_STANDSTILL, time_ledger.standstill_s(run, now), (label,))
         yield Sample(RUN_FINISHING, run_view.finishing_s(run, now) or 0.0, (label,))
         yield Sample(RUN_UNHEARD, run_view.unheard_s(run, now) or 0.0, (label,))

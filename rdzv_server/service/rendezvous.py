@@ -357,7 +357,7 @@ def _event(request: _Told) -> events.Event:
     """Return the event for an agent's request."""
     match request:
         case messages.ReportRequest(failure=messages.Failure() as failure):
-            return events.WorkersFailed(request.agent_id, request.round, failure)
+            return events.WorkersFailed(request.agent_id, request.round, failure, ago_s=request.ago_s)
         case messages.ReportRequest():
             return events.WorkersSucceeded(request.agent_id, request.round)
         case messages.SuspectRequest(source=source, reason=reason):

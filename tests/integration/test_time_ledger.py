@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rdzv_protocol.words.run import restarts_took
 
 from rdzv_server.words import completion
 from tests.support.cluster import ALL_COME, Cluster
@@ -174,3 +175,36 @@ async def test_a_standstill_is_shown_while_it_lasts(cluster: Cluster) -> None:
     os.kill(workers[1].pid, signal.SIGCONT)
     await shows(cluster, lambda run: run["time_s"]["detecting"] == 0)
     await cluster.finish(workers)
+
+
+async def test_the_parts_of_a_restart_add_up_to_what_a_person_waits(cluster: Cluster) -> None:
+    """From SIGKILL of a worker to the next progress: status, metrics, `rdzvctl` and the console tell the same."""
+    cluster.script, cluster.nproc = WORKERS / "training_worker.py", 1
+    workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *FLAGS)
+    await shows(cluster, lambda run: run["progress"])
+    killed = time.monotonic()
+    workers[0].kill()
+    second = await cluster.hub.group(2)
+    back_s = time.monotonic() - killed
+    run = await shows(cluster, lambda run: all(node["progress"] for node in run["nodes"]))
+    told = run["restart_costs"]
+    parts = told["cost"]
+    assert (told["restarts"], told["followed"]) == (1, 1)
+    assert parts["initializing_s"] is None and all(
+        parts[name] is not None for name in parts.keys() - {"initializing_s"}
+    )
+    assert parts["importing_s"] > 0 and parts["stopping_s"] > 0 and parts["detecting_s"] > 0
+    took_s = sum(seconds or 0.0 for seconds in parts.values())
+    assert took_s == pytest.approx(run["history"][0]["took_s"], abs=0.0005 * len(parts))
+    assert took_s <= back_s + ROUNDED_S, "the workers report progress before they connect to the test"
+    scrape = Scrape(await cluster.server.get("/metrics"))
+    for name, seconds in parts.items():
+        part = name.removesuffix("_s")
+        assert scrape("rdzv_run_restart_seconds_total", run_id="r", part=part) == pytest.approx(seconds or 0.0)
+    sentence = restarts_took(1, 1, parts)
+    shown = " ".join(" ".join((await rdzvctl("status", "r", endpoint=cluster.endpoint)).lines).split())
+    assert sentence in shown
+    assert sentence in await cluster.server.get("/runs/r?plain=0")
+    await cluster.finish(second)
+    for agent in cluster.agents.values():
+        await agent.line(re.escape(sentence))

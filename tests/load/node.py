@@ -105,6 +105,9 @@ class Node:
     def finished(self) -> None:
         pass
 
+    def failed_ago_s(self) -> float:
+        return 0.0
+
     def answered(self, answer: Reply | ProtocolError) -> None:
         if not isinstance(answer, Reply):
             self.warnings.append(str(answer))

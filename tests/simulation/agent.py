@@ -220,6 +220,9 @@ class AgentProcess:
             age_s=self.host.now - workers.started_at - step, step_s=1.0, checkpoint_s=0.1 * (step // 10),
         )  # fmt: skip
 
+    def failed_ago_s(self) -> float:
+        return 0.0
+
     def finished(self) -> None:
         """Return None: all workers of a node finish at once."""
 

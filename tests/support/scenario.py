@@ -124,10 +124,10 @@ class Scenario:
                 joined = {"node": known.node_id, "after_round": known.round, "sort_key": known.join.sort_key}
             self.handle(NodeJoined(a_join(name, **(joined | changes)), SERVER_ADDR))
 
-    def fails(self, name: str, *, round: int | None = None, **evidence: Any) -> None:
+    def fails(self, name: str, *, round: int | None = None, ago_s: float = 0.0, **evidence: Any) -> None:
         agent, seat = self.run.agents.get(name), self.run.seat_of(name)
         failure = a_failure(agent.node_id if agent else name, rank=seat.first_rank if seat else 0, **evidence)
-        self.handle(WorkersFailed(name, self._round_of(name, round), failure))
+        self.handle(WorkersFailed(name, self._round_of(name, round), failure, ago_s=float(ago_s)))
 
     def succeeds(self, *names: str, round: int | None = None) -> None:
         for name in names:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
+from rdzv_protocol.messages import Drain, Finish, RestartCosts, Start, Stop, Wait
 from rdzv_protocol.queries import Notice, PairTest
 
 from rdzv_server.core.kernel.run import Stage
-from rdzv_server.core.policies import time_ledger
+from rdzv_server.core.policies import restart_cost, time_ledger
 from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.policies.time_ledger import TimeStatus
 from tests.support.scenario import Scenario, durable, replayed, snapshot
@@ -78,6 +79,7 @@ SEEN: dict[str, Callable[..., str]] = {
     "end": lambda run: run.run.end_reason,
     "time": lambda run: _seconds(time_ledger.view(run.run, run.now), "running", "forming", "restarting", "waiting"),
     "parts": lambda run: _parts(time_ledger.view(run.run, run.now)),
+    "costs": lambda run: _costs(restart_cost.total(run.run)),
     "restarts": lambda run: _listed(time_ledger.view(run.run, run.now).restarts),
     "why": lambda run: run.run.ledger[-1].reason,
     "failed": lambda run: " ".join(record.agent_id for record in run.run.failures),
@@ -173,6 +175,15 @@ def _parts(spent: TimeStatus) -> str:
 
 def _listed(numbers: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {number:g}" for name, number in numbers.items() if number)
+
+
+def _costs(total: RestartCosts) -> str:
+    """Return the parts of what restarts took, `?` for unknown ones: "detecting 2, stopping 1, spawning ?"."""
+    parts = {part.removesuffix("_s"): seconds for part, seconds in asdict(total.cost).items()}
+    known = [
+        f"{name} ?" if seconds is None else f"{name} {seconds:g}" for name, seconds in parts.items() if seconds != 0
+    ]
+    return f"{total.followed} of {total.restarts}: {', '.join(known)}"
 
 
 def _notice(notice: Notice) -> str:

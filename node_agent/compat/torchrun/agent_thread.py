@@ -158,6 +158,9 @@ class AgentThread:
     def progress(self) -> None:
         """Return None: the workers are torch's, and report no progress to this agent."""
 
+    def failed_ago_s(self) -> float:
+        return 0.0  # torchrun does not tell when its worker ended
+
     def finished(self) -> None:
         """Return None: the workers are torch's, which waits for all of them itself."""
 

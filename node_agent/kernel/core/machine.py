@@ -473,6 +473,8 @@ class AgentMachine:
         spent = finish.time or finish.running_time
         if spent and finish.restart_total:
             self._log_change(_time_spent(spent), Level.ROUTINE)
+        if finish.restart_costs:
+            self._log_change(finish.restart_costs.sentence, Level.ROUTINE)
         self._log_change(_finished(finish), *_END[finish.succeeded])
         self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish))
         is_undecided = self._exit_code in (ExitCode.FAILED, ExitCode.NO_PROGRESS)

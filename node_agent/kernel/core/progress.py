@@ -28,6 +28,8 @@ class Reading(Struct, frozen=True):
     kind: str
     at: float
     spent: dict[str, Spent]
+    starts: dict[str, float] = {}
+    """Times at which phases of its start were complete, by phase. Phases that it has not reported are left out."""
 
     @property
     def first_at(self) -> float:
@@ -72,7 +74,9 @@ def _since(kind: str, reading: Reading, before: Reading | None) -> tuple[int, fl
     return now.times - then.times, now.total_s - then.total_s
 
 
-def summary(round_: int, readings: Iterable[Reading], pace: Pace, now: float) -> Progress | None:
+def summary(
+    round_: int, readings: Iterable[Reading], pace: Pace, now: float, spawned_at: float | None = None
+) -> Progress | None:
     """Return the progress of a node in a round, None until a worker has reported something."""
     told = list(readings)
     if not told:
@@ -89,7 +93,17 @@ def summary(round_: int, readings: Iterable[Reading], pace: Pace, now: float) ->
         checkpoint_step=max(checkpoints, default=None),
         checkpoint_s=_sendable(max(reading.spent["checkpoint"].total_s for reading in told)),
         telling_s=_sendable(now - min(reading.first_at for reading in told)),
+        spawned_ago_s=None if spawned_at is None else _sendable(now - spawned_at),
+        imported_ago_s=_ago(told, "imported", now),
+        initialized_ago_s=_ago(told, "initialized", now),
+        loaded_ago_s=_ago(told, "loaded", now),
     )
+
+
+def _ago(told: Iterable[Reading], phase: str, now: float) -> float | None:
+    """Return the seconds since the last worker completed this phase; None if no worker has reported it."""
+    times = [reading.starts[phase] for reading in told if phase in reading.starts]
+    return _sendable(now - max(times)) if times else None
 
 
 def _sendable(seconds: float) -> float:

@@ -64,6 +64,8 @@ class Worker:
         self._spares, self._on_end, self._matters = spares, on_end, matters
         self.exit_code: int | None = None
         """Exit code, negative for a signal; None while the worker runs."""
+        self.ended_at: float | None = None
+        """Time, by the event loop's clock, at which the worker was seen to have ended."""
         self.may_be_told = False
         """Whether the worker was seen to handle a signal that schedulers send. It may then exit 0 because of that
         signal."""
@@ -128,7 +130,9 @@ class Worker:
         self.look()
 
     def _reap(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._process.fileno())
+        loop = asyncio.get_running_loop()
+        self.ended_at = loop.time()
+        loop.remove_reader(self._process.fileno())
         self.look()
         if self._look_timer:
             self._look_timer.cancel()
@@ -390,6 +394,8 @@ class WorkerGroup(ProcessGroup):
         """Time until which a forked worker may still have the handlers of the process that it is a copy of."""
         self.finished_at: dict[int, float] = {}
         """Times, by the event loop's clock, at which workers exited 0, by local rank."""
+        self.failed_at: float | None = None
+        """Time, by the event loop's clock, at which a worker first ended without an exit code of 0."""
         self._error_files: dict[int, str] = {}
         self._oom: OomWatch | None = None
         for spec in specs:
@@ -450,6 +456,8 @@ class WorkerGroup(ProcessGroup):
     def _ended(self, worker: Worker) -> None:
         if self._settled:
             return
+        if worker.exit_code != 0 and self.failed_at is None:
+            self.failed_at = worker.ended_at
         if worker.exit_code == 0:
             self.finished_at[worker.spec.local_rank] = asyncio.get_running_loop().time()
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None

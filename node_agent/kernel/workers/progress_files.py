@@ -10,7 +10,19 @@ from math import isfinite
 
 from rdzv_protocol.messages import Progress
 
-from node_agent.in_worker import FILE_BYTES, HEADER, KINDS, LARGEST, MAGIC, PROGRESS_FILE, RECORD, offset
+from node_agent.in_worker import (
+    FILE_BYTES,
+    HEADER,
+    KINDS,
+    LARGEST,
+    MAGIC,
+    PHASES,
+    PROGRESS_FILE,
+    RECORD,
+    STARTS,
+    STARTS_AT,
+    offset,
+)
 from node_agent.kernel.core.progress import Pace, Reading, Spent, summary
 
 MOST_TRIES = 3
@@ -24,6 +36,8 @@ class ProgressFiles:
         self._round = round_
         self._pace = Pace()
         self._files: list[int] = []
+        self.spawned_at: float | None = None
+        """Time at which the agent had started the last of the workers."""
         for _ in range(workers):
             try:
                 self._files.append(_create())
@@ -45,7 +59,7 @@ class ProgressFiles:
         """Return the progress of all workers together."""
         readings = self.read()
         self._pace.look(readings)
-        return summary(self._round, readings.values(), self._pace, now)
+        return summary(self._round, readings.values(), self._pace, now, self.spawned_at)
 
     def close(self) -> None:
         while self._files:
@@ -69,7 +83,7 @@ def _read(file: int) -> Reading | None:
             return None
         record = RECORD.unpack_from(data, offset(number))
         if record[0] == number:
-            return _reading(record) if _is_possible(record) else None
+            return _reading(record, _starts(data)) if _is_possible(record) else None
     return None
 
 
@@ -83,7 +97,12 @@ def _is_possible(record: tuple[int | float, ...]) -> bool:
     return are_numbers and step <= LARGEST and checkpoint_step <= LARGEST and kind < len(KINDS)
 
 
-def _reading(record: tuple[int | float, ...]) -> Reading:
+def _starts(data: bytes) -> dict[str, float]:
+    times = zip(PHASES, STARTS.unpack_from(data, STARTS_AT), strict=True)
+    return {phase: at for phase, at in times if isfinite(at) and at > 0}
+
+
+def _reading(record: tuple[int | float, ...], starts: dict[str, float]) -> Reading:
     number, step, checkpoint_step, kind, at, *spent = record
     return Reading(
         number=int(number),
@@ -95,4 +114,5 @@ def _reading(record: tuple[int | float, ...]) -> Reading:
             name: Spent(int(spent[3 * i]), float(spent[3 * i + 1]), float(spent[3 * i + 2]))
             for i, name in enumerate(KINDS)
         },
+        starts=starts,
     )

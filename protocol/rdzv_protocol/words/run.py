@@ -1,6 +1,8 @@
 """Messages about a run that the server, the agents and the operators' tools share."""
 
-from rdzv_protocol.text import clip, count, printable
+from collections.abc import Mapping
+
+from rdzv_protocol.text import clip, count, length, printable
 
 # Events.
 
@@ -48,3 +50,31 @@ def uncordoned_in(reason: str, remaining_s: float) -> str:
 
 def goes_on_in(reason: str, remaining_s: float) -> str:
     return f"{reason}; in {remaining_s:.1f} s"
+
+
+# What restarts cost.
+
+
+SHOWN_S = 0.05
+"""Least seconds of a part that is shown."""
+
+
+def restarts_took(restarts: int, followed: int, seconds: Mapping[str, float | None]) -> str:
+    """Time that restarts took, from the fields of `RestartCosts`. A part that is None is in the next known one."""
+    parts, unknown = [], []
+    for field, spent in seconds.items():
+        unknown.append(field.removesuffix("_s").replace("_", " "))
+        if spent is not None:
+            parts += [f"{length(spent)} {_listed(unknown)}"] if spent >= SHOWN_S else []
+            unknown = []
+    whole = length(sum(spent or 0.0 for spent in seconds.values()))
+    until = "the next progress" if followed else "new workers started"
+    told = f"{count(restarts, 'restart')} took {whole} until {until}{': ' * bool(parts)}{', '.join(parts)}"
+    if followed < restarts:
+        after = f"after {restarts - followed} of them " if followed else ""
+        told += f"; {after}the workers reported no progress, so the time from their start is unknown"
+    return told
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

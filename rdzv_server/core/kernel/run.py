@@ -182,6 +182,8 @@ class FailureRecord(Struct, frozen=True):
     agent_id: str
     at: float
     failure: Failure
+    ago_s: float = 0.0
+    """Seconds since the worker's end, when it was reported."""
 
 
 class Restart(Struct, frozen=True):

@@ -109,7 +109,7 @@ def take_back(run: Run, agent: Agent) -> None:
 def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
     run, agent = machine.run, machine.agent(fact.agent_id)
     failure = _with_outlook(machine, fact.failure, now)
-    record = FailureRecord(agent.round, agent.agent_id, now, failure)
+    record = FailureRecord(agent.round, agent.agent_id, now, failure, fact.ago_s)
     restart_budget.note(run, record)
     reason = failure.sentence
     _tell_of_failure(machine, record, reason, now)

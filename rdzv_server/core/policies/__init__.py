@@ -7,8 +7,9 @@ tuple; no policy depends on the order.
 from rdzv_server.core.kernel.policy import Policies
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.network_check.network_policy import NetworkCheck
+from rdzv_server.core.policies.restart_cost import RestartTimes
 from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.policies.time_ledger import TimeLedger
 from rdzv_server.core.policies.timeline import Timeline
 
-POLICIES: Policies = (NetworkCheck, Hangs, Stragglers, Timeline, TimeLedger)
+POLICIES: Policies = (NetworkCheck, Hangs, Stragglers, Timeline, TimeLedger, RestartTimes)

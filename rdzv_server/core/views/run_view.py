@@ -8,9 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from rdzv_protocol.messages import RestartCosts
+
 from rdzv_server.core.kernel import completion, finishing, legal_sizes
 from rdzv_server.core.kernel.run import HISTORY, Agent, AgentState, Departure, FailureRecord, Run, Stage
-from rdzv_server.core.policies import POLICIES
+from rdzv_server.core.policies import POLICIES, restart_cost
 from rdzv_server.core.policies.network_check import network_policy
 
 Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
@@ -168,6 +170,17 @@ def _names(run: Run, agents: tuple[str, str]) -> tuple[str, str]:
 def end_failure(run: Run) -> FailureRecord | None:
     """Return the first failure of the round in which a failure ended the run; None if no failure did."""
     return run.first_of_round if run.end_failure else None
+
+
+def restart_costs(run: Run) -> RestartCosts:
+    """Return what all restarts of the run have taken, from each fault to the next progress of the workers."""
+    return restart_cost.total(run)
+
+
+def restart_sentence(run: Run) -> str:
+    """Return the sentence about what the restarts of the run have taken; empty if there were none."""
+    told = restart_costs(run)
+    return told.sentence if told.restarts else ""
 
 
 def last_failure(run: Run) -> FailureRecord | None:

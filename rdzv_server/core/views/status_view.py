@@ -5,7 +5,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct, structs
 from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank, RoleName, Round, Step, WorkerCount
-from rdzv_protocol.messages import Failure
+from rdzv_protocol.messages import Failure, RestartCosts
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.kernel import admission, finishing, legal_sizes, restart_budget
@@ -22,7 +22,7 @@ from rdzv_server.core.kernel.run import (
 )
 from rdzv_server.core.nodes import cordons
 from rdzv_server.core.nodes.cordons import CordonStatus
-from rdzv_server.core.policies import time_ledger
+from rdzv_server.core.policies import restart_cost, time_ledger
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.hangs.suspicions import Hang
 from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
@@ -116,6 +116,10 @@ class RestartStatus(Struct, frozen=True, kw_only=True):
     charged: bool
     reason: str
     age_s: Duration
+    took_s: Annotated[
+        Duration | None,
+        Meta(description="seconds from the fault to the workers' next progress; null: not known, or not yet"),
+    ]
 
 
 class HangStatus(Struct, frozen=True, kw_only=True):
@@ -190,6 +194,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     age_s: Duration
     phase_age_s: Annotated[float, Meta(description="seconds since the run last began to form, began to run, or ended")]
     time_s: TimeStatus
+    restart_costs: Annotated[RestartCosts, Meta(description="what all restarts took together")]
     deadline_s: Duration | None
     progress: ProgressStatus | None
     hang: HangStatus | None
@@ -244,6 +249,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         age_s=_round(now - run.created_at),
         phase_age_s=_round(now - run_view.since(run)),
         time_s=time_ledger.view(run, now),
+        restart_costs=run_view.restart_costs(run),
         deadline_s=_deadline_s(run, now),
         progress=_progress(run.progress.values(), now),
         hang=_hang(run, hang, now) if (hang := Hangs.of(run).hang) else None,
@@ -261,7 +267,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         end_failure=_failure(ended, now) if (ended := run_view.end_failure(run)) else None,
         failures=[_failure(record, now) for record in run.failures],
         departures=[_departure(gone, now) for gone in run.departures],
-        history=[_aged(RestartStatus, restart, now) for restart in run.ledger],
+        history=_history(run, now),
         settings=run.settings,
     )
 
@@ -274,7 +280,8 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
         min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes, largest_size=run.settings.max_nodes,
         next_size=None, free_seats=0, restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
         restarts_left=0, restarts={}, age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
-        deadline_s=None, progress=None, hang=None, finishing=None, is_stopped=run.is_stopped, unheard_s=None,
+        restart_costs=RestartCosts(), deadline_s=None, progress=None, hang=None, finishing=None,
+        is_stopped=run.is_stopped, unheard_s=None,
         waits_for_agents=False, can_be_forgotten=run.can_be_forgotten, missing=None, broken_links=[],
         nodes=[], first_failure=None, last_failure=None, failed_rounds=0, end_failure=None, failures=[],
         departures=[], history=[], settings=run.settings,
@@ -284,6 +291,11 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
 def nodes(run: Run, now: float) -> Iterator[NodeStatus]:
     """Yield the statuses of all agents in the order of `run_view.agents`. The run may change meanwhile."""
     return (node(run, agent, now) for agent in run_view.agents(run))
+
+
+def _history(run: Run, now: float) -> list[RestartStatus]:
+    took_s = restart_cost.of_rounds(run)
+    return [_aged(RestartStatus, restart, now, took_s=took_s.get(restart.round)) for restart in run.ledger]
 
 
 def _deadline_s(run: Run, now: float) -> float | None:
@@ -386,7 +398,7 @@ def _progress(signs: Collection[ProgressSign], now: float) -> ProgressStatus | N
     )
 
 
-def _aged(kind: type[Status], record: Departure | Restart, now: float, **shown: str) -> Status:
+def _aged(kind: type[Status], record: Departure | Restart, now: float, **shown: str | float | None) -> Status:
     """Return the status of a departure or a restart, with its age in seconds in place of its time."""
     fields = structs.asdict(record)
     age_s = _round(now - fields.pop("at"))

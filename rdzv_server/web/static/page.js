@@ -816,6 +816,8 @@ function nextTo(list, at, step) {
 function drawTime(run) {
   const spent = { ...run.time_s };
   if (run.ended_at === undefined) spent[run.time_in] = (spent[run.time_in] || 0) + Math.max(0, now() - run.time_since);
+  byId("restarts-took").hidden = !run.restarts_took;
+  byId("restarts-took").textContent = run.restarts_took || "";
   const parts = Object.entries(spent).filter(([, seconds]) => seconds > 0);
   byId("time").hidden = parts.length === 0;
   if (!parts.length) return;

@@ -4,6 +4,19 @@ from rdzv_protocol.words import codec, flags, run
 
 from tests.golden.examples import Examples
 
+PARTS = (
+    "detecting",
+    "stopping",
+    "waiting",
+    "forming",
+    "spawning",
+    "importing",
+    "initializing",
+    "loading",
+    "first_step",
+)
+KNOWN = {f"{part}_s": seconds for seconds, part in enumerate(PARTS, start=1)}
+
 EXAMPLES: Examples = {
     codec.a_text: [{"least": 1, "most": 256, "is_visible": is_visible} for is_visible in (True, False)],
     codec.an_integer: [{"low": 1, "high": 65_535}],
@@ -16,5 +29,15 @@ EXAMPLES: Examples = {
         {"flag": "--last-call-timeout", "theirs": None, "asked": 30.0},
     ],
     flags.needs_shtab: [{"program": "node-agent", "flag": "--print-completion"}],
+    run.restarts_took: [
+        {"restarts": 1, "followed": 1, "seconds": KNOWN},
+        {"restarts": 3, "followed": 2, "seconds": KNOWN | {"importing_s": None, "initializing_s": None}},
+        {
+            "restarts": 2,
+            "followed": 0,
+            "seconds": dict.fromkeys(KNOWN)
+            | {"detecting_s": 0.0, "stopping_s": 0.1, "waiting_s": 0.0, "forming_s": 0.4},
+        },
+    ],
     run.started: [{"nodes": nodes, "reason": "<reason>"} for nodes in (1, 2)],
 }

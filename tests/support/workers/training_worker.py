@@ -1,7 +1,7 @@
 """A worker that trains: reports steps at its own pace to the agent, and a checkpoint whenever the test orders one.
 
-A step takes STEP_S. A checkpoint takes SAVE_S: rank 0 writes it to CHECKPOINT, and steps begin after it. It takes the
-orders of any worker, and `save`.
+It reports the phases of its start. A step takes STEP_S. A checkpoint takes SAVE_S: rank 0 writes it to CHECKPOINT, and
+steps begin after it. It takes the orders of any worker, and `save`.
 """
 
 import os
@@ -46,4 +46,7 @@ class Training:
 
 
 if __name__ == "__main__":
-    Training().go()
+    progress(kind="imported")
+    training = Training()
+    progress(kind="loaded")
+    training.go()

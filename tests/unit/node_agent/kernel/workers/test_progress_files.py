@@ -17,7 +17,7 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.messages import PollRequest
 
 from node_agent import in_worker, words
-from node_agent.in_worker import FILE_BYTES, HEADER, KINDS, MAGIC, PROGRESS_FILE, RECORD
+from node_agent.in_worker import FILE_BYTES, HEADER, KINDS, MAGIC, PROGRESS_FILE, RECORD, STARTS_AT
 from node_agent.kernel.workers.progress_files import ProgressFiles
 
 PATIENCE_S = 30.0
@@ -203,3 +203,41 @@ def test_the_server_accepts_progress_even_if_a_worker_overwrites_its_record(told
 
 def test_telling_costs_a_script_no_import_of_note() -> None:
     assert run(ALONE) == ""
+
+
+def test_phases_of_the_start_are_no_progress_and_come_with_the_first_of_it(
+    files: ProgressFiles, tell: Callable[..., None]
+) -> None:
+    files.spawned_at = 8.0
+    for at, phase in ((10.0, "imported"), (12.0, "initialized"), (13.0, "loaded"), (15.0, "loaded")):
+        tell(at, kind=phase)
+    assert files.summary(20.0) is None and files.read() == {}, "the hang detector's limits are those of a start"
+    tell(18.0, step=1)
+    tell(19.0, kind="loaded")
+    found = files.summary(20.0)
+    assert found is not None and found.telling_s == 2.0
+    assert (found.spawned_ago_s, found.imported_ago_s, found.initialized_ago_s, found.loaded_ago_s) == (12, 10, 8, 5)
+
+
+def test_the_last_worker_ends_a_phase_and_a_phase_that_no_worker_reports_is_unknown(
+    files: ProgressFiles, tell: Callable[..., None]
+) -> None:
+    run(TELL + "progress(kind='imported'); progress(step=1)", **files.environment(1))
+    tell(1.0, kind="imported")
+    tell(2.0, step=1)
+    found = files.summary(time.monotonic())
+    assert found is not None and found.imported_ago_s is not None and found.imported_ago_s < PATIENCE_S
+    assert found.initialized_ago_s is found.loaded_ago_s is found.spawned_ago_s is None
+
+
+def test_a_worker_reports_to_an_older_agent_whose_file_has_no_phases(
+    files: ProgressFiles, tell: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descriptor = files._files[0]
+    os.ftruncate(descriptor, STARTS_AT)
+    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE]))
+    tell(1.0, kind="imported")
+    tell(2.0, step=7)
+    os.ftruncate(descriptor, FILE_BYTES)  # as a newer agent reads it
+    found = files.summary(3.0)
+    assert found is not None and found.highest_step == 7 and found.imported_ago_s is None

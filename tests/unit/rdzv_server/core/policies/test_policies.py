@@ -30,6 +30,10 @@ STORIES = {
     "time_ledger": (
         "1", {"max_restarts": 3}, "join a; tell a highest_step=7 step_s=1.0 checkpoint_step=5; 9s; fail a; join a; 5s"
     ),
+    "restart_cost": (
+        "1", {"max_restarts": 1},
+        "join a; 9s; fail a; 2s; join a; 9s; tell a telling_s=1 spawned_ago_s=8 loaded_ago_s=3",
+    ),
 }  # fmt: skip
 QUIET = "join a b; 1s; fail a; 1s; join a b; 1s; succeed a b"
 

@@ -168,6 +168,7 @@ def test_the_history_says_what_each_restart_was_for_and_how_long_ago():
             "charged": True,
             "reason": worker_failed("a", 0, "exit code 3", ""),
             "age_s": 60.0,
+            "took_s": None,
         }
     ]
 
