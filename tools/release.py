@@ -19,6 +19,8 @@ from uv import find_uv_bin
 ROOT = Path(__file__).parents[1]
 VERSION = re.compile(r'^VERSION = "(.+)"', re.MULTILINE)
 PLACEHOLDER = "github.com/OWNER/"
+CHECK = (sys.executable, "-m", "tests.releases", "--check")
+"""Says what the recording of this version lacks, with which later versions are compared."""
 PROGRAMS = ("rdzv-server", "node-agent", "rdzvctl")
 
 
@@ -26,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=ROOT / "dist", help="write to this folder (default: dist)")
     parser.add_argument("--tag", help="fail unless this is the tag of the version")
-    parser.add_argument("--trial", action="store_true", help="make the files although the checkout is not ready")
+    parser.add_argument("--trial", action="store_true", help="say what is not ready, and make the files all the same")
     arguments = parser.parse_args()
     version = find(VERSION, ROOT / "protocol/rdzv_protocol/__init__.py")
     problems = problems_of(version, arguments.tag)
@@ -54,6 +56,8 @@ def problems_of(version: str, tag: str | None) -> list[str]:
         problems.append(f"pyproject.toml has the placeholder {PLACEHOLDER}: write the repository's address")
     if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, check=True).stdout:
         problems.append("the checkout has changes that are not committed")
+    if recording := subprocess.run(CHECK, cwd=ROOT, capture_output=True, text=True, check=False).stderr.strip():
+        problems.append(recording)
     if tag is not None and tag != f"v{version}":
         problems.append(f"the tag is {tag}, but the version is {version}")
     return problems
