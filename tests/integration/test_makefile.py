@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOO_OLD = "make: Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..."
+NONE = "make: there is no python3; on Debian and Ubuntu: apt-get install python3-venv"
+TOO_OLD = "make: python3 is older than Python 3.11: make PYTHON=/path/to/python3.11 ..."
 NO_VENV = "make: python3 has no venv module; on Debian and Ubuntu: apt-get install python3-venv"
 
 
 @pytest.mark.parametrize(
     ("python", "told"),
     [
-        (None, TOO_OLD),
+        (None, NONE),
         ("case $2 in *version_info*) exit 1;; esac", TOO_OLD),
         ("case $2 in *version_info*) exit 0;; *) echo 'No module named ensurepip' >&2; exit 1;; esac", NO_VENV),
     ],

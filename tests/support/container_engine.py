@@ -96,9 +96,13 @@ class ContainerEngine:
     def make_base(self, name: str, *packages: str, hooks: Sequence[str] = ()) -> None:
         """Make an image from Debian's packages for deploy/docker to start from: one of `RELEASES`."""
         hooks = ('rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED', f'cp {CERTIFICATES} "$1"{CERTIFICATES}', *hooks)
+        self.make_system(name, RELEASES[name], *PYTHON, *packages, hooks=hooks)
+
+    def make_system(self, name: str, release: str, *packages: str, hooks: Sequence[str] = ()) -> None:
+        """Make an image of a release of Debian, with these packages and apt."""
         options = [f"--customize-hook={hook}" for hook in hooks]
-        options += ['--aptopt=Acquire::Check-Valid-Until "false"', f"--include={','.join((*PYTHON, *packages))}"]
-        command = ("mmdebstrap", "--quiet", "--variant=apt", *options, RELEASES[name])
+        options += ['--aptopt=Acquire::Check-Valid-Until "false"', *(f"--include={package}" for package in packages)]
+        command = ("mmdebstrap", "--quiet", "--variant=apt", *options, release)
         # It sends SIGHUP to its own process group at the end, so it needs its own group.
         made = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
@@ -108,7 +112,7 @@ class ContainerEngine:
             words = ("import", "--change", "ENV UV_NATIVE_TLS=1", "-", name)
             self.call(*words, stdin=made.stdout.fileno(), check=False, within_s=PACKAGES_TIMEOUT_S)
         if made.returncode != 0:
-            pytest.skip("Debian's packages cannot be fetched, of which the base image is made")
+            pytest.skip(f"Debian's packages cannot be fetched, of which {name} is made")
 
     def build(self, name: str, *options: str, dockerfile: Path = ROOT / "deploy/docker/Dockerfile") -> None:
         """Build an image from the root of the repository, in Docker's format: only that has health checks."""
@@ -169,18 +173,25 @@ def _settings() -> str:
 
 
 @contextmanager
-def container_engine() -> Iterator[ContainerEngine]:
-    """Yield an engine with the base image. Its containers and images end with it."""
+def bare_engine() -> Iterator[ContainerEngine]:
+    """Yield an engine without images. Its containers and images end with it."""
     if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
         pytest.skip(f"{', '.join(missing)}: missing; tests/install-debian-packages.sh installs them")
     if os.geteuid() != 0:
         pytest.skip("containers of their own network need root")
     engine = ContainerEngine()
     try:
+        yield engine
+    finally:
+        engine.end()
+
+
+@contextmanager
+def container_engine() -> Iterator[ContainerEngine]:
+    """Yield an engine with the base image."""
+    with bare_engine() as engine:
         engine.make_base(BASE, *SYSTEMD, hooks=[UNPACK])
         runs = engine.call("run", "--rm", "--network", "none", BASE, "true", check=False)
         if runs.returncode != 0:
             pytest.skip(f"no container can run here: {runs.stderr}")
         yield engine
-    finally:
-        engine.end()

@@ -1,6 +1,9 @@
 """Files that a project needs beside its code: each names what there is."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -8,6 +11,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.support.later import need
 
 ROOT = Path(__file__).parents[3]
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -48,13 +53,33 @@ def test_a_workflow_runs_what_there_is_with_actions_that_cannot_change(path: Pat
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     assert [step["uses"] for step in steps if "uses" in step and not re.search("@[0-9a-f]{40}$", step["uses"])] == []
     commands = "\n".join(step["run"] for step in steps if "run" in step)
-    assert [target for target in re.findall(r"^make (\w+)", commands, re.M) if f"\n{target}:" not in MAKEFILE] == []
+    assert [target for target in re.findall(r"^make ([\w-]+)", commands, re.M) if f"\n{target}:" not in MAKEFILE] == []
     assert [name for name in re.findall(r"bash (\S+)", commands) if not (ROOT / name).is_file()] == []
 
 
-@pytest.mark.parametrize("name", ["dependabot.yml", "ISSUE_TEMPLATE/bug.yml", "ISSUE_TEMPLATE/feature.yml"])
-def test_a_file_of_github_is_yaml(name: str) -> None:
-    assert isinstance(yaml.safe_load((ROOT / ".github" / name).read_text()), dict)
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    {
+        "github-workflows": ".github/workflows/*",
+        "dependabot": ".github/dependabot.yml",
+        "github-issue-forms": ".github/ISSUE_TEMPLATE/[!c]*",
+        "github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
+        "citation-file-format": "CITATION.cff",
+    }.items(),
+)
+def test_a_file_is_what_its_readers_expect(schema: str, files: str) -> None:
+    need("check_jsonschema")
+    command = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *ROOT.glob(files))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+def test_no_workflow_has_a_known_weakness() -> None:
+    if not (zizmor := shutil.which("zizmor", path=Path(sys.executable).parent)):
+        pytest.skip("zizmor is not installed")
+    command = (zizmor, "--offline", "--no-progress", "--quiet", ROOT / ".github")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_hooks_of_a_commit_are_checks_of_make() -> None:
