@@ -240,7 +240,7 @@ IS_IT_RUNNING = (
 
 def unknown_runs(shards: Sequence[int], leader: str | None, why: str) -> str:
     """`shards`: the leader's shards; empty if there is only one shard."""
-    which = f"of shard {', '.join(map(str, shards))} " if shards else ""
+    which = f"of shard{'s' * (len(shards) > 1)} {', '.join(map(str, shards))} " if shards else ""
     return f"the runs {which}are unknown: {leader or 'no server'}: {why}"
 
 
@@ -276,7 +276,7 @@ def more_runs(hidden: int, phases: str) -> str:
 
 
 def more_lines(hidden: int) -> str:
-    return f"... and {hidden} more lines, which do not fit on the screen"
+    return f"... and {count(hidden, 'more line')}: the screen is too small"
 
 
 def no_pattern(run_id: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 NO_SCRIPT = "the following arguments are required: SCRIPT, ..."
-SCRIPT_IS_EMPTY = "SCRIPT is empty: is a variable of the shell not set?"
+SCRIPT_IS_EMPTY = "SCRIPT is empty: a shell variable in the command is probably not set"
 
 
 def see_help(message: str) -> str:

@@ -60,7 +60,7 @@ WORKERS_SUCCEEDED = "all workers of this node exited 0; the outcome of the run i
 
 
 def outcome_unknown(refusal: str) -> str:
-    return f"{refusal}. {WORKERS_SUCCEEDED}"
+    return f"{refusal}; {WORKERS_SUCCEEDED}"
 
 
 def leaving_without_server(signal_name: str) -> str:

@@ -59,7 +59,7 @@ def run_succeeded_after_restarts(reason: str, restarts: int, charged: int) -> st
 
 
 def restarts_charged(restarts: int, charged: int) -> str:
-    return f"{restarts} restart{'s' * (restarts != 1)}, {charged or 'none'} of them charged"
+    return f"{restarts} restart{'s' * (restarts != 1)}, {charged or 'none'} charged"
 
 
 def run_took(seconds: Mapping[str, float], ettr: float | None) -> str:

@@ -1,5 +1,7 @@
 """Messages of our rendezvous handler within torchrun."""
 
+from rdzv_protocol.text import count
+
 BUG = "this is a bug, please report it:"
 HAS_LEFT = "it has left"
 WORKERS_DONE = "its workers are done"
@@ -25,7 +27,7 @@ def store(address: str) -> str:
 
 
 def nodes_missing(nodes: int, round_: int, address: str) -> str:
-    return f"{nodes} nodes of round {round_} have not reached {store(address)}"
+    return f"{count(nodes)} of round {round_} {'has' if nodes == 1 else 'have'} not reached {store(address)}"
 
 
 def store_unreachable(address: str, reason: str) -> str:

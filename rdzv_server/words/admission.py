@@ -65,8 +65,8 @@ def not_wanted(run_id: str, nodes: int, node_id: str, program: str, *, is_same_p
 
 def node_rank_taken(node_rank: int, run_id: str, node_id: str) -> str:
     return (
-        f"node {node_id} already has --node-rank {node_rank} of run {run_id}: give every node a rank of its own, or "
-        "none"
+        f"node {node_id} already has --node-rank {node_rank} of run {run_id}: give each node its own "
+        "--node-rank, or leave it out"
     )
 
 

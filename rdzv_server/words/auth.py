@@ -26,7 +26,7 @@ def too_many_runs(most: int, run_id: str) -> str:
 
 
 def foreign_page_takes_part(origin: str) -> str:
-    return f"agents' paths accept no requests from a web page ({origin})"
+    return f"agents' paths do not accept requests from a web page ({origin})"
 
 
 def role_lacks(role: str, action: str) -> str:
@@ -55,7 +55,7 @@ def not_this_machine(port: str | int) -> str:
 
 
 def foreign_page_acts(origin: str) -> str:
-    return f"without tokens this server accepts no actions from the web page {origin}"
+    return f"without tokens this server does not accept actions from the web page {origin}"
 
 
 # Files.
@@ -68,7 +68,7 @@ def bad_token_file(flag: str, path: str, why: str) -> str:
 NOT_PRINTABLE = "tokens must be printable ASCII"
 NO_TOKEN_IN_FILE = "the file contains no token; write one of printable ASCII on a line of its own"
 NOT_FOR_SOME_RUNS = "only agents' tokens can be limited to some runs"
-BAD_LINE = "each line holds TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS"
+BAD_LINE = "each line must be TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS"
 
 
 def exposed(flag: str, path: str) -> str:
@@ -76,7 +76,7 @@ def exposed(flag: str, path: str) -> str:
 
 
 OPEN = (
-    "no --token-file: everyone who reaches this port can join, watch and disturb runs; the server accepts operators' "
+    "no --token-file: anyone who can reach this port can join, watch and disrupt runs; the server accepts operators' "
     "actions only from this machine"
 )
 

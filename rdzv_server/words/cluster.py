@@ -29,7 +29,7 @@ LEASE_RAN_OUT = "its lease at etcd ran out"
 
 
 def leaves_it_to(address: str) -> str:
-    return f"handing over to {address}, which leads fewer"
+    return f"handing over to {address}, which leads fewer shards"
 
 
 def shard_broken(shard: int, why: str) -> str:

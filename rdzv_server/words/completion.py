@@ -5,6 +5,8 @@ from itertools import islice
 
 from rdzv_protocol.text import count
 
+from rdzv_server.words import unheard
+
 NAMES = 4
 """Number of names that a message lists before it says how many more there are, so that its size is limited."""
 
@@ -163,7 +165,7 @@ def standby_kept_out(node_id: str, reason: str, *, excluded: bool) -> str:
 
 ENDS_SOON = "its workers know that it ends soon"
 NOBODY_HEARD = (
-    "the server hears no agent of the run: its nodes or the network path to them are gone; the server waits for them"
+    f"the server does not hear from any agent of the run: {unheard.NODES_OR_PATH_GONE}; the server waits for them"
 )
 """It contains no time, so that it changes only when something happens."""
 

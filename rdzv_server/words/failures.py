@@ -24,7 +24,7 @@ def with_hint(failure: str, hint: str) -> str:
 
 
 def no_use(why: str) -> str:
-    return f"a restart does not help: {why}"
+    return f"a restart would not help: {why}"
 
 
 def hints(of_agent: str, of_server: str) -> str:
@@ -74,9 +74,13 @@ def no_hang_restarts_left(used: int, most: int) -> str:
 def no_progress(rounds: int, highest_step: int | None, checkpoint_step: int | None) -> str:
     step = "" if highest_step is None else f", none beyond step {highest_step}"
     saved = "" if checkpoint_step is None else f"; the last checkpoint is of step {checkpoint_step}"
-    return f"no progress: {rounds} rounds in a row failed{step}{saved}"
+    return f"no progress: {_rounds(rounds)} failed{step}{saved}"
 
 
 def no_steps(rounds: int, within_s: float) -> str:
     """Rounds fail quickly in a run whose workers report no steps."""
-    return f"no progress: {rounds} rounds in a row failed within {within_s:g} s each, and workers report no steps"
+    return f"no progress: {_rounds(rounds)} failed within {within_s:g} s each, and workers report no steps"
+
+
+def _rounds(number: int) -> str:
+    return "the last round" if number == 1 else f"{number} rounds in a row"

@@ -96,7 +96,7 @@ def welcome(looks: Sequence[str]) -> str:
 
 
 def refused(peer: str, why: str, others: int) -> str:
-    also = f" (and {others} more refusals, of other kinds)" if others else ""
+    also = f" (and {count(others, 'more refusal')}, for other reasons)" if others else ""
     return f"refused {peer}: {why}{also}"
 
 

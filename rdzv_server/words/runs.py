@@ -20,7 +20,7 @@ def join_timeout(too_few: str) -> str:
 
 def superseded(*, has_agents: bool) -> str:
     """`has_agents`: whether silent agents were still part of the run."""
-    return f"{'no agent was heard' if has_agents else 'every node left'}, and a new attempt began"
+    return f"{'every agent was silent' if has_agents else 'every node left'}, and a new attempt began"
 
 
 def ended(run_id: str, stage: str, reason: str) -> str:

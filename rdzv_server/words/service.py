@@ -1,5 +1,7 @@
 """Messages about the server's work: log lines about runs, and reasons why it refuses or stops."""
 
+from rdzv_protocol.text import count
+
 AGENTS_TRY_AGAIN = "workers keep running, and agents retry"
 SHUTTING_DOWN = f"the server is shutting down; {AGENTS_TRY_AGAIN}"
 CONNECTION_CLOSED = "the connection is closed"
@@ -7,7 +9,7 @@ TOO_MANY_WATCH = "too many clients watch this server: there will be room when on
 
 # The store, while it cannot be written.
 
-NOTHING_DECIDED = "the server decides nothing until it can write, and workers keep running"
+NOTHING_DECIDED = "the server makes no decisions until it can write; workers keep running"
 STORE_IS_BACK = "the server can write to the store again"
 
 # Lines of the log.
@@ -88,7 +90,7 @@ def event_log_is_back(path: str) -> str:
 
 
 def events_left_out(path: str, events: int) -> str:
-    return f"--event-log {path}: {events} events are missing"
+    return f"--event-log {path}: {count(events, 'event')} missing"
 
 
 # `--on-exclude`

@@ -4,9 +4,9 @@
 def set_apart(run_id: str, error: str) -> str:
     """`error`: message `own_error`."""
     return (
-        f"run {run_id} is set apart after {error}. Its workers keep running, but the server decides nothing "
-        "more about it. Report this with the server's log. To continue the run, start a fixed version of rdzv-server; "
-        "or stop the run"
+        f"run {run_id} is set apart after {error}. Its workers keep running, but the server no longer "
+        "decides anything about it. Report this with the server's log. To continue the run, start a fixed version of "
+        "rdzv-server; or stop the run"
     )
 
 

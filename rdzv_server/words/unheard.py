@@ -2,9 +2,11 @@
 
 from rdzv_protocol.text import span
 
+NODES_OR_PATH_GONE = "its nodes, or the network path to them, are gone"
+
 
 def not_heard(for_s: float) -> str:
-    return f"no agent of the run has been heard for {span(for_s)}: its nodes or the network path to them are gone"
+    return f"the server has not heard from any agent of the run for {span(for_s)}: {NODES_OR_PATH_GONE}"
 
 
 def awaited(for_s: float) -> str:
@@ -14,7 +16,7 @@ def awaited(for_s: float) -> str:
 def heard_again(after_s: float, node_id: str, *, has_others: bool) -> str:
     """`has_others`: whether the run has other agents."""
     others = "; each of the other agents gets a fresh lease" if has_others else ""
-    return f"an agent of the run is heard again after {span(after_s)}: node {node_id}{others}"
+    return f"the server hears from an agent of the run again after {span(after_s)}: node {node_id}{others}"
 
 
 def gave_place(for_s: float, *, to_agents: bool) -> str:

@@ -140,7 +140,7 @@ async def test_a_run_shrinks_and_grows_while_it_runs_and_agents_keep_their_flags
         pid: rank for pid, rank in ranked.items() if rank < 2
     }
     late = await cluster.node("d", *flags, nproc=1)
-    await late.line(re.escape(admission.resized("r", ["--nnodes is 1:2 here, not 3:3"])))
+    await late.line(re.escape(admission.resized("r", ["--nnodes is 1:2 in the run, but 3:3 here"])))
     assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=1, max_nodes=4))[0] == 200
     third = await cluster.hub.group(4)
     assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=3, max_nodes=2))[0] == 400

@@ -180,7 +180,7 @@ async def test_a_port_that_is_taken() -> None:
 async def test_an_agent_with_other_settings_than_the_runs(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1", *PATIENT)
     other = await cluster.node("b", "--nnodes", "3", "--max-restarts", "1")
-    await refuses(other, "--nnodes is 1:1 here, not 3:3", "or leave them out", code=ExitCode.REFUSED)
+    await refuses(other, "--nnodes is 1:1 in the run, but 3:3 here", "or leave them out", code=ExitCode.REFUSED)
     del cluster.agents["b"]
     await cluster.server.line(
         "WARNING rdzv-server: refused 127.0.0.1: run none has other settings: --nnodes is 1:1 here"

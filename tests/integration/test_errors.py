@@ -174,7 +174,7 @@ async def test_the_whole_story_is_on_every_console_and_on_the_status_page(cluste
     assert await agent.exit_code() == 1
     assert "\n  round     : 1\n" in section(agent, "Root Cause")
     assert "\n  exitcode  : 9 " in section(agent, "Failures:")
-    charged, free = section(agent, "Restarts: 2 restarts, 1 of them charged").splitlines()[1:]
+    charged, free = section(agent, "Restarts: 2 restarts, 1 charged").splitlines()[1:]
     assert charged.endswith("  round 2, charged: [0]")
     assert free.endswith("  round 3, free: node b left: SIGTERM")
     run = await cluster.server.run()
@@ -189,7 +189,7 @@ async def test_a_success_after_restarts_says_so_in_one_line(hub: WorkerHub) -> N
     (second,) = await hub.group(1)
     second.order_exit(0)
     assert await agent.exit_code() == 0
-    assert agent.said[-1] == "node-agent: run succeeded: all workers of 1 node exited 0; 1 restart, 1 of them charged"
+    assert agent.said[-1] == "node-agent: run succeeded: all workers of 1 node exited 0; 1 restart, 1 charged"
     assert re.fullmatch(
         r"node-agent: the run took [0-9.]+ s: [0-9.]+ s running, [0-9.]+ s restarting",  # no progress, so no ratio
         agent.said[-2],

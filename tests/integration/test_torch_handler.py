@@ -288,7 +288,7 @@ async def test_below_the_minimum_the_join_times_out(site: Site) -> None:
 
 async def test_other_settings_are_refused(site: Site) -> None:
     await site.joined(1, "1")
-    with pytest.raises(elastic.RendezvousError, match="--nnodes is 1:1 here, not 2:2"):
+    with pytest.raises(elastic.RendezvousError, match="--nnodes is 1:1 in the run, but 2:2 here"):
         await rendezvous(site.handler())
 
 

@@ -36,7 +36,7 @@ OF_ONE = re.compile(r"^(round \d+/rank \d+|node \d+)/")
 
 @dataclass(frozen=True)
 class Difference:
-    """One row of the table: what a user sees under both, in a few words, and the reason."""
+    """One row of the table: what a user sees under each launcher, in a few words."""
 
     what: str
     torchrun: str
@@ -48,7 +48,7 @@ class Difference:
     seen_with: Line
     """A command line of command_lines.py that shows it."""
     lines: str = ""
-    """Pattern of the command lines that may show it, as they are written in Python."""
+    """Pattern of the command lines (`repr` of `Line`) that may show it."""
 
     def explains(self, line: Line, name: str, theirs: object, ours: object) -> bool:
         is_of_line = re.search(self.lines, repr(line)) and re.fullmatch(self.names, name)
@@ -76,28 +76,28 @@ ERROR_FILE = r"attempt_\d+/\d+/error\.json$"
 DIFFERENCES: Sequence[Difference] = (
     Difference(
         "`MASTER_ADDR`", "rank 0's host name, which other nodes may not resolve",
-        "rank 0's address on its way to the server; with static, `--master-addr`",
+        "the address from which rank 0 reaches the server; with static, `--master-addr`",
         "environment/MASTER_ADDR", both(r"^[a-z]", r"^127\.0\.0\.1$"), PLAIN,
     ),
     Difference(
-        "`MASTER_PORT`", "may be used before it is free, may be the last round's",
-        "reserved, and another one each round",
+        "`MASTER_PORT`", "not reserved, so another program can take it; can be the previous round's",
+        "reserved, and a new one in each round",
         "environment/MASTER_PORT", both(r"^\d{4,5}$", r"^\d{4,5}$"), PLAIN,
     ),
     Difference(
         "`MASTER_PORT` with several static nodes", "`--master-port`",
-        "another port: the server listens at `--master-port`", "environment/MASTER_PORT",
+        "another port, because the server listens at `--master-port`", "environment/MASTER_PORT",
         both("^PORT$", r"^\d{4,5}$"),
         Line(nodes("torchrun --nnodes 2 --node-rank %d --rdzv-endpoint 127.0.0.1:PORT train.py")), " & ",
     ),
     Difference(
-        "`TORCHELASTIC_RUN_ID`", "a UUID where none is given", "16 hexadecimal digits",
+        "`TORCHELASTIC_RUN_ID`", "a UUID if you give none", "16 hexadecimal digits",
         "environment/TORCHELASTIC_RUN_ID", both(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-", r"^[0-9a-f]{16}$"),
         PLAIN,
     ),
     Difference(
         "`TORCHELASTIC_ERROR_FILE`", "in `/tmp/torchelastic_<random>/`; relative if `--log-dir` is",
-        "in `/tmp/node-agent-<random>/`, ends alike; always absolute",
+        "in `/tmp/node-agent-<random>/`, with the same end; always absolute",
         "environment/TORCHELASTIC_ERROR_FILE", both(ERROR_FILE, "^FOLDER/.*" + ERROR_FILE), PLAIN,
     ),
     Difference(
@@ -107,11 +107,11 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     Difference(
         "`PYTHONUNBUFFERED`", "",
-        "`1` unless you set it: [logs.md](logs.md#whole-lines-whole-speed) says why",
+        "`1` unless you set it ([why](logs.md#whole-lines-whole-speed))",
         "environment/PYTHONUNBUFFERED", only_here("^1$"), PLAIN,
     ),
     Difference(
-        "`NODE_AGENT_ID`", "", "marks what a worker starts",
+        "`NODE_AGENT_ID`", "", "marks the processes that a worker starts",
         "environment/NODE_AGENT_ID", only_here("^[0-9a-f]{16}$"), PLAIN,
     ),
     Difference(
@@ -130,7 +130,7 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     Difference(
         "`TORCH_FR_DUMP_TEMP_FILE`, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE`, `TORCH_FR_BUFFER_SIZE`", "",
-        "where log files are kept: NCCL's flight recorder writes beside them, with torch's own buffer size of 2000",
+        "set if you keep log files: NCCL's flight recorder writes beside them, with torch's own buffer size of 2000",
         "environment/TORCH_(FR|NCCL_DEBUG)_.*", only_here(r"^2000$|/flight_recorder_rank_$|/round_\d+_nccl_$"),
         Line("torchrun --nproc-per-node 2 -r 3 train.py", ALL_KINDS),
     ),
@@ -145,7 +145,7 @@ DIFFERENCES: Sequence[Difference] = (
         Line("torchrun --rdzv-endpoint localhost:0 train.py"),
     ),
     Difference(
-        "`TORCHELASTIC_SIGNALS_TO_HANDLE`", "as given", "without names that are no signals",
+        "`TORCHELASTIC_SIGNALS_TO_HANDLE`", "as given", "without names that are not signals",
         "environment/TORCHELASTIC_SIGNALS_TO_HANDLE", both("^SIGNOPE$", "^$"),
         Line("torchrun --signals-to-handle SIGNOPE train.py"),
     ),
@@ -155,19 +155,19 @@ DIFFERENCES: Sequence[Difference] = (
         Line("torchrun --signals-to-handle SIGNOPE train.py"),
     ),
     Difference(
-        "stdout, stderr", "the launcher's own; `/dev/null` where `--local-ranks-filter` hides them",
+        "stdout, stderr", "the launcher's own; `/dev/null` if `--local-ranks-filter` hides them",
         "a pipe to the agent, or a file: `isatty()` is false", "process/std(out|err)",
         both("^(terminal|file|device)$", "^pipe$"),
         Line("torchrun --standalone --nproc-per-node 2 train.py", "say out; cry err", streams="terminal"),
     ),
     Difference(
-        "order of stdout and stderr of one worker, with `-t`", "as the two files are read", "the same, often another",
+        "order of stdout and stderr of one worker, with `-t`", "the order in which the two files are read", "likewise, so often another order",
         "stdout/rank 0",
         lambda theirs, ours: theirs and ours and sorted(theirs.split("\n")) == sorted(ours.split("\n")),
         Line("torchrun --standalone -t 3 train.py", TWO_STREAMS, streams="one pipe"), "-t 3.*('one pipe'|'terminal')",
     ),
     Difference(
-        "a last line without its end", "stays so", "gets one", "stdout/last character",
+        "a last line without a newline", "unchanged", "gets a newline", "stdout/last character",
         lambda theirs, ours: theirs != ours == ["\n"],
         Line("torchrun --standalone --nproc-per-node 2 train.py", NO_END),
     ),
@@ -178,13 +178,13 @@ DIFFERENCES: Sequence[Difference] = (
              ALL_KINDS),
     ),
     Difference(
-        "signals that are ignored already (`nohup`)", "SIGHUP is handled all the same",
-        "stay ignored, also for workers",
+        "signals that are ignored already (`nohup`)", "SIGHUP is handled anyway",
+        "stay ignored, also in workers",
         "process/SigIgn", lambda theirs, ours: int(ours, 16) & ~int(theirs, 16) == 1, Line(STANDALONE, ignored=(1,)),
     ),
     Difference(
-        "a signal that is not in `--signals-to-handle` ends the launcher", "workers go on without it",
-        "workers are killed with it", "workers that outlive it", lambda theirs, ours: theirs and not ours,
+        "a signal that is not in `--signals-to-handle` ends the launcher", "workers keep running",
+        "workers are killed, too", "workers that outlive it", lambda theirs, ours: theirs and not ours,
         Line(STANDALONE, HEARS, "SIGUSR1"),
     ),
     Difference(
@@ -194,7 +194,7 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     Difference(
         "fractions of `--shutdown-timeout`; `true` and `yes` in the variable of a switch; variables that are empty",
-        "refused", "understood; an empty variable says nothing", "exit code|workers",
+        "refused", "accepted; an empty variable counts as not set", "exit code|workers",
         lambda theirs, ours: theirs in ([], [1], [2]) and ours in ([0], ["0-0"]),
         Line("PET_STANDALONE=true torchrun train.py"), r"PET_\w+=(true)? torchrun|shutdown-timeout 1\.5",
     ),
@@ -204,13 +204,13 @@ DIFFERENCES: Sequence[Difference] = (
         Line(STANDALONE, "exit 3"),
     ),
     Difference(
-        "`Failures:` in the final report", "also workers that the launcher itself stopped",
-        "workers that failed by themselves, with those of earlier rounds", "report/ranks of the others",
+        "`Failures:` in the final report", "includes workers that the launcher stopped",
+        "only workers that failed by themselves, including those of earlier rounds", "report/ranks of the others",
         lambda theirs, ours: None not in (theirs, ours) and bool(theirs) != bool(ours),
         Line("torchrun --standalone --nproc-per-node 2 train.py", FAIL),
     ),
     Difference(
-        "final report where a worker fails because a worker of another node has failed", "names that worker",
+        "final report if a worker fails because a worker of another node has failed", "names the worker of its own node",
         "names the run's first failure, on every node", "report/(rank|exit code|traceback)",
         both(r"^0 \(local|^1$|see:", r"^1 \(local|^3$|^-9|received by PID$"), Line(STATIC, OTHER_FAILS), " & ",
     ),
@@ -221,37 +221,37 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     Difference(
         "final report of a static run whose other node was told to leave", "names the worker that lost its peer",
-        "names no worker: the run has waited for a node for `join_timeout`", "report/.*",
+        "names no worker; its reason is that no node joined within `join_timeout`", "report/.*",
         lambda theirs, ours: theirs and not ours, LEFT_ALONE, "timeout=15",
     ),
     Difference(
-        "`TORCHELASTIC_RESTART_COUNT` after another node has left", "one more: the worker that lost its peer fails",
-        "as before: a node that leaves costs no restart", "workers",
+        "`TORCHELASTIC_RESTART_COUNT` after another node has left", "one higher, because the worker that lost its peer fails",
+        "unchanged, because a node that leaves does not cost a restart", "workers",
         lambda theirs, ours: theirs == [*ours, "1-0"], LEFT_TO_GO_ON, "--nnodes 1:2 .* & ",
     ),
     Difference(
-        "`TORCHELASTIC_RESTART_COUNT` with c10d after a worker of another node has failed", "as before",
-        "one more, the same on every node", "workers",
+        "`TORCHELASTIC_RESTART_COUNT` with c10d after a worker of another node has failed", "unchanged",
+        "one higher, and the same on every node", "workers",
         lambda theirs, ours: "1-0" not in theirs and [*theirs[:2], "1-0", *theirs[2:]] == ours,
         Line(once_more(C10D), OTHER_FAILS), "max-restarts 1.* & ",
     ),
     Difference(
-        "`error_file` in the final report", "a file in its temporary folder", "`<N/A>` unless log files are kept",
+        "`error_file` in the final report", "a file in the launcher's temporary folder", "`<N/A>` unless you keep log files",
         "report/error file", both(ERROR_FILE, "^<N/A>$"), Line(STANDALONE, FAILS_WITH_REASON),
     ),
     Difference(
-        "`TORCHELASTIC_ERROR_FILE` of the launcher", "written if the worker has written its own", "always written",
+        "`TORCHELASTIC_ERROR_FILE` of the launcher", "written only if the worker has written its own", "always written",
         "file error.json", lambda theirs, ours: theirs is None,
         Line("TORCHELASTIC_ERROR_FILE=error.json torchrun --standalone train.py", "exit 3"),
     ),
     Difference(
-        "temporary files", "its folder in `/tmp` stays", "only log files that `-r` or `-t` asked for stay",
+        "temporary files", "the launcher leaves its folder in `/tmp`", "the agent leaves only log files, if you gave `-r` or `-t`",
         "left in TMPDIR", lambda theirs, ours: "torchelastic" in theirs and set(ours) <= {"node-agent-logs"},
         PLAIN,
     ),
 )  # fmt: skip
 
-NOT_SHOWN = "does not show any more: "
+NOT_SHOWN = "no longer shows: "
 
 
 def unexplained(line: Line, theirs: Findings, ours: Findings) -> Iterator[str]:

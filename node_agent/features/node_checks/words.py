@@ -111,12 +111,12 @@ def gpu(name: str, memory_mib: str) -> str:
     return f"{name} with {memory_mib} MiB"
 
 
-def gpus(count: int, kind: str) -> str:
-    return f"{count} x {kind}"
+def gpus(number: int, kind: str) -> str:
+    return f"{number} x {kind}"
 
 
 def wrong_number(found: int, expected: float) -> str:
-    return f"{found} GPUs instead of {expected:g}: a GPU is lost, or hidden from this process"
+    return f"found {_count(found, 'GPU')}, expected {expected:g}: a GPU is lost, or hidden from this process"
 
 
 def several_kinds(kinds: list[str]) -> str:
@@ -132,7 +132,7 @@ def ecc_errors(gpu: str, errors: str) -> str:
 
 
 def no_ecc_error(gpus: int) -> str:
-    return f"no uncorrectable error on {gpus} GPUs"
+    return f"no uncorrectable error on {_count(gpus, 'GPU')}"
 
 
 def xid(number: int, gpu: str) -> str:
@@ -161,7 +161,7 @@ def no_room(free_gib: float, folder: str, least_gib: float, advice: str) -> str:
 
 
 def no_inodes(left: int, folder: str, advice: str) -> str:
-    return f"only {left} more files can be created in {folder} (df -i): {advice}"
+    return f"only {_count(left, 'more file')} can be created in {folder} (df -i): {advice}"
 
 
 def clock_right(within_s: float) -> str:
@@ -178,9 +178,13 @@ def no_time(server: str, why: str) -> str:
     return f"could not read the clock of the server at {server}: {why}"
 
 
-def free_ports(count: int) -> str:
-    return f"{count} free ports"
+def free_ports(number: int) -> str:
+    return _count(number, "free port")
 
 
 def too_few_ports(had: int, wanted: int, why: str) -> str:
     return f"only {had} of {wanted} ports are free: {why}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -60,7 +60,7 @@ def too_many_nodes(text: str) -> str:
 
 def other_setting(flag: str, theirs: object, asked: object) -> str:
     """A run has another setting than an agent asks for. `theirs`: None if the run has no value for it."""
-    return f"{flag} is {'left open' if theirs is None else theirs} here, not {asked}"
+    return f"{flag} is {'not set' if theirs is None else theirs} in the run, but {asked} here"
 
 
 def bad_level(variable: str, word: str) -> str:

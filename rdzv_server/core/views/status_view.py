@@ -205,7 +205,8 @@ class RunStatus(Struct, frozen=True, kw_only=True):
         Meta(description="seconds since the server last heard any agent of the running round; null: it hears an agent"),
     ]
     waits_for_agents: Annotated[
-        bool, Meta(description="the server hears no agent of the running round and waits for them, so no node is lost")
+        bool,
+        Meta(description="the server does not hear from any agent of the running round and waits; no node is lost"),
     ]
     can_be_forgotten: Annotated[bool, Meta(description="an operator can have the server forget the run")]
     missing: MissingStatus | None

@@ -36,7 +36,7 @@ def round_is_over(round_: int, run_id: str) -> str:
 
 
 def too_many_sources(node_id: str, most: int) -> str:
-    return f"node {node_id} already suspects its workers by {most} sources"
+    return f"node {node_id} already reports suspected hangs from {most} sources, the most that a node can report"
 
 
 def limit_doubted(in_row: int, setting: str, limit_s: float, standstill_s: float) -> str:
@@ -136,6 +136,7 @@ def nothing_of(ranks: Sequence[int], count: int, node_id: str, more_nodes: int =
 def blame(ranks: Sequence[int], why: str) -> str:
     """Return the ranks that the others wait for, with one of the marks above."""
     plural = why.replace("is ", "are ", 1).replace("has ", "have ", 1) if len(ranks) > 1 else why
+    plural = plural.replace("its process does", "their processes do") if len(ranks) > 1 else plural
     return f"{_who(ranks)} {plural}"
 
 

@@ -31,7 +31,7 @@ def failed_with(peer: str, why: str) -> str:
 def undecided(nodes: str, why: str) -> str:
     return (
         f"the network test failed between {nodes} ({why}), but it does not show which node is at fault: "
-        "all of them take part"
+        "they stay in the run"
     )
 
 

@@ -239,8 +239,8 @@ def test_the_file_has_the_failure_that_ended_the_run_not_the_first_one(tmp_path)
 
 
 def test_an_agents_own_error_has_no_exit_code(tmp_path):
-    message = leave(tmp_path, WriteFailureReport("SettingsConflict: --nnodes is 2 here, not 3"))
-    assert message["message"] == "SettingsConflict: --nnodes is 2 here, not 3"
+    message = leave(tmp_path, WriteFailureReport("SettingsConflict: --nnodes is 2 in the run, but 3 here"))
+    assert message["message"] == "SettingsConflict: --nnodes is 2 in the run, but 3 here"
     assert "errorCode" not in message
     assert int(message["extraInfo"]["timestamp"]) > 1_700_000_000
 

@@ -32,7 +32,7 @@ def test_other_settings_are_refused_with_both_values():
     run = Scenario("2:3")
     with pytest.raises(SettingsConflict) as refusal:
         run.join("a", settings=settings_of("2:4", max_restarts=5))
-    assert "--nnodes is 2:3 here, not 2:4; --max-restarts is 0 here, not 5" in str(refusal.value)
+    assert "--nnodes is 2:3 in the run, but 2:4 here; --max-restarts is 0 in the run, but 5 here" in str(refusal.value)
     assert "min_nodes" not in str(refusal.value)
     assert not run.run.agents
 

@@ -298,7 +298,7 @@ def test_a_path_that_goes_away_again_when_one_agent_is_back_costs_no_node():
     assert leases.expired(6.0) is None, "a tries again every few seconds"
     leases.renew("b", 11.0)
     assert leases.expired(13.7) is None
-    assert lost(leases, 13.8) == ("a", "not heard for 10 s")
+    assert lost(leases, 13.8) == ("a", "silent for 10 s")
 
 
 def test_a_connection_that_closes_long_after_its_agent_was_to_poll_begins_no_lease():
