@@ -161,7 +161,8 @@ DIFFERENCES: Sequence[Difference] = (
         Line("torchrun --standalone --nproc-per-node 2 train.py", "say out; cry err", streams="terminal"),
     ),
     Difference(
-        "order of stdout and stderr of one worker, with `-t`", "the order in which the two files are read", "likewise, so often another order",
+        "order of stdout and stderr of one worker, with `-t`",
+        "the order in which the two files are read", "likewise, so often another order",
         "stdout/rank 0",
         lambda theirs, ours: theirs and ours and sorted(theirs.split("\n")) == sorted(ours.split("\n")),
         Line("torchrun --standalone -t 3 train.py", TWO_STREAMS, streams="one pipe"), "-t 3.*('one pipe'|'terminal')",
@@ -210,8 +211,8 @@ DIFFERENCES: Sequence[Difference] = (
         Line("torchrun --standalone --nproc-per-node 2 train.py", FAIL),
     ),
     Difference(
-        "final report if a worker fails because a worker of another node has failed", "names the worker of its own node",
-        "names the run's first failure, on every node", "report/(rank|exit code|traceback)",
+        "final report if a worker fails because a worker of another node has failed",
+        "names the worker of its own node", "names the run's first failure, on every node", "report/(rank|exit code|traceback)",
         both(r"^0 \(local|^1$|see:", r"^1 \(local|^3$|^-9|received by PID$"), Line(STATIC, OTHER_FAILS), " & ",
     ),
     Difference(
@@ -225,7 +226,8 @@ DIFFERENCES: Sequence[Difference] = (
         lambda theirs, ours: theirs and not ours, LEFT_ALONE, "timeout=15",
     ),
     Difference(
-        "`TORCHELASTIC_RESTART_COUNT` after another node has left", "one higher, because the worker that lost its peer fails",
+        "`TORCHELASTIC_RESTART_COUNT` after another node has left",
+        "one higher, because the worker that lost its peer fails",
         "unchanged, because a node that leaves does not cost a restart", "workers",
         lambda theirs, ours: theirs == [*ours, "1-0"], LEFT_TO_GO_ON, "--nnodes 1:2 .* & ",
     ),
@@ -236,7 +238,8 @@ DIFFERENCES: Sequence[Difference] = (
         Line(once_more(C10D), OTHER_FAILS), "max-restarts 1.* & ",
     ),
     Difference(
-        "`error_file` in the final report", "a file in the launcher's temporary folder", "`<N/A>` unless you keep log files",
+        "`error_file` in the final report",
+        "a file in the launcher's temporary folder", "`<N/A>` unless you keep log files",
         "report/error file", both(ERROR_FILE, "^<N/A>$"), Line(STANDALONE, FAILS_WITH_REASON),
     ),
     Difference(
@@ -245,7 +248,8 @@ DIFFERENCES: Sequence[Difference] = (
         Line("TORCHELASTIC_ERROR_FILE=error.json torchrun --standalone train.py", "exit 3"),
     ),
     Difference(
-        "temporary files", "the launcher leaves its folder in `/tmp`", "the agent leaves only log files, if you gave `-r` or `-t`",
+        "temporary files",
+        "the launcher leaves its folder in `/tmp`", "the agent leaves only log files, if you gave `-r` or `-t`",
         "left in TMPDIR", lambda theirs, ours: "torchelastic" in theirs and set(ours) <= {"node-agent-logs"},
         PLAIN,
     ),
