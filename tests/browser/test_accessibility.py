@@ -22,7 +22,7 @@ EVIDENCE = {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_nothing_stands_in_anybodys_way(cluster: Cluster, new_tab: NewTab, scheme: str) -> None:
+async def test_the_page_passes_the_accessibility_checks(cluster: Cluster, new_tab: NewTab, scheme: str) -> None:
     tab = await new_tab(color_scheme=scheme)
     async with Crowd(cluster.server.port) as crowd:
         names = [f"gpu-{number:02}" for number in range(66)]

@@ -556,7 +556,7 @@ async def service(replicas: Replicas) -> AsyncIterator[TcpProxy]:
         yield service
 
 
-async def test_a_page_goes_on_at_the_server_that_takes_over(
+async def test_a_page_continues_at_the_server_that_takes_over(
     replicas: Replicas, service: TcpProxy, tab: Tab, new_tab: NewTab
 ) -> None:
     """One page is open at the follower, another at the Service's address."""

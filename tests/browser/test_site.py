@@ -71,7 +71,7 @@ async def test_every_link_leads_to_a_page_and_a_section_of_it(pages: dict[Path, 
     assert broken == []
 
 
-async def test_it_loads_nothing_from_elsewhere(pages: dict[Path, Links]) -> None:
+async def test_the_site_loads_only_its_own_files(pages: dict[Path, Links]) -> None:
     assert [load for links in pages.values() for load in links.loads if "//" in load] == []
 
 

@@ -70,7 +70,7 @@ async def opened(tab: Tab, cluster: Cluster, crowd: Crowd) -> None:
 
 @pytest.mark.parametrize(("name", "size"), [("desktop", DESKTOP), ("phone", PHONE)])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_the_picture_tells_its_numbers_by_pointer_keyboard_and_table(
+async def test_the_timeline_shows_its_numbers_by_pointer_keyboard_and_table(
     cluster: Cluster, new_tab: NewTab, name: str, size: Any, scheme: str
 ) -> None:
     tab = await new_tab(viewport=size, color_scheme=scheme, timezone_id="America/New_York")

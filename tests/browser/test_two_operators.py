@@ -57,7 +57,7 @@ async def test_one_operator_sees_what_the_other_does(cluster: Cluster, new_tab: 
     other.is_content()
 
 
-async def test_of_two_who_act_at_the_same_moment_one_has_done_it_and_the_other_is_told(
+async def test_if_two_operators_act_at_once_one_succeeds_and_the_other_sees_why_not(
     cluster: Cluster, new_tab: NewTab
 ) -> None:
     async with Crowd(cluster.server.port) as crowd:

@@ -68,13 +68,13 @@ def test_events_before_all_nodes_work_again_are_one_restart(rounds: list[str], c
         told(),
     ],
 )
-def test_another_story_is_noticed(view: dict[str, Any]) -> None:
+def test_the_ledger_check_fails_if_the_view_differs(view: dict[str, Any]) -> None:
     ledger = ledger_of("node_lost", "worker_failed")
     assert not ledger.differences(told("node_lost", "worker_failure"))
     assert ledger.differences(view)
 
 
-def test_a_restart_that_is_not_told_yet_is_missed() -> None:
+def test_an_unreported_restart_fails_the_check() -> None:
     ledger = ledger_of("node_lost", "worker_failed")
     assert ledger.misses(told("node_lost"))
     assert not ledger.misses(told("node_lost", "worker_failure"))
@@ -88,7 +88,7 @@ def test_the_nodes_that_went_or_came_are_named() -> None:
 
 
 @pytest.mark.parametrize("cause", ["node_left", "node_lost"])
-def test_a_leave_that_was_not_answered_may_have_been_taken(cause: str) -> None:
+def test_an_unanswered_leave_can_have_been_accepted(cause: str) -> None:
     ledger = ledger_of("node_lost c", "node_unheard a", "node_arrived a")
     lost = restart("node_lost", reason=losses.lost("c", losses.not_heard(5)))
     story = [lost, restart(cause), restart("node_arrived", reason=completion.admitting(1, "a"))]

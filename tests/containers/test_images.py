@@ -85,7 +85,7 @@ async def test_a_server_that_is_made_anew_knows_its_runs(run: Run, engine: Conta
     assert sorted(agent.out for agent in agents) == [["rank 0 of 2"], ["rank 1 of 2"]]
 
 
-async def test_a_container_that_is_stopped_says_what_it_does(run: Run, engine: ContainerEngine) -> None:
+async def test_a_stopped_container_logs_what_it_does(run: Run, engine: ContainerEngine) -> None:
     """`docker stop` sends SIGTERM. The program is process 1, which signals do not end unless it handles them."""
     server = await run.serve()
     agent = await run.agent("a")
@@ -97,7 +97,7 @@ async def test_a_container_that_is_stopped_says_what_it_does(run: Run, engine: C
     assert await server.exit_code() == 0
 
 
-async def test_its_health_check_tells_a_server_that_hangs(run: Run, engine: ContainerEngine) -> None:
+async def test_the_images_health_check_detects_a_server_that_hangs(run: Run, engine: ContainerEngine) -> None:
     await run.serve()
     assert engine.call("healthcheck", "run", "server").returncode == 0
     engine.call("kill", "--signal", "STOP", "server")

@@ -117,7 +117,7 @@ def test_an_agent_that_is_killed_or_told_to_leave_comes_back_to_its_run(machine:
 @pytest.mark.parametrize(
     ("signal", "says", "state"), [("USR1", "Failed with", "failed"), ("USR2", "Deactivated", "inactive")]
 )
-def test_the_unit_ends_as_the_run_does(machine: Machine, signal: str, says: str, state: str) -> None:
+def test_the_systemd_unit_ends_with_the_runs_outcome(machine: Machine, signal: str, says: str, state: str) -> None:
     machine.shell(f"kill -{signal} {machine.worker()}")
     machine.says(AGENT, says)
     assert machine.property(AGENT, "ActiveState") == state

@@ -67,7 +67,7 @@ def test_messages_with_some_fields_bent(kind: Any) -> None:
 
 
 @every_kind
-def test_a_message_with_unknown_fields_of_a_newer_peer_is_accepted(kind: Any) -> None:
+def test_unknown_fields_of_a_newer_peer_are_accepted(kind: Any) -> None:
     @few
     @given(values(kind), wire.trees())
     def is_taken(message: Any, news: Any) -> None:
@@ -87,7 +87,7 @@ def _is_unfit(value: Any) -> bool:
     return isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-def test_the_last_of_two_equal_keys_counts() -> None:
+def test_the_last_of_two_equal_keys_wins() -> None:
     body = wire.pack(wire.Pairs((*POLL.items(), ("revision", 2))))
     assert take(PollRequest, body).revision == 2
 

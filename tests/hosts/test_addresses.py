@@ -91,7 +91,7 @@ async def test_torch_trains_on_a_network_that_has_ipv6_alone(ipv6_hosts: Hosts) 
     await ipv6_hosts.ends(workers)
 
 
-async def test_with_ipv6_alone_a_lost_workers_round_forms_again(ipv6_hosts: Hosts, note: Note) -> None:
+async def test_on_an_ipv6_only_network_a_round_forms_again_after_a_lost_worker(ipv6_hosts: Hosts, note: Note) -> None:
     first = await ipv6_hosts.nodes("ab", "--nnodes", "2", "--max-restarts", "1")
     await first[0].tell("steps 15")
     began = time.monotonic()

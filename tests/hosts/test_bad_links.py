@@ -63,7 +63,7 @@ async def test_a_network_with_a_delay_of_500_ms(plain: Hosts, note: Note) -> Non
     note("500 ms delay each way: a worker dies", took_s, 5 * ROUND_TRIP_S, because)
 
 
-async def test_a_black_hole_for_large_packets_is_no_matter_for_small_messages(plain: Hosts, note: Note) -> None:
+async def test_a_black_hole_for_large_packets_does_not_affect_small_messages(plain: Hosts, note: Note) -> None:
     plain.switch.swallow_above(MTU)
     first = await plain.nodes("abc", *ONE_MORE)
     second, took_s = await a_worker_dies(plain, first)

@@ -74,7 +74,7 @@ async def test_hosts_reach_each_other(pair: Pair) -> None:
     assert await pair.shout() == "answered 8"
 
 
-async def test_a_cut_holds_in_one_direction(pair: Pair) -> None:
+async def test_a_cut_blocks_only_one_direction(pair: Pair) -> None:
     pair.network.switch.cut("b", "a")
     assert await pair.shout(patience_s=QUIET_S) == "silence"
     await pair.echo.line("heard 8")
@@ -93,7 +93,7 @@ async def test_an_isolated_host_is_back_when_the_network_is_healed(pair: Pair) -
     assert await pair.shout() == "answered 8"
 
 
-async def test_a_delay_holds_both_ways(pair: Pair) -> None:
+async def test_a_delay_applies_in_both_directions(pair: Pair) -> None:
     await pair.shout()  # the neighbours know each other now
     pair.network.switch.delay(0.1)
     began = time.monotonic()
@@ -101,7 +101,7 @@ async def test_a_delay_holds_both_ways(pair: Pair) -> None:
     assert time.monotonic() - began >= 0.2
 
 
-async def test_a_black_hole_swallows_large_packets_alone(pair: Pair) -> None:
+async def test_a_black_hole_swallows_only_large_packets(pair: Pair) -> None:
     pair.network.switch.swallow_above(1280)
     assert await pair.shout(1252) == "answered 1252"  # and 28 bytes of headers
     assert await pair.shout(1253, QUIET_S) == "silence"
@@ -120,7 +120,7 @@ async def went_in(namespace: Namespace, program: Program) -> None:
             await asyncio.sleep(0)
 
 
-async def test_nothing_is_left_of_a_test_that_fails() -> None:
+async def test_a_failing_test_leaves_no_namespaces_behind() -> None:
     with pytest.raises(ZeroDivisionError):
         async with Network("ab", ipv6=True) as network:
             names = [host.namespace.name for host in network.hosts.values()]

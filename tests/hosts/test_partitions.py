@@ -53,7 +53,7 @@ async def test_a_host_that_is_cut_off_for_less_than_its_lease_goes_on(hosts: Hos
     note(f"a host is cut off for {SHORT_S:g} s: nothing restarts", took_s, 2 * SHORT_S, because, steps)
 
 
-async def test_a_server_that_is_cut_off_for_less_than_the_lease_is_not_missed(hosts: Hosts, note: Note) -> None:
+async def test_a_server_cut_off_for_less_than_the_lease_keeps_its_shards(hosts: Hosts, note: Note) -> None:
     first = await hosts.nodes("abc", "--nnodes", "2:3", *ALL_COME, "--lease", str(ROOMY_LEASE_S))
     began = time.monotonic()
     hosts.switch.isolate(SERVER)

@@ -89,7 +89,7 @@ async def started(office: Office, hub: WorkerHub) -> tuple[Program, list[Worker]
 
 
 @pytest.mark.parametrize("code", [0, 3], ids=["success", "failure"])
-async def test_its_exit_code_is_the_runs_verdict(office: Office, hub: WorkerHub, code: int) -> None:
+async def test_the_exit_code_over_ssh_is_the_runs_outcome(office: Office, hub: WorkerHub, code: int) -> None:
     loop, workers = await started(office, hub)
     for worker in workers:
         worker.order_exit(code)

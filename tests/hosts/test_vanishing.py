@@ -28,7 +28,7 @@ KEEP_ALIVE_S, GRACE_S = 9.0, 1.0
     ],
     ids=["lease", "keep-alive"],
 )
-async def test_the_others_go_on(
+async def test_the_others_continue(
     hosts: Hosts, note: Note, fault: str, rank: int, lease_s: float, allowed_s: float, because: str
 ) -> None:
     first = await hosts.nodes("abc", "--nnodes", "2:3", *ALL_COME, "--lease", str(lease_s))

@@ -53,7 +53,7 @@ def said(program: Popen[str], line: str = "") -> str:
     return program.stdout.readline().strip()
 
 
-def test_a_connection_is_silent_while_a_cable_is_pulled_and_goes_on_afterwards(network):
+def test_a_connection_survives_a_pulled_cable(network):
     with start(network, 0, ECHO) as echo:
         assert said(echo) == "listens"
         with start(network, 1, ASK) as asking:

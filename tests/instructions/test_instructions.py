@@ -12,13 +12,13 @@ def test_every_hot_path_takes_as_many_instructions_as_are_recorded() -> None:
     assert not said, "\n".join(said)
 
 
-def test_a_growth_is_named_with_both_figures() -> None:
+def test_an_increase_is_reported_with_both_figures() -> None:
     assert complaints({"a join": 100.0, "a poll": 10.0}, {"a join": 121.0, "a poll": 11.9}) == [
         "a join takes +21% instructions: 121, not 100"
     ]
 
 
-def test_a_fall_is_to_be_recorded() -> None:
+def test_a_decrease_must_be_recorded() -> None:
     (said,) = complaints({"a join": 100.0, "a poll": 10.0}, {"a join": 75.0, "a poll": 8.1})
     assert said == "a join takes -25% instructions; keep it so with python -m tests.instructions --write: 75, not 100"
 

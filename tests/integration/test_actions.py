@@ -99,9 +99,7 @@ async def test_workers_that_do_not_end_are_killed_at_the_deadline_and_idle_nodes
     assert not any(map(all_run, [[worker] for worker in first]))
 
 
-async def test_a_drain_and_a_cordon_outlast_the_server_and_their_requests_are_known_to_the_next(
-    lasting: Cluster, tmp_path: Path
-) -> None:
+async def test_drains_cordons_and_their_request_ids_survive_a_server_restart(lasting: Cluster, tmp_path: Path) -> None:
     flags = ("--nnodes", "1:2", "--run-id", "r", *PATIENT)
     first = await lasting.nodes("ab", *flags)
     ours = [worker for worker in first if worker.agent_pid == lasting.agents["b"].pid]
@@ -227,7 +225,7 @@ async def test_stopping_a_run_ends_every_agent_and_says_why(cluster: Cluster) ->
     assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d {line}", said[0])
 
 
-async def test_with_manual_scale_up_an_operator_admits(cluster: Cluster) -> None:
+async def test_with_manual_scale_up_an_operator_admits_new_nodes(cluster: Cluster) -> None:
     flags = ("--nnodes", "1:2", "--run-id", "r", "--scale-up", "manual", *PATIENT, "--last-call-timeout", "0")
     await cluster.nodes("a", *flags)
     assert (await act(cluster.server, ADMIT, run_id="r"))[0] == 409, "nobody stands by"

@@ -81,7 +81,7 @@ async def test_clients_of_an_agents_metrics_disturb_no_worker(cluster: Cluster) 
         writer.close()
 
 
-async def test_a_port_that_is_taken_is_said_before_anything_starts() -> None:
+async def test_a_port_in_use_is_reported_before_anything_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         agent = await start_agent("--standalone", "--metrics-port", str(port))

@@ -46,7 +46,7 @@ async def test_a_wrong_flag(flags: tuple[str, ...], says: str) -> None:
     [(NOWHERE, "(connect: 127.0.0.1: Connection refused)"), (UNKNOWN_NAME, words.connection.hint("name"))],
     ids=["nobody", "unknown-name"],
 )
-async def test_a_server_that_is_not_there(flags: tuple[str, ...], says: str) -> None:
+async def test_an_absent_server_is_reported(flags: tuple[str, ...], says: str) -> None:
     await refuses(await start_agent(*flags, "--connect-timeout", "0"), says, code=ExitCode.START_AGAIN)
 
 
@@ -107,7 +107,7 @@ async def test_an_agent_with_as_many_files_as_it_asks_for_runs(tmp_path: Path, f
     assert not tells(agent.err, words.plan.too_few_descriptors), agent.err
 
 
-async def test_something_else_listening(unused_tcp_port: int) -> None:
+async def test_another_program_listens_at_the_endpoint(unused_tcp_port: int) -> None:
     web = await Program.start(sys.executable, "-u", "-m", "http.server", "-b", "127.0.0.1", str(unused_tcp_port))
     await web.line("Serving HTTP on 127.0.0.1")
     agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", "--connect-timeout", "0")
@@ -135,7 +135,7 @@ async def test_a_master_addr_of_another_machine(unused_tcp_port: int) -> None:
     await refuses(host, f"(host: {OTHER_MACHINE}: ", words.connection.hint("host"), code=ExitCode.FAILED)
 
 
-async def test_a_port_that_accepts_and_says_nothing() -> None:
+async def test_a_port_that_accepts_but_never_answers_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         agent = await start_agent("--endpoint", f"127.0.0.1:{silent.getsockname()[1]}", "--connect-timeout", "0")
         what, todo = f"(HTTP: {words.connection.NO_ANSWER})", words.connection.hint("HTTP")
@@ -196,7 +196,7 @@ async def test_a_node_rank_that_is_taken(cluster: Cluster) -> None:
     await cluster.finish(workers)
 
 
-async def test_two_people_who_share_a_server_and_give_no_run_id(cluster: Cluster, tmp_path: Path) -> None:
+async def test_two_users_without_run_ids_share_a_server_without_conflict(cluster: Cluster, tmp_path: Path) -> None:
     a = await cluster.nodes("a", *PATIENT)
     theirs, cluster.script = os.path.basename(cluster.script), shutil.copy(WORKER, tmp_path / "other.py")
     says = admission.other_program("none", theirs, "a", "other.py", "b")

@@ -40,7 +40,7 @@ async def start(folder: Path, *command: str) -> Program:
 
 
 @pytest.mark.parametrize("name", ["recovery", "lost-noticed", "scale-up", "replacement"])
-async def test_a_measurement_sees_what_it_waits_for(name: str, tmp_path: Path) -> None:
+async def test_a_measurement_detects_the_event_it_waits_for(name: str, tmp_path: Path) -> None:
     """node-agent recovers and no process stays, in all cases."""
     measuring = await start(tmp_path, *COMMAND, name, "--json", str(tmp_path / "rows.json"))
     assert await measuring.exit_code(PATIENCE_S) == 0

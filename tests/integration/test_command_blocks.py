@@ -55,7 +55,7 @@ ELSEWHERE = {
         "sudo python3": "test_the_page_installs_the_programs_where_the_units_look_for_them",
         "# the server's host": "test_the_commands_of_the_page_start_a_run",
         "docker compose": "test_the_command_of_the_page_ends_as_the_run_does",
-        "#!/bin/bash": "test_its_exit_code_is_the_runs_verdict",
+        "#!/bin/bash": "test_the_exit_code_over_ssh_is_the_runs_outcome",
     },
     "docs/how-to/high-availability.md": {
         "pip install": "needs an etcd of three members: test_all_servers_die_and_one_comes_back"
@@ -85,7 +85,7 @@ ELSEWHERE = {
     "docs/how-to/schedulers.md": dict.fromkeys(("srun", "rdzv-server"), "test_the_commands_on_the_page_of_schedulers"),
     "docs/tutorials/slurm-with-a-spare.md": {
         "sbatch": "test_the_job_of_a_page",
-        "scontrol": "test_a_node_that_is_set_down_while_it_works_is_a_lost_node",
+        "scontrol": "test_a_node_powered_off_while_it_works_is_lost",
     },
     "examples/gallery/README.md": {"pip install": FRAMEWORKS},
 }

@@ -117,7 +117,7 @@ async def test_a_server_that_speaks_tls_is_healthy_too(cluster: Cluster, authori
 # The compose file.
 
 
-def test_its_commands_are_good_ones() -> None:
+def test_the_commands_of_the_containers_page_are_valid() -> None:
     services = COMPOSE["services"]
     for name in ("server-a", "server-b"):
         config = parse(services[name]["command"])

@@ -204,7 +204,7 @@ async def test_a_file_that_lost_changes_while_no_server_ran_is_never_an_empty_se
 
 
 @pytest.mark.parametrize("lost", ["file", "WAL", "both", "contents"])
-async def test_a_file_that_is_removed_while_the_server_runs_is_written_anew(
+async def test_a_state_file_removed_while_the_server_runs_is_rewritten(
     durable: Cluster, tmp_path: Path, lost: str
 ) -> None:
     state, wal = tmp_path / "state.db", tmp_path / "state.db-wal"

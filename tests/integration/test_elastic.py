@@ -59,7 +59,7 @@ async def test_workers_of_several_nodes_that_fail_together_are_charged_once(clus
     await cluster.finish(second)
 
 
-async def test_a_killed_agent_takes_its_workers_along_and_the_others_form_again_at_once(cluster: Cluster) -> None:
+async def test_the_workers_of_a_killed_agent_end_and_the_others_form_again_at_once(cluster: Cluster) -> None:
     first = await cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
     lost = of_node(first, 1)
     victim = next(name for name, agent in cluster.agents.items() if lost[0].agent_pid == agent.pid)
@@ -135,7 +135,7 @@ async def test_agents_whose_server_has_lost_its_state_form_their_run_anew(cluste
     await cluster.finish(await cluster.hub.group(2))
 
 
-async def test_an_agent_that_is_told_to_go_leaves_and_the_others_form_again_at_once(cluster: Cluster) -> None:
+async def test_an_agent_that_gets_a_stop_signal_leaves_and_the_others_form_again_at_once(cluster: Cluster) -> None:
     await cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
     leaver = cluster.agents.pop("b")
     leaver.signal(signal.SIGTERM)

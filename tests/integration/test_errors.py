@@ -159,7 +159,7 @@ async def test_a_real_consequence_is_told_from_its_cause(cluster: Cluster, tmp_p
         assert "rank      : 0 " in root and "ValueError: boom" in root
 
 
-async def test_the_whole_story_is_on_every_console_and_on_the_status_page(cluster: Cluster) -> None:
+async def test_each_failure_is_on_every_console_and_on_the_status_page(cluster: Cluster) -> None:
     first = await cluster.nodes("ab", "--nnodes", "1:2", "--max-restarts", "1", *PATIENT, nproc=1)
     await of_node(first, 0)[0].tell("complain ValueError: the first one")
     of_node(first, 0)[0].order_exit(1)

@@ -131,7 +131,7 @@ async def test_each_reader_gets_each_event_once_though_the_server_is_killed_in_b
     assert spent["restarts"].keys() == {"worker_failure"} and spent["running"] > 0.0
 
 
-async def test_the_numbers_go_on_without_a_gap_when_another_server_takes_over(
+async def test_event_numbers_continue_without_a_gap_when_another_server_takes_over(
     unserved: Replicas, receiver: Receiver, webhook: tuple[str, ...]
 ) -> None:
     replicas = unserved

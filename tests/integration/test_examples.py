@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.xdist_group("warm torch")
-async def test_the_minimal_program(tmp_path: Path) -> None:
+async def test_a_minimal_program_runs(tmp_path: Path) -> None:
     python = warm_torch(tmp_path)
     for launcher in (TORCHRUN, NODE_AGENT):
         out = await launch(launcher, 2, "ddp_minimal.py", **python)

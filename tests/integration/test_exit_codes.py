@@ -21,7 +21,7 @@ def test_the_page_has_every_code():
     assert [(int(number), name) for number, name in rows] == [(code.value, code.name) for code in ExitCode]
 
 
-def test_its_samples_are_what_deploy_has():
+def test_the_samples_of_the_page_equal_the_files_in_deploy():
     (rules,), (unit,) = (re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S) for language in ("yaml", "ini"))
     job = (ROOT / "deploy/kubernetes/runs/indexed-job/job.yaml").read_text().replace("containerName: node, ", "")
     assert yaml.safe_load(rules)["podFailurePolicy"] == yaml.safe_load(job)["spec"]["podFailurePolicy"]

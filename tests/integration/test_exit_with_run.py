@@ -114,7 +114,7 @@ async def test_a_later_attempt_of_the_run_is_not_the_agents(cluster: Cluster) ->
     assert await again.exit_code() == 0
 
 
-async def test_it_waits_by_tls_and_a_token_and_outlives_the_server(
+async def test_the_supervisor_waits_over_tls_with_a_token_and_survives_a_server_restart(
     hub: WorkerHub, authority: Authority, tmp_path: Path
 ) -> None:
     """The server is lost and returns. Meanwhile the agents' token is replaced, in its file and at the server."""
@@ -141,7 +141,7 @@ async def test_it_waits_by_tls_and_a_token_and_outlives_the_server(
         await cluster.agents[a].line(pattern(words.supervisor.run_has_ended, run_id="none", phase="succeeded"))
 
 
-async def test_where_no_server_knows_the_run_it_was_a_kill(
+async def test_if_no_server_knows_the_run_the_supervisor_reports_a_kill(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE_S", 1.0)

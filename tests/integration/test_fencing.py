@@ -247,7 +247,7 @@ async def test_requests_repeated_after_a_failed_run_begin_no_other_attempt(recor
 
 
 @pytest.mark.parametrize("recorded", [True], indirect=True)
-async def test_a_run_whose_every_request_arrives_twice_goes_as_ever(recorded: Recorded) -> None:
+async def test_duplicated_requests_do_not_change_a_run(recorded: Recorded) -> None:
     first = await recorded.nodes("ab", "--nnodes", "2:3", "--max-restarts", "2", "--last-call-timeout", "0.2", nproc=1)
     first[1].kill()
     second = await recorded.hub.group(2)

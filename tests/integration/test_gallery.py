@@ -196,7 +196,7 @@ async def restarts_of(server: Server) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("name", "needs", "precision"), [("elastic_sampler", "torchdata", 1e-12), ("fsdp2_checkpoint", "torch", 1e-4)]
 )
-async def test_a_node_goes_and_another_comes(name: str, needs: str, precision: float, tmp_path: Path) -> None:
+async def test_a_node_leaves_and_another_joins(name: str, needs: str, precision: float, tmp_path: Path) -> None:
     """One of two nodes is killed with its agent. The other continues by itself until a third one joins."""
     need(needs)
     python = warm_python(TORCH_MODULES, tmp_path, QUIET)
@@ -357,7 +357,7 @@ OWN_LAUNCHERS = {
 @pytest.mark.parametrize(
     "words", [pytest.param(words, marks=pytest.mark.xdist_group(each.preload)) for words, each in OWN_LAUNCHERS.items()]
 )
-async def test_a_launcher_of_the_frameworks_own_on_our_server(words: str, tmp_path: Path) -> None:
+async def test_a_frameworks_own_launcher_runs_on_our_server(words: str, tmp_path: Path) -> None:
     """The launcher finds our rendezvous by its entry point, and a killed worker changes nothing there either.
 
     The server runs on machine 0, at the endpoint, where `accelerate launch` would otherwise look for a free port.

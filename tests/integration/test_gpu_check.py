@@ -23,7 +23,7 @@ def test_checks_of_gpus_are_skipped_with_the_reason_where_there_is_none(tmp_path
     assert (tmp_path / "gpu.md").read_text().count("| skipped |") == len(CHECKS)
 
 
-def test_a_check_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+def test_an_unknown_check_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "a fast network"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "a killed agent" in done.stderr

@@ -76,7 +76,7 @@ async def test_the_status_shows_steps_while_the_run_goes_on(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
-async def test_a_fault_in_the_log_ends_the_run_or_is_told(cluster: Cluster, policy: str) -> None:
+async def test_a_fault_in_the_log_ends_the_run_or_is_reported(cluster: Cluster, policy: str) -> None:
     rule = ("--log-rule", r"most=10,points=2: loss=(\S+)", "--log-rule", "stop: all done")
     workers = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "3", *rule, "--on-hang", policy)
     for line in ("loss=nan", "loss=2.0", "loss=NaN", "loss=NaN"):

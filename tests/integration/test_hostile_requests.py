@@ -204,7 +204,7 @@ async def exchange(server: Server, request: bytes) -> bytes:
     return answers
 
 
-async def test_http_that_no_agent_speaks(server: Server) -> None:
+async def test_http_that_agents_do_not_use_is_refused(server: Server) -> None:
     statuses: dict[str, int] = {}
     answers: list[bytes] = []
     for name, (noise, _) in RAW.items():
@@ -219,7 +219,7 @@ async def test_http_that_no_agent_speaks(server: Server) -> None:
     await is_unharmed(server)
 
 
-async def test_a_body_that_never_comes(server: Server) -> None:
+async def test_a_request_without_its_body_times_out(server: Server) -> None:
     """A sender that stalls keeps a connection, but no memory for the body that it announced."""
     writers = [(await asyncio.open_connection("127.0.0.1", server.port))[1] for _ in range(20)]
     for writer in writers:

@@ -119,7 +119,7 @@ async def make_site() -> AsyncIterator[MakeSite]:
 # Connections.
 
 
-async def test_beyond_the_limit_new_connections_are_closed_and_those_that_stand_go_on(
+async def test_beyond_the_limit_new_connections_are_closed_and_open_ones_continue(
     make_site: MakeSite, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = await make_site(connections=4)
@@ -274,7 +274,7 @@ async def test_an_idle_connection_is_closed_and_an_agents_line_survives_that(mak
 # Rates.
 
 
-async def test_an_agent_that_is_told_to_come_less_often_comes_through(make_site: MakeSite) -> None:
+async def test_a_throttled_agent_gets_through(make_site: MakeSite) -> None:
     site = await make_site(requests=Rate(20, 3))
     transport = site.transport()
     await transport.exchange(a_join("a", settings=ALONE))
@@ -306,7 +306,7 @@ async def test_guessing_tokens_is_slow_and_disturbs_nobody_who_is_in(make_site: 
 # Places.
 
 
-async def test_a_run_too_many_is_refused_with_what_to_do(cluster: Cluster) -> None:
+async def test_a_run_beyond_the_limit_is_refused_with_advice(cluster: Cluster) -> None:
     await cluster.serve("--max-runs", "1")
     workers = await cluster.nodes("a", "--run-id", "one")
     other = await start_agent("--endpoint", cluster.server.endpoint, "--run-id", "two", "--connect-timeout", "1")
@@ -376,7 +376,7 @@ async def test_events_of_all_runs_have_a_total_also_in_the_store(tmp_path: Path)
     assert sum(map(len, stored)) <= most + of_a_run, "of one run, dropped events may be packed with kept ones"
 
 
-async def test_a_path_is_a_path(make_site: MakeSite) -> None:
+async def test_a_path_is_matched_exactly(make_site: MakeSite) -> None:
     """A peer that no path of ours has let in is unauthenticated, even if the server answers other requests."""
     site = await make_site(connections=2)
     unauthenticated = await site.connect()

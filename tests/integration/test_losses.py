@@ -8,7 +8,7 @@ from tests.support.told import any_numbers, pattern
 from tests.support.worker_hub import WorkerHub
 
 
-async def test_a_killed_agent_is_missed_while_its_poll_is_parked(hub: WorkerHub) -> None:
+async def test_a_killed_agent_is_noticed_while_its_poll_is_parked(hub: WorkerHub) -> None:
     async with Cluster(hub) as cluster:
         await cluster.serve()
         await cluster.nodes("ab", "--nnodes", "1:2", "--lease", "500", "--last-call-timeout", "2", nproc=1)

@@ -63,7 +63,7 @@ def test_a_failed_test_is_run_again(tmp_path: Path) -> None:
     assert suite(tmp_path, "assert False") == pytest.ExitCode.TESTS_FAILED
 
 
-def test_tests_that_never_ran_are_not_forgotten(tmp_path: Path) -> None:
+def test_tests_that_never_ran_fail_the_run(tmp_path: Path) -> None:
     assert suite(tmp_path, "os._exit(1)") == pytest.ExitCode.INTERNAL_ERROR
 
 

@@ -21,7 +21,7 @@ NO_VENV = "make: python3 has no venv module; on Debian and Ubuntu: apt-get insta
     ],
     ids=["no Python", "an old Python", "no venv"],
 )
-def test_one_line_says_what_is_missing(tmp_path: Path, python: str | None, told: str) -> None:
+def test_make_reports_a_missing_program_in_one_line(tmp_path: Path, python: str | None, told: str) -> None:
     for name in ("Makefile", "constraints.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     programs = tmp_path / "programs"

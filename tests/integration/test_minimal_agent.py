@@ -42,7 +42,7 @@ async def test_two_of_them_complete_a_run(server: Server) -> None:
     assert (await server.run())["phase"] == "succeeded"
 
 
-async def test_one_joins_again_when_the_worker_of_a_node_agent_has_failed(server: Server, tmp_path: Path) -> None:
+async def test_the_minimal_agent_rejoins_after_a_worker_of_a_node_agent_failed(server: Server, tmp_path: Path) -> None:
     script = tmp_path / "fails_once.py"
     script.write_text(f"{TELL}\nimport sys; sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')")
     ours = await start_ours(server, script, "--max-restarts", "1")
@@ -52,7 +52,7 @@ async def test_one_joins_again_when_the_worker_of_a_node_agent_has_failed(server
     assert (run["round"], run["restart_count"], run["phase"]) == (2, 1, "succeeded")
 
 
-def test_it_is_short_and_needs_nothing_of_ours() -> None:
+def test_the_minimal_agent_is_short_and_imports_none_of_our_packages() -> None:
     lines = AGENT.read_text().splitlines()
     assert sum(map(bool, lines)) <= 60
     assert not [line for line in lines if "import" in line and ("rdzv" in line or "node_agent" in line)]

@@ -36,7 +36,7 @@ async def test_people_of_two_machines_with_one_node_id_read_what_is_wrong(cluste
     await cluster.finish(workers)
 
 
-async def test_a_new_agent_tells_of_workers_that_the_agent_before_it_has_left_running(cluster: Cluster) -> None:
+async def test_a_new_agent_warns_of_workers_that_its_predecessor_left_running(cluster: Cluster) -> None:
     flags = ("--run-id", "left-running", "--nnodes", "1", "--lease", "1", "--last-call-timeout", "0")
     (old,) = await cluster.nodes("a", *flags, nproc=1)
     before = cluster.agents.pop("a")

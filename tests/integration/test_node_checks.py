@@ -49,7 +49,7 @@ async def test_a_node_that_breaks_is_replaced_by_a_spare_and_the_server_knows_wh
     assert left.endswith("rejected it: after_failure: fallen off")
 
 
-async def test_a_node_by_hand(cluster: Cluster, tmp_path: Path) -> None:
+async def test_the_check_command_tests_a_node(cluster: Cluster, tmp_path: Path) -> None:
     flags = ("--endpoint", cluster.endpoint, "--node-id", "n7", "--log-dir", str(tmp_path), "--check-only")
     command = (sys.executable, "-m", "node_agent", *flags, "--check", "ports,disk=0,clock=30")
     fit = await Program.start(*command)

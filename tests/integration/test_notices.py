@@ -225,7 +225,7 @@ async def test_workers_are_told_once_when_all_nodes_are_told_to_leave(cluster: C
     assert len(await events(cluster, "notice_ended")) == 1
 
 
-async def test_with_a_signal_every_worker_is_waited_for_whatever_it_imports(cluster: Cluster, tmp_path: Path) -> None:
+async def test_with_a_notice_signal_the_agent_waits_for_every_worker(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "worker.sh"
     script.write_text(
         'trap \'cat "$NODE_AGENT_NOTICE_FILE" > "$SAVED.$RANK"; echo saved > "$NODE_AGENT_NOTICE_ACK"\' USR2\n'

@@ -39,7 +39,7 @@ async def all_ended(*pids: int) -> None:
         await ended(pid)
 
 
-async def test_daemons_are_gone_when_the_next_round_begins_and_when_the_run_ends(cluster: Cluster) -> None:
+async def test_daemons_have_ended_when_the_next_round_begins_and_when_the_run_ends(cluster: Cluster) -> None:
     first = await cluster.nodes(*ONE_NODE)
     ends = [process_ended(pid) for pid in await descendants(first)]
     first[0].order_exit(3)
@@ -50,7 +50,7 @@ async def test_daemons_are_gone_when_the_next_round_begins_and_when_the_run_ends
     await all_ended(*pids)
 
 
-async def test_nothing_is_left_of_an_agent_that_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_killed_agent_leaves_no_processes_behind(cluster: Cluster, tmp_path: Path) -> None:
     """Workers and their descendants end, and the agent's temporary folder is removed."""
     await cluster.node("a", env={"TMPDIR": str(tmp_path)})
     workers = await cluster.hub.group(2)

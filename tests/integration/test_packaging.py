@@ -123,7 +123,7 @@ def names_in_site_packages(own: Path) -> set[str]:
     return {name for name in json.loads(run(own, "-c", code)) if not name.endswith(".dist-info") and name != ".."}
 
 
-def test_it_runs_in_a_clean_environment(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_runs_in_a_clean_environment(installed: Path, tmp_path: Path) -> None:
     run(find_uv_bin(), "pip", "check", "--python", installed)
     assert names_in_site_packages(installed) == OURS
     script = tmp_path / "train.py"

@@ -106,7 +106,7 @@ async def test_a_script_sees_the_same_interpreter(folder: Path, flags: tuple[str
 
 
 @pytest.mark.parametrize("end", ["3", "text", "raise", "interrupt"])
-async def test_it_ends_alike(end: str) -> None:
+async def test_a_warm_worker_ends_like_a_cold_one(end: str) -> None:
     (cold_code, cold), (warm_code, warm) = await both(script=str(STATE), args=(end,))
     assert (warm_code, sorted(warm.out[1:])) == (cold_code, sorted(cold.out[1:]))
     assert sorted(without_pids(warm.err)) == sorted(without_pids(cold.err))
@@ -119,7 +119,7 @@ def without_pids(lines: list[str]) -> list[str]:
     return [re.sub(differs, "", line) for line in kept]
 
 
-async def test_workers_draw_different_numbers(tmp_path: Path) -> None:
+async def test_each_worker_gets_its_own_random_numbers(tmp_path: Path) -> None:
     need("numpy")
     script = tmp_path / "draw.py"
     script.write_text(
@@ -168,7 +168,7 @@ async def test_a_fork_server_that_dies_is_replaced_and_takes_no_worker_along(clu
 
 
 @pytest.mark.parametrize("end", ["the agent is killed", "the run has ended"])
-async def test_nothing_is_left(cluster: Cluster, end: str) -> None:
+async def test_warm_processes_end_with_their_agent(cluster: Cluster, end: str) -> None:
     workers = await cluster.nodes("a", *WARM)
     agent = cluster.agents["a"]
     await until(lambda: len(called("warm-process", agent)) >= 2)

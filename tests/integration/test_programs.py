@@ -108,7 +108,7 @@ async def test_proxies_in_the_environment_are_ignored(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("command", [("-m", "node_agent"), ("node-agent",)], ids=["module", "script"])
-async def test_a_protocol_module_of_the_users_own_is_the_users(command: tuple[str, ...], tmp_path: Path) -> None:
+async def test_a_users_own_protocol_module_is_not_shadowed(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "protocol.py").write_text("WHOSE = 'the user'\n")
     (tmp_path / "train.py").write_text(PRINT_PROTOCOL)
     program = (sys.executable, *command) if command[0] == "-m" else (str(Path(sys.executable).with_name(command[0])),)

@@ -127,7 +127,7 @@ async def missed(cluster: Cluster, proxy: Proxy) -> str:
         ("haproxy", "", False),
     ],
 )
-async def test_a_killed_agent_is_missed_at_once_if_the_proxy_passes_its_close_on_and_else_by_its_lease(
+async def test_a_killed_agent_is_noticed_by_its_forwarded_close_or_by_its_lease(
     hub: WorkerHub, tmp_path: Path, unused_tcp_port: int, kind: Kind, settings: str, is_soon: bool
 ) -> None:
     async with Cluster(hub) as cluster:
@@ -139,7 +139,7 @@ async def test_a_killed_agent_is_missed_at_once_if_the_proxy_passes_its_close_on
 @pytest.mark.parametrize(
     ("page", "kind"), [("high-availability", "nginx"), ("high-availability", "haproxy"), ("secure-a-server", "haproxy")]
 )
-async def test_with_the_configuration_that_a_page_shows_a_killed_agent_is_missed_at_once_and_streams_are_not_held_back(
+async def test_with_the_documented_proxy_configuration_a_killed_agent_is_noticed_at_once_and_streams_are_not_buffered(
     hub: WorkerHub, tmp_path: Path, unused_tcp_port: int, page: str, kind: Kind
 ) -> None:
     text = (DOCS / f"{page}.md").read_text()

@@ -181,7 +181,7 @@ async def test_events_are_followed_over_a_failover(lasting: Cluster) -> None:
 # Logs.
 
 
-async def test_where_a_workers_output_is(cluster: Cluster, tmp_path: Path) -> None:
+async def test_rdzvctl_logs_shows_where_a_workers_output_is(cluster: Cluster, tmp_path: Path) -> None:
     """The node and the folder, in each round; without files the agent's console."""
     at = cluster.endpoint
     flags = ("--run-id", "r", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
@@ -367,7 +367,7 @@ async def test_a_bundle_has_what_a_report_needs_and_no_secret(cluster: Cluster, 
     assert "node node-2 failed" in found["evidence.txt"] and {"agents/node-1.json", "agents/node-2.json"} <= {*found}
 
 
-async def test_a_bundle_of_what_is_not_there_leaves_no_file(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_bundle_of_an_unknown_run_leaves_no_file(cluster: Cluster, tmp_path: Path) -> None:
     done = await rdzvctl("bundle", "r", "-o", tmp_path / "b.tar.gz", endpoint=cluster.endpoint)
     assert done.code == ExitCode.FAILED
     done = await rdzvctl("bundle", "r", "-o", tmp_path / "no" / "b.tar.gz", endpoint=cluster.endpoint)
@@ -516,7 +516,7 @@ async def test_a_resize_that_the_next_restart_would_wait_for_is_asked_about(clus
         assert await shown.exit_code() == ExitCode.FAILED
 
 
-async def test_a_script_is_asked_nothing(cluster: Cluster) -> None:
+async def test_a_script_is_never_asked_for_confirmation(cluster: Cluster) -> None:
     await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     done = await rdzvctl("stop", "r", "--json", endpoint=cluster.endpoint)
     assert done.json.keys() == {"action", "run_id", "reason", "request_id", "message", "changed"}
@@ -615,7 +615,7 @@ async def test_a_misspelt_run_and_a_misspelt_command_and_limits_in_the_wrong_ord
     assert done.code == ExitCode.BAD_INPUT and flag_words.min_above_max("3:1", 3, 1) in done.err[0]
 
 
-async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
+async def test_an_absent_server_is_reported(unused_tcp_port: int) -> None:
     at = f"127.0.0.1:{unused_tcp_port}"
     done = await rdzvctl("status", "--endpoint", f"{at},nonexistent.invalid:1")
     assert done.code == ExitCode.START_AGAIN
@@ -660,7 +660,7 @@ async def test_a_token_file_that_is_missing(way: str, source: str, tmp_path: Pat
      b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 502 Bad Gateway\r\n\r\n{}"],
     ids=["ssh", "a page", "not found", "nothing", "half an answer", "a proxy"],
 )  # fmt: skip
-async def test_something_else_listens_there(answer: bytes) -> None:
+async def test_rdzvctl_reports_another_program_at_the_endpoint(answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -827,7 +827,7 @@ async def test_contexts(cluster: Cluster, tmp_path: Path) -> None:
 # The program itself.
 
 
-async def test_it_starts_without_what_only_others_need() -> None:
+async def test_rdzvctl_does_not_import_what_only_other_programs_need() -> None:
     """`rdzvctl status` should feel instant."""
     code = "import sys, rdzvctl.cli; rdzvctl.cli.make_parser(['status']); print(*sys.modules)"
     program = await Program.start(sys.executable, "-c", code)

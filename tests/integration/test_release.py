@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(400)
-def test_a_trial_makes_the_files_with_sums_and_notes(tmp_path: Path) -> None:
+def test_a_trial_release_makes_files_checksums_and_notes(tmp_path: Path) -> None:
     folder = tmp_path / "dist"
     command = [sys.executable, "tools/release.py", "--trial", "--folder", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380)

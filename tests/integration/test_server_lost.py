@@ -32,7 +32,7 @@ async def turned_away(port: int, times: int) -> None:
         await enough.wait()
 
 
-async def test_it_is_said_once_however_often_the_agent_tries(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_a_lost_server_is_logged_once_however_often_the_agent_retries(hub: WorkerHub, tmp_path: Path) -> None:
     async with Cluster(hub, "--store", f"sqlite:{tmp_path / 'state.db'}") as cluster:
         await cluster.serve()
         workers = await cluster.nodes("a", "--nnodes", "1")

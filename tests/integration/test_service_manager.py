@@ -114,7 +114,7 @@ async def test_a_server_that_hangs_is_found_out_and_started_again(managed: Manag
     assert (await managed.server.run())["phase"] == "succeeded"
 
 
-async def test_its_state_is_found_again_by_the_port(manager: Manager, tmp_path: Path) -> None:
+async def test_a_socket_activated_server_finds_its_state_again_by_the_port(manager: Manager, tmp_path: Path) -> None:
     server = await manager.serve(env={"STATE_DIRECTORY": str(tmp_path)})
     assert (await server.line("state in (.*)"))[1] == f"{tmp_path}/port-{server.port}.db"
 

@@ -111,7 +111,7 @@ async def test_a_server_that_trips_over_a_recorded_fact_sets_its_run_apart_and_a
     await cluster.finish([*bad, *other])
 
 
-async def test_a_failure_over_which_a_server_trips_is_handled_by_the_next_one_that_does_not(durable: Cluster) -> None:
+async def test_a_failure_that_crashes_one_server_is_handled_by_a_fixed_one(durable: Cluster) -> None:
     later = await serve(durable, POISONED, {})
     bad, other = await begin(durable, POISON, "ab"), await begin(durable, OTHER, "c")
     bad[1].kill()

@@ -105,7 +105,7 @@ async def four(bare: Shared) -> Shared:
     return bare
 
 
-async def test_one_is_killed_and_comes_back_and_no_worker_notices(four: Shared) -> None:
+async def test_a_killed_server_of_four_returns_and_no_worker_notices(four: Shared) -> None:
     leaders = await four.leaders()
     assert set(Counter(leaders.values()).values()) == {4}
     victim, *others = four.running()
@@ -129,7 +129,7 @@ async def test_one_is_killed_and_comes_back_and_no_worker_notices(four: Shared) 
     await four.finish([run.worker for run in runs])
 
 
-async def test_one_hangs_and_its_shards_are_led_by_the_others(four: Shared) -> None:
+async def test_if_a_server_of_four_hangs_the_others_lead_its_shards(four: Shared) -> None:
     leaders = await four.leaders()
     victim, *others = four.running()
     run = await four.run_at(victim, leaders)
@@ -161,7 +161,7 @@ async def test_an_agent_that_knows_one_server_finds_its_runs_leader_and_the_next
     await four.finish([run.worker])
 
 
-async def test_a_node_that_dies_is_missed_at_once(four: Shared) -> None:
+async def test_a_node_that_dies_is_noticed_at_once(four: Shared) -> None:
     leaders = await four.leaders()
     *_, leader = four.running()
     patient = ("--lease", "500", "--last-call-timeout", "500", "--disconnect-grace", "0")

@@ -90,12 +90,12 @@ def loaded(tmp_path_factory) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_good_start_loads_one_module_of_sentences(loaded) -> None:
+def test_a_normal_start_loads_one_words_module(loaded) -> None:
     words = [name for name in loaded if name.startswith("node_agent") and "words" in name.split(".")]
     assert words == ["node_agent.words", "node_agent.words.progress"]
 
 
-def test_a_good_start_defers_what_is_heavy(loaded) -> None:
+def test_a_normal_start_defers_heavy_imports(loaded) -> None:
     assert DEFERRED.isdisjoint(loaded)
 
 

@@ -89,7 +89,7 @@ async def test_a_plain_command_line_for_two_nodes_works_with_no_server_started(
     assert not is_running(server), "the hosting agent waits for it"
 
 
-async def test_as_kubeflow_sets_it_up(nodes: Nodes) -> None:
+async def test_a_static_run_works_with_kubeflows_variables(nodes: Nodes) -> None:
     common = {
         "PET_NNODES": "2",
         "PET_NPROC_PER_NODE": "2",
@@ -150,7 +150,7 @@ async def test_nodes_of_c10d_may_all_ask_for_one_rank(nodes: Nodes) -> None:
     assert said == [f"node-agent: {words.agent.node_rank_taken(0, 1)}"]
 
 
-async def test_c10d_is_hosted_by_nobody_who_is_told_not_to(nodes: Nodes) -> None:
+async def test_with_is_host_0_a_node_does_not_host_c10d(nodes: Nodes) -> None:
     other = await nodes.c10d("--rdzv-conf", "is_host=false")
     await other.line(NOT_REACHED_YET)
     host = await nodes.c10d("--rdzv-conf", "is_host=true")

@@ -186,7 +186,9 @@ async def strangers_at(server: Server, deed: str, count: int, first: str = ELSEW
 
 
 @pytest.mark.parametrize("door", DOORS)
-async def test_no_door_costs_much_memory_holds_agents_up_or_hides_a_loss(door: str, tmp_path: Path) -> None:
+async def test_no_unauthenticated_path_uses_much_memory_delays_agents_or_hides_a_loss(
+    door: str, tmp_path: Path
+) -> None:
     visit = DOORS[door]
     async with serving(tmp_path, is_tls=visit.is_tls, is_open=visit.is_open) as (server, healthy, silent):
         await healthy.join(HEALTHY_LEASE_S)

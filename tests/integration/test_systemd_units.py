@@ -57,7 +57,7 @@ def test_the_page_installs_the_programs_where_the_units_look_for_them() -> None:
 
 
 @pytest.mark.parametrize("unit", EXPOSURE)
-def test_their_exposure_is_what_the_readme_says(unit: str) -> None:
+def test_the_units_exposure_is_what_the_readme_says(unit: str) -> None:
     found = re.search(r"exposure level for \S+: (\S+)", analyze("security", "--offline=true", str(UNITS / unit)))
     assert found and float(found[1]) <= EXPOSURE[unit]
     assert f"| `{unit}` | {found[1]} " in README
@@ -82,7 +82,7 @@ def members(name: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is missing")
-async def test_no_run_needs_what_the_units_forbid(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_run_works_under_the_restrictions_of_the_units(cluster: Cluster, tmp_path: Path) -> None:
     """A whole run, with a worker that fails, and with the state in a file."""
     calls = {unit: tmp_path / unit for unit in EXPOSURE}
     state = f"sqlite:{tmp_path}/runs.db"

@@ -56,7 +56,9 @@ async def test_an_agent_that_trusts_the_servers_authority_comes_in(authority: Au
         assert isinstance(await join(port, authority.credentials(), host), Reply)
 
 
-async def test_with_a_client_authority_only_its_nodes_come_in(authority: Authority, other_authority: Authority) -> None:
+async def test_with_a_client_ca_only_nodes_with_its_certificates_can_join(
+    authority: Authority, other_authority: Authority
+) -> None:
     tls = TlsFiles(*authority.issue("server"), client_ca=other_authority.ca).context()
     async with serving(tls) as port:
         assert isinstance(await join(port, authority.credentials(other_authority.issue("node", "node-a"))), Reply)
@@ -89,7 +91,7 @@ ShownCertificate = Callable[[Authority, Authority], Pair | None]
     ],
     ids=["another authority's", "another name's", "another address's", "expired", "no TLS"],
 )
-async def test_a_server_that_is_not_trusted_is_told_of(
+async def test_an_untrusted_server_certificate_is_reported(
     authority: Authority, other_authority: Authority, shown: ShownCertificate, host: str, says: Callable[..., str] | str
 ) -> None:
     pair = shown(authority, other_authority)
@@ -114,7 +116,7 @@ async def test_an_agent_without_tls(authority: Authority) -> None:
     ],
     ids=["none", "another authority's", "expired"],
 )
-async def test_a_node_that_is_not_let_in_is_told_why(
+async def test_a_rejected_node_gets_the_reason(
     authority: Authority, other_authority: Authority, version: ssl.TLSVersion, certificate: ShownCertificate, says: str
 ) -> None:
     tls = TlsFiles(*authority.issue("server"), client_ca=authority.ca).context()

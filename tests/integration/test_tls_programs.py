@@ -154,7 +154,7 @@ async def test_new_connections_are_shown_the_new_certificate_and_standing_ones_g
     assert await first.asks() == await second.asks() == b"HTTP/1.1 200 OK"
 
 
-async def test_a_bad_certificate_is_said_and_the_old_one_stays(
+async def test_an_invalid_certificate_is_logged_and_the_old_one_is_kept(
     server: Server, connect: Connect, tmp_path: Path
 ) -> None:
     before = await connect()

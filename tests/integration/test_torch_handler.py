@@ -292,7 +292,7 @@ async def test_other_settings_are_refused(site: Site) -> None:
         await rendezvous(site.handler())
 
 
-async def test_a_server_out_of_reach(unused_tcp_port: int) -> None:
+async def test_an_unreachable_server_is_reported(unused_tcp_port: int) -> None:
     handler = Site(f"127.0.0.1:{unused_tcp_port}").handler(connect_timeout=0.2)
     with pytest.raises(elastic.RendezvousConnectionError, match=r"no rdzv-server at 127.0.0.1:\d+ within 0.2 s"):
         await rendezvous(handler)

@@ -72,7 +72,7 @@ async def test_run_path_fails_as_the_script_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--use-env",)])
-async def test_the_twin_of_torch_distributed_launch(hub: WorkerHub, flags: tuple[str, ...]) -> None:
+async def test_node_agent_launch_behaves_like_torch_distributed_launch(hub: WorkerHub, flags: tuple[str, ...]) -> None:
     program = (sys.executable, "-m", "node_agent.launch", "--nproc_per_node=2", *flags, WORKER, "--lr", "1")
     agent = await Program.start(*program, env=hub.env)
     workers = await hub.group(2)

@@ -107,7 +107,7 @@ async def test_an_elastic_run_goes_on_without_a_killed_agent_and_the_app_succeed
     assert [each["exitcode"] for role in ends.values() for each in role] == [0] * (4 + (server == "role"))
 
 
-async def test_an_app_whose_script_is_misspelt_fails_at_once(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_an_app_with_a_misspelled_script_fails_at_once(hub: WorkerHub, tmp_path: Path) -> None:
     """A server of the job's own would wait half an hour for an agent."""
     async with App.run(
         "rdzv.ddp", "-j", "1x1", "--server", "role", logs=tmp_path, script=("trian.py",), env=hub.env

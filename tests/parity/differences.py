@@ -212,7 +212,8 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     Difference(
         "final report if a worker fails because a worker of another node has failed",
-        "names the worker of its own node", "names the run's first failure, on every node", "report/(rank|exit code|traceback)",
+        "names the worker of its own node", "names the run's first failure, on every node",
+        "report/(rank|exit code|traceback)",
         both(r"^0 \(local|^1$|see:", r"^1 \(local|^3$|^-9|received by PID$"), Line(STATIC, OTHER_FAILS), " & ",
     ),
     Difference(

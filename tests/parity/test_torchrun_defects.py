@@ -36,13 +36,13 @@ QUICK_UNDER_TORCHRUN = ("restart-count", "orphans", "pet-standalone")
         if name not in TAKES_MINUTES
     ],
 )
-async def test_node_agent_is_right(name: str, tmp_path: Path, programs: None) -> None:
+async def test_node_agent_does_not_have_this_defect(name: str, tmp_path: Path, programs: None) -> None:
     assert await verdict(name, "node-agent", tmp_path) == "right"
 
 
 @pytest.mark.skipif(not version("torch").startswith(SEEN_ON), reason=f"the defects were seen on torch {SEEN_ON}x")
 @pytest.mark.parametrize("name", QUICK_UNDER_TORCHRUN)
-async def test_torchrun_is_not(name: str, tmp_path: Path) -> None:
+async def test_torchrun_has_this_defect(name: str, tmp_path: Path) -> None:
     assert await verdict(name, "torchrun", tmp_path) == "defect shown"
 
 

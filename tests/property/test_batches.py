@@ -351,10 +351,10 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_batch_in_a_file_is_worth_its_events_one_by_one() -> None:
+def test_a_batch_in_a_file_equals_its_events_one_by_one() -> None:
     run_state_machine_as_test(OnSqlite, settings=FEWER)
 
 
 @pytest.mark.timeout(600)
-def test_a_batch_in_etcd_is_worth_its_events_one_by_one(etcd: Etcd) -> None:
+def test_a_batch_in_etcd_equals_its_events_one_by_one(etcd: Etcd) -> None:
     run_state_machine_as_test(partial(OnEtcd, etcd.addresses), settings=FEWER)

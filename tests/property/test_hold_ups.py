@@ -32,7 +32,7 @@ given_up = st.sampled_from(("nothing", "a close", "a poll and then a close"))
 
 
 @given(st.lists(st.tuples(steps, given_up), min_size=1, max_size=60))
-def test_trouble_puts_a_loss_off_for_one_lease_and_causes_none(story: list[tuple[tuple[str, float], str]]) -> None:
+def test_an_outage_delays_a_loss_by_one_lease_and_causes_none(story: list[tuple[tuple[str, float], str]]) -> None:
     leases, now, counted_s, lease_from_s = Leases(LEASE_S, GRACE_S), 0.0, 0.0, 0.0
     for name in ("well", "gone", "witness"):
         leases.renew(name, now)

@@ -38,7 +38,7 @@ def test_all_shards_are_shared_evenly_with_the_fewest_moves(shards, servers, lea
 
 
 @given(shards=SHARDS, servers=SERVERS, leaders=LEADERS)
-def test_it_depends_on_the_facts_alone(shards, servers, leaders):
+def test_the_placement_depends_only_on_its_input(shards, servers, leaders):
     leaders = within(leaders, shards)
     turned = dict(reversed(leaders.items()))
     assert owners(shards, sorted(servers), leaders) == owners(shards, sorted(servers, reverse=True), turned)

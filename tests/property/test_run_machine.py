@@ -890,7 +890,7 @@ class _Chosen:
 
 
 @pytest.mark.parametrize("name", SELDOM)
-def test_a_story_that_is_seldom_told(name: str) -> None:
+def test_rare_stories_are_still_replayed(name: str) -> None:
     limits, chosen, joined, steps = SELDOM[name]
     story = RunStory()
     story.found(nnodes(limits), chosen, joined)

@@ -77,7 +77,7 @@ def running(nodes: str, agents: int, **settings: object) -> tuple[Story | AgentP
 # Silence.
 
 
-def test_a_host_back_from_silence_stops_its_workers_before_it_joins_anew():
+def test_a_host_that_was_silent_stops_its_workers_before_it_rejoins():
     story, a, b = running("1:2", 2)
     story.freeze(b.host)
     story.runs_on(a, within_s=LEASE_S + SOON_S)

@@ -118,7 +118,7 @@ async def test_a_spare_takes_the_place_of_a_lost_node(slurm: Slurm, hub: WorkerH
     )
 
 
-async def test_a_node_that_is_set_down_while_it_works_is_a_lost_node(slurm: Slurm, hub: WorkerHub) -> None:
+async def test_a_node_powered_off_while_it_works_is_lost(slurm: Slurm, hub: WorkerHub) -> None:
     job = submit(slurm, "elastic", hub, flags="--nnodes 2:3 --last-call-timeout 500")
     (down,) = of_node(await hub.group(3), 1)
     slurm.set_down(down.env["SLURMD_NODENAME"])
@@ -158,7 +158,9 @@ async def test_a_job_that_has_too_few_nodes_without_its_first_starts_again(slurm
     assert await slurm.reaches(job, "COMPLETED", restarts=1)
 
 
-async def test_a_job_goes_on_without_its_first_node_and_its_status_is_the_runs(slurm: Slurm, hub: WorkerHub) -> None:
+async def test_a_job_continues_without_its_first_node_and_ends_with_the_runs_status(
+    slurm: Slurm, hub: WorkerHub
+) -> None:
     """Slurm does not know yet that the node is lost: its controller takes minutes to notice."""
     job = submit(slurm, "elastic", hub, "--job-name=train", flags="--nnodes 3:4 --last-call-timeout 5")
     chained = after(slurm, job)

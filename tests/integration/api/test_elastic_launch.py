@@ -94,7 +94,7 @@ def test_workers_that_have_returned_are_not_in_the_way_of_a_failure(method: str,
         elastic_launch(config, functions.return_first)(str(tmp_path / "pid"), True)
 
 
-def test_to_wait_for_the_others_is_no_hang(tmp_path: Path) -> None:
+def test_waiting_for_other_ranks_is_not_a_hang(tmp_path: Path) -> None:
     config = alone(2, rdzv_configs={"progress_timeout": "1"})
     assert elastic_launch(config, functions.return_first)(str(tmp_path / "pid"), False, 4.0) == {0: "", 1: False}
 
@@ -139,7 +139,7 @@ def test_logs_specs_of_the_programs_own_name_the_files(tmp_path: Path) -> None:
     assert [(tmp_path / f"{rank}.out").read_text() for rank in range(2)] == ["out 0\n", "out 1\n"]
 
 
-def test_it_says_nothing_of_its_own_on_the_console(capfd: pytest.CaptureFixture[str], caplog: Any) -> None:
+def test_elastic_launch_prints_nothing_of_its_own(capfd: pytest.CaptureFixture[str], caplog: Any) -> None:
     with caplog.at_level(logging.INFO, "node_agent"):
         elastic_launch(alone(1), functions.rank)()
     shown = capfd.readouterr()
@@ -336,7 +336,7 @@ def test_an_exception_in_the_agents_own_thread_is_a_launch_error(monkeypatch, ca
     assert "in boom" in caplog.text
 
 
-async def test_a_server_that_refuses_ends_it(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refusal_by_the_server_ends_the_handler(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "node_agent")
     waiting = asyncio.create_task(elastic_launch(at(server, "a", max_restarts=1), functions.rank).launch_async())
     await until(lambda: f"{completion.waiting_for(1)}: 1 of 2" in caplog.text)
@@ -347,7 +347,7 @@ async def test_a_server_that_refuses_ends_it(server: Server, caplog: pytest.LogC
         await waiting
 
 
-async def test_a_server_that_is_not_there_ends_it(unused_tcp_port: int) -> None:
+async def test_an_absent_server_ends_the_command(unused_tcp_port: int) -> None:
     config = LaunchConfig(1, 1, 1, rdzv_endpoint=f"127.0.0.1:{unused_tcp_port}", rdzv_configs={"connect_timeout": 0.1})
     with pytest.raises(LaunchError, match=pattern(words.connection.server_given_up, stage="connect")):
         await elastic_launch(config, functions.rank).launch_async()
@@ -452,6 +452,6 @@ def test_the_child_of_a_worker_that_returns_can_save(tmp_path: Path) -> None:
     assert path.read_text() == "saved"
 
 
-def test_it_works_in_a_thread() -> None:
+def test_elastic_launch_works_in_a_thread() -> None:
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(elastic_launch(alone(1), functions.rank)).result(PATIENCE_S) == {0: 0}

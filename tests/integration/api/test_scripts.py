@@ -214,7 +214,9 @@ def test_in_a_notebook(tmp_path: Path, env: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("call", "method"), [(LAUNCH, "spawn"), (START, "forkserver")], ids=["launch", "start"])
-def test_a_script_without_a_guard_is_told(call: str, method: str, tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_script_without_a_main_guard_gets_an_explanation(
+    call: str, method: str, tmp_path: Path, env: dict[str, str]
+) -> None:
     (tmp_path / "train.py").write_text(UNGUARDED + call)
     done = run("train.py", cwd=tmp_path, env={**env, "METHOD": method})
     assert f"RuntimeError: {words.api.UNGUARDED}" in done.stderr
@@ -222,7 +224,7 @@ def test_a_script_without_a_guard_is_told(call: str, method: str, tmp_path: Path
     assert "{0: 1" not in done.stdout
 
 
-def test_with_fork_a_script_needs_no_guard(tmp_path: Path, env: dict[str, str]) -> None:
+def test_with_start_method_fork_a_script_does_not_need_a_main_guard(tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "train.py").write_text(UNGUARDED + LAUNCH)
     done = run("train.py", cwd=tmp_path, env={**env, "METHOD": "fork"})
     assert done.stdout.splitlines() == ["importing", "{0: 1, 1: 1}"], done.stderr

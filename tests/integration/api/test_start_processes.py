@@ -90,7 +90,7 @@ def test_a_class_that_was_sent_comes_back_as_itself(method: str) -> None:
     assert type(result.return_values[0]) is Local and result.return_values[0].value == 3
 
 
-def test_a_class_that_only_the_worker_has_comes_along() -> None:
+def test_a_class_known_only_to_the_worker_is_returned_with_the_value() -> None:
     assert run(functions.strange, ()).return_values[0].value == 7
 
 
@@ -193,7 +193,7 @@ def test_output_goes_where_it_shall(
     assert (sorted(shown.out.splitlines()), sorted(shown.err.splitlines())) == (out, err)
 
 
-def test_nothing_that_is_written_is_lost_however_it_is_written(method: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_is_never_lost_however_it_is_written(method: str, capfd: pytest.CaptureFixture[str]) -> None:
     run(functions.say_by_every_way, ("by",), start_method=method)
     assert capfd.readouterr().out.splitlines() == ["by python", "by descriptor", "by child", "by unfinished"]
 
@@ -295,7 +295,7 @@ def test_commands_that_were_stopped_are_failures_too(tmp_path: Path, monkeypatch
     assert (causes[0], causes[2]) == (words.api.told_to_go("signal 15 (SIGTERM)"), words.api.told_to_go("exit code 5"))
 
 
-def test_a_grandchild_that_keeps_everything_open_hides_no_end(method: str) -> None:
+def test_a_grandchild_that_keeps_pipes_open_does_not_hide_the_workers_end(method: str) -> None:
     """A forked child of the worker has all of its descriptors, including multiprocessing's own."""
 
     def fork_and_die() -> None:
@@ -406,7 +406,7 @@ def test_the_child_of_a_process_that_returns_can_save(method: str, tmp_path: Pat
     assert Path(path).read_text() == "saved"
 
 
-def test_it_may_be_closed_from_any_thread(line: Line) -> None:
+def test_a_process_context_can_be_closed_from_any_thread(line: Line) -> None:
     context = waiting(line, start_method="fork")
     line.pids(1)
     closer = threading.Thread(target=context.close)

@@ -49,7 +49,7 @@ def test_each_sample_is_compared_with_the_floor_of_its_turn():
     assert times([3.0, 4.0, 9.0], [2.0, 1.0]) == [1.5, 4.0]
 
 
-def test_ours_is_told_in_times_of_a_launcher_without_features():
+def test_our_figure_is_a_multiple_of_a_launcher_without_features():
     taken = {OURS: Taken([3.0, 4.0]), WITH_SERVER: Taken([2.0, 1.0]), PLAIN: Taken([2.0, 1.0])}
     rows = beside_plain(Plan(repeat=2, torchrun=False), "launch", "s", taken, {}, 1.5)
     beside = [row for row in rows if row.measurement == "launch, times that of a launcher without features"]

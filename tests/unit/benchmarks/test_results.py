@@ -34,7 +34,7 @@ def test_a_figure_has_three_digits_and_a_unit_that_suits_it(value, unit, said):
         ((), False, None),
     ],
 )
-def test_the_median_keeps_to_the_bar_or_misses_it(samples, at_least, met):
+def test_the_median_decides_whether_a_bar_is_met(samples, at_least, met):
     assert row(samples=samples, bar=5.0, at_least=at_least).is_met is met
 
 

@@ -58,7 +58,7 @@ def test_agents_to_which_the_same_happens_stay_in_one_state_and_keep_their_names
     assert [(join.agent_id, join.node_id) for join in joins] == [(f"a{number}.1", f"n{number}") for number in range(9)]
 
 
-def test_one_that_goes_its_own_way_leaves_the_others_as_they_are_and_is_one_of_them_later(agents):
+def test_an_agent_that_diverges_does_not_affect_the_others_and_can_merge_again(agents):
     those = [start(agents, number) for number in range(9)]
     start_workers(agents, those)
     agents.pass_time(2.0)

@@ -34,7 +34,7 @@ def score(name: str = OURS) -> Score:
     return score
 
 
-def test_the_score_says_what_happened():
+def test_the_score_counts_what_happened():
     rows = {what: figures for what, *figures in page.score_rows([score()])}
     assert rows["ETTR"] == ["50%"]
     assert rows["recovery, median"] == ["1.5 s"]
@@ -84,7 +84,7 @@ def test_both_parts_are_written_between_their_marks_and_the_rest_stays(path):
     assert path.read_text().count("times that a person was needed") == 1
 
 
-def test_a_fault_that_found_no_worker_of_one_launcher_stands_in_its_line_alone(path):
+def test_a_fault_without_a_victim_is_marked_only_for_its_launcher(path):
     pytest.importorskip("matplotlib")
     theirs = score(FAIR)
     del theirs.faults[1]
@@ -92,7 +92,7 @@ def test_a_fault_that_found_no_worker_of_one_launcher_stands_in_its_line_alone(p
     assert "| crash | 1.5 | 1.5 |\n| slow | no restart |  |\n| hang | never | never |" in path.read_text()
 
 
-def test_each_wrong_alarm_is_said(path):
+def test_each_false_alarm_is_reported(path):
     page.write_training(str(path), Watched(1.0, 30_000, ("rank 1 on node b may hang",), "--flags"), "a machine")
     said = "1 wrong alarms in 1.00 hours, 30,000 steps of each worker, with `--flags`.\n- rank 1 on node b may hang"
     assert said in path.read_text()

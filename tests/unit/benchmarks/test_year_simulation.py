@@ -82,7 +82,7 @@ def test_a_replacement_is_waited_for_as_long_as_was_asked_for(repair_s, waited_s
     assert spent(year)["restarting"] == pytest.approx(waited_s, abs=10)
 
 
-def test_a_bad_node_is_kept_out_and_without_that_rule_a_person_is_needed():
+def test_a_bad_node_is_excluded_and_without_exclusion_an_operator_is_needed():
     bad = fault(Kind.CRASH, repair_s=10 * HOUR_S, stays_bad=True)
     assert year_of(bad).persons == 0
     year = year_of(bad, policy=replace(WITHOUT_SPARES, exclude_after=None))
@@ -165,7 +165,7 @@ def test_a_node_whose_fault_began_before_is_out_until_it_is_repaired(kind, stays
     assert year.restarts.get("node_arrived", 0) == is_out, "after an hour it is there"
 
 
-def test_a_year_in_parts_is_as_the_whole_year(monkeypatch):
+def test_a_year_simulated_in_parts_equals_the_whole_year(monkeypatch):
     """Parts differ from the whole only because each begins with a run that forms."""
     scenario, notes = Scenario(about="", nodes=128, days=90.0), []
     (whole,) = scenarios.play_all([scenario], 2, notes.append)
@@ -180,7 +180,7 @@ def test_a_year_in_parts_is_as_the_whole_year(monkeypatch):
     assert [note.partition(":")[0] for note in notes] == ["1 scenarios in 2 processes", "simulation"] * 2
 
 
-def test_the_day_on_which_a_person_is_needed_is_counted_from_the_first_part():
+def test_the_day_of_the_first_intervention_counts_from_the_first_part():
     crashes = [fault(Kind.CRASH, 400.0 + 200 * node, node=node) for node in range(8)]
     years = [year_of(days=2.0), year_of(*crashes, policy=STRICT)]
     assert years[1].persons and years[1].first_person_day < 1
@@ -190,7 +190,7 @@ def test_the_day_on_which_a_person_is_needed_is_counted_from_the_first_part():
     assert years[0].first_person_day == 2.0 + first_day
 
 
-def test_one_that_fails_is_told_once_and_left_out(monkeypatch):
+def test_a_failing_callback_is_reported_once_and_skipped(monkeypatch):
     monkeypatch.setattr(scenarios, "VAST", 8)
     monkeypatch.setattr(scenarios, "Simulation", None)
     notes: list[str] = []

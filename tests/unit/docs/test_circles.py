@@ -12,7 +12,7 @@ def test_no_module_imports_itself_on_any_way(package):
     assert circles(imports) == []
 
 
-def test_a_circle_is_found():
+def test_an_import_circle_is_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [["b", "c"]]
 
 

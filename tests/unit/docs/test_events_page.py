@@ -33,7 +33,7 @@ def test_a_request_of_the_server_is_genuine(is_genuine: Callable[..., bool]) -> 
     [(b"another", BODY, 0), (SECRET, BODY + b" ", 0), (SECRET, BODY, 301), (SECRET, BODY, -301)],
     ids=["another secret", "another body", "too old", "of the future"],
 )
-def test_anything_else_is_not(
+def test_an_undocumented_change_of_events_fails_the_page_check(
     is_genuine: Callable[..., bool], monkeypatch: pytest.MonkeyPatch, secret: bytes, body: bytes, age_s: int
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)

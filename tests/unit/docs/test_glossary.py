@@ -12,7 +12,7 @@ ROWS = [
 ]
 
 
-def test_each_term_stands_there_once() -> None:
+def test_each_term_is_in_the_glossary_once() -> None:
     terms = [term.strip(" `") for row in ROWS for term in re.split("[;,]", row[0])]
     assert [term for term, times in Counter(terms).items() if times > 1] == []
 

@@ -16,7 +16,7 @@ def row(page: str, begin: str) -> list[str]:
     return [cell.strip(" *").replace("&gt; ", "") for cell in line.strip("|").split("|")]
 
 
-def test_it_is_short() -> None:
+def test_the_readme_is_short() -> None:
     assert len(TEXT.splitlines()) < 120
 
 

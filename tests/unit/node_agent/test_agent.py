@@ -247,7 +247,7 @@ async def test_the_server_goes_while_the_workers_finish():
         assert said[-1] == words.leaving.WORKERS_SUCCEEDED
 
 
-async def test_a_leave_that_does_not_reach_the_server_is_said():
+async def test_a_leave_that_does_not_reach_the_server_is_logged():
     """The agent waits less long for a server that cannot be reached than for a slow one."""
     async with rig("sleep 60", close_timeout_s=600.0, signals=("SIGUSR1",)) as agent:
         await has_started(agent)
@@ -476,7 +476,7 @@ async def test_a_port_of_the_users_own_is_that_of_every_round(unused_tcp_port):
         assert [join.port for join in agent.server.of(JoinRequest)] == [unused_tcp_port] * 2
 
 
-async def test_a_lock_that_a_killed_build_has_left_is_named_once_in_all_rounds(tmp_path):
+async def test_a_stale_extension_lock_is_reported_only_once(tmp_path):
     lock = tmp_path / "fused_adam" / "lock"
     lock.parent.mkdir()
     lock.touch()
@@ -523,7 +523,7 @@ async def test_a_worker_without_a_pipe_for_its_errors_fails_and_leaves_none_for_
         assert held("pipe:") == before
 
 
-async def test_a_failure_that_cannot_be_compared_with_the_rules_is_reported_all_the_same(monkeypatch):
+async def test_a_failure_is_reported_even_if_the_rules_cannot_be_matched(monkeypatch):
     def full(*args: object, **kwargs: object) -> None:
         raise OSError("no more processes")
 
@@ -535,7 +535,7 @@ async def test_a_failure_that_cannot_be_compared_with_the_rules_is_reported_all_
         assert rules.warning(rules.unmatched(rules.not_started("no more processes"))) in agent.console.lines
 
 
-async def test_a_server_that_can_never_come_ends_the_agent():
+async def test_an_unusable_server_ends_the_agent():
     async with rig() as agent:
         agent.server.error = ServerLost("the node that hosted rdzv-server is gone")
         assert await agent.exit_code() == ExitCode.START_AGAIN

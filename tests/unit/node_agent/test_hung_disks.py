@@ -257,7 +257,7 @@ async def test_the_pipe_of_timers_is_made_by_a_thread(disk: HungDisk) -> None:
 
 
 @pytest.mark.usefixtures("tmpdir_on_disk")
-async def test_a_failure_for_want_of_room_is_reported_though_nobody_knows_whose_disk_is_full(
+async def test_a_full_disk_failure_is_reported_even_if_the_disk_is_unknown(
     disk: HungDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_module, "FULL_WITHIN_S", 0.05)
@@ -421,7 +421,7 @@ def test_a_result_that_comes_between_the_last_step_of_a_loop_and_its_end_is_undo
     assert undone == ["result"]
 
 
-def test_a_loop_beside_the_main_one_waits_at_its_end_for_its_threads() -> None:
+def test_a_secondary_event_loop_waits_for_its_threads_when_it_ends() -> None:
     answers, ended = threading.Event(), threading.Event()
 
     def call() -> None:

@@ -104,7 +104,7 @@ def test_bytes_travel_as_they_are():
     assert len(encode(SnapshotPart(b"\xff\x00", is_last=True))) < 25
 
 
-def test_a_whole_number_will_do_where_a_number_is_wanted():
+def test_an_integer_is_accepted_as_a_number():
     join = decode(JoinRequest, msgpack.packb(JOIN | {"settings": {"lease_s": 10}}))
     assert join.settings.lease_s == 10.0
     assert isinstance(join.settings.lease_s, float)
@@ -216,7 +216,7 @@ def test_a_key_that_is_not_text_is_refused():
 
 
 @pytest.mark.parametrize("body", [b"\x81", b"\xa4\xff\xff\xff\xff", msgpack.packb(1) * 2])
-def test_garbage_is_no_msgpack(body):
+def test_random_bytes_are_not_msgpack(body):
     assert tells(refusal(PollRequest, body), words.not_msgpack, why="")
 
 

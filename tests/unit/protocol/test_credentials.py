@@ -7,7 +7,7 @@ from rdzv_protocol.words import flags
 from tests.support.told import pattern
 
 
-def test_the_token_is_the_only_line_that_is_no_comment(tmp_path):
+def test_a_token_file_can_have_comments(tmp_path):
     (tmp_path / "token").write_text("# team a\n\n  s3cret \n")
     assert read_token(str(tmp_path / "token")) == "s3cret"
 

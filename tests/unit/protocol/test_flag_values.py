@@ -21,7 +21,7 @@ def test_addresses(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "a", ":1", "a:", "a:0", "a:65536", "a:x", "::1", "a b:1", "a,b:1", "x" * 300 + ":1"]
 )
-def test_a_text_that_is_no_address(text: str) -> None:
+def test_a_text_that_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         endpoint(text)
 

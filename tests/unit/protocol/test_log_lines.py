@@ -26,7 +26,7 @@ def test_a_server_s_line_has_its_level():
     assert line[19:] == " WARNING rdzv-server: hello\nTraceback"
 
 
-def test_a_line_of_json_is_one_object_of_what_there_is():
+def test_a_json_line_has_only_the_known_fields():
     form = LineFormat("node-agent", is_json=True)
     line = form.line('a "name"\nwith \udcff in it', 20, AT, {"run_id": "r", "group_rank": 0, "event": ""})
     assert "\n" not in line
@@ -57,6 +57,6 @@ def test_loglevel_names_the_least_weight(word, level):
     assert lowest_level({} if word is None else {"LOGLEVEL": word}) == level
 
 
-def test_a_level_that_there_is_not_is_named():
+def test_an_unknown_log_level_is_reported():
     with pytest.raises(ValueError, match=pattern(flags.bad_level("LOGLEVEL", "LOUD"))):
         lowest_level({"LOGLEVEL": "loud"})

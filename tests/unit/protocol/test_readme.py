@@ -81,7 +81,7 @@ def test_a_refusal_that_ends_an_agent_is_there_with_the_agents_exit_code() -> No
     }
 
 
-def test_the_numbers_are_there() -> None:
+def test_the_readme_has_the_protocols_numbers() -> None:
     limits = (constraints.MAX_MESSAGE_BYTES, constraints.MAX_DEPTH, constraints.MAX_ITEMS, paths.DEFAULT_PORT)
     for number in (*limits, queries.PAIR_TEST_PINGS, queries.PAIR_TEST_BYTES):
         assert re.search(rf"\b({number}|{number:,})\b", PAGE), number

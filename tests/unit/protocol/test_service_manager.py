@@ -57,7 +57,7 @@ def test_a_status_of_several_lines_is_no_other_field(manager: Socket) -> None:
     assert message.startswith("STATUS=run r failed: boom") and not set(message) & {"\n", "\r"}
 
 
-def test_a_life_is_told_each_thing_once(manager: Socket) -> None:
+def test_the_service_manager_gets_each_state_once(manager: Socket) -> None:
     bound, name = manager
     service = ServiceManager.of(environment := {"NOTIFY_SOCKET": name, "PATH": "/bin"})
     assert service and environment == {"PATH": "/bin"}
@@ -96,7 +96,7 @@ def test_without_an_address_that_is_understood_there_is_no_manager(address: str)
     assert ServiceManager.of({"NOTIFY_SOCKET": address}) is None
 
 
-def test_a_service_manager_that_is_gone_causes_no_error(tmp_path: Path) -> None:
+def test_a_missing_service_manager_is_ignored(tmp_path: Path) -> None:
     service = ServiceManager.of({"NOTIFY_SOCKET": str(tmp_path / "absent")})
     assert service
     service.ready()

@@ -18,7 +18,7 @@ def test_settings_that_are_not_requested_take_the_default():
     assert asked.resolve() == RunSettings(min_nodes=2, max_nodes=4, fatal_exit_codes=(42,))
 
 
-def test_zero_is_an_answer():
+def test_zero_is_a_valid_setting():
     assert RequestedSettings(last_call_timeout_s=0.0).resolve().last_call_timeout_s == 0.0
     assert RequestedSettings(max_restarts=0).conflicts(RunSettings(max_restarts=3)) == [
         words.other_setting("--max-restarts", 3, 0)
@@ -31,7 +31,7 @@ def test_defaults_are_torchruns_but_for_the_last_call():
     assert (run.join_timeout_s, run.last_call_timeout_s) == (600.0, None)
 
 
-def test_a_conflict_says_so_where_the_run_has_left_it_open():
+def test_a_conflict_reports_a_setting_without_a_value_in_the_run():
     said = RequestedSettings(last_call_timeout_s=30.0).conflicts(RunSettings())
     assert said == [words.other_setting("--last-call-timeout", None, 30.0)]
 

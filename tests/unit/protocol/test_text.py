@@ -38,12 +38,12 @@ def test_the_last_lines_are_kept():
     assert last_lines([], 3, 1_000) == ()
 
 
-def test_one_line_that_is_too_long_does_not_take_the_place_of_all():
+def test_an_overlong_line_does_not_displace_all_others():
     kept = last_lines(["the cause", "x" * 1_000_000], 10, 100)
     assert kept == ("the cause", "x" * 47 + "...")
 
 
-def test_the_first_line_that_says_something():
+def test_the_first_meaningful_line_is_shown():
     assert one_line(["", " \t", "\x07boom ", "more"]) == "boom"
     assert one_line([]) == ""
 

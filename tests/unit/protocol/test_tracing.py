@@ -22,7 +22,7 @@ spans.close()
 """
 
 
-def test_a_fork_while_the_sdk_is_imported_releases_no_lock_that_it_has_not_taken():
+def test_a_fork_during_the_sdk_import_releases_only_its_own_locks():
     """A module that registers locks for forks would do so if another thread imported it between a fork's two halves."""
     command = [sys.executable, "-c", FORKS_WHILE_IT_STARTS]
     done = subprocess.run(command, env={"OTEL_TRACES_EXPORTER": "none"}, capture_output=True, text=True, timeout=60)

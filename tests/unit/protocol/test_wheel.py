@@ -17,7 +17,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         return zipfile.ZipFile(folder / hatchling.build.build_wheel(str(folder)))
 
 
-def test_its_top_level_packages_are_ours_by_name(wheel: zipfile.ZipFile) -> None:
+def test_the_wheels_top_level_packages_have_our_prefix(wheel: zipfile.ZipFile) -> None:
     """Another project on the index is called `protocol`. Either one may be installed first, without affecting the
     other.
     """

@@ -101,7 +101,7 @@ async def test_an_agent_is_not_lost_that_has_come_back_while_the_server_stood_st
 
 
 @pytest.mark.parametrize("is_parked", [False, True], ids=["between two polls", "under a parked poll"])
-async def test_an_agent_whose_connection_closes_is_missed_at_once(site, is_parked):
+async def test_an_agent_whose_connection_closes_is_noticed_at_once(site, is_parked):
     a, b = await two_running(site)
     if is_parked:
         poll = asyncio.create_task(b.poll())
@@ -154,7 +154,7 @@ async def test_a_poll_is_answered_the_moment_that_something_has_happened(site, i
         assert isinstance((await (poll or a.poll())).directive, Stop)
 
 
-async def test_a_join_that_has_to_wait_soon_says_what_for(site, monkeypatch):
+async def test_a_waiting_join_soon_reports_the_reason(site, monkeypatch):
     monkeypatch.setattr("rdzv_server.service.rendezvous.FIRST_HOLD_S", 0.01)
     reply = await site.agent("a").join("2")
     assert isinstance(reply.directive, Wait)

@@ -48,7 +48,7 @@ async def test_a_caller_that_is_cancelled_twice_leaves_no_part_behind() -> None:
     assert last.has_ended
 
 
-async def test_a_part_that_does_not_end_is_cancelled_again_with_its_caller() -> None:
+async def test_a_subtask_that_does_not_end_is_cancelled_again_with_its_caller() -> None:
     stuck = Part()
     caller = asyncio.create_task(first_of(stuck.run()))
     await stuck.has_begun.wait()

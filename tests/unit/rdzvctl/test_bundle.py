@@ -17,7 +17,7 @@ def test_an_archive_has_one_folder_and_no_user() -> None:
         assert {(each.uid, each.uname, each.mode) for each in found} == {(0, "", 0o644)}
 
 
-def test_it_is_written_for_its_user_alone_and_overwrites_nothing(tmp_path: Path) -> None:
+def test_a_bundle_is_readable_only_by_its_user_and_overwrites_nothing(tmp_path: Path) -> None:
     path = tmp_path / "b.tar.gz"
     bundle._write(str(path), b"whole")
     assert path.stat().st_mode & 0o777 == 0o600

@@ -272,13 +272,13 @@ def test_every_field_that_may_be_missing_is_one_of_an_answer() -> None:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_command_is_carried_out_where_nothing_is_missing(commands: Commands, line: str) -> None:
+def test_a_command_works_if_no_field_is_missing(commands: Commands, line: str) -> None:
     done = commands.run(line)
     assert done.code == ExitCode.SUCCEEDED and done.out, done.err
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=".".join)
-def test_a_command_does_without_a_field_or_says_which_server_lacks_it(
+def test_a_command_works_without_a_field_or_names_the_server_that_lacks_it(
     server: OtherServer, commands: Commands, field: Field
 ) -> None:
     version = "of an unknown version" if field[-1] == "version" else "0.0.7"
@@ -308,7 +308,7 @@ def test_a_server_of_the_same_version_is_not_called_older(version: str, help_lin
     assert TooOld("phase", {"gpu1:29400": version}).help_lines == (help_line,)
 
 
-def test_without_all_that_came_later_everything_is_shown(server: OtherServer, commands: Commands) -> None:
+def test_rdzvctl_shows_everything_of_a_server_without_later_fields(server: OtherServer, commands: Commands) -> None:
     server.lacks(*NEWER)
     for line in LINES:
         assert commands.run(line).code == ExitCode.SUCCEEDED, line
@@ -318,7 +318,7 @@ def test_without_all_that_came_later_everything_is_shown(server: OtherServer, co
     assert "uses 2 of at most 8 nodes" in commands.run("why running").out
 
 
-def test_where_names_are_missing_nothing_is_completed(server: OtherServer, commands: Commands) -> None:
+def test_without_names_from_the_server_nothing_is_completed(server: OtherServer, commands: Commands) -> None:
     assert commands.names()["live-runs"] == ["restarting", "running"]
     server.lacks(("Status", "runs", "run_id"), ("Status", "server", "cordons", "node_id"))
     assert not any(commands.names().values())

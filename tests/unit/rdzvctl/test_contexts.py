@@ -73,7 +73,7 @@ def test_invalid_contexts_are_refused(environment: dict[str, str], given: dict[s
     assert str(raised.value) == says.format(path=contexts.path_of(environment))
 
 
-def test_a_context_that_is_not_there_can_be_made(environment: dict[str, str]) -> None:
+def test_a_missing_context_can_be_created(environment: dict[str, str]) -> None:
     with pytest.raises(BadInput) as raised:
         choose({"context": "lap"}, environment)
     assert raised.value.help_lines == (words.add_context("lap", ["lab"]),)
@@ -99,7 +99,7 @@ def test_a_context_that_is_not_there_can_be_made(environment: dict[str, str]) ->
         (f'{LAB}\n[contexts.other]\nendpoint = "c"\n'.replace('"lab"', '"lob"'), 1, words.no_current("lob", ["lab"])),
     ],
 )
-def test_a_bad_file_is_told_with_its_line(tmp_path: Path, text: str, line: int, says: str) -> None:
+def test_an_invalid_file_is_reported_with_the_line(tmp_path: Path, text: str, line: int, says: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text)
     with pytest.raises(BadInput) as raised:
@@ -128,7 +128,7 @@ def test_a_written_file_is_read_back_and_only_its_user_can_read_it(tmp_path: Pat
     assert os.listdir(tmp_path / "new") == ["config.toml"]
 
 
-def test_a_file_with_comments_is_kept_when_it_is_written_anew(environment: dict[str, str]) -> None:
+def test_a_file_with_comments_is_backed_up_when_it_is_rewritten(environment: dict[str, str]) -> None:
     path = Path(contexts.path_of(environment))
     path.write_text(f"# Ours.\n{LAB}")
     load(str(path)).write()

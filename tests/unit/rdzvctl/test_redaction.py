@@ -60,7 +60,7 @@ def test_a_secret_is_known_by_its_form(secret: str) -> None:
         "2026-01-02 03:04:05,678 INFO trainer: epoch=1",
     ],
 )
-def test_text_that_a_reader_needs_stays(text: str) -> None:
+def test_redaction_keeps_text_that_a_reader_needs(text: str) -> None:
     assert Redactor().text(text) == text
 
 
@@ -94,7 +94,7 @@ def test_short_names_are_replaced_without_harm_to_sentences() -> None:
     assert names.value({"node_id": "a", "nodes": ["a"]}) == {"node_id": "node-1", "nodes": ["node-1"]}
 
 
-def test_words_of_ours_stay_where_a_run_is_called_alike() -> None:
+def test_redaction_keeps_our_own_words_if_a_run_has_the_same_name() -> None:
     names = Anonymizer(run=["running"])
     assert names.value({"phase": "running", "run_id": "running"}) == {"phase": "running", "run_id": "run-1"}
 

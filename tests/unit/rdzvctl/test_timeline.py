@@ -82,7 +82,7 @@ def test_a_short_time_is_seen_and_a_short_gap_too() -> None:
     assert {*shown["forming"].strip()} == {"▁"} and "▇" in shown["running"]
 
 
-def test_events_stand_below_the_picture_with_their_times() -> None:
+def test_the_timeline_lists_events_below_the_lanes_with_their_times() -> None:
     run = failing()
     table = timeline.events_table(told(run)["marks"])
     assert [row[1:] for row in table.rows] == [

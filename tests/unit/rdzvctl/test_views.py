@@ -176,7 +176,7 @@ def test_an_event_is_a_line_in_the_words_of_the_log() -> None:
     assert line.endswith(" #3 attempt 2, round 2: of_next_year: node b  was lost (by admin )") and line.isprintable()
 
 
-def test_why_does_not_say_twice_what_ended_the_run() -> None:
+def test_why_shows_once_what_ended_the_run() -> None:
     found = views.why(told(check(("1", "join a; fail a"))), SERVER)
     assert found.text.count("worker rank 0 on node a failed") == 1
 
@@ -199,7 +199,7 @@ def test_why_says_that_a_limit_may_be_too_short_and_what_to_do() -> None:
     assert found.next == [health.stacks("run"), health.restart("run"), health.RAISE_LIMIT]
 
 
-def test_why_says_of_whom_nothing_is_heard() -> None:
+def test_why_names_the_silent_nodes() -> None:
     run = running("2", *"ab", disconnect_grace_s=5)
     run.disconnects("b")
     run.passes(2)
@@ -416,7 +416,7 @@ def test_nodes_are_listed_by_rank_then_standbys_then_those_that_are_gone() -> No
     assert rows["c"][1:3] == ("gone", "2")
 
 
-def test_a_node_says_who_keeps_it_out_and_what_its_workers_have_left() -> None:
+def test_an_excluded_node_reports_the_reason_and_its_leftover_workers() -> None:
     run = told(running("2", *"ab"))
     cordon = Fields(node_id="a", by="admin 10.0.0.1", reason="ECC errors", until=None, drained=True)
     run["nodes"][0] |= {"state": "draining", "cordon": cordon, "drain_left_s": 90.0}
@@ -510,7 +510,7 @@ def a_server(reason: str | None, *leaders: str | None, leads: bool = False) -> d
     ],
     ids=["well", "stuck leader", "no leader", "follower that ends"],
 )
-def test_if_the_server_cannot_decide_why_says_so_first_and_advises_nothing_else(
+def test_if_the_server_cannot_write_why_reports_that_first_and_gives_no_other_advice(
     server: dict[str, Any], says: str
 ) -> None:
     assert views.unhealthy_reason([server]) == says

@@ -187,7 +187,7 @@ def test_a_switch_takes_no_value_and_any_other_flag_takes_one(argument):
         ("--nodes=2", "; did you mean --nnodes?"),
     ],
 )
-def test_a_flag_that_is_none_and_the_one_that_was_probably_meant(typed, meant):
+def test_an_unknown_flag_is_refused_with_a_suggestion(typed, meant):
     assert complaint(typed, "train.py") == words.cli.see_help(words.cli.unknown_argument(typed, meant))
 
 
@@ -321,7 +321,7 @@ def test_an_empty_variable_says_nothing():
         ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT: {a_time('soon')}"),
     ],
 )
-def test_a_bad_value_is_said_to_come_from_the_variable(variable, text, what):
+def test_a_bad_value_of_a_variable_is_reported_with_its_name(variable, text, what):
     assert complaint("train.py", environment={variable: text}).startswith(what)
 
 
@@ -429,7 +429,7 @@ def test_a_lease_out_of_bounds(text):
         (values.signals, ["SIGTERM, SIGUSR1,SIGTERM"], ("SIGTERM", "SIGUSR1")),
     ],
 )
-def test_a_value(read, texts, value):
+def test_a_valid_value_is_read(read, texts, value):
     assert [read(text) for text in texts] == [value] * len(texts)
 
 
@@ -446,7 +446,7 @@ def test_a_value(read, texts, value):
         (values.signals, ["SIGTERM,SIGSTOP"], pattern(SAY.signal_uncatchable, name="SIGSTOP")),
     ],
 )
-def test_texts_that_are_none(read, texts, line):
+def test_an_invalid_value_is_refused_with_its_message(read, texts, line):
     for text in texts:
         with pytest.raises(ValueError, match=line):
             read(text)
@@ -512,7 +512,7 @@ def test_filters_are_read_as_torch_reads_them(text):
          words.plan.too_few_gpus("--virtual-local-rank", 2, "CUDA_VISIBLE_DEVICES", "", 0)),
     ],
 )  # fmt: skip
-def test_a_mistake_is_answered_by_what_to_write(argv, says, tmp_path, monkeypatch):
+def test_a_mistake_is_answered_with_the_correct_command(argv, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")

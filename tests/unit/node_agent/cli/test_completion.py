@@ -67,7 +67,7 @@ def test_without_shtab_it_says_what_to_install(tmp_path: Path) -> None:
     assert printed.stderr == flags.needs_shtab("node-agent", "--print-completion") + "\n"
 
 
-def test_another_shell_is_refused() -> None:
+def test_an_unsupported_shell_is_refused() -> None:
     printed = asks("--print-completion", "powershell")
     assert printed.returncode == 2
     assert printed.stderr.startswith(

@@ -166,7 +166,7 @@ def test_every_setting_of_an_agent_has_a_case_here():
 
 
 @pytest.mark.parametrize(("name", "value", "flags"), LANDS, ids=[name for name, *_ in LANDS])
-def test_a_flag_lands_where_it_should(name, value, flags):
+def test_each_flag_reaches_its_field_of_the_config(name, value, flags):
     asked = config(*flags)
     owner = next((each for each in asked.features if name in each.__struct_fields__), asked)
     assert attrgetter(name)(owner) == value
@@ -238,7 +238,7 @@ def test_workers_are_bound_near_their_gpus(monkeypatch):
     assert asked == [("socket", ["0000:3b:00.0", "0000:5e:00.0"], 2)]
 
 
-def test_a_binding_that_cannot_be_is_one_line(tmp_path):
+def test_an_impossible_binding_is_one_line(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('takes long')")
     with pytest.raises(UsageError, match=r"^--numa-binding node: "):
         config("--numa-binding", "node", "--nproc", "4000", "train.py", PYTHONPATH=str(tmp_path))

@@ -99,7 +99,7 @@ def test_command_lines_of_one_node_under_torchrun_run_here(flags):
     assert given.config.join.run_id
 
 
-def test_a_file_where_nodes_meet_is_for_one_node_alone():
+def test_a_file_rendezvous_works_for_only_one_node():
     flags = "--rdzv-backend=c10d --rdzv-conf=store_type=file --rdzv-endpoint=/tmp/meeting"
     assert place(flags) == Target()
     assert refusal(f"{flags} --nnodes=2") == SAY.not_in_a_file("--rdzv-conf", "--rdzv-endpoint")
@@ -116,7 +116,7 @@ def test_a_file_where_nodes_meet_is_for_one_node_alone():
         "--endpoint=h:1 --master-port=123456",
     ],
 )
-def test_a_port_that_counts_for_nothing_is_not_checked(flags):
+def test_a_port_without_effect_is_not_checked(flags):
     assert place(flags).master_port is None
 
 
@@ -129,7 +129,7 @@ def test_a_port_that_counts_for_nothing_is_not_checked(flags):
         ("--standalone --master-port=29500x", "29500x"),
     ],
 )
-def test_a_port_that_counts_or_is_no_number_is_checked(flags, port):
+def test_a_port_with_an_effect_must_be_a_valid_number(flags, port):
     assert refusal(flags) == f"--master-port: {words.values.not_a_whole_number(0, 65_535, port)}"
 
 
@@ -172,7 +172,7 @@ def test_a_port_that_counts_or_is_no_number_is_checked(flags, port):
         ("--rdzv-endpoint=", ALONE),  # the default under torchrun
     ],
 )  # fmt: skip
-def test_where_the_nodes_meet(flags, target):
+def test_the_flags_decide_where_the_nodes_meet(flags, target):
     assert place(flags) == target
 
 
@@ -212,7 +212,7 @@ KUBEFLOW = {"PET_NNODES": "4", "PET_NPROC_PER_NODE": "8", "PET_MASTER_ADDR": "jo
         ("--nnodes 2", {"PET_RDZV_ENDPOINT": "a:1,b:1"}, Target(("a", 1), others=(("b", 1),))),
     ],
 )  # fmt: skip
-def test_where_they_meet_by_what_operators_set(flags, environment, target):
+def test_operators_variables_decide_where_the_nodes_meet(flags, environment, target):
     assert place(flags, **environment) == target
 
 

@@ -144,7 +144,7 @@ def test_without_the_flag_a_schedulers_variables_mean_nothing(environment):
     assert environment.items() <= found.config.environment.items()
 
 
-def test_one_line_says_which_variables_were_used_and_what_came_of_them():
+def test_one_line_shows_the_schedulers_variables_and_the_values_derived_from_them():
     (line,) = auto(SLURM | {"SLURM_GPUS_ON_NODE": "8"}, "--nnodes=2:3").notes
     parts = (
         SAY.node("2", 2, 3, "SLURM_NODEID", "--nnodes"),
@@ -301,7 +301,7 @@ def test_loopback_as_our_endpoint_is_refused_in_a_job_of_several_nodes(host):
         ("--rdzv-backend=c10d --rdzv-endpoint=localhost:29400 --nnodes=4", SLURM),  # torchrun's flags, on the head node
     ],
 )
-def test_loopback_is_taken_where_it_works(flags, environment):
+def test_loopback_is_used_if_it_works(flags, environment):
     assert plan(*flags.split(), "train.py", **environment).target.endpoint == ("localhost", 29400)
 
 
@@ -318,7 +318,7 @@ def test_no_scheduler():
     assert refusal({}) == SAY.no_scheduler("--endpoint auto", list(ROWS))
 
 
-def test_a_backend_makes_no_sense_beside_it():
+def test_endpoint_auto_refuses_a_backend():
     line = refusal(SLURM, "--rdzv-backend=c10d")
     assert line == SAY.backend_too("--endpoint auto", "--rdzv-backend")
 

@@ -83,7 +83,7 @@ def test_torchxs_own_components_stay_beside_ours() -> None:
 
 
 @pytest.mark.parametrize(("theirs", "ours", "more"), [(dist.ddp, ddp, set()), (dist.spmd, spmd, {"rdzv_port"})])
-def test_they_take_all_that_torchxs_own_take(theirs: Any, ours: Any, more: set[str]) -> None:
+def test_our_torchx_components_accept_every_argument_of_torchxs_own(theirs: Any, ours: Any, more: set[str]) -> None:
     """Parameters have the names, types and defaults of TorchX's own components."""
     expected, found = (signature(component).parameters for component in (theirs, ours))
     assert {name: str(found.get(name)) for name in expected} == {name: str(each) for name, each in expected.items()}

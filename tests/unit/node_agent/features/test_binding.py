@@ -228,7 +228,7 @@ CODE_CACHE = {f"cpu/cpu0/cache/index0/{name}": text for name, text in (("type", 
         ("core-complex", CPUS | CODE_CACHE, words.caches_unknown(0)),
     ],
 )
-def test_a_fact_that_the_kernel_lacks_is_named_with_its_place(tmp_path, mode, files, what):
+def test_a_missing_kernel_file_is_named_with_its_path(tmp_path, mode, files, what):
     for path, text in files.items():
         write(tmp_path, f"sys/devices/system/{path}", text)
     said = refused(lambda: sets_on(tmp_path, mode, lay_out_gpus(tmp_path, [-1])))
@@ -311,7 +311,7 @@ def torch_on(
 
 
 @pytest.mark.torch
-def test_there_is_no_mode_of_torchs_that_is_missing():
+def test_every_binding_mode_of_torch_is_supported():
     from torch.numa.binding import AffinityMode
 
     assert sorted(MODES) == sorted(mode.value for mode in AffinityMode)

@@ -40,7 +40,9 @@ def process(environment: dict[str, str]) -> Iterator[int]:
         ({"TORCHELASTIC_RUN_ID": "another", "SLURM_JOB_ID": "another", "SLURM_RESTART_COUNT": "0"}, False),
     ],
 )
-def test_which_processes_are_told_of(differs: dict[str, str], is_earlier: bool) -> None:
+def test_the_warning_lists_only_workers_of_an_earlier_agent_of_this_job(
+    differs: dict[str, str], is_earlier: bool
+) -> None:
     with process(OLD | differs) as pid:
         assert still_running(OWN, has_named_run=True) == [pid] * is_earlier
 

@@ -115,7 +115,7 @@ async def writes_over(terminal, monkeypatch):
     ],
     ids=["json", "nobody-wants-to-know", "dumb-terminal"],
 )
-async def test_not_every_terminal_has_one(open_terminal, monkeypatch, form, environment):
+async def test_a_live_line_needs_a_capable_terminal(open_terminal, monkeypatch, form, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with open_terminal():

@@ -79,7 +79,7 @@ async def test_many_lines_are_looked_at_in_their_order(look: Callable[..., Looki
     assert [int(match.captured) for _, match in looking.found] == list(range(20_000))
 
 
-async def test_a_pattern_that_never_finishes_is_given_up_and_the_others_still_count(
+async def test_a_pattern_that_never_finishes_is_switched_off_and_the_others_still_count(
     look: Callable[..., Looking], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_rules, "CPU_S", 0.2)

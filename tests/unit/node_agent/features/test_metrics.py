@@ -13,7 +13,7 @@ from node_agent.kernel.feature import Kernel
 from tests.support.console import FakeConsole
 
 
-async def test_its_host_is_looked_up_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_metrics_host_is_resolved_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that does not answer must not block the agent's event loop."""
     answer, asked_by = socket.getaddrinfo, list[threading.Thread]()
 

@@ -41,7 +41,7 @@ async def matched(failure: Failure, given: FailureRules) -> tuple[Failure, str]:
     ],
     ids=["no match", "the error", "stderr", "the exit code in words", "fatal goes first", "one that Python warns of"],
 )
-async def test_the_first_rule_that_a_line_fits(fatal, retry, verdict, rule):
+async def test_the_first_matching_rule_wins(fatal, retry, verdict, rule):
     found, problem = await matched(FAILED, FailureRules(fatal_rule=fatal, retry_rule=retry))
     assert (found.verdict, found.rule, problem) == (verdict, rule, "")
 
@@ -67,7 +67,7 @@ async def test_a_pattern_that_never_finishes_is_given_up_without_blocking(monkey
     assert problem == words.unmatched(words.too_slow(limit_s))
 
 
-async def test_one_that_is_given_up_leaves_no_core_dump(monkeypatch, tmp_path):
+async def test_a_killed_matcher_leaves_no_core_dump(monkeypatch, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_CORE)
     if limits[1] == 0:
         pytest.skip("no core dump may be had here")

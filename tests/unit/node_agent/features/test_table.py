@@ -55,7 +55,7 @@ def test_only_the_table_of_features_names_one() -> None:
 
 
 @pytest.mark.parametrize("flag", [name for options in OPTIONS for name in options.__annotations__ if name in FLAGS])
-def test_a_flag_of_a_feature_stands_in_two_files_at_most(flag: str) -> None:
+def test_a_features_flag_is_named_in_at_most_two_files(flag: str) -> None:
     root = Path(node_agent.__file__).parent
     word = re.compile(rf"(?<![\w-]){flag}(?!\w)")
     files = (path for path in root.rglob("*.py") if "words" not in (path.stem, path.parent.name))

@@ -149,7 +149,7 @@ async def polled(client: RetryingClient) -> Reply:
 
 
 @pytest.mark.parametrize("leader", [0, 1, 2])
-async def test_from_the_first_server_to_the_one_that_leads_without_a_word(cluster, leader):
+async def test_a_redirect_to_the_leader_is_not_logged(cluster, leader):
     a, b, c = cluster.all
     await cluster.lead(cluster.all[leader], 5)
     cluster.agent()
@@ -186,7 +186,7 @@ async def test_servers_that_are_not_there_are_passed_over(cluster):
     assert (await polled(cluster.client())).leadership == 5
 
 
-async def test_a_leader_that_calls_itself_by_a_name_that_leads_nowhere_is_found_by_the_agents_own_list(cluster):
+async def test_a_leader_with_an_unresolvable_name_is_found_by_the_agents_endpoint_list(cluster):
     a, b, c = cluster.all
     away = FakeServer()
     await away.serve()
@@ -219,7 +219,7 @@ async def test_an_agent_kept_out_by_one_server_asks_another_the_next_time(cluste
     await client.close()
 
 
-async def test_a_leader_that_dies_is_left_for_the_next_one_which_is_said_once(cluster):
+async def test_a_move_to_the_next_leader_is_logged_once(cluster):
     a, b, _ = cluster.all
     client = await cluster.polled(a)
     await a.close()
@@ -300,7 +300,7 @@ class SilentHost:
         pass
 
 
-async def test_a_leader_that_is_named_in_the_turn_in_which_a_wait_ends_harms_nothing(monkeypatch):
+async def test_a_leader_named_as_a_wait_ends_is_harmless(monkeypatch):
     monkeypatch.setattr(failover, "CONNECT_TIMEOUT_S", 0.01)
     servers = Failover([("a", 1), ("b", 1)], None, lambda text: None)
     monkeypatch.setattr(servers, "http", lambda endpoint: SilentHost(servers))
@@ -363,7 +363,7 @@ async def test_numbers_that_begin_anew_are_followed(cluster):
     assert cluster.servers.leadership == 3
 
 
-async def test_a_leader_that_hands_over_is_not_spoken_of(cluster, monkeypatch):
+async def test_a_planned_handover_is_not_logged(cluster, monkeypatch):
     """The next leader may learn of it a moment later than the agent."""
     monkeypatch.setattr(backoff, "HANDOVER_S", PATIENCE_S)
     a, b, c = cluster.all
@@ -381,7 +381,7 @@ async def test_a_leader_that_hands_over_is_not_spoken_of(cluster, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [1, 3], ids=["one server alone as ever", "several with every address"])
-async def test_a_lack_of_servers_is_reported(cluster, number):
+async def test_a_missing_server_is_reported(cluster, number):
     for server in cluster.all:
         await server.close()
     transport = cluster.agent(*(server.endpoint for server in cluster.all[:number])).transport()

@@ -66,7 +66,7 @@ def test_when_a_certificate_expires(authority, days):
     assert abs(expiry - datetime.now(UTC) - timedelta(days=days)) < timedelta(minutes=5)
 
 
-def test_a_certificate_that_is_not_good_for_long_is_warned_of(authority):
+def test_a_certificate_that_expires_soon_is_logged(authority):
     expired, soon, good = (authority.issue(f"server-{days}", days=days) for days in (-1, 5, 90))
     assert list(TlsFiles(*expired).warnings()) == [words.certificate_expired(expired.cert)]
     assert list(TlsFiles(*soon).warnings()) == [words.certificate_expires(soon.cert, 4)]

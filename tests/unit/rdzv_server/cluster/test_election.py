@@ -84,7 +84,7 @@ async def write_key(client: EtcdClient, prefix: str) -> Callable:
     return write
 
 
-async def test_alone_it_leads_at_once_and_goes_on_leading(start):
+async def test_a_single_server_leads_at_once_and_keeps_leading(start):
     server = start("a:1", lease_s=3 * LEASE_S)
     leadership = await server.leads()
     assert leadership.is_certain
@@ -126,7 +126,7 @@ async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gate
 
 
 @pytest.mark.parametrize("how", ["the key is deleted", "the lease is revoked"])
-async def test_a_leadership_ends_at_once_by_an_operators_hand(start, etcd, client, prefix, how):
+async def test_deleting_its_key_ends_a_leadership_at_once(start, etcd, client, prefix, how):
     server = start("a:1")
     leadership = await server.leads()
     found, _ = await client.get(server.membership.leader_key(0))
@@ -152,20 +152,20 @@ async def test_compaction_of_what_etcd_remembers_ends_nothing(start, etcd, clien
     await follower.leads()
 
 
-async def test_its_own_former_life_is_no_address_to_send_agents_to(start, write_key):
+async def test_a_server_never_redirects_to_its_own_previous_incarnation(start, write_key):
     await write_key("leaders/0", b"a:1", LEASE_S)
     server = start("a:1")
     await server.leads()
     assert set(server.followed) == {None}
 
 
-async def test_another_server_under_the_same_address_is_said(start, caplog):
+async def test_another_server_at_the_same_address_is_logged(start, caplog):
     await start("a:1", lease_s=LEASE_S).leads()
     start("a:1", lease_s=LEASE_S)
     await until(lambda: words.same_address("a:1") in caplog.messages)
 
 
-async def test_a_leadership_that_its_server_does_not_exercise_is_taken_away(start, client):
+async def test_a_leadership_that_its_server_does_not_use_is_revoked(start, client):
     server = start("a:1", shards=2)
     await server.leads()
     key = server.membership.leader_key(1)

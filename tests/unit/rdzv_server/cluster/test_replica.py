@@ -161,7 +161,7 @@ async def test_the_leader_answers_with_the_number_of_its_leadership(server):
     assert reply.leadership == 5
 
 
-async def test_one_that_follows_names_the_leader(server):
+async def test_a_follower_redirects_to_the_leader(server):
     await server.follow(Leader("b:29400", 7))
     report = ReportRequest(run_id=RUN_ID, agent_id="a", round=1)
     for asked in (server.join(), server.poll("a"), server.replica.ask(report, Connection("a"))):
@@ -183,7 +183,7 @@ async def test_without_a_leader_a_request_waits_for_the_next_one(server, monkeyp
         assert (await refusal(join)).leader == "b:29400"
 
 
-async def test_and_is_sent_to_another_server_after_a_while(server):
+async def test_without_a_leader_a_held_poll_is_redirected_after_a_while(server):
     error = await refusal(server.join())
     assert isinstance(error, NotLeader) and error.leader is None
 
@@ -245,7 +245,7 @@ async def test_answers_and_refusals_that_come_too_late_are_kept_back(server):
     assert isinstance(await unknown, NotLeader)
 
 
-async def test_a_parked_poll_is_not_told_what_is_not_written(server):
+async def test_a_parked_poll_is_answered_only_after_the_write(server):
     """A hold ends while the store cannot be written."""
     await server.lead()
     waiting = await server.join("a", lease_s=0.1, disconnect_grace_s=600.0)
@@ -349,7 +349,7 @@ async def test_a_client_learns_of_a_later_leader_at_once_or_when_there_is_one(se
 # The operators' view.
 
 
-async def test_the_operators_view(server):
+async def test_the_operators_view_shows_every_run(server):
     replica = server.replica
     assert (replica.unhealthy_reason, replica.leads, replica.leader) == ("no leader is known", False, None)
     await server.follow(Leader("b:29400", 7))

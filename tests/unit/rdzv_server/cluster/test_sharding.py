@@ -103,7 +103,7 @@ async def test_a_server_that_does_not_take_its_shard_is_left_no_more_until_it_re
         await client.revoke(lease_id)
 
 
-async def test_nothing_moves_for_one_that_comes_and_goes(start, client, prefix):
+async def test_a_server_that_restarts_quickly_moves_no_shards(start, client, prefix):
     server = start("a:1")
     await server.leads(4)
     before = [view.leadership for view in server.shards.state().shards]
@@ -195,7 +195,7 @@ async def test_a_request_for_a_leader_without_a_run_names_none(start):
     assert await asked == LeaderReply(leadership=0)
 
 
-async def test_it_is_ready_once_a_leader_is_known(start, gated):
+async def test_a_server_is_ready_once_it_knows_a_leader(start, gated):
     gated_client, gate = gated
     gate.hold()
     server = start("a:1", gated_client)

@@ -69,7 +69,7 @@ def test_a_node_that_is_gone_is_told_with_its_rank_and_the_reason():
     assert "node_lost" in kinds(run.events)
 
 
-def test_a_failure_is_told_with_its_evidence_and_the_ninth_of_a_round_by_its_name_alone():
+def test_eight_failures_of_a_round_have_evidence_and_further_ones_only_a_name():
     names = [f"node{index}" for index in range(10)]
     run = running("10", *names, max_restarts=1)
     for name in names:
@@ -79,7 +79,7 @@ def test_a_failure_is_told_with_its_evidence_and_the_ninth_of_a_round_by_its_nam
     assert {failure.error for failure in failed} == {"ValueError: boom"}
 
 
-def test_a_failure_is_told_with_its_own_round_though_the_next_one_forms_already():
+def test_a_failure_names_its_own_round_while_the_next_one_forms():
     run = running("2", "a", "b", max_restarts=1)
     run.fails("a")
     run.fails("b", round=1)
@@ -112,7 +112,7 @@ def test_replaying_the_records_tells_the_same_events_again():
     assert [event for record in records for event in registry.replay(record)] == run.events
 
 
-def test_the_numbers_go_on_over_the_attempts_of_a_run_id():
+def test_event_numbers_continue_over_the_attempts_of_a_run_id():
     registry = Registry(RETENTION_S)
     events: list[RunEvent] = []
 

@@ -25,5 +25,5 @@ def test_another_version_is_refused(version: str):
 
 
 @pytest.mark.parametrize("version", ["3.14.4", "3.14.12", "3.14.5.dev0"])
-def test_a_later_repair_is_not(version: str):
+def test_a_later_fixed_aiohttp_version_is_accepted(version: str):
     check(version)

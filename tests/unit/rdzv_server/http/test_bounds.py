@@ -32,7 +32,7 @@ def test_the_oldest_of_all_gives_way_once_the_peers_together_have_too_much(
     assert freed == ["0"]
 
 
-def test_one_that_grows_is_counted_by_all_its_bytes_and_once(held: HeldMemory[str], freed: list[str]) -> None:
+def test_a_growing_request_is_counted_once_with_all_its_bytes(held: HeldMemory[str], freed: list[str]) -> None:
     for _ in range(4):
         held.add("one", "a", EACH_BYTES)
     assert freed == []

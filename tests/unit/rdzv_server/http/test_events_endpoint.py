@@ -105,7 +105,7 @@ async def test_an_invalid_number_is_refused(site, query, says):
     assert (status, refusal["code"]) == (400, "malformed_message") and refusal["message"] == says
 
 
-async def test_a_run_that_there_is_not_is_refused_as_a_page_and_as_a_stream(site):
+async def test_an_unknown_run_is_refused_as_a_page_and_as_a_stream(site):
     assert (await site.page(run_id="nobody"))[1]["code"] == "unknown_run"
     status, refusal = await site.page(run_id="nobody", **STREAM)
     assert (status, refusal["code"]) == (404, "unknown_run")
@@ -220,7 +220,7 @@ async def test_a_stream_ends_with_the_reason_when_the_run_is_forgotten(site, mon
     assert "event: error" in rest and '"code":"unknown_run"' in rest
 
 
-async def test_there_is_a_limit_to_streams_and_a_place_is_free_again(site, monkeypatch):
+async def test_the_number_of_streams_is_limited_and_a_closed_stream_frees_its_place(site, monkeypatch):
     monkeypatch.setattr(events_endpoint, "MOST_STREAMS", 1)
     await site.happens()
     async with site.session.get(paths.events_of(RUN), headers=STREAM) as answer:

@@ -85,7 +85,7 @@ def test_a_refusal_is_said_once_in_a_while_however_often_it_is_repeated(caplog):
     ]
 
 
-def test_a_flood_of_refusals_is_counted_and_not_said(caplog):
+def test_a_flood_of_refusals_is_counted_but_not_logged(caplog):
     refusals = RefusalLog()
     for number in range(100_000):
         refusals.note("10.0.0.7", Forbidden(f"not run {number}"), 5.0)

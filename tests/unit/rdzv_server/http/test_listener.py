@@ -32,7 +32,7 @@ class CrowdedSocket(socket.socket):
         return super().accept()
 
 
-async def test_that_there_is_no_room_is_logged_once_however_often_it_is_tried(
+async def test_a_lack_of_descriptors_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listener, "PAUSE_S", 0.01)

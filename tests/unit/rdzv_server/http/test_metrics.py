@@ -172,7 +172,7 @@ async def test_a_scrape_looks_through_no_runs_nodes(server):
     assert (await scrape(server))("rdzv_run_nodes", run_id="run", state="running") == 2
 
 
-async def test_others_have_a_turn_while_many_runs_are_looked_at(server, monkeypatch):
+async def test_scraping_many_runs_yields_to_other_requests(server, monkeypatch):
     monkeypatch.setattr(operator_scheduler, "SLICE_S", 0.0)
     for number in range(20):
         await join(server, f"run-{number}", "a")

@@ -47,7 +47,7 @@ async def accepted() -> AsyncIterator[Accepted]:
     accepted.accepted.close()
 
 
-async def test_it_waits_for_the_first_byte_and_then_for_its_turn(accepted: Accepted) -> None:
+async def test_a_connection_waits_for_its_first_byte_and_then_for_its_turn(accepted: Accepted) -> None:
     accepted.peer.send(b"GET /")
     assert not accepted.first
     await accepted.take_turn()
@@ -62,7 +62,7 @@ async def test_a_peer_that_leaves_without_a_byte_is_gone(accepted: Accepted) -> 
     assert (accepted.gone, accepted.first, accepted.accepted.fileno()) == (1, [], -1)
 
 
-async def test_one_that_is_cancelled_while_it_waits_is_gone_at_once(accepted: Accepted) -> None:
+async def test_a_connection_cancelled_while_it_waits_is_removed_at_once(accepted: Accepted) -> None:
     accepted.peer.send(b"GET /")
     async with asyncio.timeout(PATIENCE_S):
         _, take = await accepted.turns.get()
@@ -72,7 +72,7 @@ async def test_one_that_is_cancelled_while_it_waits_is_gone_at_once(accepted: Ac
     assert (accepted.gone, accepted.first) == (1, [])
 
 
-async def test_one_that_is_cancelled_while_its_peer_is_silent_leaves_its_file_to_others(
+async def test_cancelling_a_silent_connection_frees_its_descriptor(
     accepted: Accepted,
 ) -> None:
     number = accepted.accepted.fileno()
@@ -88,7 +88,7 @@ async def test_one_that_is_cancelled_while_its_peer_is_silent_leaves_its_file_to
     other.accepted.close()
 
 
-async def test_one_that_is_given_up_for_another_of_the_same_look_is_not_heard_and_the_others_are() -> None:
+async def test_an_evicted_connection_of_the_same_batch_is_not_read_and_the_others_are() -> None:
     pairs = [socket.socketpair() for _ in range(3)]
     silent, heard = Silent(Mock()), list[int]()
     everyone_else, errors = asyncio.Event(), list[object]()

@@ -39,7 +39,7 @@ async def text_of(server: RendezvousServer, **asked: Any) -> str:
 
 
 @pytest.mark.parametrize("runs", [0, 1, RUNS])
-async def test_the_pieces_are_one_document_for_programs_or_for_people(server, runs):
+async def test_a_streamed_status_is_one_complete_document(server, runs):
     await found(server, runs)
     compact, in_lines = await text_of(server), await text_of(server, in_lines=True)
     assert [run["run_id"] for run in json.loads(compact)["runs"]] == [f"run-{number}" for number in range(runs)]
@@ -47,7 +47,7 @@ async def test_the_pieces_are_one_document_for_programs_or_for_people(server, ru
     assert in_lines == json.dumps(json.loads(in_lines), indent=2) + "\n"
 
 
-async def test_some_runs_alone_may_be_asked_for(server):
+async def test_the_status_can_be_limited_to_some_runs(server):
     await found(server)
     (run,) = json.loads(await text_of(server, shows=lambda run_id: run_id == "run-7"))["runs"]
     assert run["run_id"] == "run-7"
@@ -95,7 +95,7 @@ async def test_nodes_that_go_while_a_large_run_is_written_are_left_out(large):
     assert len(set(shown)) == len(shown) and f"agent-{3 * NODES_AT_ONCE - 1}" not in shown
 
 
-async def test_others_have_a_turn_within_a_large_run(large, monkeypatch):
+async def test_rendering_a_large_run_yields_to_other_requests(large, monkeypatch):
     monkeypatch.setattr(operator_scheduler, "SLICE_S", 0.0)
     looking, turns = asyncio.create_task(text_of(large)), 0
     while not looking.done():
@@ -104,7 +104,7 @@ async def test_others_have_a_turn_within_a_large_run(large, monkeypatch):
     assert turns > 4
 
 
-async def test_others_have_a_turn_after_each_run_however_many_look(server):
+async def test_rendering_yields_after_each_run_for_any_number_of_readers(server):
     await found(server)
     view, turns = StatusView(server.service), 0
 

@@ -24,7 +24,7 @@ async def test_the_timeline_of_a_run_is_shown_for_any_run_id():
             assert shown["created_at"] <= shown["marks"][0]["at"] <= shown["now"]
 
 
-async def test_a_run_that_there_is_not_is_refused():
+async def test_an_unknown_run_is_refused():
     async with serving() as site:
         status, refusal = await timeline(site, "nothing")
         assert (status, refusal["code"]) == (404, "unknown_run")

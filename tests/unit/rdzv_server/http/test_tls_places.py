@@ -45,7 +45,7 @@ async def test_peers_that_wait_take_turns() -> None:
     assert asked.given[4:] == ["1", "z"]
 
 
-async def test_one_that_is_gone_while_it_waits_keeps_no_place() -> None:
+async def test_a_handshake_that_ends_while_it_waits_frees_its_place() -> None:
     asked = Asked(2)
     asked.enter("one", "a", "gone", "last")
     asked.places.leave("one", "gone")
@@ -54,7 +54,7 @@ async def test_one_that_is_gone_while_it_waits_keeps_no_place() -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_a_stale_one_gives_way_if_another_waits(waits: bool) -> None:
+async def test_a_stale_handshake_is_closed_if_another_waits(waits: bool) -> None:
     evicted: list[str] = []
 
     def evict(name: str) -> None:

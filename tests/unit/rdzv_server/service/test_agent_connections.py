@@ -84,7 +84,7 @@ def test_a_poll_that_has_been_replaced_by_a_newer_one_says_nothing(connections):
         "closed twice", "nobody's",
     ],
 )  # fmt: skip
-def test_an_agent_is_missed_when_the_connection_of_its_latest_request_closes(connections, bound, closed, missed):
+def test_an_agent_counts_as_disconnected_when_its_latest_connection_closes(connections, bound, closed, missed):
     for connection, agent in bound:
         polled(connections, connection, agent)
     for connection in closed:

@@ -38,7 +38,7 @@ async def clock() -> AsyncIterator[Scripted]:
     clock.stop()
 
 
-async def test_it_is_the_event_loops(clock):
+async def test_the_services_clock_is_the_event_loops(clock):
     assert clock.now() == 1_000.0
     clock.loop_s += BEAT_S
     assert clock.now() == 1_000.0 + BEAT_S
@@ -55,7 +55,7 @@ async def test_a_process_that_hangs_is_held_up_once(clock):
     assert clock.held_up() is None
 
 
-async def test_a_hang_that_the_beat_finds_is_told_and_not_forgotten(clock):
+async def test_a_hang_found_by_the_heartbeat_is_reported(clock):
     noticed = []
     clock.noticed = lambda: noticed.append(True)
     clock.loop_s += BEAT_S
@@ -154,12 +154,12 @@ def created(boot_id: str, offset_s: float = 0.0, wall_at: float = WALL_AT) -> Re
     ],
     ids=["same boot", "wall clock jumped", "never back", "after a reboot", "reboot with a wrong clock"],
 )
-def test_time_goes_on_between_two_lives(first, monotonic_s, wall_s, now):
+def test_time_continues_between_two_server_processes(first, monotonic_s, wall_s, now):
     life = clock_module._life([first, LAST], "this", monotonic_s, wall_s)
     assert monotonic_s + life.offset_s == pytest.approx(now)
 
 
-def test_a_first_life_has_the_time_of_its_machine():
+def test_the_first_server_process_uses_its_machines_clock():
     assert clock_module._life([], "this", 90.0, WALL_AT) == Life("this", 0.0)
 
 

@@ -249,7 +249,7 @@ async def test_a_driver_that_never_started_can_be_stopped():
 # A store that cannot be written for a while.
 
 
-async def test_while_nothing_can_be_written_nothing_is_decided_and_then_all_is(started, monkeypatch):
+async def test_while_the_store_fails_nothing_is_decided_and_afterwards_everything_is(started, monkeypatch):
     monkeypatch.setattr(driver_module, "RETRY_S", 0.0)
     server = await started(FullStore())
     await server.join("a", nodes="3")
@@ -467,7 +467,7 @@ async def test_a_server_that_may_not_decide_decides_nothing_and_then_every_agent
     assert lost(server) == ["b"], "one lease, and no more"
 
 
-async def test_a_leadership_that_lapses_again_and_again_keeps_no_agent_that_is_gone(server, time):
+async def test_repeated_lapses_of_leadership_do_not_keep_a_lost_agent(server, time):
     """The time of certain leadership counts: a lease that began again each time would never end."""
     await server.join("a", "b", nodes="2", lease_s=LEASE_S)
     for _ in range(20):
@@ -568,7 +568,7 @@ async def test_an_event_of_an_unknown_run_has_no_effect(server):
     assert isinstance(server.directive("a"), Wait)
 
 
-async def test_a_caller_that_has_gone_is_not_missed(server):
+async def test_a_caller_that_has_gone_does_not_hold_its_turn(server):
     gone = asyncio.create_task(server.join("a"))
     await asyncio.sleep(0)
     gone.cancel()
@@ -580,7 +580,7 @@ async def test_a_caller_that_has_gone_is_not_missed(server):
 # Time.
 
 
-async def test_a_deadline_fires_without_anybody_asking(server):
+async def test_a_deadline_fires_without_a_request(server):
     await server.join("a", nodes="1:2", last_call_timeout_s=0.02)
     assert isinstance(server.directive("a"), Wait)
     await server.told("a", Start)
@@ -708,7 +708,7 @@ async def test_a_run_whose_core_raises_when_the_server_starts_is_set_apart(start
     assert isinstance(told(second, "poison", "a"), Start) and isinstance(told(second, "other", "a"), Start)
 
 
-async def test_a_join_over_which_the_run_that_is_there_raises_sets_that_run_apart(server, monkeypatch):
+async def test_a_join_that_crashes_its_run_sets_the_run_apart(server, monkeypatch):
     await two_runs(server)
     monkeypatch.setattr(succession, "begins_anew", lambda *_: 1 / 0)
     await join_run(server, "poison", "c")
@@ -725,7 +725,9 @@ async def test_an_error_after_trouble_of_the_server_sets_its_run_apart(server):
     assert isinstance(told(server, "other", "b"), Stop) and isinstance(told(server, "poison", "a"), Start)
 
 
-async def test_a_join_over_which_no_run_can_be_created_is_refused_and_the_other_runs_go_on(server, monkeypatch, caplog):
+async def test_a_join_that_crashes_the_creation_of_its_run_is_refused_and_other_runs_continue(
+    server, monkeypatch, caplog
+):
     await join_run(server, "other", "a", "b")
     whole = admission.settings_of
     monkeypatch.setattr(admission, "settings_of", lambda join: 1 / 0 if join.run_id == "poison" else whole(join))
@@ -737,7 +739,7 @@ async def test_a_join_over_which_no_run_can_be_created_is_refused_and_the_other_
     assert isinstance(told(server, "other", "b"), Stop)
 
 
-async def test_a_server_that_is_mended_goes_on_with_the_run(started, monkeypatch):
+async def test_a_fixed_server_continues_a_run_that_was_set_apart(started, monkeypatch):
     store = MemoryStore()
     first = await started(store)
     await two_runs(first)

@@ -66,7 +66,7 @@ async def test_each_event_is_a_line_and_a_file_that_is_there_is_appended_to(tmp_
     assert path.stat().st_mode & 0o077 == 0, "others than the owner can read it"
 
 
-async def test_a_file_that_was_moved_away_is_made_anew_when_it_is_told_so(tmp_path):
+async def test_a_moved_log_file_is_reopened_on_the_signal(tmp_path):
     path, old = tmp_path / "events.jsonl", tmp_path / "events.jsonl.1"
     file = EventFile(str(path))
     file.observe(happened(1))
@@ -144,6 +144,6 @@ async def test_waiting_events_are_bounded(tmp_path, monkeypatch, caplog):
     await file.close()
 
 
-def test_a_place_where_there_can_be_no_file_is_said_at_once(tmp_path):
+def test_an_impossible_path_is_reported_at_once(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         EventFile(str(tmp_path / "nowhere" / "events.jsonl"))

@@ -33,7 +33,9 @@ async def told(
     return caplog.messages[-1]
 
 
-async def test_it_is_told_which_node_why_and_for_how_long(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_on_exclude_gets_the_node_the_reason_and_the_duration(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     seen = tmp_path / "seen"
     command = f'echo "$RDZV_NODE|$RDZV_REASON|$RDZV_SECONDS" >>{seen}'
     records = (exclusion("a"), exclusion("b"))
@@ -56,13 +58,13 @@ async def test_text_from_an_agent_is_never_part_of_the_command(
     assert not harm.exists()
 
 
-async def test_one_that_fails_is_an_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_on_exclude_command_is_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
     failed = words.on_exclude_failed("n7", words.fails_with(3), "no such node")
     assert await told("echo no such node; exit 3", exclusion(), says=failed, caplog=caplog) == failed
     assert caplog.records[-1].levelno == logging.ERROR
 
 
-async def test_one_that_takes_too_long_is_killed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_on_exclude_command_that_takes_too_long_is_killed(caplog: pytest.LogCaptureFixture) -> None:
     killed = words.on_exclude_failed("n7", words.was_killed_after(0.3), "looking")
     assert await told("echo looking; sleep 600", exclusion(), says=killed, caplog=caplog, limit_s=0.3) == killed
 

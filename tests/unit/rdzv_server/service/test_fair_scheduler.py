@@ -146,7 +146,7 @@ def test_each_agent_that_comes_in_lets_some_more_strangers_have_their_turn_once(
     assert taken == [usual, usual + 2 * TURNS_AN_AGENT, usual, usual + MOST_CREDIT]
 
 
-def test_no_stranger_that_waits_puts_a_deadline_off(site):
+def test_waiting_unauthenticated_requests_do_not_delay_a_deadline(site):
     """Otherwise dead agents would not be lost while strangers send data."""
     for _ in range(10 * STRANGERS_AT_ONCE):
         site.scheduler.ask("stranger", lambda: None, is_stranger=True)

@@ -68,7 +68,7 @@ async def two(site: Site) -> tuple[Agent, Agent]:
 
 
 @pytest.mark.parametrize("success", [True, False])
-async def test_it_is_over_when_the_last_agent_of_an_ended_run_hangs_up(site: Site, success: bool) -> None:
+async def test_the_server_exits_when_the_last_agent_of_an_ended_run_disconnects(site: Site, success: bool) -> None:
     site.watch()
     a, b = await two(site)
     await a.reports(success=success)
@@ -94,7 +94,7 @@ async def test_an_agent_that_has_not_heard_of_the_end_may_come_back_for_it(site:
     assert site.reasons == [words.ALL_RUNS_OVER]
 
 
-async def test_it_is_over_when_the_only_agent_leaves(site: Site) -> None:
+async def test_the_server_exits_when_its_only_agent_leaves(site: Site) -> None:
     site.watch()
     a = site.agent("a")
     await a.join("2")
@@ -135,7 +135,7 @@ async def test_a_lost_nodes_supervisor_may_ask_for_a_while_how_the_run_ended(
     assert (await site.is_idle(), site.verdicts) == (words.ALL_RUNS_OVER, [True])
 
 
-async def test_no_agent_ever_came(site: Site) -> None:
+async def test_no_agent_ever_joined(site: Site) -> None:
     site.watch(0.01)
     assert await site.is_idle() == words.no_agents(0.01)
 

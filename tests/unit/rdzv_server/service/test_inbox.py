@@ -93,7 +93,7 @@ async def waits_without_its_caller(event: Event) -> int:
     return len(inbox)
 
 
-async def test_a_caller_that_goes_after_its_turn_changes_nothing() -> None:
+async def test_a_caller_that_leaves_after_its_turn_changes_nothing() -> None:
     inbox = Inbox()
     caller = asyncio.get_running_loop().create_future()
     pending = inbox.put("run", LOG, caller)

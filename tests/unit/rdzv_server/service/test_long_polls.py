@@ -50,7 +50,7 @@ async def test_a_newer_poll_of_the_agent_releases_the_one_before(long_polls):
     await released(newer)
 
 
-async def test_a_wake_up_of_nobody_is_forgotten(long_polls):
+async def test_a_wake_up_without_a_waiting_poll_is_dropped(long_polls):
     for _ in range(2):
         long_polls.wake(KEY)
         poll = await parked(long_polls)

@@ -126,7 +126,7 @@ def test_time_in_which_the_thread_stands_still_is_not_charged(site: Site) -> Non
     assert site.loop.now - began == pytest.approx((10 + LEAST_REST) * STREAMS * SLICE_S, rel=0.05)
 
 
-def test_after_a_rest_the_first_is_done_in_the_next_turn(site: Site) -> None:
+def test_after_idle_time_the_first_task_runs_in_the_next_turn(site: Site) -> None:
     site.loop.now += 3_600
     site.keep_busy()
     site.ask("a", 10 * SLICE_S)
@@ -149,7 +149,7 @@ def test_a_failing_call_does_not_keep_others_from_a_slice(site: Site) -> None:
     site.turns_until(lambda: site.done == ["a"])
 
 
-def test_nothing_is_called_while_operators_want_nothing(site: Site) -> None:
+def test_without_operators_requests_no_callback_is_scheduled(site: Site) -> None:
     site.ask("a", SLICE_S)
     site.turns_until(lambda: site.done == ["a"])
     for _ in range(3):
@@ -222,7 +222,7 @@ async def test_a_page_does_not_wait_for_the_streams_of_its_peer(monkeypatch: pyt
     assert before_page <= 2
 
 
-async def test_a_change_that_came_before_is_not_waited_for_and_there_is_none_when_the_time_is_over() -> None:
+async def test_a_wait_for_a_change_returns_at_once_for_an_earlier_one_and_nothing_at_its_timeout() -> None:
     changes = Broadcast(0.01)
     seen = changes.number
     changes.notify_all()

@@ -45,7 +45,7 @@ async def poll_for_ever(server: RendezvousServer, name: str) -> None:
         )
 
 
-async def test_a_holder_that_lives_is_asked_and_keeps_its_node_rank_at_once():
+async def test_a_live_holder_is_probed_and_keeps_its_node_rank_at_once():
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await join(server, "old", LONG_S)
         polling = asyncio.create_task(poll_for_ever(server, "old"))
@@ -56,7 +56,7 @@ async def test_a_holder_that_lives_is_asked_and_keeps_its_node_rank_at_once():
         polling.cancel()
 
 
-async def test_a_holder_that_is_silent_loses_its_node_rank_in_half_of_its_lease():
+async def test_a_silent_holder_loses_its_node_rank_after_half_a_lease():
     """The connection stays open, like that of a host that has vanished."""
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await join(server, "old", SHORT_S)

@@ -42,7 +42,7 @@ async def site() -> Site:
     ],
     ids=["in their order", "one that goes on", "one that is stopped", "one that begins anew", "all are cancelled"],
 )
-async def test_each_is_over_in_its_turn_unless_it_is_stopped(site, steps, ended):
+async def test_each_timeout_fires_in_order_unless_it_is_cancelled(site, steps, ended):
     began_s = asyncio.get_running_loop().time()
     for step in steps.split():
         match step[0]:

@@ -89,7 +89,7 @@ def test_a_watcher_that_returns_gets_the_missed_changes_or_the_whole_document(
     asyncio.run(tell())
 
 
-async def test_one_who_is_slow_gets_the_document_anew_and_nothing_is_kept_for_it(monkeypatch: Any) -> None:
+async def test_a_slow_watcher_gets_the_whole_document_and_nothing_is_buffered_for_it(monkeypatch: Any) -> None:
     monkeypatch.setattr(watching, "MOST_BYTES", 2_000)
     feed, reader = Feed(), Reader()
     feed.publish({"nodes": {"1": {"state": "waiting"}}})
@@ -104,7 +104,7 @@ async def test_one_who_is_slow_gets_the_document_anew_and_nothing_is_kept_for_it
     assert reader.kinds == ["snapshot", "patch", "patch", "snapshot", "patch"]
 
 
-def test_a_number_of_another_life_of_the_document_has_no_place_in_it() -> None:
+def test_a_revision_of_an_earlier_document_is_unknown() -> None:
     feed = Feed()
     for wrong in ("", "1", f"{feed.life}.", f"{feed.life}.x", f"other.{1}", f"{feed.life}.-1", "é.²"):
         assert feed.place(wrong) is None

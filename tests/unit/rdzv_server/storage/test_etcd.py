@@ -80,7 +80,7 @@ async def test_more_than_a_transaction_takes_is_written_in_several(store, shared
 
 @pytest.mark.parametrize("changes", [RECORDS, [ForgetRun(RUN_ID, 1)]])
 @pytest.mark.parametrize("next_leader", [True, False], ids=["another leads", "none leads"])
-async def test_a_leader_of_the_past_writes_nothing(shared, changes, next_leader):
+async def test_a_former_leader_writes_nothing(shared, changes, next_leader):
     old = await shared.lead()
     await old.load()
     await old.append(joins(2))
@@ -93,7 +93,7 @@ async def test_a_leader_of_the_past_writes_nothing(shared, changes, next_leader)
     assert await held(shared) == joins(2)
 
 
-async def test_a_leader_of_the_past_does_not_finish_a_batch_that_it_has_begun(store, shared, client, monkeypatch):
+async def test_a_former_leader_does_not_finish_its_batch(store, shared, client, monkeypatch):
     written = 0
 
     async def transact(*request):
@@ -125,7 +125,7 @@ class Wrapped:
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["the answer was lost", "the request was lost"])
-async def test_a_batch_that_was_interrupted_is_taken_up_where_it_stopped(store, shared, client, monkeypatch, is_done):
+async def test_an_interrupted_batch_continues_where_it_stopped(store, shared, client, monkeypatch, is_done):
     calls: list[Sequence] = []
 
     async def transact(compare, do):

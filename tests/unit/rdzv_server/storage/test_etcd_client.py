@@ -40,7 +40,7 @@ async def test_any_member_may_fail(three: Etcd, how: signal.Signals) -> None:
         await written([member.address])
 
 
-async def test_a_change_is_heard_also_from_the_members_that_are_left(three: Etcd, prefix: str) -> None:
+async def test_a_change_arrives_from_the_remaining_members_too(three: Etcd, prefix: str) -> None:
     async with client_of(three.addresses) as client:
         _, revision = await client.get(b"-")
         heard = asyncio.create_task(client.changed(prefix.encode(), revision + 1))

@@ -74,7 +74,7 @@ async def test_the_present_server_reads_what_each_released_format_holds_in_etcd(
     await check(await shared.lead())
 
 
-def test_the_present_format_is_among_them() -> None:
+def test_the_current_format_is_among_the_recorded_ones() -> None:
     need_aetcd()
     from rdzv_server.storage import etcd
 

@@ -40,7 +40,7 @@ def test_a_cluster_that_is_no_key():
         EtcdPlace.parse("etcd://a/my lab")
 
 
-def test_its_own_address_is_one_that_others_can_use():
+def test_a_servers_default_address_is_reachable_by_others():
     """A server beside its etcd, on the same machine, also has such an address."""
     own = EtcdPlace.parse("etcd://127.0.0.1").own_address()
     assert own == socket.gethostname() or not own.startswith("127.")

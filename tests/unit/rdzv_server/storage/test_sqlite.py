@@ -185,7 +185,7 @@ async def test_state_is_for_this_user_alone(store, path):
     }  # fmt: skip
 
 
-async def test_a_folder_that_is_not_there_is_named(tmp_path):
+async def test_a_missing_folder_is_named(tmp_path):
     store = SqliteStore(str(tmp_path / "nowhere" / "state.db"))
     with pytest.raises(StoreBroken, match=pattern(words.cannot_open, path=store.path)):
         await store.load()
@@ -243,7 +243,7 @@ def wal_of(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("take", [removed, without_wal, removed_with_its_wal])
-async def test_a_file_that_was_removed_is_written_anew_with_all_that_was_confirmed(store, first, path, take, caplog):
+async def test_a_removed_state_file_is_rewritten_with_everything_confirmed(store, first, path, take, caplog):
     await first.append(RECORDS[:1])
     take(path)
     await first.append(RECORDS[1:])
@@ -252,7 +252,7 @@ async def test_a_file_that_was_removed_is_written_anew_with_all_that_was_confirm
     assert await reopened(store, first) == RECORDS
 
 
-async def test_a_file_that_was_shortened_is_written_anew_or_nothing_is_confirmed(store, first, path):
+async def test_a_truncated_state_file_is_rewritten_or_nothing_is_confirmed(store, first, path):
     await first.append(RECORDS)
     os.truncate(path, 0)
     await first.append(RECORDS)

@@ -47,7 +47,7 @@ def test_an_error_file_tells_what_and_when(recorded: str) -> None:
         (3, "<N/A>", "To enable"),
     ],
 )
-def test_without_one_or_with_a_broken_one_the_exit_code_does(
+def test_without_a_readable_error_file_the_message_has_the_exit_code(
     code: int, name: str, message: str, content: str | None, tmp_path: Path
 ) -> None:
     path = tmp_path / "error.json"
@@ -85,7 +85,7 @@ def test_a_failure_can_be_reported_with_any_error_file(tmp_path: Path, content: 
 @pytest.mark.torch
 @pytest.mark.parametrize("code", [1, 3, -9, -11])
 @pytest.mark.parametrize("has_file", [True, False])
-def test_attributes_are_torchs(recorded: str, code: int, has_file: bool) -> None:
+def test_our_attributes_equal_torchs(recorded: str, code: int, has_file: bool) -> None:
     theirs = pytest.importorskip(TORCHS_ERRORS).ProcessFailure
     one, other = (make(1, 77, code, recorded if has_file else "") for make in (ProcessFailure, theirs))
     names = ["local_rank", "pid", "exitcode", "error_file", "message"] + ["timestamp"] * has_file
@@ -126,7 +126,7 @@ def test_the_report_is_torchs_with_what_else_is_known(recorded: str, tmp_path: P
     assert one.get_first_failure()[0] == other.get_first_failure()[0] == 1
 
 
-def test_a_programs_own_torch_classes_catch_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_except_clauses_with_torchs_classes_catch_our_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     class Theirs(Exception):
         def __init__(self, name: str, failures: dict[int, Any]) -> None:
             raise AssertionError("ours makes the message")

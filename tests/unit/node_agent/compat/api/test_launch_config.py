@@ -127,7 +127,7 @@ def test_one_static_node_has_the_place_that_it_asks_for(unused_tcp_port: int) ->
     assert (made.target.local_addr, made.config.master_port) == ("127.0.0.9", unused_tcp_port)
 
 
-def test_a_scheduler_says_where_the_nodes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedulers_variables_decide_where_nodes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29400"}.items():
         monkeypatch.setenv(name, value)
     made = plan(2, 2, 3, rdzv_endpoint="auto").launch

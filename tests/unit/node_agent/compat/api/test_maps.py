@@ -33,12 +33,12 @@ def test_keys_are_the_local_ranks(given: Any, count: int, missing: list[int], st
     assert str(refusal.value) == words.api.wrong_ranks("envs", count, missing, strange)
 
 
-def test_good_keys_pass_in_any_order() -> None:
+def test_valid_keys_are_accepted_in_any_order() -> None:
     check_ranks(GOOD_KEYS, "args")
     check_ranks({}, "args")
 
 
-def test_a_list_is_no_map() -> None:
+def test_a_list_is_not_accepted_as_a_map() -> None:
     with pytest.raises(TypeError, match=pattern(words.api.not_a_map, what="args", kind="list")):
         check_ranks([()], "args")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=pattern(words.api.not_an_environment, what="envs[0]", given=None)):

@@ -32,7 +32,7 @@ def test_an_exception_is_recorded_and_raised(error_file: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "raised"), [(0, False), (3, True), (None, True)])
-def test_the_end_by_sys_exit(code: int | None, raised: bool, error_file: Path) -> None:
+def test_a_worker_that_calls_sys_exit_ends_with_its_code(code: int | None, raised: bool, error_file: Path) -> None:
     if raised:
         with pytest.raises(SystemExit):
             record(sys.exit)(code)
@@ -58,7 +58,7 @@ def test_the_error_of_a_launchers_worker_is_passed_on(error_file: Path, tmp_path
     assert json.loads(error_file.read_text()) == {"message": {"message": "ValueError: inner", "errorCode": 7}}
 
 
-def test_a_handler_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_rendezvous_handler_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
     seen: list[object] = []
 

@@ -68,7 +68,7 @@ def test_a_handler_that_the_program_sets_meanwhile_stays() -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
-def test_other_threads_watch_nothing() -> None:
+def test_only_the_main_thread_watches_signals() -> None:
     watches: list[SignalWatch] = []
     thread = threading.Thread(target=lambda: watches.append(SignalWatch(NAMES, lambda signum: None)))
     thread.start()

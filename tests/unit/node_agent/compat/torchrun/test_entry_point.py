@@ -21,7 +21,7 @@ def run(program: str, cwd: Path) -> str:
     return done.stdout.strip()
 
 
-def test_it_is_declared() -> None:
+def test_the_rendezvous_backend_is_a_declared_entry_point() -> None:
     (ours,) = {entry.value for entry in entry_points(group="torchrun.handlers", name="rdzv-server")}
     assert ours == "node_agent.compat.torchrun.entry_point:get_handler"
 

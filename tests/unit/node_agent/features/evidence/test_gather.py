@@ -297,7 +297,7 @@ async def test_a_worker_that_is_gone_has_ended(node: Node) -> None:
     assert [(group.ranks, group.state, group.frames) for group in evidence.groups] == [((0,), ProcessState.ENDED, ())]
 
 
-async def test_a_program_that_is_not_python_is_said_to_be_none(node: Node) -> None:
+async def test_a_program_that_is_not_python_is_recognized(node: Node) -> None:
     process = await asyncio.create_subprocess_exec("sleep", "1000", start_new_session=True)
     node._processes.append(process)
     evidence = await node.examine(process.pid)

@@ -82,7 +82,7 @@ def test_an_unseen_phase_has_the_limit_of_torchs_own_time_out() -> None:
     ],
     ids=["start", "step", "either", "announced", "saving"],
 )
-def test_limits_that_are_given_hold(limits: dict[str, float], kinds: tuple[str, ...], limit_s: float) -> None:
+def test_given_limits_are_kept(limits: dict[str, float], kinds: tuple[str, ...], limit_s: float) -> None:
     node = Node(progress=ProgressLimits(**limits))
     for kind in kinds:
         node.progress(kind=kind)
@@ -192,7 +192,7 @@ def test_nothing_is_missed_while_lines_wait_to_be_looked_at() -> None:
     assert len(node.passes(5.0)) == 1
 
 
-def test_a_line_that_was_left_out_may_have_been_the_one() -> None:
+def test_a_skipped_line_can_have_matched() -> None:
     node = Node(log_rules=(LogRule(pattern=STEP, first_s=10.0),))
     node.passes(9.0)
     node.detector.lines_lost(node.now)
@@ -213,7 +213,7 @@ def test_a_rule_about_another_nodes_rank_waits_for_nothing_here() -> None:
     assert node.passes(HOUR_S) == []
 
 
-def test_no_source_no_look() -> None:
+def test_without_a_source_the_detector_does_not_sample() -> None:
     node = Node()
     node.passes(HOUR_S)
     assert node.looks <= 1 and not HangOptions().is_on

@@ -100,7 +100,7 @@ def test_a_checkpoint_that_another_number_of_workers_has_saved_may_take_longer_t
     assert node.found == []
 
 
-def test_a_limit_that_found_a_hang_at_least_doubles_until_it_is_that_of_the_unseen() -> None:
+def test_a_limit_that_found_a_hang_doubles_up_to_the_limit_for_unseen_phases() -> None:
     node = auto(unseen_s=10.0)
     limits = []
     while len(limits) < 8:
@@ -126,7 +126,7 @@ def test_limits_that_are_given_do_not_grow() -> None:
         node.restarts()
 
 
-def test_growth_is_that_of_the_phase_which_was_cut_off() -> None:
+def test_the_growth_is_measured_in_the_phase_that_was_cut_off() -> None:
     node = experienced()
     node.progress(kind="saving")
     node.passes(500.0)
@@ -338,7 +338,7 @@ def healthy_rounds(script: Script, node: Node) -> bool:
 @pytest.mark.timeout(300)
 @settings(max_examples=SCRIPTS, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_healthy_scripts_are_let_alone(seed: int) -> None:
+def test_a_healthy_script_causes_no_alarm(seed: int) -> None:
     node = Node(range(1), world_size=4, progress=ProgressLimits())
     healthy_rounds(Script.drawn(random.Random(seed)), node)
     assert node.found == []

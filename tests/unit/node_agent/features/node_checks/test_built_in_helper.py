@@ -65,7 +65,9 @@ GPUS = {  # the rows of nvidia-smi, its exit code, the check, its verdict, and t
 
 
 @pytest.mark.parametrize(("rows", "code", "check", "verdict", "text"), GPUS.values(), ids=GPUS)
-async def test_gpus(rows: list[str], code: int, check: str, verdict: str, text: str, tmp_path: Path) -> None:
+async def test_the_gpus_check_reports_the_number_and_kind_of_gpus(
+    rows: list[str], code: int, check: str, verdict: str, text: str, tmp_path: Path
+) -> None:
     exit_code, lines = await checked(check, env=pretend(tmp_path, "nvidia-smi", *rows, code=code))
     assert lines == [line_of(check, verdict, text)]
     assert exit_code == (UNFIT if verdict == "UNFIT" else 0)

@@ -44,7 +44,7 @@ async def test_an_unfit_node_with_the_evidence() -> None:
 
 
 @pytest.mark.parametrize(("command", "exit_code"), [("exit 3", 3), ("kill -9 $$", -9), ("no-such-program", 127)])
-async def test_a_broken_check_says_nothing_about_the_node(command: str, exit_code: int) -> None:
+async def test_a_broken_check_does_not_make_a_node_unfit(command: str, exit_code: int) -> None:
     checked = Checked(command)
     assert await checked.run() == ""
     (line,) = checked.said
@@ -61,7 +61,7 @@ async def test_a_check_that_hangs_is_a_sign_of_a_broken_node_and_is_killed_with_
         await ended(pid)
 
 
-async def test_a_check_under_way_goes_with_its_agent(tmp_path: Path) -> None:
+async def test_a_running_check_ends_with_its_agent(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     checked = Checked(f"echo $$ >{pids}.new; mv {pids}.new {pids}; sleep 600")
     checked.check.start(False, checked.unfit.set_result)
@@ -71,7 +71,7 @@ async def test_a_check_under_way_goes_with_its_agent(tmp_path: Path) -> None:
     assert not checked.unfit.done()
 
 
-async def test_a_check_knows_what_it_is_for() -> None:
+async def test_a_check_reports_its_name_and_purpose() -> None:
     command = 'echo "$NODE_AGENT_CHECK on $NODE_AGENT_NODE_ID"; exit 71'
     assert (await Checked(command).run()).endswith("join on a")
     assert (await Checked(command).run(after_failure=True)).endswith("after_failure on a")

@@ -25,7 +25,7 @@ def test_the_devices_are_those_of_the_kernels_gpu_drivers():
     assert not "/dev/null".startswith(fork_server_helper.DEVICES)
 
 
-def test_that_no_process_can_be_forked_is_said(monkeypatch):
+def test_if_no_process_can_be_forked_the_fork_server_reports_it(monkeypatch):
     def fail() -> int:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 

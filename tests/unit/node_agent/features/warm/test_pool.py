@@ -84,16 +84,14 @@ async def test_a_process_that_has_not_told_its_pid_yet_is_expected(
     assert not pool.expects(adopted), "it ends by itself"
 
 
-async def test_it_fills_up_again_after_a_start(pool: WarmPool) -> None:
+async def test_the_warm_pool_refills_after_a_start(pool: WarmPool) -> None:
     await full(pool)
     assert [start(pool), start(pool)] == [3, 3]
     await full(pool)
     assert [start(pool), start(pool)] == [3, 3]
 
 
-async def test_an_import_that_takes_long_is_told(
-    said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_slow_import_is_logged(said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The import takes until the test writes into a pipe, which it does after the message."""
     monkeypatch.setattr(pool_module, "NOTICE_S", 0.0)
     os.mkfifo(tmp_path / "go")
@@ -171,7 +169,7 @@ async def test_processes_that_all_die_are_given_up_and_workers_start_cold(said: 
         assert start(pool, CommandProcess) == 3
 
 
-async def test_an_interpreter_that_cannot_be_started_is_said_and_workers_start_cold(said: list[str]) -> None:
+async def test_an_interpreter_that_cannot_start_is_logged_and_workers_start_cold(said: list[str]) -> None:
     pool = WarmPool(["json"], Command(("/nowhere/python", "train.py")), {}, 2, said.append)
     await full(pool)
     assert said == [words.start_cold(words.import_not_started("json", "No such file or directory"))]

@@ -42,7 +42,7 @@ def test_tries_come_soon_again_in_the_next_outage():
     assert fail(retry, REFUSED).delay_s == FIRST_S
 
 
-def test_a_connection_that_stood_for_a_while_is_worth_another_at_once():
+def test_a_connection_that_lasted_is_reopened_at_once():
     retry = Retry()
     fail(retry, *[REFUSED] * 9)
     assert fail(retry, CLOSED, tried_for_s=LONGEST_S + 0.1).delay_s == FIRST_S
@@ -57,7 +57,7 @@ def test_each_cause_is_news_once_an_outage():
 
 
 @pytest.mark.parametrize("refusal", KEEPS_OUT)
-def test_an_agent_that_is_kept_out_is_told_at_once_unless_it_has_been_in(refusal):
+def test_a_rejected_agent_is_answered_at_once_unless_it_was_a_member(refusal):
     """An agent that never joined is refused because of wrong tokens or certificates, which a user must fix."""
     with pytest.raises(type(refusal)):
         fail(Retry(), refusal)
@@ -72,7 +72,7 @@ def test_another_server_is_asked_at_once_and_nobody_is_told():
     assert (pause.delay_s, pause.failure) == (0.0, None)
 
 
-def test_a_handover_is_told_when_it_takes_long_and_by_its_first_cause():
+def test_a_slow_handover_is_logged_with_its_first_cause():
     retry, nobody = Retry(), At(False)
     first, later = Unreachable("HTTP", "closed", nobody), Unreachable("connect", "refused", nobody)
     assert fail(retry, first, now=10.0).failure is None
@@ -81,7 +81,7 @@ def test_a_handover_is_told_when_it_takes_long_and_by_its_first_cause():
     assert [fail(retry, later, now=next(times)).failure for _ in range(2)] == [later, None]
 
 
-def test_that_another_server_leads_is_no_news_when_something_was_told():
+def test_a_new_leader_is_not_logged_if_the_outage_was_logged():
     retry = Retry()
     fail(retry, REFUSED)
     assert fail(retry, Unreachable("leader", "ask b")).failure is None

@@ -32,10 +32,10 @@ def test_values_that_differ_between_nodes_are_left_out(program: str, arguments: 
         ("/usr/bin/python3 -u train.py", "--lr 0.1 --node-rank 0 --host=a data/y"),
     ],
 )
-def test_everything_else_counts(program: str, arguments: str) -> None:
+def test_any_other_difference_makes_commands_differ(program: str, arguments: str) -> None:
     assert fingerprint(program, arguments) != BASE
 
 
-def test_no_command_has_none() -> None:
+def test_without_a_command_there_is_no_fingerprint() -> None:
     assert fingerprint("") == ""
     assert len(BASE) == 8

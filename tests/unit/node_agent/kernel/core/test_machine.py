@@ -808,7 +808,7 @@ def test_a_query_is_taken_up_once_though_every_reply_has_it_and_the_polls_say_so
     assert replace(poll(revision=2), asked=(7, 8)) in agent.effects
 
 
-def test_it_is_answered_beside_the_poll_and_not_when_nobody_waits_for_it_any_more():
+def test_a_query_is_answered_beside_the_poll_unless_its_caller_has_gone():
     agent = Story()
     agent.is_told(start(), queries=queries(7, 8))
     agent.handle(Answer(7, TAIL))

@@ -112,14 +112,14 @@ def test_an_error_that_follows_from_another_workers_end_is_a_consequence():
     assert not evidence(-9, *TRACEBACK[:2], closed).consequence, "killed is killed"
 
 
-def test_a_consequence_shows_through_what_the_script_made_of_it():
+def test_a_consequence_is_recognized_although_the_script_wrapped_its_error():
     stack = "RuntimeError: gloo: Connection closed by peer\n\nThe above ...\n\nRuntimeError: epoch 3 failed"
     found = evidence(1, recorded=ErrorFile("RuntimeError: epoch 3 failed", stack))
     assert found.error == "RuntimeError: epoch 3 failed"
     assert found.consequence
 
 
-def test_a_crash_in_native_code_after_a_consequence_is_one_all_the_same():
+def test_a_crash_in_native_code_after_a_consequence_is_a_consequence_too():
     said = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(...)"
     assert evidence(-6, said, "terminate called after throwing an instance of 'c10::DistBackendError'").consequence
 
@@ -156,7 +156,7 @@ def a_spec(folder: str) -> WorkerSpec:
     )
 
 
-def test_a_full_log_disk_explains_why_there_are_no_last_words(tmp_path, monkeypatch):
+def test_a_full_log_disk_explains_missing_last_lines(tmp_path, monkeypatch):
     path = str(tmp_path / "e.json")
     assert examine(a_spec(tmp_path), 7, 3, (), None, look_at_disk(path)).hint == ""
     full = os.statvfs_result((4096, 4096, 100, 0, 0, 10, 10, 10, 0, 255))

@@ -99,7 +99,7 @@ def test_missing_or_wrong_parts_are_left_out(path, message, recorded):
     assert error_file.read(written(path, {"message": message})) == recorded
 
 
-def test_a_folder_a_fifo_and_a_knot_of_links_are_described(path, tmp_path):
+def test_a_folder_a_fifo_and_a_link_loop_are_described(path, tmp_path):
     os.mkdir(path)
     assert error_file.read(path) == ErrorFile(problem="Is a directory")
     fifo = str(tmp_path / "fifo")
@@ -137,7 +137,7 @@ def test_the_workers_file_is_passed_on_with_its_exit_code(path, content):
     assert error_file.copy(written(path, content), -11) == {"message": passed_on}
 
 
-def test_it_is_written_in_place_of_another_and_with_its_folders(tmp_path):
+def test_the_error_file_replaces_an_existing_one_and_creates_its_folders(tmp_path):
     path = str(tmp_path / "a" / "b" / "error.json")
     error_file.write(path, {"message": "a long one, which was there before"})
     error_file.write(path, error_file.content("boom", "Traceback", 7.9))
@@ -228,7 +228,7 @@ def test_the_failed_workers_own_file_counts_more_than_the_evidence(tmp_path, pat
     ],
     ids=["an-exception", "a-signal"],
 )
-def test_without_one_it_is_made_of_the_evidence(tmp_path, failure, message):
+def test_without_a_workers_error_file_the_agents_is_made_from_the_evidence(tmp_path, failure, message):
     assert leave(tmp_path, WriteFailureReport("spent", finish(succeeded=False, failure=failure))) == message
 
 

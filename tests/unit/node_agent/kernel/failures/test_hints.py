@@ -110,16 +110,16 @@ def test_every_phrase_is_tried_here():
         "TimeoutError: timed out",
     ],
 )
-def test_no_advice_where_nothing_is_certain(message):
+def test_an_uncertain_failure_gets_no_advice(message):
     assert hints.find([message]) is None
 
 
-def test_the_first_text_that_fits_counts():
+def test_the_first_matching_text_decides_the_hint():
     advice = hints.find(["CUDA out of memory", "ncclRemoteError"])
     assert advice is not None and not advice.is_consequence
 
 
-def test_a_line_that_says_what_was_wrong_counts_for_more_than_the_name_of_a_library():
+def test_an_error_line_counts_more_than_a_library_name():
     general = "torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.cpp:93, invalid usage"
     nobody, particular = hints.find([general]), hints.find([general, "Duplicate GPU detected : rank 1 and rank 0 both"])
     assert nobody is not None and nobody.hint == words.hints.NCCL_FAILED
@@ -141,6 +141,6 @@ def test_a_text_of_any_length_is_looked_at_in_no_time():
         ("ValueError: SyntaxError: of a record", "unknown"),
     ],
 )
-def test_errors_that_a_restart_does_not_cure(text: str, recurs: str):
+def test_errors_that_recur_after_a_restart_are_recognized(text: str, recurs: str):
     advice = hints.find([text])
     assert (advice.recurs if advice else "unknown") == recurs

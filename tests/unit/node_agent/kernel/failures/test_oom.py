@@ -55,7 +55,9 @@ class Machine:
         "no-limit-in-version-1",
     ],
 )  # fmt: skip
-def test_a_kill_in_the_agents_cgroup_is_the_kernels(tmp_path, membership, group, limits, limit):
+def test_an_out_of_memory_kill_in_the_agents_cgroup_is_attributed_to_the_kernel(
+    tmp_path, membership, group, limits, limit
+):
     machine = Machine(tmp_path, membership)
     for path, size in limits.items():
         machine.write(f"cgroup/{path}", f"{size}\n")
@@ -75,7 +77,7 @@ def test_a_kill_in_the_agents_cgroup_is_the_kernels(tmp_path, membership, group,
     ],
     ids=["the cgroup above", "the machine"],
 )
-def test_kills_elsewhere_are_no_cause(tmp_path, membership, group, elsewhere):
+def test_out_of_memory_kills_in_other_cgroups_do_not_explain_a_failure(tmp_path, membership, group, elsewhere):
     machine = Machine(tmp_path, membership)
     machine.kills(group, 0)
     watch = machine.watch()
@@ -84,7 +86,7 @@ def test_kills_elsewhere_are_no_cause(tmp_path, membership, group, elsewhere):
     assert watch.verdict() == ""
 
 
-def test_nor_are_kills_in_cgroups_below(tmp_path):
+def test_out_of_memory_kills_in_child_cgroups_do_not_explain_a_failure(tmp_path):
     machine = Machine(tmp_path, "0::/job")
     machine.kills("job", 0)
     machine.write("cgroup/job/memory.events.local", "oom_kill 0\n")

@@ -37,7 +37,7 @@ def text(end: Finish, *advice: str) -> list[str]:
     return [line for _, line in report(end, "train.py", advice)]
 
 
-def test_the_whole_story_of_a_run():
+def test_the_report_shows_every_part_of_a_run():
     end = Finish(
         succeeded=False,
         reason="worker rank 3 on node a failed: exit code 1: ValueError: boom; no restarts left: 1 of 1 used",
@@ -120,7 +120,7 @@ def test_the_last_lines_of_both_streams_are_not_called_stderr(both_streams, labe
 
 
 @pytest.mark.parametrize("cause", ["worker_failure", "retried", "hang"])
-def test_the_restart_that_the_root_cause_has_cost_refers_to_it(cause):
+def test_the_report_links_a_restart_to_its_root_cause(cause):
     restart = RestartEntry(round=2, cause=cause, charged=True, reason=boom().sentence, at=None)
     end = finish(succeeded=False, first_failure=boom(), first_round=1, restarts=(restart,), restart_total=1)
     assert "  round 2, charged: [0]" in text(end)
@@ -169,7 +169,7 @@ ENTRIES = tuple(RestartEntry(round=n, cause="worker_failure", charged=True, reas
         "an-error-without-a-traceback", "one-failure-is-told-once", "earlier-restarts-are-counted",
     ],
 )  # fmt: skip
-def test_the_box_tells_what_there_is_once(end, lines):
+def test_the_box_shows_each_fact_once(end, lines):
     box = text(Finish(**({"succeeded": False, "reason": "spent"} | end)))
     assert [line for line in box if line in lines] == lines
     assert sum("ValueError: boom" in line for line in box) <= 1
@@ -277,5 +277,5 @@ def test_the_box_is_named_after_the_script(program, name):
     assert name_of(Command(program)) == name
 
 
-def test_times_are_torchruns():
+def test_event_times_equal_torchruns():
     assert local_time(1_750_000_000.9) == time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(1_750_000_000))

@@ -57,7 +57,7 @@ def test_the_last_output_of_python(script, error, first, last):
     assert not any("ZeroDivisionError" in line for line in found.traceback), "of chained exceptions the last"
 
 
-def test_a_deep_traceback_whose_beginning_is_lost():
+def test_a_deep_traceback_is_recognized_without_its_beginning():
     lines = written_by("def dig(n):\n  if not n: raise ValueError('boom')\n  dig(n - 1)\ndig(30)")[-12:]
     assert last_words(lines) == LastWords("ValueError: boom", tuple(lines))
 
@@ -101,5 +101,5 @@ def test_an_uncaught_cxx_exception():
         ["", "  ", "\t"],
     ],
 )
-def test_where_no_error_is_to_be_seen_none_is_named(lines):
+def test_without_an_error_in_the_output_no_error_is_reported(lines):
     assert last_words(lines) == LastWords()

@@ -90,7 +90,7 @@ async def test_a_console_that_blocks_fills_up_and_drains(console, reader, monkey
     await called(console)  # it may drain between the check of `is_full` and the request for a call
 
 
-async def test_behind_a_blocked_console_workers_are_paused_and_nothing_is_lost(console, reader, monkeypatch):
+async def test_a_blocked_console_pauses_workers_and_loses_no_output(console, reader, monkeypatch):
     monkeypatch.setattr(console_module, "HIGH", 300_000)
     monkeypatch.setattr(console_module, "LOW", 100_000)
     relay = Relay([AsItComes(console, reader.console_end, None)], console)
@@ -107,7 +107,7 @@ async def test_behind_a_blocked_console_workers_are_paused_and_nothing_is_lost(c
     relay.finish()
 
 
-async def test_a_console_that_nobody_reads_any_more_is_no_reason_to_stop(console, reader):
+async def test_a_console_without_a_reader_does_not_stop_the_agent(console, reader):
     reads, writes = os.pipe()
     os.close(reads)
     console.write(writes, b"into the void\n")
@@ -165,7 +165,7 @@ async def test_another_writer_begins_a_new_line(console, reader):
     assert await reader.read(29) == b"working ... \n10%\r\ndone\nhello\n"
 
 
-async def test_another_screen_has_its_say_on_a_line_of_its_own_also_while_one_blocks(console, reader):
+async def test_another_screen_gets_its_own_lines_even_while_one_blocks(console, reader):
     """In `node-agent train.py | less`, the report is on stderr."""
     elsewhere = Reader()
     console.write(reader.console_end, b"x" * 1_000_000, "one")

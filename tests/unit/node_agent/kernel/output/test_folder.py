@@ -73,7 +73,7 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
     [("logs", {"tee": Std.OUT}, True), (None, {"redirects": Std.ALL}, True), ("logs", {}, False), (None, {}, False)],
     ids=["log dir", "temporary", "error files alone", "no files"],
 )
-def test_where_log_files_will_be_is_known_before_there_are_any(
+def test_the_folder_of_log_files_is_known_before_it_exists(
     tmp_path: Path, log_dir: str | None, flags: dict[str, Std], is_told: bool
 ) -> None:
     run = folder(log_dir and tmp_path / log_dir, **flags)  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ def test_without_a_log_dir_files_that_somebody_asked_for_are_kept(
     assert stat.S_IMODE(attempt.parent.parent.stat().st_mode) == 0o700, "it is in a folder that others can read"
 
 
-def test_a_map_of_nothing_asks_for_no_file() -> None:
+def test_an_empty_map_requests_no_file() -> None:
     assert not wants_files(LogOptions(tee={0: Std.NONE}, redirects=Std.NONE))
 
 
@@ -118,7 +118,7 @@ def test_a_map_of_nothing_asks_for_no_file() -> None:
         ("/proc/x", words.output.log_dir_not_made("/proc/x", "No such file or directory")),
     ],
 )
-def test_a_log_dir_is_made_or_what_is_wrong_with_it_is_said(tmp_path: Path, log_dir: str, problem: str | None) -> None:
+def test_a_log_dir_is_created_or_the_problem_is_reported(tmp_path: Path, log_dir: str, problem: str | None) -> None:
     (tmp_path / "file").touch()
     path = log_dir.format(tmp_path)
     assert why_unusable(path) == (problem and problem.format(tmp_path))

@@ -195,7 +195,7 @@ def test_the_longer_the_silence_the_more_seldom_is_a_file_looked_at(silence_s: f
     assert interval_s(silence_s) == pytest.approx(wait_s)
 
 
-async def test_nothing_is_looked_at_when_nothing_is_followed(bench: Bench) -> None:
+async def test_without_followed_files_nothing_is_read(bench: Bench) -> None:
     log = bench.log()
     log.write(b"one\n")
     log.stream.finish()
@@ -266,7 +266,7 @@ class HangingDisk:
         return self._pread(file, count, offset)
 
 
-async def test_a_disk_that_hangs_holds_up_what_is_shown_and_not_the_agent(
+async def test_a_hanging_disk_delays_shown_output_but_not_the_agent(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, disk = bench.log(), HangingDisk(monkeypatch)

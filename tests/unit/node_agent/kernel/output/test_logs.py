@@ -131,7 +131,7 @@ for number in range(200):
     ],
     ids=["one-worker", "the-users-template", "no-files"],
 )
-async def test_where_stdout_and_stderr_are_one_output_keeps_the_order_of_writing(
+async def test_with_stdout_and_stderr_in_one_stream_output_keeps_its_order(
     make: Make, flags: dict[str, Any], marks: list[str]
 ) -> None:
     agent = make(**flags)

@@ -71,7 +71,7 @@ async def test_the_plug_in_decides_where_output_goes_and_what_workers_are_told(s
     assert len((await reified(plugin, ranks=3)).workers) == 3, "it is asked anew each round"
 
 
-async def test_it_is_made_with_torchs_own_values(start: Start) -> None:
+async def test_a_plug_in_gets_the_same_arguments_as_under_torch(start: Start) -> None:
     plugin = start("arguments", redirects=Std.ERR, tee={0: Std.OUT, 12: Std.ALL}, local_ranks=frozenset({2, 1}))
     with pytest.raises(PluginFailed) as failed:
         await reified(plugin)

@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_a_file_close_to_the_limit_of_its_size_is_full(file: int) -> None:
+def test_a_file_close_to_its_size_limit_counts_as_full(file: int) -> None:
     os.truncate(file, LIMIT - FULL_BYTES)
     assert why_full(file) is None
     with no_file_larger_than(LIMIT):

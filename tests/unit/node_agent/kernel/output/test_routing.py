@@ -49,7 +49,7 @@ def routes(stream: Std = Std.OUT, *, first_rank: int = 4, path: str = PATH, **fl
         "global-ranks", "both-filters", "no-files-can-be-made", "no-files", "no-files-and-a-filter",
     ],
 )  # fmt: skip
-def test_where_output_goes(flags: dict[str, Any], out: list[Route], err: list[Route]) -> None:
+def test_the_flags_decide_where_output_goes(flags: dict[str, Any], out: list[Route], err: list[Route]) -> None:
     assert routes(Std.OUT, **flags) == out
     assert routes(Std.ERR, **flags) == err
 
@@ -57,7 +57,7 @@ def test_where_output_goes(flags: dict[str, Any], out: list[Route], err: list[Ro
 @pytest.mark.torch
 @settings(max_examples=150)
 @given(redirects=SETTINGS, tee=SETTINGS, local_ranks=FILTERS, files=st.booleans())
-def test_it_is_torchs_own_choice(
+def test_our_routing_equals_torchs(
     tmp_path_factory: pytest.TempPathFactory, redirects: Any, tee: Any, local_ranks: Any, files: bool
 ) -> None:
     if not files:

@@ -137,7 +137,7 @@ async def test_a_line_without_an_end_is_shown_in_pieces(console, lines, monkeypa
     assert console.text() == b"[a]:" + b"x" * 1_201 + b"\n"
 
 
-async def test_nothing_is_left_that_wakes_the_agent_up(console, impatient):
+async def test_a_closed_sink_leaves_no_timer_or_reader(console, impatient):
     loop = asyncio.get_running_loop()
     lines = Lines("", console, OUT)
     lines.take(b"half")
@@ -156,7 +156,7 @@ async def test_the_output_of_a_single_worker_passes_unchanged(console):
 
 
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b"long " * 20]), max_size=30), st.data())
-def test_however_it_is_cut_up_the_same_lines_are_shown(pieces: list[bytes], data: st.DataObject) -> None:
+def test_the_shown_lines_do_not_depend_on_how_output_is_split(pieces: list[bytes], data: st.DataObject) -> None:
     output = b"".join(pieces)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(output)), max_size=8)))
     chunks = [output[start:end] for start, end in zip([0, *cuts], [*cuts, len(output)], strict=True)]
@@ -232,7 +232,7 @@ def test_a_file_that_cannot_be_written_is_only_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_it_is_what_torchrun_writes(tmp_path: Path) -> None:
+def test_prefixed_output_equals_torchruns(tmp_path: Path) -> None:
     from torch.distributed.elastic.multiprocessing.tail_log import tail_logfile
 
     output = "an apple\na pear\r\n\norange and apple\n  indented apple\r\nlast apple\n"

@@ -17,7 +17,7 @@ async def test_a_call_returns_or_raises_from_another_thread() -> None:
         await in_thread(lambda: 1 / 0)
 
 
-async def test_the_loop_does_not_wait_until_a_thread_runs(monkeypatch) -> None:
+async def test_starting_a_thread_does_not_block_the_event_loop(monkeypatch) -> None:
     begun: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
     monkeypatch.setattr(threads, "start_new_thread", lambda work, args: begun.put_nowait(work))
     task = asyncio.create_task(in_thread(lambda: 7))

@@ -105,7 +105,7 @@ CHUNKS = b"".join(b"1\r\n%c\r\n" % byte for byte in encode(REPLY)) + b"0\r\n\r\n
     ],
     ids=["in pieces", "after an interim answer"],
 )
-async def test_an_answer_may_come(server, transport, answer):
+async def test_a_late_answer_is_accepted(server, transport, answer):
     server.answers = [answer]
     assert await transport.exchange(POLL) == REPLY
 
@@ -128,7 +128,7 @@ async def test_packets_fit_every_path(server, transport):
 
 
 @pytest.mark.parametrize("token", ["secret", None])
-async def test_the_token_is_borne(server, token):
+async def test_requests_carry_the_token(server, token):
     transport = server.transport(token)
     server.answers = [http(REPLY)]
     await transport.exchange(POLL)
@@ -219,7 +219,7 @@ async def test_a_proxy_that_has_no_server_is_not_taken_for_one(server, transport
     assert error.is_cut == has_timed_out
 
 
-async def test_a_connection_that_was_closed_between_two_polls_is_opened_anew(server, transport):
+async def test_a_connection_closed_between_two_polls_is_reopened(server, transport):
     server.answers = [http(REPLY) + HANG_UP]
     await transport.exchange(POLL)
     error = await unreachable(transport)
@@ -228,7 +228,7 @@ async def test_a_connection_that_was_closed_between_two_polls_is_opened_anew(ser
     assert await transport.exchange(POLL) == REPLY
 
 
-async def test_a_tls_connection_that_was_reset_between_two_polls_is_opened_anew(authority):
+async def test_a_tls_connection_reset_between_two_polls_is_reopened(authority):
     pair = authority.issue("server")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.cert, pair.key)
@@ -315,7 +315,7 @@ async def test_a_port_without_a_listener(unused_tcp_port):
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 300, "a..b"])
-async def test_a_name_that_is_none(host):
+async def test_an_invalid_host_name_is_unreachable(host):
     error = await unreachable(HttpTransport(host, 29_400, None))
     assert error.stage == "name"
     assert str(error).startswith(f"name: {host}: ")
@@ -364,7 +364,7 @@ async def test_an_address_that_is_silent_holds_the_others_of_its_name_up_for_a_m
     await transport.close()
 
 
-async def test_a_connection_that_is_reset_as_soon_as_it_is_made_is_one_that_broke(monkeypatch):
+async def test_a_connection_reset_at_once_counts_as_broken(monkeypatch):
     opened = asyncio.open_connection
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

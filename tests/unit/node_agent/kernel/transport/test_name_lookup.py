@@ -99,7 +99,7 @@ async def test_an_answer_that_came_too_late_is_used_by_the_next_try(resolver: Re
     await slow.close()
 
 
-async def test_a_host_that_may_have_moved_is_looked_for_anew(resolver: Resolver, port: int) -> None:
+async def test_a_host_that_may_have_moved_is_resolved_again(resolver: Resolver, port: int) -> None:
     resolver.may_answer.set()
     moving = HttpTransport("moving", port, None)
     for _ in range(2):

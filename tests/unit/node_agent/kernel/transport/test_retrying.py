@@ -50,7 +50,7 @@ def impatient(monkeypatch):
 
 
 @pytest.mark.parametrize("trouble", [REFUSED, CLOSED, ServerUnavailable("shutting down")])
-async def test_trouble_below_the_protocol_is_tried_again_and_told_once(trouble):
+async def test_network_errors_are_retried_and_logged_once(trouble):
     failures: list[Exception] = []
     transport = ScriptedTransport(trouble, trouble, trouble, REPLY, trouble, REPLY)
     client = RetryingClient(transport, failures.append)
@@ -110,7 +110,7 @@ async def test_a_node_that_would_be_a_master_at_a_link_local_address_does_not_jo
     [("fe80::7%eth0", None), ("fd00::7", 0), ("10.0.0.7", None), ("fe80", 0), ("fe8::1", 0), ("", 1)],
     ids=["with its zone", "IPv6", "IPv4", "a name", "another IPv6 address", "a node that is never the master"],
 )
-async def test_a_node_joins_at(named, rank):
+async def test_a_node_can_choose_when_it_joins(named, rank):
     transport = LinkLocalTransport(REPLY)
     await RetryingClient(transport).ask(replace(join(), addr=named, node_rank=rank))
     assert transport.requests[0].addr == (named or "fe80::fc:ff:fe00:1")
@@ -123,7 +123,7 @@ async def test_a_refusal_is_an_answer_and_not_tried_again():
     assert len(transport.requests) == 1
 
 
-async def test_an_agent_that_was_never_in_is_refused():
+async def test_an_agent_that_never_joined_is_refused():
     with pytest.raises(Unauthorized):
         await RetryingClient(ScriptedTransport(Unauthorized("no token"), REPLY)).ask(POLL)
 

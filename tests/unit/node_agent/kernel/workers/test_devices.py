@@ -162,7 +162,7 @@ def test_a_torch_that_cannot_tell_is_an_error(
         count_workers("auto", torch.says(source))
 
 
-def test_a_wait_for_torch_is_told(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_the_import_of_torch_is_logged(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     assert count_workers("gpu", torch.sees("cuda", 59), told.append) == 1
     assert told == []

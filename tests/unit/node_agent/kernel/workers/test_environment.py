@@ -65,7 +65,7 @@ def test_the_round_wins_over_what_the_agent_inherited_from_another_launcher():
 
 @pytest.mark.parametrize("name", ["TORCH_NCCL_ASYNC_ERROR_HANDLING", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"])
 @pytest.mark.parametrize("value", ["3", "0", ""])
-def test_the_users_own_value_wins(name, value):
+def test_a_variable_set_by_the_user_is_kept(name, value):
     assert environment({name: value})[name] == value
 
 
@@ -73,7 +73,7 @@ def test_one_worker_alone_may_use_every_core():
     assert "OMP_NUM_THREADS" not in environment({}, local_world_size=1)
 
 
-def test_the_user_is_told_when_omp_num_threads_was_set_for_them():
+def test_the_agent_logs_that_it_set_omp_num_threads():
     assert omp_warning({}, 2) == words.progress.OMP_NUM_THREADS
     assert omp_warning({}, 1) is None
     assert omp_warning({"OMP_NUM_THREADS": "4"}, 2) is None

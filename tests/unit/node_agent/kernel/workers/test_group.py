@@ -211,7 +211,7 @@ async def test_a_consequence_without_a_cause_is_reported_soon(crew):
 
 
 @pytest.mark.parametrize("end_of_the_other", ["exit 0", SUFFERS])
-async def test_a_consequence_waits_for_nobody_when_all_are_gone(crew, gate, end_of_the_other, monkeypatch):
+async def test_a_consequence_is_reported_at_once_if_no_other_worker_is_left(crew, gate, end_of_the_other, monkeypatch):
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; {end_of_the_other}"))
     await suffered(crew)

@@ -76,7 +76,7 @@ def test_an_agent_that_has_the_children_of_a_shell_script_leaves_them_and_their_
     )  # fmt: skip
 
 
-def test_even_there_a_process_that_was_seen_as_a_worker_s_descendant_is_ended_without_a_mark() -> None:
+def test_a_known_descendant_without_the_mark_is_ended_even_without_a_subreaper() -> None:
     run(
         "worker = subprocess.Popen('env -i setsid sleep 1000 & wait', shell=True)",
         OURS, "orphans.own_children.add(worker.pid)", "ours.started([worker.pid])",
@@ -89,7 +89,7 @@ def test_even_there_a_process_that_was_seen_as_a_worker_s_descendant_is_ended_wi
     )  # fmt: skip
 
 
-def test_even_there_an_orphan_in_a_worker_s_session_is_ended_without_a_mark() -> None:
+def test_an_orphan_in_a_workers_session_is_ended_even_without_a_subreaper() -> None:
     run(
         OURS, "script = 'env -i sleep 1000 >/dev/null & echo $!'",
         "worker = subprocess.Popen(script, shell=True, stdout=subprocess.PIPE, start_new_session=True)",
@@ -109,7 +109,7 @@ def test_an_orphan_that_is_expected_is_left_alone() -> None:
     )  # fmt: skip
 
 
-def test_a_child_that_somebody_here_waits_for_is_left_alone() -> None:
+def test_a_child_that_other_code_waits_for_is_not_reaped() -> None:
     run(
         OURS, "helper = subprocess.Popen(('sleep', '1000'))", "orphans.own_children.add(helper.pid)",
         "assert ours.end() == 0 and helper.poll() is None", "helper.kill()",

@@ -81,7 +81,7 @@ def test_processes_without_the_mark_are_known_by_the_roster_and_by_their_worker_
         assert worker.wait(10.0) and daemon.wait(10.0) and other.poll() is None
 
 
-def test_a_process_that_has_got_the_pid_of_one_of_ours_is_left_alone() -> None:
+def test_a_process_that_reuses_a_known_pid_is_not_signalled() -> None:
     with sleeping(1) as (other,):
         before = began(other.pid) - 1
         assert end({other.pid: before}, 1.0) == set()

@@ -21,7 +21,7 @@ def test_a_child_is_killed_and_reaped(child: CommandProcess) -> None:
     assert state(child.pid) == "" and child.pid not in own_children
 
 
-def test_a_child_whose_cpus_are_gone_is_not_started_and_the_reason_is_told() -> None:
+def test_a_child_whose_cpus_are_gone_is_not_started_and_the_reason_is_reported() -> None:
     with pytest.raises(OSError, match=pattern(words.workers.no_cpu_left, cpus=[4095])):
         CommandProcess(("sleep", "1000"), os.environ, DEVNULL, DEVNULL, cpus=[4095])
 

@@ -98,14 +98,14 @@ async def test_the_helper_starts_at_the_first_connection(host):
     await client.close()
 
 
-async def test_it_starts_at_once_where_the_workers_have_torch_already(host):
+async def test_the_store_starts_at_once_if_workers_have_imported_torch(host):
     host.host = StoreHost({}, host.errors.put_nowait, at_once=True)
     host.open()
     assert has_helper(host)
 
 
 @pytest.mark.parametrize("when", ["at the end of a round", "between two rounds"])
-async def test_a_helper_that_died_unnoticed_is_no_trouble(host, when):
+async def test_a_dead_helper_is_replaced_without_an_error(host, when):
     client = await Client.connect(host.open())
     if when == "between two rounds":
         host.host.close()
@@ -140,7 +140,7 @@ async def test_helpers_that_die_before_they_serve_anybody_are_told(host, tmp_pat
     writer.close()
 
 
-async def test_a_helper_that_ends_by_itself_is_told_with_its_exit_code(host):
+async def test_a_helper_that_exits_is_reported_with_its_exit_code(host):
     client = await Client.connect(host.open())
     await client.close(b"!")
     async with asyncio.timeout(PATIENCE_S):
@@ -169,7 +169,7 @@ async def test_a_store_that_was_not_closed_ends_when_the_next_one_opens(host):
         os.close(descriptor)
 
 
-async def test_a_helper_that_cannot_be_started_is_told(host, monkeypatch):
+async def test_a_helper_that_cannot_be_started_is_reported(host, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     port = host.open()
     _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -192,5 +192,5 @@ async def test_without_torch_there_is_no_host(monkeypatch):
 
 
 @pytest.mark.parametrize(("value", "available"), [("1", False), ("0", True)])
-async def test_the_user_may_keep_the_store_to_the_workers(torch, value, available):
+async def test_the_user_can_have_rank_0_host_the_store(torch, value, available):
     assert StoreHost({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": value}, print).is_available is available

@@ -48,7 +48,7 @@ def test_a_file_can_be_written_there_by_this_user_alone(tmp_path):
     assert stat.S_IMODE(os.stat(temp_dir.folder).st_mode) == 0o700
 
 
-def test_nothing_is_left_of_it(tmp_path):
+def test_the_temporary_folder_is_removed(tmp_path):
     temp_dir = made()
     os.makedirs(temp_dir.path("attempt_0/1"))
     temp_dir.remove()
@@ -117,12 +117,12 @@ def test_a_folder_from_before_a_reboot_goes_from_the_machines_own_disk(tmp_path,
     ],
     ids=["own", "shared", "beside a shared one", "hidden by a shared one", "unknown"],
 )
-def test_which_disks_are_the_machines_own(tmp_path, monkeypatch, mounted, is_own):
+def test_network_file_systems_do_not_count_as_local_disks(tmp_path, monkeypatch, mounted, is_own):
     mounts(tmp_path, monkeypatch, mounted)
     assert temp_dir._is_own_disk("/shared disk/tmp") is is_own
 
 
-def test_a_link_in_its_place_is_left_alone(tmp_path):
+def test_a_symbolic_link_in_place_of_the_file_is_kept(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     left_over, temp_dir = TempDir().folder, TempDir()
     os.symlink(tmp_path / "elsewhere", left_over)
@@ -137,7 +137,7 @@ def test_the_folder_has_an_absolute_path_since_a_script_may_change_its_working_f
     assert TempDir().folder.startswith(f"{tmp_path}/node-agent-")
 
 
-def test_a_tmpdir_that_cannot_be_used_is_left_alone_and_files_go_to_tmp(tmp_path, monkeypatch):
+def test_an_unusable_tmpdir_is_ignored_and_files_go_to_tmp(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     for unusable, why in (("missing", "No such file or directory"), ("file", words.workers.NOT_A_FOLDER)):
         monkeypatch.setenv("TMPDIR", str(tmp_path / unusable))

@@ -45,7 +45,7 @@ def test_a_python_program_that_handles_the_signal_is_told_first(
     assert told.is_told_first(process.pid, signum) == is_first
 
 
-def test_a_process_that_is_gone_is_not_told_first() -> None:
+def test_a_process_that_has_ended_is_not_signalled_first() -> None:
     process = subprocess.Popen(("true",))
     process.wait()
     assert not told.is_told_first(process.pid, signal.SIGTERM)
@@ -68,5 +68,5 @@ def test_children_of_such_a_program_are_told_later(
 
 
 @pytest.mark.parametrize(("grace_s", "after_s"), [(30.0, 27.0), (10.0, 9.0), (120.0, 117.0), (0.0, 0.0)])
-def test_the_rest_is_told_in_the_last_part_of_the_grace(grace_s: float, after_s: float) -> None:
+def test_the_remaining_processes_get_the_signal_in_the_last_part_of_the_grace(grace_s: float, after_s: float) -> None:
     assert told.rest_is_told_after_s(grace_s) == after_s

@@ -23,7 +23,7 @@ def test_the_first_agents_settings_become_the_runs():
     )
 
 
-def test_a_minimum_above_the_maximum_is_refused():
+def test_a_minimum_above_the_maximum_is_an_error():
     with pytest.raises(MalformedMessage, match=pattern(words.min_above_max, min_nodes=3, max_nodes=2)):
         admission.settings_of(a_join("a", settings=settings_of("3:2")))
 

@@ -65,7 +65,7 @@ def test_an_exclusion_counts_if_the_run_would_give_up_before_its_end(for_s, by, 
 
 
 @given(st.integers(1, 5), st.integers(0, 3), st.lists(st.sampled_from(["unfit", "lost", "left"]), max_size=8))
-def test_it_never_ends_while_enough_of_its_nodes_may_be_fit(low: int, spare: int, ends: list[str]):
+def test_a_run_of_fixed_nodes_lasts_while_enough_of_its_nodes_can_be_fit(low: int, spare: int, ends: list[str]):
     names = "abcdefgh"[: low + spare]
     run = running(f"{low}:{low + spare}", *names, fixed_nodes=len(names))
     unfit = 0

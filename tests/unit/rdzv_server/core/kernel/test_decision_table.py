@@ -112,13 +112,13 @@ KERNEL, SERVICE = "tests.unit.rdzv_server.core.kernel", "tests.unit.rdzv_server.
 ELSEWHERE = {
     "a connection closes after its first answer": (
         f"{SERVICE}.test_agent_connections",
-        "test_an_agent_is_missed_when_the_connection_of_its_latest_request_closes",
+        "test_an_agent_counts_as_disconnected_when_its_latest_connection_closes",
     ),
     GIVES_PLACE: (
         f"{KERNEL}.test_unheard", "test_the_run_that_has_been_silent_for_longest_gives_its_place_to_a_new_one",
     ),
     "a host is silent, and its lease is longer than 10 s": (
-        "tests.hosts.test_vanishing", "test_the_others_go_on",
+        "tests.hosts.test_vanishing", "test_the_others_continue",
     ),
     "an agent's message lies unread on a busy server": (
         f"{KERNEL}.test_liveness", "test_no_deadline_passes_before_what_came_in_before_it_is_read",
@@ -179,12 +179,12 @@ def test_the_server_concludes_what_the_table_says(row):
 
 
 @pytest.mark.parametrize("row", ELSEWHERE)
-def test_a_row_that_is_played_elsewhere_is(row):
+def test_a_row_tested_elsewhere_names_an_existing_test(row):
     module, name = ELSEWHERE[row]
     assert callable(getattr(importlib.import_module(module), name))
 
 
 @pytest.mark.parametrize("row", AFTER)
-def test_it_waits_for_as_long_as_the_table_says(row):
+def test_each_loss_takes_as_long_as_the_table_says(row):
     (whole,) = rows_of(row)
     assert AFTER[row] in rows()[whole][1]

@@ -37,7 +37,7 @@ def test_the_sum_of_dropped_sizes_is_exact_except_for_a_block(events: list[int],
 
 
 @given(st.lists(SIZES, min_size=2, max_size=60), st.data())
-def test_so_much_is_dropped_as_was_asked_for(events: list[int], data: st.DataObject) -> None:
+def test_at_least_the_requested_number_of_bytes_is_dropped(events: list[int], data: st.DataObject) -> None:
     sizes, end = sizes_of(events), len(events)
     before, dropped = sizes.total, data.draw(st.integers(1, sizes.total))
     sizes.drop(1, sizes.first_left(1, dropped, end), end)

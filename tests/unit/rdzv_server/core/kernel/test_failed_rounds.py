@@ -79,7 +79,7 @@ def test_a_restart_of_the_server_shortens_no_wait():
     assert run.told(Wait) == set() and len(run.run.running) == 2
 
 
-def test_everybody_is_told_why_the_run_waits_and_for_how_long():
+def test_every_agent_gets_the_reason_and_the_length_of_a_wait():
     run = running("2", "a", "b", **WAITS)
     fails_again(run)
     fails_again(run)
@@ -176,7 +176,7 @@ def test_free_restarts_do_not_count():
     assert run.run.no_progress
 
 
-def test_a_hang_counts_too():
+def test_a_hang_counts_as_a_failed_round():
     run = running("1", "a", max_restarts=99, max_restarts_without_progress=1)
     fails_again(run)
     run.suspects("a", 0)
@@ -237,7 +237,7 @@ def test_the_longest_hint_leaves_room_for_it_and_for_a_snapshot():
     ],
     ids=["another step", "no steps told", "another kind of failure before"],
 )
-def test_and_not_at_another_step_or_if_nobody_knows_it(first, second):
+def test_a_failure_at_another_or_unknown_step_does_not_count_as_recurring(first, second):
     run = running("2", "a", "b", max_restarts=99)
     for step, recurs in (first, second):
         fails_again(run, step, recurs=recurs)
@@ -257,7 +257,7 @@ def test_the_steps_are_remembered_over_a_restart_of_the_server():
     ("step", "lasts_s", "is_told"), [(None, 5.0, True), (3, 5.0, False), (None, 600.0, False)],
     ids=["at once", "after steps", "after a while"],
 )  # fmt: skip
-def test_a_program_that_cannot_start_is_told_at_its_start_alone(step, lasts_s, is_told):
+def test_a_program_that_cannot_start_is_reported_only_at_its_start(step, lasts_s, is_told):
     run = running("1", "a", max_restarts=99)
     fails_again(run, step, lasts_s=lasts_s, recurs="at_start")
     assert (words.FAILED_AT_START in outlook(run)) == is_told

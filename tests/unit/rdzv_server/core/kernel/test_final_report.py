@@ -53,14 +53,14 @@ def test_a_run_that_fails_at_once_has_one_failure_to_tell_of():
     assert (end.round, end.first_failure, end.first_round, end.restarts) == (1, None, 0, ())
 
 
-def test_a_failure_with_a_traceback_leaves_the_rest_of_its_stderr_out():
+def test_a_failure_with_a_traceback_has_no_other_stderr_lines():
     run = running("1", "a")
     run.fails("a", traceback=("Traceback (most recent call last):", "ValueError: boom"))
     assert end_of(run).failure.traceback[-1] == "ValueError: boom"
     assert end_of(run).failure.stderr_tail == ()
 
 
-def test_the_root_of_the_whole_run_comes_with_what_ended_it():
+def test_the_final_report_has_the_first_failure_and_the_one_that_ended_the_run():
     run = running("2", "a", "b", max_restarts=2)
     run.fails("a", error="MemoryError")
     rejoin_all(run)
@@ -85,7 +85,7 @@ def test_a_failure_that_a_departure_explained_is_not_the_root_of_the_run():
     assert end_of(run).failure.error == "third"
 
 
-def test_further_failures_of_the_last_round_are_named_and_counted():
+def test_other_failures_of_the_last_round_are_named_and_counted():
     names = [f"n{index}" for index in range(12)]
     run = running("12", *names)
     for name in names[1:]:

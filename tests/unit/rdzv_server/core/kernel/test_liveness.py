@@ -255,7 +255,7 @@ def test_the_next_deadline_is_the_soonest_of_lease_and_grace():
     assert leases.next_deadline() == 14.5
 
 
-def test_a_close_without_a_witness_sets_no_deadline_but_that_of_the_lease():
+def test_a_close_without_a_witness_leaves_only_the_leases_deadline():
     """A timer for its grace would fire without need, also if another agent is heard meanwhile."""
     leases = leases_of(a=0.0, b=0.0)
     leases.restart(["a", "b"], 0.0)
@@ -272,7 +272,7 @@ def test_an_agent_that_fell_silent_with_others_has_no_deadline_but_that_of_its_l
     assert leases.next_deadline() == 10.0
 
 
-def test_a_path_that_is_away_for_less_than_a_lease_costs_no_node():
+def test_a_path_broken_for_less_than_a_lease_loses_no_node():
     """A proxy restarts. A poll that was parked until then is a sign of life: its agent had nothing else to send."""
     leases = Leases(lease_s=10, grace_s=1)
     leases.renew("a", 0.0)
@@ -286,7 +286,7 @@ def test_a_path_that_is_away_for_less_than_a_lease_costs_no_node():
     assert lost(leases, 14.9) == ("a", LOST_10)
 
 
-def test_a_path_that_goes_away_again_when_one_agent_is_back_costs_no_node():
+def test_a_path_that_breaks_again_after_one_agent_returned_loses_no_node():
     """A proxy restarts twice. Only `a` is back in between, so its connection closes by itself."""
     leases = leases_of(a=0.0, b=0.0, c=0.0)
     for name in ("a", "b", "c"):
@@ -357,7 +357,7 @@ def test_a_short_silence_of_the_server_changes_nothing():
     assert lost(leases, 10.0) == ("a", LOST_10)
 
 
-def test_between_two_signs_of_life_trouble_gives_one_fresh_lease_however_often_it_comes():
+def test_repeated_outages_between_two_polls_give_one_fresh_lease():
     leases = leases_of(a=0.0, b=0.0)
     for at in range(8, 18):
         leases.renew("b", at)

@@ -82,7 +82,7 @@ from tests.support.stories import check, stories
         "2 max_restarts=1", "join a b; succeed a; ignored fail a", {"start": "a b"},
     ),
 })  # fmt: skip
-def test_a_life(story):
+def test_a_run_goes_through_its_states(story):
     check(story)
 
 

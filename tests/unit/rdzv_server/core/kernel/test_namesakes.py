@@ -14,7 +14,7 @@ def two(*addresses: str) -> Scenario:
     return run
 
 
-def test_each_is_warned_and_the_run_once() -> None:
+def test_every_namesake_gets_the_warning_and_the_run_gets_it_once() -> None:
     run = two("10.0.0.1", "10.0.0.2")
     assert [namesakes.warning(run.run, name) for name in "ab"] == [SHARED, SHARED]
     assert run.reasons("warning") == [SHARED]

@@ -93,7 +93,7 @@ def test_a_notice(story):
 
 
 @pytest.mark.parametrize("way", ["node_left", "node_lost", "node_drained"])
-def test_a_notice_is_not_taken_back_when_who_leaves_has_finished_and_is_gone(way: str):
+def test_a_notice_stays_valid_after_the_leaving_node_has_finished(way: str):
     """The workers of c have acknowledged it, and ended: only the next round starts them again."""
     gone = {"node_left": "leave b", "node_lost": "lose b", "node_drained": "drain b deadline_s=10"}[way]
     drained = "join a b c; drain b deadline_s=300; acknowledge c; succeed b"

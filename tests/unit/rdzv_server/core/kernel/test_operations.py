@@ -121,7 +121,7 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
         {"ledger": "run_restarted worker_failure!"}, "fail b", {"stage": "failed"},
     ),
 })  # fmt: skip
-def test_operators_act(story):
+def test_operators_actions_take_effect(story):
     check(story)
 
 

@@ -68,7 +68,7 @@ def test_numbers_rise_also_within_an_instant_and_over_a_restart_of_the_server():
     assert before[0] < before[1] < asked(run, "a")[0].number
 
 
-def test_it_has_changed_until_it_names_the_numbers_that_it_knows():
+def test_an_agent_has_news_until_its_poll_lists_the_known_query_numbers():
     run = running("1", "a")
     queries = run.run.queries
     assert not queries.has_changed("a", ())

@@ -258,7 +258,7 @@ def test_the_cause_ends_the_run_at_once():
     assert [other.node_id for other in finish.others] == ["b"]
 
 
-def test_the_root_of_a_large_round_is_kept_though_the_others_fill_the_record():
+def test_the_root_cause_is_kept_when_other_failures_fill_the_record():
     names = [f"n{index}" for index in range(20)]
     run = running("20", *names, max_restarts=1)
     for name in names[1:]:

@@ -156,11 +156,11 @@ HOUR = "3600s"
     ),
     "the day goes on": ("2 lease_s=10", f"join a b; 60s; restart; {MOST_S - 60}s", {"stage": "failed"}),
 })  # fmt: skip
-def test_a_run_of_which_no_agent_is_heard(story):
+def test_a_run_whose_agents_are_all_silent_waits(story):
     check(story)
 
 
-def test_the_run_says_so_while_it_lasts():
+def test_the_run_reports_the_silence_while_it_lasts():
     run = running("2", "a", "b", lease_s=10)
     run.passes(60.0)
     assert completion.NOBODY_HEARD in run_view.reason(run.run, run.now)
@@ -200,7 +200,7 @@ def test_an_agent_that_is_started_again_without_a_run_id_begins_a_new_attempt_at
         assert isinstance(server.directive("new a"), Start)
 
 
-def test_so_does_one_of_another_node_if_the_run_had_one():
+def test_a_new_agent_of_another_node_ends_the_silence_if_the_run_had_a_free_seat():
     server = Server()
     server.begin("a", explicit=False)
     server.passes(60.0)
@@ -250,7 +250,7 @@ def test_silent_runs_put_no_node_on_the_list_of_suspects():
     assert not server.registry.nodes.state.cordons and not server.registry.nodes.state.history.by_node
 
 
-def test_other_runs_are_judged_as_ever():
+def test_a_silent_run_does_not_affect_other_runs():
     server = Server()
     server.begin("a", "b")
     for agent in ("c", "d"):
@@ -261,7 +261,7 @@ def test_other_runs_are_judged_as_ever():
     assert [list(run.agents) for run in server.registry.runs()] == [["a", "b"], ["d"]]
 
 
-def test_a_grace_that_gets_its_witness_later_ends_in_time():
+def test_a_grace_whose_witness_comes_later_ends_on_time():
     """The server hears agents in a quick way if only a fresh lease follows."""
     run = running("1:2", "a", "b", lease_s=4, disconnect_grace_s=1)
     run.passes(1.5)
@@ -352,7 +352,7 @@ def test_a_run_with_an_agent_that_may_be_alive_keeps_its_place(full):
     wants_place(full, NO_ROOM)
 
 
-def test_it_takes_new_runs_that_ask_one_after_the_other(full):
+def test_a_full_server_admits_new_runs_one_after_another(full):
     full.handle("silent", AgentDisconnected("a"))
     passes(full, GIVES_PLACE_S, ("b", "other"))
     wants_place(full, GIVES)
@@ -361,7 +361,7 @@ def test_it_takes_new_runs_that_ask_one_after_the_other(full):
     assert stages(full)["silent"] is Stage.RUNNING
 
 
-def test_after_a_restart_of_the_server_its_agents_have_as_long_to_be_back(full):
+def test_after_a_server_restart_silent_agents_get_the_full_time_to_return(full):
     full.handle("silent", AgentDisconnected("a"))
     passes(full, GIVES_PLACE_S, ("b", "other"))
     wants_place(full, GIVES)

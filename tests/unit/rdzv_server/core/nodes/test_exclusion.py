@@ -223,7 +223,7 @@ def test_a_program_that_asks_for_too_much_is_no_nodes_fault() -> None:
     assert cluster.registry.nodes.state.history.by_node == {}
 
 
-def test_nor_is_the_end_that_follows_from_another_workers() -> None:
+def test_a_failure_that_follows_from_another_workers_end_blames_no_node() -> None:
     cluster = Cluster()
     agents = cluster.run("run", "a", "b", max_restarts=1)
     cluster.fails(agents["a"], "run", consequence=True)

@@ -197,7 +197,7 @@ def test_the_report_of_a_run_without_progress_has_no_ratio():
     assert time_ledger.view(run.run, run.now).ettr is None
 
 
-def test_the_part_that_starts_only_grows():
+def test_starting_time_never_decreases():
     run = running("2", "a", "b", max_restarts=3, on_hang="report")
     grown, seen = [], 0.0
     for steps in (

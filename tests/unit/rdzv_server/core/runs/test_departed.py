@@ -58,14 +58,14 @@ def test_the_ids_of_all_runs_together_are_bounded_and_the_run_that_ended_first_f
     }  # fmt: skip
 
 
-def test_while_no_run_has_ended_the_one_with_the_most_forgets_the_half_at_most(server: ManyRuns) -> None:
+def test_if_no_run_has_ended_the_run_with_the_most_ids_forgets_at_most_half(server: ManyRuns) -> None:
     come_and_go(server, "small", 2)
     come_and_go(server, "large", 40)
     left = remembered(server)
     assert len(left["small"]) == 2 and left["large"][-1] == "large 39"
 
 
-def test_one_that_is_forgotten_is_refused_as_an_unknown_agent(server: ManyRuns) -> None:
+def test_a_forgotten_agent_is_refused_as_unknown(server: ManyRuns) -> None:
     come_and_go(server, "one", 40)
     with pytest.raises(AgentFenced):
         server.leaves("one 0", "one")

@@ -68,7 +68,7 @@ def test_a_run_that_ended_still_tells_how_though_its_events_are_dropped(server):
     assert isinstance(server.directive("a", "one"), Finish)
 
 
-def test_while_no_run_has_ended_the_one_with_the_most_events_loses_some(server):
+def test_if_no_run_has_ended_the_run_with_the_most_events_drops_some(server):
     server.join("a", "small", settings=ALONE)
     server.join("a", "large", settings=EVER)
     for round in range(1, 12):
@@ -103,7 +103,7 @@ def test_an_attempt_begins_behind_the_events_of_the_one_before(server):
     assert second.events_kept == 3
 
 
-def test_an_attempt_alone_keeps_its_latest_events():
+def test_the_only_attempt_keeps_its_latest_events():
     server = ManyRuns()
     server.join("a", "one", settings=EVER)
     (run,) = server.registry.runs()
@@ -161,7 +161,7 @@ def test_events_with_evidence_are_bounded_in_bytes_and_ended_runs_lose_theirs_fi
     assert kept(server)["later 3"][0] > 1 and server.registry.runs()[-1].event_sizes.total > 0
 
 
-def test_while_no_run_has_ended_the_one_with_the_largest_events_loses_some() -> None:
+def test_if_no_run_has_ended_the_run_with_the_largest_events_drops_some() -> None:
     server = ManyRuns()
     server.registry = Registry(RETENTION_S, max_events=MOST)
     server.join("a", "small", settings=ALONE)

@@ -131,7 +131,9 @@ def test_no_number_of_a_run_id_is_used_twice_though_the_run_was_forgotten_in_bet
     assert [(run.attempt, run.event_number) for run in server.registry.runs()] == [(1, 3)], "it was never used"
 
 
-def test_so_many_forgotten_run_ids_are_remembered_and_beyond_them_all_begin_above_their_numbers(server, monkeypatch):
+def test_a_bounded_number_of_forgotten_run_ids_is_remembered_and_new_runs_begin_above_their_numbers(
+    server, monkeypatch
+):
     monkeypatch.setattr(used_numbers, "MOST_REMEMBERED", 2)
     for run_id, number in (("many", 3), ("two", 1), ("three", 1)):
         for attempt in range(number):

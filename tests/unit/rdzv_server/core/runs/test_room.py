@@ -18,7 +18,7 @@ def server():
     return ManyRuns()
 
 
-def test_no_more_runs_than_there_is_memory_for(server):
+def test_the_number_of_runs_is_limited_by_memory(server):
     server.registry = Registry(RETENTION_S, max_runs=2)
     server.join("a", "one")
     server.join("b", "two")
@@ -30,7 +30,7 @@ def test_no_more_runs_than_there_is_memory_for(server):
     server.join("c", "three")
 
 
-def test_no_more_agents_than_there_is_memory_for(server):
+def test_the_number_of_agents_is_limited_by_memory(server):
     server.registry = Registry(RETENTION_S, max_agents=3)
     server.join("a", "one", settings=settings_of("2", **PATIENT))
     server.join("b", "one", settings=settings_of("2", **PATIENT))

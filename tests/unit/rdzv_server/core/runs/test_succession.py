@@ -55,7 +55,7 @@ def test_a_new_agent_begins_a_new_attempt(server, ends, first, second, stage):
     assert server.attempts() == [("run", 1, Stage(ENDS[ends])), ("run", 2, Stage(stage))]
 
 
-def test_a_deserted_run_that_was_named_goes_on_with_its_next_agent(server):
+def test_a_named_deserted_run_continues_with_its_next_agent(server):
     server.join("a", settings=settings_of("1", max_restarts=1))
     server.leaves("a")
     server.join("b", settings=settings_of("1", max_restarts=1))

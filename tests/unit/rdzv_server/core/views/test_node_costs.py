@@ -34,7 +34,7 @@ def test_a_node_that_was_lost_is_known_though_it_takes_no_part_any_more() -> Non
     assert cost("1", "join a", node="z") is None
 
 
-def test_a_failure_that_follows_from_another_node_s_is_not_this_node_s() -> None:
+def test_a_failure_that_follows_from_another_nodes_does_not_blame_this_node() -> None:
     found = cost("2 max_restarts=3", "join a b; fail a; fail b; rejoin", node="b")
     assert found is not None
     assert found.rounds == 0

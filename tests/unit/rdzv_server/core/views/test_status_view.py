@@ -86,7 +86,7 @@ def test_no_node_is_missing_from_the_past_once_the_next_round_runs():
     ],
     ids=["forming", "running", "restarting", "ended"],
 )
-def test_a_run_says_since_when_it_stands_there(nodes, happens, phase_age_s):
+def test_a_run_shows_since_when_it_is_in_its_state(nodes, happens, phase_age_s):
     assert view(check((nodes, happens)))["phase_age_s"] == phase_age_s
 
 

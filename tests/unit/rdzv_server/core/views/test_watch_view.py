@@ -24,7 +24,7 @@ documents = st.dictionaries(names, values, max_size=5)
 
 
 @given(documents, documents)
-def test_a_difference_makes_of_the_old_document_the_new_one(old: Any, new: Any) -> None:
+def test_a_patch_turns_the_old_document_into_the_new_one(old: Any, new: Any) -> None:
     patch = difference(old, new)
     merged = copy.deepcopy(old)
     merge(merged, copy.deepcopy(patch))

@@ -64,7 +64,7 @@ def three() -> Scenario:
     return run
 
 
-def test_the_last_answer_ends_it() -> None:
+def test_the_last_answer_ends_an_examination() -> None:
     run = three()
     answers(run, a=evidence(0), b=evidence(1, LOADING, folder="/logs/evidence_1", problems=("no py-spy",)))
     assert not [effect for effect in run.effects if isinstance(effect, QueryClosed)]
@@ -90,7 +90,7 @@ def test_a_node_that_leaves_meanwhile_is_waited_for_no_longer_and_not_to_blame()
     assert found(run).culprits == ()
 
 
-def test_a_node_tells_of_its_own_ranks_alone() -> None:
+def test_a_node_reports_only_its_own_ranks() -> None:
     run = three()
     answers(run, a=evidence(2, LOADING), b=evidence(1), c=evidence(2))
     assert found(run).sentence.startswith(wait(1, 2, of=2))

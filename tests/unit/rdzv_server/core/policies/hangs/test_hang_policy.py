@@ -223,7 +223,7 @@ def test_a_hang_after_wrong_alarms_is_examined_once_the_pause_is_over() -> None:
     assert len(run.examined()) == 2, "in a new round at once"
 
 
-def test_a_run_may_only_tell_of_a_hang() -> None:
+def test_a_run_can_only_report_a_hang() -> None:
     run = check(("1 on_hang=report", "join a; suspect a 0; 100s; suspect a 0 source=silence; 100s", {
         "stage": "running", "kinds hang": "hang_suspected hang_found",
     }))  # fmt: skip

@@ -104,7 +104,7 @@ def test_the_rank_that_is_not_in_the_collective_is_named() -> None:
     )
 
 
-def test_nccls_own_words_come_last() -> None:
+def test_nccls_own_message_comes_last() -> None:
     said = ("#0-0 (78db) MISMATCH", "  Rank 7 has launched up to operation 60 -- GPU 3")
     summary = summarise({"a": Evidence(groups=(group([0, 1]),)), "b": Evidence(groups=(group([2]),), nccl=said)}, {})
     assert summary.sentence.endswith(f"; {words.nccl_says([said[0], said[1].strip()])}")
@@ -209,7 +209,7 @@ def test_a_rank_in_an_exit_handler_of_its_own_is_to_blame_if_its_exception_has_l
         assert summary.sentence.endswith(f"; {words.blame([0], words.HAS_RAISED)}")
 
 
-def test_an_exit_handler_alone_says_nothing() -> None:
+def test_an_exit_handler_without_an_exception_blames_no_rank() -> None:
     summary = summarise({"a": Evidence(groups=(group([0, 1, 2], IN_HANDLER), group(3, OWN_LOOP)))}, {})
     assert summary.why != words.HAS_RAISED
     assert summary.sentence.startswith(parts(do(range(3), of=4), do(3, AT_OWN_LOOP)))

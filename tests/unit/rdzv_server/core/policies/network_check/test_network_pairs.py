@@ -63,13 +63,13 @@ def test_a_newcomer_is_tested_with_one_that_is_known_to_be_fit():
     assert [set(step[0].both) for step in steps] == [{"d", "a"}, {"d", "b"}] and pairs.unfit == ["d"]
 
 
-def test_a_node_to_which_nobody_can_connect_goes_on_listening_until_that_is_known():
+def test_a_node_that_cannot_be_reached_listens_until_its_peer_reports():
     pairs, steps = results("abcdef", lambda pair: pair.listens == "b")
     assert [pair.listens for step in steps for pair in step if "b" in pair.both] == ["b", "b"]
     assert pairs.unfit == ["b"] and not pairs.undecided
 
 
-def test_a_path_between_two_nodes_is_nobodys_fault():
+def test_a_broken_path_between_two_nodes_blames_no_node():
     pairs, _ = results("abcdef", lambda pair: set(pair.both) == {"a", "d"})
     assert not pairs.unfit and not pairs.undecided and pairs.fit == set("abcdef")
 

@@ -64,7 +64,7 @@ def joined(nodes: str, names: str, **settings) -> Scenario:
     return run
 
 
-def test_the_two_of_a_pair_are_told_where_they_meet():
+def test_both_nodes_of_a_pair_get_the_address_of_the_test():
     asked = joined("4", "abcd").asked(PairTest)
     first, other = asked["a"], asked["c"]
     assert first.listens and not other.listens and (first.peer, other.peer) == ("c", "a")
