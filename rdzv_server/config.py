@@ -216,7 +216,8 @@ class ServerConfig:
         None,
         COMMAND,
         "run this shell command when the server excludes a node, to drain it in the scheduler. RDZV_NODE, RDZV_REASON "
-        "and RDZV_SECONDS contain the node, the reason and the time (samples: deploy/on-exclude)",
+        "and RDZV_SECONDS contain the node, the reason and the time; RDZV_CONDITION and RDZV_CLASS what a check has "
+        "found, such as DiskFull and temporary (samples: deploy/on-exclude)",
     )
 
     event_log: str | None = _events(None, FILE, "append every event of every run to this file, as a line of JSON")

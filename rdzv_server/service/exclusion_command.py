@@ -11,6 +11,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 
+from rdzv_protocol.node_conditions import condition
 from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import journals
@@ -51,8 +52,10 @@ class ExclusionCommand:
             await self._carry_out(await self._waiting.get())
 
     async def _carry_out(self, fact: NodeCordoned) -> None:
+        name, kind = condition(fact.reason)
         about = {
-            "RDZV_NODE": fact.node_id, "RDZV_REASON": printable(fact.reason), "RDZV_SECONDS": f"{fact.for_s or 0:.0f}"
+            "RDZV_NODE": fact.node_id, "RDZV_REASON": printable(fact.reason), "RDZV_SECONDS": f"{fact.for_s or 0:.0f}",
+            "RDZV_CONDITION": name, "RDZV_CLASS": kind,
         }  # fmt: skip
         try:
             process = await asyncio.create_subprocess_exec(

@@ -51,6 +51,21 @@ async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart
         assert [event["node_id"] for event in events if event.get("by") == "rdzv-server"] == ["a"]
 
 
+async def test_the_operators_command_learns_what_a_check_has_found(hub: WorkerHub, tmp_path: Path) -> None:
+    told, shared = tmp_path / "told", tmp_path / "shared"
+    shared.mkdir()
+    flags = ("--exclude-after", "2/1h", "--on-exclude", f'echo "$RDZV_NODE $RDZV_CONDITION $RDZV_CLASS" >{told}')
+    async with Cluster(hub, *flags) as cluster:
+        await cluster.serve()
+        agent = await cluster.node("a", "--max-restarts", "5", "--check", f"storage={shared}", *PATIENT, nproc=1)
+        (worker,) = await hub.group(1)
+        shared.rmdir()
+        worker.order_exit(3)
+        del cluster.agents["a"]
+        assert await agent.exit_code() == ExitCode.NODE_UNFIT
+        await until(lambda: told.exists() and told.read_text() == "a StorageFailed temporary\n")
+
+
 async def test_flags_that_make_no_sense() -> None:
     for flags, why in (
         (("--exclude-after", "3"), startup.no_window("3")),

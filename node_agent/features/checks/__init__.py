@@ -14,21 +14,28 @@ from node_agent.kernel.core.log_options import NO_FILES
 if TYPE_CHECKING:
     from node_agent.features.node_checks.pre_join import NodeCheck
 
-CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports", "network")
+CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports", "links", "storage", "network")
 NETWORK = "network"
 """Check that two nodes run together, at the server's request."""
 
 
-def checks(given: object) -> dict[str, float | None]:
-    """Parse built-in checks, separated by commas, each with an optional limit: `disk`, `disk=20`."""
-    found: dict[str, float | None] = {}
+_NUMBER = r"\d{1,7}(\.\d{1,3})?"
+_LINK = rf"[^\s:+/=]+(/\d+)?(:{_NUMBER})?"
+_TEXTS = {"links": rf"{_LINK}(\+{_LINK})*", "storage": r"[^:]+(:[^:]+)*"}
+"""Forms of the values that are no numbers: links, each perhaps with its Gbit/s, and folders."""
+
+
+def checks(given: object) -> dict[str, float | str | None]:
+    """Parse built-in checks, separated by commas, each with an optional limit: `disk`, `disk=20`, `storage=/data`."""
+    found: dict[str, float | str | None] = {}
     for each in map(str.strip, text(given).split(",") if given else ()):
         name, has_limit, limit = each.partition("=")
-        if name not in CHECKS or (has_limit and re.fullmatch(r"\d{1,7}(\.\d{1,3})?", limit) is None):
+        is_good = re.fullmatch(_TEXTS.get(name, _NUMBER), limit) if has_limit else name != "storage"
+        if name not in CHECKS or not is_good:
             from node_agent.features.checks import words
 
-            raise ValueError(words.not_a_check(CHECKS, each))
-        found[name] = float(limit) if has_limit else None
+            raise ValueError(words.needs_folder() if name == "storage" else words.not_a_check(CHECKS, each))
+        found[name] = None if not has_limit else limit if name in _TEXTS else float(limit)
     return found
 
 
@@ -39,11 +46,13 @@ class NodeChecks(Options, frozen=True, kw_only=True):
     after = "ready_file"
 
     # fmt: off
-    check: Annotated[Mapping[str, float | None], ours(
+    check: Annotated[Mapping[str, float | str | None], ours(
         "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended. An unfit node "
         "leaves the run with exit code 71. Checks: gpus (present and of one kind; gpus=N: exactly N), ecc, xid (errors "
         "since boot), disk and shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports, "
-        "network (MB/s to and from another node that the server chooses; default: 10)", task=WATCH)] = {}
+        "links (up and as fast as before; links=eth0+mlx5_0:400: these links, with Gbit/s), storage=PATH (a shared "
+        "folder takes a file and returns it), network (MB/s to and from another node that the server chooses; "
+        "default: 10)", task=WATCH)] = {}
     pre_join_check: Annotated[str, ours(
         "CMD", text, "check this node with a shell command of your own, too. Exit code 0: fit; 71: unfit; any other: "
         "the check is broken, and the node joins. The command's output becomes the evidence")] = ""

@@ -39,7 +39,7 @@ class NodeChecks(Feature):
 
         assert isinstance(query, PairTest)
         limit = self._options.check[NETWORK]
-        tested = await measure(query, LEAST_MB_PER_S if limit is None else limit)
+        tested = await measure(query, LEAST_MB_PER_S if limit is None else float(limit))
         if tested.problem:
             self.kernel.console.log(words.network_test_failed(query.peer, tested.problem), Level.WARNING)
         else:

@@ -8,6 +8,10 @@ def not_a_check(names: Iterable[str], given: str) -> str:
     return f"expected names of checks ({', '.join(names)}), such as gpus or disk=20, not {given!r:.60}"
 
 
+def needs_folder() -> str:
+    return "storage needs folders, separated by colons, such as storage=/data:/checkpoints"
+
+
 def nothing_to_check(source: str) -> str:
     """For `--check-only` without a check. `source`: the flag or variable."""
     return f"{source} has nothing to check: give --check or --pre-join-check"

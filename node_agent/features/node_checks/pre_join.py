@@ -20,6 +20,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.text import clip, last_lines, one_line, printable
 
 from node_agent.features.node_checks import words
+from node_agent.features.node_checks.links import SEEN
 from node_agent.kernel.config import Endpoint
 from node_agent.kernel.core.effects import WAITING, Level
 from node_agent.kernel.failures.diagnose import exit_status
@@ -35,8 +36,8 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_hel
 class NodeCheck(Struct, frozen=True, kw_only=True):
     """Checks of this node before it joins. Durations are in seconds."""
 
-    built_in: Mapping[str, float | None] = {}
-    """Built-in checks by name, each with its limit, None for the check's default."""
+    built_in: Mapping[str, float | str | None] = {}
+    """Built-in checks by name, each with its limit or what it checks, None for the check's default."""
     command: str = ""
     """The user's own check as a shell command, empty for none."""
     limit_s: float = 60.0
@@ -48,20 +49,28 @@ class NodeCheck(Struct, frozen=True, kw_only=True):
     certificate, and its key."""
     folder: str = ""
     """Folder of the workers' log files, empty for a temporary one."""
+    sysfs: str = "/sys"
 
 
-def commands(check: NodeCheck, *, is_brief: bool = True) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the commands of the check, each with its name for people. `is_brief`: see `built_in`."""
+def commands(check: NodeCheck, *, is_brief: bool = True, seen: str = "") -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the commands of the check, each with its name for people. `is_brief`, `seen`: see `built_in`."""
     if check.built_in:
-        names = [name if limit is None else f"{name}={limit:.10g}" for name, limit in check.built_in.items()]
-        yield f"--check {','.join(names)}", built_in(check, is_brief=is_brief)
+        names = [name if limit is None else f"{name}={_shown(limit)}" for name, limit in check.built_in.items()]
+        yield f"--check {','.join(names)}", built_in(check, is_brief=is_brief, seen=seen)
     if check.command:
         yield f"--pre-join-check {shlex.quote(clip(printable(check.command), 80))}", ("/bin/sh", "-c", check.command)
 
 
-def built_in(check: NodeCheck, *, is_brief: bool = False) -> Sequence[str]:
-    """Return the command of the built-in checks. `is_brief`: whether it prints only checks that do not pass."""
-    asked = {**msgspec.to_builtins(check), "is_brief": is_brief}
+def _shown(limit: float | str) -> str:
+    return limit if isinstance(limit, str) else f"{limit:.10g}"
+
+
+def built_in(check: NodeCheck, *, is_brief: bool = False, seen: str = "") -> Sequence[str]:
+    """Return the command of the built-in checks.
+
+    `is_brief`: whether it prints only checks that do not pass. `seen`: what its last look has seen, as JSON.
+    """
+    asked = {**msgspec.to_builtins(check), "is_brief": is_brief, "seen": msgspec.json.decode(seen or "{}")}
     return (sys.executable, "-IS", PROGRAM, msgspec.json.encode(asked).decode())
 
 
@@ -78,10 +87,12 @@ class PreJoinCheck:
         self._began_at = 0.0
         self._done: Callable[[str], None] = lambda unfit: None
         self._quiet: asyncio.TimerHandle | None = None
+        self._seen = ""
+        """What the last look at this node has seen, as JSON, for the next one."""
 
     def start(self, after_failure: bool, done: Callable[[str], None]) -> None:
         """Check the node. `done` is called with the reason why it is unfit, empty if it is fit."""
-        self._done, self._began_at, self._left = done, self._loop.time(), list(commands(self._check))
+        self._done, self._began_at, self._left = done, self._loop.time(), list(commands(self._check, seen=self._seen))
         self._reason = "after_failure" if after_failure else "join"
         self._quiet = self._loop.call_later(QUIET_S, self._tell_of_wait)
         self._loop.call_soon(self._next)
@@ -99,9 +110,8 @@ class PreJoinCheck:
             name, command = self._left.pop(0)
             own = {"NODE_AGENT_CHECK": self._reason, "NODE_AGENT_NODE_ID": self._node_id}
             try:
-                self._child = BoundedCommand(
-                    command, {**self._environment, **own}, self._check.limit_s, self._ended(name)
-                )
+                ended = self._ended(name, is_ours=PROGRAM in command)
+                self._child = BoundedCommand(command, {**self._environment, **own}, self._check.limit_s, ended)
             except OSError as error:
                 self._warn(words.not_started(name, error.strerror or str(error), ExitCode.NODE_UNFIT.value))
                 self._loop.call_soon(self._next)
@@ -111,10 +121,10 @@ class PreJoinCheck:
                 self._log(words.checked(took_s), Level.NOTICE, WAITING)
             self._end("")
 
-    def _ended(self, name: str) -> Callable[[int | None, str], None]:
+    def _ended(self, name: str, *, is_ours: bool) -> Callable[[int | None, str], None]:
         def ended(exit_code: int | None, output: str) -> None:
             self._child = None
-            wrote = evidence(output)
+            wrote = evidence(self._without_seen(output))
             if exit_code is None:
                 self._end(words.too_slow(self._node_id, name, self._check.limit_s, wrote))
             elif exit_code == ExitCode.NODE_UNFIT:
@@ -123,9 +133,18 @@ class PreJoinCheck:
                 if exit_code:
                     cause = exit_status(exit_code).cause
                     self._warn(words.broken(name, cause, wrote, ExitCode.NODE_UNFIT.value))
+                elif wrote and is_ours:
+                    self._warn(words.suspect(name, wrote))
                 self._next()
 
         return ended
+
+    def _without_seen(self, output: str) -> str:
+        """Return the output without the line for the next look, which is kept."""
+        text, mark, seen = output.partition(SEEN)
+        if mark:
+            self._seen = seen.strip()
+        return text
 
     def _warn(self, text: str) -> None:
         self._log(text, Level.WARNING, "check_failed")

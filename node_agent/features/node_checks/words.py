@@ -77,6 +77,40 @@ def too_little(peer: str, mb_per_s: float, least_mb_per_s: float) -> str:
     return f"{mb_per_s:.1f} MB/s from node {peer}, less than {least_mb_per_s:g} MB/s"
 
 
+# What a built-in check has found, for schedulers.
+
+CONDITIONS = {
+    "GpuMissing": "permanent",
+    "GpuKindsDiffer": "permanent",
+    "GpuDriverFailed": "permanent",
+    "GpuMemoryBroken": "permanent",
+    "GpuXid": "permanent",
+    "LinkMissing": "permanent",
+    "LinkDown": "permanent",
+    "LinkSlow": "permanent",
+    "StorageCorrupt": "permanent",
+    "LinkFlapped": "temporary",
+    "LinkErrors": "temporary",
+    "StorageHangs": "temporary",
+    "StorageFailed": "temporary",
+    "DiskFull": "temporary",
+    "DiskFailed": "permanent",
+    "ClockWrong": "temporary",
+    "PortsExhausted": "temporary",
+}
+"""Conditions that checks find, each with its class as node-problem-detector uses it. A permanent one stays until
+somebody repairs or restarts the node. A temporary one may be gone at the next look."""
+
+
+def classified(text: str, condition: str) -> str:
+    """`rdzv_protocol.node_conditions` finds the condition in a reason."""
+    return f"{text} ({condition}, {CONDITIONS[condition]})"
+
+
+def suspect(name: str, evidence: str) -> str:
+    return f"{name} found a fit node, but: {evidence}"
+
+
 # The built-in checks: GPUs.
 
 NO_DRIVER = "nvidia-smi is not on PATH: no NVIDIA driver is installed, or this container does not see it"
@@ -142,6 +176,53 @@ def xid(number: int, gpu: str) -> str:
 
 def no_xid(others: int) -> str:
     return f"no Xid of broken hardware since boot ({others} others)"
+
+
+# Links and shared storage.
+
+NO_LINKS = "no link of this machine has been up: name the links, such as links=eth0+mlx5_0:400"
+
+
+def no_link(name: str) -> str:
+    return f"there is no network interface or InfiniBand device {name}"
+
+
+def link_down(link: str, state: str) -> str:
+    return f"link {link} is down ({state})"
+
+
+def link_slow(link: str, gbit_s: float | None, expected_gbit_s: float) -> str:
+    """`gbit_s`: None if the kernel does not know the rate."""
+    rate = "an unknown rate" if gbit_s is None else f"{gbit_s:g} Gbit/s"
+    return f"link {link} runs at {rate} instead of {expected_gbit_s:g} Gbit/s"
+
+
+def link_flapped(link: str, times: int) -> str:
+    return f"link {link} went down {times} time{'s' if times != 1 else ''} since the last look"
+
+
+def link_errors(link: str, errors: int) -> str:
+    return f"link {link} had {errors} errors since the last look"
+
+
+def links_up(links: list[str]) -> str:
+    return f"{', '.join(links)} up"
+
+
+def stored(folders: list[str], took_s: float) -> str:
+    return f"wrote and read 1 MiB in {', '.join(folders)} within {took_s:.2f} s"
+
+
+def storage_hangs(folder: str, within_s: float) -> str:
+    return f"writing and reading 1 MiB in {folder} took more than {within_s:g} s: the disk or its server hangs"
+
+
+def storage_fails(folder: str, why: str) -> str:
+    return f"could not write and read a file in {folder}: {why}"
+
+
+def storage_corrupt(folder: str) -> str:
+    return f"a file in {folder} contained other bytes than were written: do not trust this disk"
 
 
 # Disks, clock and ports.

@@ -5,6 +5,8 @@ from node_agent.words import workers
 
 EXAMPLES = {
     checks.clock_wrong: [{"ahead_s": 7.0}, {"ahead_s": -7.0}],
+    checks.classified: [{"text": "<text>", "condition": each} for each in checks.CONDITIONS],
+    checks.link_slow: [{"link": "mlx5_0/1", "gbit_s": each, "expected_gbit_s": 400.0} for each in (200.0, None)],
     checks.xid: [{"number": number, "gpu": "0000:3b:00"} for number in checks.HARDWARE_XIDS],
     workers.no_port: [{"port": 0, "why": "Address already in use"}, {"port": 29500, "why": "Address already in use"}],
     workers.in_state: [{"state": state, "place": place} for state, place in (("D", "nfs_wait"), ("Z", ""), ("R", ""))],

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,31 @@ async def test_on_exclude_gets_the_node_the_reason_and_the_duration(
     records = (exclusion("a"), exclusion("b"))
     assert await told(command, *records, says=words.on_exclude_done("b"), caplog=caplog) == words.on_exclude_done("b")
     assert seen.read_text() == "a|worn out|600\nb|worn out|600\n"
+
+
+FULL = "node n7 is unfit: --check disk rejected it: disk: 0.20 GiB free in /tmp (DiskFull, temporary)"
+SAMPLES = {  # sample, reason: the arguments of the scheduler's program
+    "slurm": ("slurm", FULL, ["update", "NodeName=n7", "State=DRAIN",
+                              f"Reason=rdzv-server: DiskFull (temporary): {FULL}"]),
+    "slurm, without a check": ("slurm", "lost", ["update", "NodeName=n7", "State=DRAIN", "Reason=rdzv-server: lost"]),
+    "kubernetes": ("kubernetes", FULL, [
+        "annotate", "--overwrite", "node", "--", "n7", f"rdzv-server/excluded={FULL}",
+        "rdzv-server/condition=DiskFull", "rdzv-server/class=temporary", "cordon", "--", "n7"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sample", "reason", "arguments"), SAMPLES.values(), ids=SAMPLES)
+async def test_the_samples_hand_on_what_a_check_has_found(
+    sample: str, reason: str, arguments: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name in ("kubectl", "scontrol"):
+        (program := tmp_path / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{tmp_path}/seen\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    command = str(Path(__file__).parents[4] / "deploy" / "on-exclude" / sample)
+    await told(command, exclusion("n7", reason), says=words.on_exclude_done("n7"), caplog=caplog)
+    assert (tmp_path / "seen").read_text().splitlines() == arguments
 
 
 async def test_text_from_an_agent_is_never_part_of_the_command(

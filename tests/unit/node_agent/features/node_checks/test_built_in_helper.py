@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import sys
 import time
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from rdzv_protocol.node_conditions import condition
 
-from node_agent.features.checks import checks
-from node_agent.features.node_checks import words
+from node_agent.features.checks import CHECKS, checks
+from node_agent.features.checks import words as check_words
+from node_agent.features.node_checks import storage_helper, words
 from node_agent.features.node_checks.pre_join import NodeCheck, built_in
+from tests.support.hanging_disk import Disk, why_no_fuse
 from tests.support.programs import Program
 from tests.support.told import tells
 
@@ -37,6 +41,7 @@ async def checked(*names: str, env: dict[str, str] | None = None, **more: object
     return await program.exit_code(), program.out
 
 
+classified = words.classified
 H100_KIND = words.gpu("NVIDIA H100 80GB HBM3", "81559")
 FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 LOST = "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error"
@@ -50,16 +55,18 @@ def line_of(check: str, verdict: str, text: str) -> str:
 GPUS = {  # the rows of nvidia-smi, its exit code, the check, its verdict, and the finding
     "eight of one kind": (EIGHT, 0, "gpus", "ok", words.gpus(8, H100_KIND)),
     "as many as asked for": (EIGHT, 0, "gpus=8", "ok", words.gpus(8, H100_KIND)),
-    "one is lost": (EIGHT[1:], 0, "gpus=8", "UNFIT", words.wrong_number(7, 8)),
-    "none": ([], 0, "gpus", "UNFIT", words.NO_GPU),
+    "one is lost": (EIGHT[1:], 0, "gpus=8", "UNFIT", classified(words.wrong_number(7, 8), "GpuMissing")),
+    "none": ([], 0, "gpus", "UNFIT", classified(words.NO_GPU, "GpuMissing")),
     "of two kinds": ([*EIGHT, "8, NVIDIA A100, 40960, 0, 0"], 0, "gpus", "UNFIT",
-                     words.several_kinds([words.gpu("NVIDIA A100", "40960"), H100_KIND])),
-    "the driver is gone": ([FAILED], 9, "gpus", "UNFIT", words.driver_fails(9, FAILED)),
-    "a lost one is named": ([LOST], 0, "gpus", "UNFIT", words.driver_says(LOST)),
+                     classified(words.several_kinds([words.gpu("NVIDIA A100", "40960"), H100_KIND]), "GpuKindsDiffer")),
+    "the driver is gone": ([FAILED], 9, "gpus", "UNFIT", classified(words.driver_fails(9, FAILED), "GpuDriverFailed")),
+    "a lost one is named": ([LOST], 0, "gpus", "UNFIT", classified(words.driver_says(LOST), "GpuMissing")),
     "no errors": (EIGHT, 0, "ecc", "ok", words.no_ecc_error(8)),
-    "an uncorrectable error": ([*EIGHT[1:], H100.format(0, 2, 0)], 0, "ecc", "UNFIT", words.ecc_errors("0", "2")),
+    "an uncorrectable error": ([*EIGHT[1:], H100.format(0, 2, 0)], 0, "ecc", "UNFIT",
+                               classified(words.ecc_errors("0", "2"), "GpuMemoryBroken")),
     "which may be allowed": ([*EIGHT[1:], H100.format(0, 2, 0)], 0, "ecc=2", "ok", words.no_ecc_error(8)),
-    "no spare rows": ([*EIGHT[1:], H100.format(0, 0, 1)], 0, "ecc", "UNFIT", words.not_remapped("0")),
+    "no spare rows": ([*EIGHT[1:], H100.format(0, 0, 1)], 0, "ecc", "UNFIT",
+                      classified(words.not_remapped("0"), "GpuMemoryBroken")),
     "memory that counts none": ([H100.format(0, "[N/A]", "[N/A]")], 0, "ecc", "unknown", words.NO_ECC),
 }  # fmt: skip
 
@@ -75,16 +82,17 @@ async def test_the_gpus_check_reports_the_number_and_kind_of_gpus(
 
 async def test_a_driver_that_hangs(tmp_path: Path) -> None:
     env = pretend(tmp_path, "nvidia-smi", first="exec sleep 60")
-    assert await checked("gpus", env=env, limit_s=0.4) == (UNFIT, [line_of("gpus", "UNFIT", words.driver_hangs(0.2))])
+    hangs = classified(words.driver_hangs(0.2), "GpuDriverFailed")
+    assert await checked("gpus", env=env, limit_s=0.4) == (UNFIT, [line_of("gpus", "UNFIT", hangs)])
 
 
 async def test_a_node_without_a_driver(tmp_path: Path) -> None:
     found = await checked("gpus", env={"PATH": str(tmp_path)})
-    assert found == (UNFIT, [line_of("gpus", "UNFIT", words.NO_DRIVER)])
+    assert found == (UNFIT, [line_of("gpus", "UNFIT", classified(words.NO_DRIVER, "GpuDriverFailed"))])
 
 
 XIDS = {
-    "broken hardware": (XID.format(79), 0, "UNFIT", words.xid(79, "0000:3b:00")),
+    "broken hardware": (XID.format(79), 0, "UNFIT", classified(words.xid(79, "0000:3b:00"), "GpuXid")),
     "a program's own fault": (XID.format(31), 0, "ok", words.no_xid(1)),
     "a log that may not be read": ("", 1, "unknown", words.NO_DMESG),
 }
@@ -123,8 +131,8 @@ async def test_only_checks_that_do_not_pass_are_written_for_the_agent(tmp_path: 
 @pytest.mark.parametrize(
     ("ahead_s", "verdict", "found"),
     [(0, "ok", [words.clock_right(seconds) for seconds in range(1, 5)]),
-     (90, "UNFIT", [words.clock_wrong(-seconds) for seconds in (89, 90)]),
-     (-90, "UNFIT", [words.clock_wrong(seconds) for seconds in range(80, 100)])],
+     (90, "UNFIT", [classified(words.clock_wrong(-seconds), "ClockWrong") for seconds in (89, 90)]),
+     (-90, "UNFIT", [classified(words.clock_wrong(seconds), "ClockWrong") for seconds in range(80, 100)])],
     ids=["right", "behind", "ahead"],
 )  # fmt: skip
 async def test_the_clock_is_compared_with_the_servers(ahead_s: float, verdict: str, found: list[str]) -> None:
@@ -146,6 +154,61 @@ async def test_a_clock_with_nothing_to_compare_says_nothing_about_the_node() -> 
     exit_code, (line,) = await checked("clock", server=("127.0.0.1", 1))
     assert exit_code == 0
     assert tells(line, words.no_time, server="127.0.0.1:1")
+
+
+async def test_a_folder_that_takes_and_returns_a_file(tmp_path: Path) -> None:
+    (other := tmp_path / "other").mkdir()
+    exit_code, (line,) = await checked(f"storage={tmp_path}:{other}")
+    assert exit_code == 0
+    assert tells(line, words.stored, folders=[str(tmp_path), str(other)])
+    assert os.listdir(tmp_path) == ["other"]
+    assert os.listdir(other) == []
+
+
+async def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    exit_code, (line,) = await checked(f"storage={folder}")
+    assert exit_code == UNFIT
+    assert line == line_of(
+        "storage", "UNFIT", classified(words.storage_fails(str(folder), "No such file or directory"), "StorageFailed")
+    )
+
+
+async def test_a_folder_that_returns_other_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_helper, "BYTES", 3)
+    monkeypatch.setattr(os, "urandom", lambda number: bytearray(number))
+    monkeypatch.setattr(os, "fsync", lambda file: os.pwrite(file, b"x", 0))
+    assert storage_helper.main(str(tmp_path)) == storage_helper.OTHER_BYTES
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    assert storage_helper.main(str(tmp_path)) == 0
+
+
+@pytest.mark.skipif(bool(why_no_fuse()), reason=why_no_fuse())
+async def test_a_disk_that_hangs_is_named_within_the_limit(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    check = NodeCheck(built_in=checks(f"storage={disk.path}"), limit_s=2.0)
+    hang = ("sh", "-c", f'printf h >{tmp_path}/control; exec "$@"', "sh")
+    program = await Program.start(*disk.command(*hang, *built_in(check)))
+    assert await program.exit_code() == UNFIT
+    hangs = classified(words.storage_hangs(str(disk.path), 1.0), "StorageHangs")
+    assert line_of("storage", "UNFIT", hangs) in program.out
+
+
+def test_values_that_are_no_numbers() -> None:
+    assert checks("links,storage=/a:/b") == {"links": None, "storage": "/a:/b"}
+    assert checks("links=eth0+mlx5_0:400+mlx5_1/1:400") == {"links": "eth0+mlx5_0:400+mlx5_1/1:400"}
+    for bad in ("storage", "storage=", "storage=/a:"):
+        with pytest.raises(ValueError, match=re.escape(check_words.needs_folder())):
+            checks(bad)
+    for bad in ("links=", "links=eth0:fast", "links=eth0+"):
+        with pytest.raises(ValueError, match=re.escape(check_words.not_a_check(CHECKS, bad))):
+            checks(bad)
+
+
+def test_each_condition_is_read_by_the_server() -> None:
+    for name, kind in words.CONDITIONS.items():
+        assert condition(f"node a is unfit: {classified('too (little) room', name)}") == (name, kind)
+    assert condition("worker rank 0 failed: exit code 3 (1)") == ("", "")
 
 
 def test_the_helper_needs_no_package_of_ours() -> None:
