@@ -231,8 +231,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._is_refused:
             self._waiting.clear()
             self._end(error)
-        else:
-            self._pass_on(partial(self._end, error), is_look=False)
+            return
+        if self.is_stranger:
+            self._waiting.clear()  # nobody is left to read the answer
+        self._pass_on(partial(self._end, error), is_look=False)
 
     def _end(self, error: Exception | None) -> None:
         self.http.connection_lost(error)

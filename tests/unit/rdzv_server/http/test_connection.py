@@ -18,6 +18,10 @@ class Http(asyncio.Protocol):
         self.received = b""
         self.is_full = is_full
         self.is_whole, self.drops_rest = True, False
+        self.is_lost = False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
 
     def data_received(self, data: bytes) -> None:
         self.received += data
@@ -119,6 +123,32 @@ def test_data_after_a_refused_head_is_read_in_turns_and_not_kept(turns: Turns) -
     assert transport.pause_reading.called and not transport.resume_reading.called
     turns.pop()()
     assert transport.resume_reading.called
+
+
+def test_what_a_stranger_has_sent_is_dropped_when_it_has_closed_the_connection(turns: Turns) -> None:
+    """Without this, each closed connection of a crowd kept its data and its parser in memory until two more turns."""
+    http, gone = Http(is_full=False), Mock()
+    line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), gone)  # type: ignore[arg-type, return-value]
+    line.connection_made(Mock(spec=asyncio.Transport))
+    line.data_received(b"GET /v1/status HTTP/1.1\r\n\r\n")
+    line.connection_lost(None)
+    turns.pop(0)()
+    assert http.is_lost and not http.received
+    gone.assert_called_once_with(line)
+    while turns:
+        turns.pop()()
+    assert not http.received
+
+
+def test_what_a_known_agent_has_sent_is_handled_though_it_has_closed_the_connection(turns: Turns) -> None:
+    http = Http(is_full=False)
+    line, _ = stranger_at(http, turns, Mock())
+    line.is_stranger = False
+    line.data_received(REQUEST)
+    line.connection_lost(None)
+    while turns:
+        turns.pop(0)()
+    assert http.received == REQUEST and http.is_lost
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
