@@ -486,7 +486,7 @@ class Agent:
     def _workers_succeeded(self, round_: int) -> None:
         if self.orphans:
             self.orphans.end()
-        asked = [told for feature in self._features if (told := feature.interruption())]
+        asked = [reason for feature in self._features if (reason := feature.interruption())]
         if asked:
             spawn(self._succeed_after(round_, asked))
         else:

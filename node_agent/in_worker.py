@@ -141,14 +141,14 @@ def offset(number: int) -> int:
 class Notice:
     """Notice that the worker's round is about to end. The worker may save before."""
 
-    def __init__(self, told: dict[str, object]) -> None:
-        self.source = str(told.get("source", ""))
+    def __init__(self, fields: dict[str, object]) -> None:
+        self.source = str(fields.get("source", ""))
         """Cause of the end: "node_left", "node_drained" or "node_arrived". A later agent may send other causes."""
-        self.node_id = str(told.get("node_id", ""))
+        self.node_id = str(fields.get("node_id", ""))
         """The node that leaves or joins."""
-        self.reason = str(told.get("reason", ""))
+        self.reason = str(fields.get("reason", ""))
         """Reason, as a sentence for people."""
-        self.deadline = float(str(told.get("deadline", 0.0)))
+        self.deadline = float(str(fields.get("deadline", 0.0)))
         """Wall-clock time in seconds since 1970 at which the workers are stopped, unless all of them acknowledge
         before."""
 

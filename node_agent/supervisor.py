@@ -182,11 +182,11 @@ def _has_a_mark(pid: int) -> bool:
 
 def _last_attempt(agents: socket.socket) -> int:
     """Return the last attempt of the run that the dead agent took part in, 0 if there was none."""
-    told = b""
+    data = b""
     with suppress(OSError):
         while received := agents.recv(1 << 16, socket.MSG_DONTWAIT):
-            told += received
-    return int.from_bytes(told[-agent.ATTEMPT_BYTES :], "big")
+            data += received
+    return int.from_bytes(data[-agent.ATTEMPT_BYTES :], "big")
 
 
 def _verdict(plan: LaunchPlan, attempt: int) -> int | None:

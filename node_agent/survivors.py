@@ -193,12 +193,12 @@ class SavedBySurvivors:
             if is_to_end:
                 self._end()
 
-    def _end(self, told: str = "") -> None:
+    def _end(self, message: str = "") -> None:
         """End this process by SIGTERM, as if it were not handled. Only the main thread could use `signal.signal`."""
         import ctypes
 
-        if told:
-            _tell(told)
+        if message:
+            _tell(message)
         ctypes.CDLL(None).signal(signal.SIGTERM.value, ctypes.c_void_p(0))
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -284,10 +284,10 @@ def restarts_line(run: Fields) -> str:
     """Return the sentence about what the run's restarts took; empty if there were none, or with an older server."""
     from rdzv_protocol.words.run import restarts_took
 
-    told = run["restart_costs"]
-    if not told or not told["restarts"]:
+    costs = run["restart_costs"]
+    if not costs or not costs["restarts"]:
         return ""
-    return f"{restarts_took(told['restarts'], told['followed'], told['cost'])}."
+    return f"{restarts_took(costs['restarts'], costs['followed'], costs['cost'])}."
 
 
 def one_line(run: Fields) -> str:
@@ -338,8 +338,8 @@ def sentence_of(failure: Fields) -> str:
     """Return the failure in one line, as in every log and on every console."""
     from rdzv_protocol.words.run import worker_failed
 
-    told = failure["node_id"], failure["rank"], failure["cause"], failure["error"]
-    return worker_failed(*told, singled_out=failure["singled_out"])
+    fields = failure["node_id"], failure["rank"], failure["cause"], failure["error"]
+    return worker_failed(*fields, singled_out=failure["singled_out"])
 
 
 def evidence(failure: Fields) -> list[str]:
@@ -452,8 +452,8 @@ def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = ""
     if last := run["last_failure"]:
         what = sentence_of(last)
         when = f"the last failure, {age(last['age_s'])} ago in round {last['round']}"
-        told = "" if printable(run["reason"]).startswith(what) else f"; {when}: {what}"
-        sentences.append(f"{run['failed_rounds']} rounds have failed{told}.")
+        suffix = "" if printable(run["reason"]).startswith(what) else f"; {when}: {what}"
+        sentences.append(f"{run['failed_rounds']} rounds have failed{suffix}.")
     if restarts := sum(run["restarts"].values()):
         sentences.append(f"It has restarted {count(restarts, 'time')}: {_restarts(run)}.")
     steps = [_MEND_SERVER] if unhealthy_reason else _next(run, failure, endpoint)
@@ -501,29 +501,29 @@ def _finishing(found: Fields) -> str:
 def _absent(run: Fields) -> list[str]:
     """Return sentences about nodes that are disconnected, slow, badly connected, cordoned or standing by."""
     silent = [(node, left_s) for node in run["nodes"] if (left_s := lost_in_s(run, node)) is not None]
-    told = [
+    sentences = [
         f"Node {printable(node['node_id'])} is disconnected, last heard {age(node['lease_age_s'])} ago; unless it "
         f"returns, it is lost within {age(left_s)}."
         for node, left_s in silent[:MOST_NAMED]
     ]
     if len(silent) > MOST_NAMED:
         left = len(silent) - MOST_NAMED
-        told.append(f"{count(left, 'more node')} {'is' if left == 1 else 'are'} disconnected, too.")
+        sentences.append(f"{count(left, 'more node')} {'is' if left == 1 else 'are'} disconnected, too.")
     remarks = [f"{printable(said)}." for node in run["nodes"] for said in node["remarks"].values()]
-    told += [sentence[0].upper() + sentence[1:] for sentence in remarks[:MOST_NAMED]]
-    told += _left_out(remarks, "remark", "rdzvctl nodes")
-    told += [
+    sentences += [sentence[0].upper() + sentence[1:] for sentence in remarks[:MOST_NAMED]]
+    sentences += _left_out(remarks, "remark", "rdzvctl nodes")
+    sentences += [
         f"The network test failed between {' and '.join(map(printable, link['nodes']))}: {printable(link['problem'])}."
         for link in run["broken_links"][:MOST_NAMED]
     ] + _left_out(run["broken_links"], "broken link", "rdzvctl status --json")
     kept_out = [node for node in run["nodes"] if node["state"] == "running" and node["cordon"]]
-    told += [
+    sentences += [
         f"Node {printable(node['node_id'])} is running, but gets no seat in a new round: {_cordon(node['cordon'])}."
         for node in kept_out[:MOST_NAMED]
     ] + _left_out(kept_out, "such node", "rdzvctl nodes")
     if standbys := _listed([node["node_id"] for node in run["nodes"] if node["state"] == "standby"]):
-        told.append(f"Standing by: {standbys}.")
-    return told
+        sentences.append(f"Standing by: {standbys}.")
+    return sentences
 
 
 def _left_out(things: Sequence[Any], noun: str, command: str) -> list[str]:

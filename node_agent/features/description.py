@@ -34,8 +34,8 @@ class Describer(Feature):
 def describe(environment: Mapping[str, str]) -> Description:
     """Return what is known of this agent and its machine without importing or starting anything."""
     system = platform.uname()
-    told = {name: _value(name, value) for name, value in environment.items() if len(name) <= LONGEST_VALUE}
-    first = sorted(told, key=lambda name: (told[name] is None, name))[:MOST_VARIABLES]
+    shown = {name: _value(name, value) for name, value in environment.items() if len(name) <= LONGEST_VALUE}
+    first = sorted(shown, key=lambda name: (shown[name] is None, name))[:MOST_VARIABLES]
     return Description(
         versions=(
             Version(name="node-agent", version=rdzv_protocol.VERSION),
@@ -45,7 +45,7 @@ def describe(environment: Mapping[str, str]) -> Description:
         system=f"{system.system} {system.release} {system.machine}",
         cpus=len(os.sched_getaffinity(0)),
         gpu_driver=_gpu_driver(),
-        variables=tuple(Variable(name=name, value=told[name]) for name in sorted(first)),
+        variables=tuple(Variable(name=name, value=shown[name]) for name in sorted(first)),
     )
 
 

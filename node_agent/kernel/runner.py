@@ -258,8 +258,8 @@ class Runner:
                 poll = replace(effect, progress=self._host.progress(), finished=self._host.finished())
                 spawn(self._exchange(poll), self._exchanges)
             case ReportRequest():
-                told = replace(effect, progress=self._host.progress(), ago_s=self._host.failed_ago_s())
-                spawn(self._deliver(told), self._notifications)
+                report = replace(effect, progress=self._host.progress(), ago_s=self._host.failed_ago_s())
+                spawn(self._deliver(report), self._notifications)
             case SuspectRequest():
                 spawn(self._deliver(effect), self._notifications)
             case LeaveRequest():

@@ -84,8 +84,8 @@ class HostedServer:
             self._process, self._has_answered = Helper(partial(self._start, listener), self._ended), False
         self._gone.clear()
         asyncio.get_running_loop().add_reader(self._process.socket, self._relay, self._process)
-        told = words.hosting.hosting(self._port, self._process.pid, self._is_for_this_machine)
-        self._console.log(told, Level.NOTICE)
+        message = words.hosting.hosting(self._port, self._process.pid, self._is_for_this_machine)
+        self._console.log(message, Level.NOTICE)
 
     @property
     def is_here(self) -> bool:

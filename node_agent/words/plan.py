@@ -51,9 +51,9 @@ def port_taken(source: str, reason: object, is_endpoint: bool) -> str:
 
 def own_run(inherited: Sequence[str], run_id: str, address: str, rdzv_id: str, alone: str) -> str:
     """`inherited`: variables that name the server. `alone`: what to give for a run of only this node."""
-    told = f"{', '.join(inherited)}: " if inherited else ""
+    prefix = f"{', '.join(inherited)}: " if inherited else ""
     return (
-        f"{told}this process is part of run {run_id} at {address}, and cannot join it as a node, too: give another "
+        f"{prefix}this process is part of run {run_id} at {address}, and cannot join it as a node, too: give another "
         f"{rdzv_id}, or {alone} to run on this node only"
     )
 

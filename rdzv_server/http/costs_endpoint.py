@@ -30,8 +30,8 @@ async def costs_of(service: Service, shows: Shows | None, action: str, run_id: s
         if not asked.node_id or (not run.stage.is_end and run.agents_of(asked.node_id)):
             cost = partial(costs.of_action, action, run, asked, service.now(run.run_id))
             found.append((run, read(run, cost, lambda _: Cost(""))))
-    told = [words.of_run(run.run_id, cost.sentence) if asked.node_id else cost.sentence for run, cost in found]
-    return Costs(". ".join(filter(None, told)), any(cost.is_high for _, cost in found))
+    sentences = [words.of_run(run.run_id, cost.sentence) if asked.node_id else cost.sentence for run, cost in found]
+    return Costs(". ".join(filter(None, sentences)), any(cost.is_high for _, cost in found))
 
 
 async def costs_of_node(service: Service, shows: Shows | None, node_id: str) -> NodeCosts:

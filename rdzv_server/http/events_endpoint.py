@@ -43,7 +43,7 @@ RETRY_MS = 1_000
 STREAM = "text/event-stream"
 
 
-class _Told:
+class _StreamedEvent:
     """Event as streams send it, encoded once for all of them."""
 
     def __init__(self, event: RunEvent) -> None:
@@ -59,27 +59,27 @@ class _Feed:
     """Latest events of one run, for its streams."""
 
     def __init__(self) -> None:
-        self.recent: deque[_Told] = deque(maxlen=RECENT)
-        self._page: Sequence[_Told] = ()
+        self.recent: deque[_StreamedEvent] = deque(maxlen=RECENT)
+        self._page: Sequence[_StreamedEvent] = ()
         """Last page that was read from the store: most of the streams that are behind are at the same place."""
         self.followers = 0
         self.changed = Broadcast(HEARTBEAT_S)
 
     def add(self, event: RunEvent) -> None:
-        self.recent.append(_Told(event))
+        self.recent.append(_StreamedEvent(event))
         self.changed.notify_all()
 
-    def after(self, number: int) -> Sequence[_Told] | None:
+    def after(self, number: int) -> Sequence[_StreamedEvent] | None:
         """Return at most a page of events after `number`; None if they have to be read from the store."""
         if self.recent and self.recent[0].number <= number + 1:
-            return [told for told in self.recent if told.number > number][:STREAM_PAGE]
+            return [streamed for streamed in self.recent if streamed.number > number][:STREAM_PAGE]
         if self._page and self._page[0].number <= number + 1 <= self._page[-1].number:
-            return [told for told in self._page if told.number > number]
+            return [streamed for streamed in self._page if streamed.number > number]
         return None
 
-    def keep(self, page: Sequence[RunEvent]) -> Sequence[_Told]:
+    def keep(self, page: Sequence[RunEvent]) -> Sequence[_StreamedEvent]:
         """Keep a page that was read from the store, and return it."""
-        self._page = [_Told(event) for event in page]
+        self._page = [_StreamedEvent(event) for event in page]
         return self._page
 
 
@@ -151,7 +151,7 @@ class EventsView:
                 is_first = False
             if events:
                 after = events[-1].number
-                yield b"".join([told.frame for told in events])
+                yield b"".join([streamed.frame for streamed in events])
             elif not await feed.changed.wait(changed):
                 feed.recent.clear()  # next, read from the store, which knows whether this server leads the run
                 yield b":\n\n"

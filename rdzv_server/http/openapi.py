@@ -104,8 +104,8 @@ def meanings(kind: type) -> dict[str, str]:
 
 def _on_the_wire(text: str, constants: dict[str, Any]) -> str:
     """Return the docstring on one line, with JSON's null, and with values instead of the names of constants."""
-    told = re.sub("`([A-Z][A-Z_]+)`", lambda name: f"{constants[name[1]]:g}", text.replace("None", "null"))
-    return " ".join(told.split())
+    meaning = re.sub("`([A-Z][A-Z_]+)`", lambda name: f"{constants[name[1]]:g}", text.replace("None", "null"))
+    return " ".join(meaning.split())
 
 
 _NOTHING = ast.Module([], [])

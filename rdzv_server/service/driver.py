@@ -375,8 +375,8 @@ class Driver:
     async def _tell_of_set_apart(self, now: float) -> list[Effect]:
         """Rebuild the state of runs that have just been set apart, and record that they were."""
         effects = await self._rebuilt(now)
-        if told := [effect.event for effect in effects if isinstance(effect, Happened)]:
-            await self._write_at_last(partial(self._append, [], told))
+        if events := [effect.event for effect in effects if isinstance(effect, Happened)]:
+            await self._write_at_last(partial(self._append, [], events))
         return effects
 
     async def _rebuilt(self, now: float) -> list[Effect]:
@@ -482,8 +482,8 @@ def _log(event: RunEvent) -> None:
 
 def _is_told(over: NodeUncordoned, effects: Sequence[Effect]) -> bool:
     """Whether a run has an event for the end of a cordon. There is none if the node is part of no run."""
-    told = (effect.event for effect in effects if isinstance(effect, Happened))
-    return any((event.kind, event.node_id) == ("node_uncordoned", over.node_id) for event in told)
+    events = (effect.event for effect in effects if isinstance(effect, Happened))
+    return any((event.kind, event.node_id) == ("node_uncordoned", over.node_id) for event in events)
 
 
 @contextmanager

@@ -245,12 +245,12 @@ class LaunchedAgent(Agent):
         """Return the exception for the run's failure: `ChildFailedError` for workers of any node, otherwise
         `LaunchError`.
         """
-        told, title = self.failure_report, self.config.command.title
-        if told is None:
+        outcome, title = self.failure_report, self.config.command.title
+        if outcome is None:
             return LaunchError(words.api.HAS_LEFT)
-        if told.finish is None or told.finish.failure is None:
-            return LaunchError(told.finish.reason if told.finish else told.error)
-        finish, root = told.finish, told.finish.failure
+        if outcome.finish is None or outcome.finish.failure is None:
+            return LaunchError(outcome.finish.reason if outcome.finish else outcome.error)
+        finish, root = outcome.finish, outcome.finish.failure
         text = paint(report(finish, title), is_coloured=False).decode()
         failures = {root.rank: process_failure(root, self.recorded)}
         for failure in finish.others:

@@ -318,8 +318,8 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         failures = group.failures
         if own := {rank: failure for rank, failure in failures.items() if rank not in group.stopped}:
             failures = failures if self._entry.counts_stopped else own
-        told = {rank: process_failure(failure) for rank, failure in failures.items()}
-        return RunProcsResult({} if told else self._entry.values(), told, self.stdouts, self.stderrs)
+        failed = {rank: process_failure(failure) for rank, failure in failures.items()}
+        return RunProcsResult({} if failed else self._entry.values(), failed, self.stdouts, self.stderrs)
 
 
 class MultiprocessContext(PContext):

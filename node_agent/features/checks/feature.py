@@ -24,14 +24,14 @@ class NodeChecks(Feature):
         self._check = PreJoinCheck(options.node_check, node_id, environment, kernel.console.log)
 
     async def unfit(self, after_failure: bool) -> str:
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        verdict: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def tell(unfit: str) -> None:
-            if not told.done():  # unless cancelled at the same time
-                told.set_result(unfit)
+            if not verdict.done():  # unless cancelled at the same time
+                verdict.set_result(unfit)
 
         self._check.start(after_failure, tell)
-        return await told
+        return await verdict
 
     async def answer(self, query: Query) -> PairTested:
         """Measure bandwidth and latency to another node."""
@@ -43,8 +43,8 @@ class NodeChecks(Feature):
         if tested.problem:
             self.kernel.console.log(words.network_test_failed(query.peer, tested.problem), Level.WARNING)
         else:
-            told = words.network_tested(query.peer, tested.mb_per_s, tested.latency_s)
-            self.kernel.console.log(told, Level.ROUTINE)
+            message = words.network_tested(query.peer, tested.mb_per_s, tested.latency_s)
+            self.kernel.console.log(message, Level.ROUTINE)
         return tested
 
     async def close(self) -> None:

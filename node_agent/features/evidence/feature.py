@@ -37,12 +37,12 @@ class Evidence(Feature):
 
 
 def _targets(started: StartedWorkers) -> list[Target]:
-    told = started.progress.read()
+    readings = started.progress.read()
     return [
         Target(
             rank=worker.spec.rank,
             pid=worker.pid,
-            step=reading.step if (reading := told.get(worker.spec.local_rank)) else None,
+            step=reading.step if (reading := readings.get(worker.spec.local_rank)) else None,
             environment=worker.spec.evidence,
             stderr=worker.stderr_tail,
             stderr_file=started.logs.logs.path_of(worker.spec.local_rank, "stderr"),

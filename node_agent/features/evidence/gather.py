@@ -181,19 +181,19 @@ class Report:
             errors=self._errors(targets),
         )
 
-    def _take_line(self, told: dict[str, Any]) -> None:
-        if "rank" in told:
-            found = self._workers.setdefault(told.pop("rank"), Found())
-            for name, value in told.items():
+    def _take_line(self, record: dict[str, Any]) -> None:
+        if "rank" in record:
+            found = self._workers.setdefault(record.pop("rank"), Found())
+            for name, value in record.items():
                 setattr(found, name, value)
-        elif "problem" in told:
-            self.problems.append(told["problem"])
-        elif "flight_recorder" in told:
-            self._flight_recorder = last_lines([printable(line) for line in told["flight_recorder"]], 40, 1_000)
-        elif "nccl" in told:
-            self._nccl = tuple(clip(printable(line), NCCL_LINE_BYTES) for line in told["nccl"][:MOST_NCCL_LINES])
+        elif "problem" in record:
+            self.problems.append(record["problem"])
+        elif "flight_recorder" in record:
+            self._flight_recorder = last_lines([printable(line) for line in record["flight_recorder"]], 40, 1_000)
+        elif "nccl" in record:
+            self._nccl = tuple(clip(printable(line), NCCL_LINE_BYTES) for line in record["nccl"][:MOST_NCCL_LINES])
         else:
-            self._folder = clip(printable(told["folder"]), 1_000)
+            self._folder = clip(printable(record["folder"]), 1_000)
 
     def _problems(self) -> Iterator[str]:
         for problem in self.problems[:MOST_PROBLEMS]:
@@ -202,8 +202,8 @@ class Report:
     def _errors(self, targets: Sequence[Target]) -> tuple[LastError, ...]:
         """Return the errors that show most about a cause: uncaught exceptions first, consequences last."""
         found = {target.rank: self._workers.get(target.rank, Found()).stderr for target in targets}
-        told = [last_error(each.rank, each.stderr or list(map(printable, found[each.rank]))) for each in targets]
-        errors = [error for error in told if error]
+        last_errors = [last_error(each.rank, each.stderr or list(map(printable, found[each.rank]))) for each in targets]
+        errors = [error for error in last_errors if error]
         return tuple(sorted(errors, key=lambda error: (not error.is_uncaught, error.is_consequence))[:MOST_ERRORS])
 
     def _groups(self, targets: Sequence[Target]) -> list[StackGroup]:

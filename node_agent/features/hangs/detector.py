@@ -260,10 +260,10 @@ class HangDetector:
     def line(self, local_rank: int, match: LineMatch, now: float) -> list[Suspicion]:
         """Take a line of a worker in which the pattern of a rule was found."""
         state = self._rules[match.rule]
-        told = state.line(local_rank, match, now)
+        suspicion = state.line(local_rank, match, now)
         if state.rule.is_stop:
             self.give_up_rules(range(len(self._rules)))
-        return [told] if told and self._is_new(told) else []
+        return [suspicion] if suspicion and self._is_new(suspicion) else []
 
     def lines_lost(self, now: float) -> None:
         """Record that lines were not compared with the rules. A rule may have waited for any of them."""
@@ -288,26 +288,26 @@ class HangDetector:
         shortest = min(self._limits(), default=inf)
         tick_s = min(shortest / LOOKS_A_LIMIT, LONGEST_LOOK_S)
         self._look_at = None if shortest == inf else max(now + LATE_S / 2, min(due, now + tick_s))
-        return [told for told in found if self._is_new(told)]
+        return [suspicion for suspicion in found if self._is_new(suspicion)]
 
-    def _is_new(self, told: Suspicion) -> bool:
-        is_new = self._suspected.get(told.source, ()) != told.local_ranks
-        if is_new and told.local_ranks and self._suspected.get(told.source):
+    def _is_new(self, suspicion: Suspicion) -> bool:
+        is_new = self._suspected.get(suspicion.source, ()) != suspicion.local_ranks
+        if is_new and suspicion.local_ranks and self._suspected.get(suspicion.source):
             is_new = False  # more workers hang than before: the suspicion is already known
         if is_new:
-            self._suspected[told.source] = told.local_ranks
+            self._suspected[suspicion.source] = suspicion.local_ranks
         return is_new
 
     def _judge(self, signs: Signs, now: float) -> tuple[list[Suspicion], float]:
         """Return the verdict of each source, and the time at which one of them may change."""
         found, due = [], inf
         for source in (self._progress, self._silence, self._uninterruptible):
-            told, at = source(signs, now)
-            found += [told] if told else []
+            suspicion, at = source(signs, now)
+            found += [suspicion] if suspicion else []
             due = min(due, at)
         for rule in self._rules:
-            told, at = rule.look(self._time, now, min(now, signs.lines_seen_until))
-            found += [told] if told else []
+            suspicion, at = rule.look(self._time, now, min(now, signs.lines_seen_until))
+            found += [suspicion] if suspicion else []
             due = min(due, at)
         return found, due
 

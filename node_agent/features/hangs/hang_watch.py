@@ -96,8 +96,8 @@ class HangWatch:
 
     def _matched(self, line: Line, match: LineMatch) -> None:
         if self._detector and line.round == self._round:
-            for told in self._detector.line(line.local_rank, match, line.at):
-                self._suspect(told)
+            for suspicion in self._detector.line(line.local_rank, match, line.at):
+                self._suspect(suspicion)
 
     def _give_up(self, rules: set[int]) -> None:
         self._rules_given_up |= rules
@@ -119,8 +119,8 @@ class HangWatch:
         detector = self._detector
         if detector is None:
             return
-        for told in detector.look(self._signs(), self._loop.time()):
-            self._suspect(told)
+        for suspicion in detector.look(self._signs(), self._loop.time()):
+            self._suspect(suspicion)
         if self._detector is detector:
             self._arm()
 

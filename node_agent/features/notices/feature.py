@@ -49,8 +49,8 @@ class Notices(Feature):
         told_at = loop.time()
         answer = await board.give(query, lambda: started.group.by_local_rank, log)
         if answer.listening:
-            told = words.saved(query.reason, answer.acknowledged, answer.listening, loop.time() - told_at)
-            log(told, Level.NOTICE, "noticed")
+            message = words.saved(query.reason, answer.acknowledged, answer.listening, loop.time() - told_at)
+            log(message, Level.NOTICE, "noticed")
         return answer
 
     async def close(self) -> None:

@@ -102,7 +102,7 @@ class NoticeBoard:
         import json
 
         now = time.time()
-        told = {
+        content = {
             "source": notice.source,
             "node_id": notice.node_id,
             "reason": notice.reason,
@@ -112,7 +112,7 @@ class NoticeBoard:
             "given_at": now,
         }
         with open(f"{self._path}.new", "w") as file:
-            json.dump(told, file)
+            json.dump(content, file)
             file.write("\n")
         os.rename(f"{self._path}.new", self._path)
 

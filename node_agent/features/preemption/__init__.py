@@ -44,6 +44,6 @@ class Preemption(Options, frozen=True, kw_only=True):
         if path is not None and not os.access(f"{folder}/.", os.X_OK):
             from node_agent.features.preemption import words
 
-            told = words.folder_closed if os.path.isdir(folder) else words.not_a_file
-            raise UsageError(told(source("preemption_file"), path))
+            refusal = words.folder_closed if os.path.isdir(folder) else words.not_a_file
+            raise UsageError(refusal(source("preemption_file"), path))
         return self

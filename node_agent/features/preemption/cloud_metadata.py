@@ -63,8 +63,8 @@ def _aws(answer: Answer, known: str) -> str:
     """Return the notice of AWS, which answers 404 until two minutes before the end."""
     if answer.status == 404:
         return ""
-    told = loads(answer.body)
-    return words.aws_takes_back(told["action"], told["time"])
+    document = loads(answer.body)
+    return words.aws_takes_back(document["action"], document["time"])
 
 
 def _google(answer: Answer, known: str) -> str:
@@ -133,8 +133,8 @@ class PreemptionPoll:
         """Wait until the cloud announces the preemption. Return how, for people."""
         while True:
             try:
-                if told := await self._ask():
-                    return clip(printable(told), SHOWN)
+                if notice := await self._ask():
+                    return clip(printable(notice), SHOWN)
                 self._is_warned, pause_s = False, self._cloud.every_s
             except Unanswered as error:
                 pause_s = AGAIN_S
@@ -156,11 +156,11 @@ class PreemptionPoll:
             self._known, self._etag = "", "0"  # a token expires, and a machine may get another name
             raise
         try:
-            told = cloud.reads(answer, self._known)
+            notice = cloud.reads(answer, self._known)
         except (ValueError, KeyError, TypeError) as error:
             raise Unanswered(words.not_the_clouds(cloud.name, clip(printable(str(error)), 80))) from None
         self._etag = answer.headers.get("etag", self._etag)
-        return told
+        return notice
 
     async def _answer(self, question: Question, good: tuple[int, ...]) -> Answer:
         """Return the answer of the service. Raises `Unanswered` if there is none, or if its status is not in `good`."""
@@ -188,5 +188,5 @@ class PreemptionPoll:
             body = await http.body()
         finally:
             http.close()
-        told = {name.decode(): text.decode("latin-1") for name, text in head.headers}
-        return Answer(head.status_code, told, body.decode(errors="replace"))
+        headers = {name.decode(): text.decode("latin-1") for name, text in head.headers}
+        return Answer(head.status_code, headers, body.decode(errors="replace"))

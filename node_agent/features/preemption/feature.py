@@ -40,5 +40,5 @@ class Preemption(Feature):
     async def _await_cloud(self, cloud: str, base: str) -> None:
         from node_agent.features.preemption.cloud_metadata import PreemptionPoll
 
-        told = await PreemptionPoll(cloud, base, self.kernel.console.log).notice()
-        self.kernel.leave("SIGTERM", words.preempted(told))
+        notice = await PreemptionPoll(cloud, base, self.kernel.console.log).notice()
+        self.kernel.leave("SIGTERM", words.preempted(notice))

@@ -46,19 +46,19 @@ class FailureRules(Feature):
         self._options = options
 
     async def judged(self, failure: Failure) -> Failure:
-        told: asyncio.Future[tuple[Failure, str]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[tuple[Failure, str]] = asyncio.get_running_loop().create_future()
         environment = self.kernel.config.environment
 
         def tell(judged: Failure, problem: str) -> None:
-            if not told.done():  # unless cancelled at the same time
-                told.set_result((judged, problem))
+            if not future.done():  # unless cancelled at the same time
+                future.set_result((judged, problem))
 
         try:
             match = RuleMatch(self._options, failure, environment, tell)
         except OSError as error:
             tell(failure, words.unmatched(words.not_started(str(error))))
         try:
-            judged, problem = await told
+            judged, problem = await future
         except asyncio.CancelledError:
             match.close()
             raise

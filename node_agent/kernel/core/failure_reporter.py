@@ -59,11 +59,11 @@ class FailureReporter:
         if self.is_pending:
             return []
         self._round, self._is_late = round_, is_late
-        told = [] if is_late else [self._tell(failure)]
+        logged = [] if is_late else [self._tell(failure)]
         if self._has_rules:
             self._stage = _Stage.MATCHING
-            return [*told, MatchRules(round_, failure)]
-        return [*told, *self._judged(failure)]
+            return [*logged, MatchRules(round_, failure)]
+        return [*logged, *self._judged(failure)]
 
     def matched(self, round_: int, failure: Failure) -> list[Effect]:
         """Take the failure with the result of the user's rules."""
@@ -98,10 +98,10 @@ class FailureReporter:
 
     def _tell(self, failure: Failure) -> Log:
         self.said = failure.sentence
-        told = words.progress.worker_failed(
+        message = words.progress.worker_failed(
             failure.rank, failure.local_rank, failure.pid, failure.node_id, failure.cause, failure.error
         )
-        return Log(told, Level.ERROR, "workers_failed")
+        return Log(message, Level.ERROR, "workers_failed")
 
     def _release(self) -> list[Effect]:
         held, self._held_leave = self._held_leave, None

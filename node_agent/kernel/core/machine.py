@@ -456,8 +456,8 @@ class AgentMachine:
             self._is_unfit = True
             self._log(words.leaving.error(drain.reason), Level.ERROR, "node_unfit")
         else:
-            told = words.leaving.drained(drain.reason, drain.remaining_s, self._has_workers)
-            self._log_change(told, event="node_drained")
+            message = words.leaving.drained(drain.reason, drain.remaining_s, self._has_workers)
+            self._log_change(message, event="node_drained")
         if self._has_workers and not (is_first and self._stop_asked):
             self._stop_asked = True
             name = self._leaving.name if self._leaving else "SIGTERM"
@@ -491,9 +491,9 @@ class AgentMachine:
             has_slept = now - self._paused_until < self._paused_s
             self._join_anew(words.leaving.joining_anew(reason, self._paused_s if has_slept else 0.0))
 
-    def _join_anew(self, told: str) -> None:
+    def _join_anew(self, reason: str) -> None:
         """Stop the workers and join under a new id, since this agent is no longer a member of the run."""
-        self._log_change(told, event="fenced")
+        self._log_change(reason, event="fenced")
         self._had_succeeded = self.state is State.SUCCEEDED or (self._had_succeeded and self.state is State.JOINING)
         self._stop_workers()
         self.state, self._may_join, self._keep_alive_at = State.STOPPING, True, None
@@ -531,11 +531,11 @@ class AgentMachine:
     def _suspected(self, event: events.Suspected) -> None:
         if event.round == self.round and self.state is State.RUNNING and self._has_workers:
             self._log_change(event.log.text, event.log.level, event.log.event)
-            told = SuspectRequest(
+            request = SuspectRequest(
                 **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks,
                 silent_s=event.silent_s, limit_s=event.limit_s,
             )  # fmt: skip
-            self._effects.append(told)
+            self._effects.append(request)
 
     def _workers_stopped(self, round_: int, told_until: float, now: float) -> None:
         if round_ == self.round:
@@ -583,11 +583,11 @@ class AgentMachine:
 
     def _go(self, signalled: events.Signalled, now: float) -> None:
         """Leave the run now."""
-        name, why, told = signalled.name, signalled.why, words.leaving.leaving(signalled.why)
+        name, why, message = signalled.name, signalled.why, words.leaving.leaving(signalled.why)
         is_for_workers = self._has_workers and not self._leaving and name.startswith("SIG") and self._stop_s < inf
         if is_for_workers:
-            told = words.leaving.leaving_with_workers(why, self._stop_s, name)
-        self._log_change(told, event="node_left")
+            message = words.leaving.leaving_with_workers(why, self._stop_s, name)
+        self._log_change(message, event="node_left")
         self._leave(why[:LONGEST_REASON], retracts_success=self._retracts_success(signalled, now))
         grace_s = max(0.0, self._stops_at - now) if self._leaving else None
         if self.state is State.DRAINING and self._has_workers:

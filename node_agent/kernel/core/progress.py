@@ -78,31 +78,31 @@ def summary(
     round_: int, readings: Iterable[Reading], pace: Pace, now: float, spawned_at: float | None = None
 ) -> Progress | None:
     """Return the progress of a node in a round, None until a worker has reported something."""
-    told = list(readings)
-    if not told:
+    reported = list(readings)
+    if not reported:
         return None
-    steps = [reading.step for reading in told if reading.step is not None]
-    checkpoints = [reading.checkpoint_step for reading in told if reading.checkpoint_step is not None]
+    steps = [reading.step for reading in reported if reading.step is not None]
+    checkpoints = [reading.checkpoint_step for reading in reported if reading.checkpoint_step is not None]
     return Progress(
         round=round_,
         lowest_step=min(steps, default=None),
         highest_step=max(steps, default=None),
-        age_s=_sendable(now - min(reading.at for reading in told)),
+        age_s=_sendable(now - min(reading.at for reading in reported)),
         step_s=pace.step_s,
         work_s=pace.work_s,
         checkpoint_step=max(checkpoints, default=None),
-        checkpoint_s=_sendable(max(reading.spent["checkpoint"].total_s for reading in told)),
-        telling_s=_sendable(now - min(reading.first_at for reading in told)),
+        checkpoint_s=_sendable(max(reading.spent["checkpoint"].total_s for reading in reported)),
+        telling_s=_sendable(now - min(reading.first_at for reading in reported)),
         spawned_ago_s=None if spawned_at is None else _sendable(now - spawned_at),
-        imported_ago_s=_ago(told, "imported", now),
-        initialized_ago_s=_ago(told, "initialized", now),
-        loaded_ago_s=_ago(told, "loaded", now),
+        imported_ago_s=_ago(reported, "imported", now),
+        initialized_ago_s=_ago(reported, "initialized", now),
+        loaded_ago_s=_ago(reported, "loaded", now),
     )
 
 
-def _ago(told: Iterable[Reading], phase: str, now: float) -> float | None:
+def _ago(reported: Iterable[Reading], phase: str, now: float) -> float | None:
     """Return the seconds since the last worker completed this phase; None if no worker has reported it."""
-    times = [reading.starts[phase] for reading in told if phase in reading.starts]
+    times = [reading.starts[phase] for reading in reported if phase in reading.starts]
     return _sendable(now - max(times)) if times else None
 
 

@@ -199,11 +199,11 @@ def _restarts(finish: Finish, root_round: int) -> Iterator[Line]:
     yield Mark.HEADING, f"Restarts: {words.progress.restarts_charged(finish.restart_total, finish.charged_restarts)}"
     if finish.restart_total > len(finish.restarts):
         yield Mark.TEXT, f"  the last {len(finish.restarts)}:"
-    told: dict[str, str] = {}
+    seen: dict[str, str] = {}
     for entry in finish.restarts:
         is_roots = entry.cause in ("worker_failure", "retried", "hang") and entry.round == root_round + 1
-        reason = "[0]" if is_roots else told.get(entry.reason, entry.reason)
-        told.setdefault(entry.reason, "the same as [0]" if is_roots else f"as before round {entry.round}")
+        reason = "[0]" if is_roots else seen.get(entry.reason, entry.reason)
+        seen.setdefault(entry.reason, "the same as [0]" if is_roots else f"as before round {entry.round}")
         at = f"{local_time(entry.at)}  " if entry.at is not None else ""
         yield Mark.TEXT, f"  {at}round {entry.round}, {'charged' if entry.charged else 'free'}: {reason}"
 

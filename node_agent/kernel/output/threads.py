@@ -37,7 +37,7 @@ async def in_thread(
     call is then made in this thread.
     """
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[T] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
     untaken = _untaken.setdefault(loop, set())
 
     def work() -> None:
@@ -53,20 +53,20 @@ async def in_thread(
 
     def tell(undo_it: Callable[[], object], result: T) -> None:
         untaken.discard(undo_it)
-        if told.done():
+        if future.done():
             _start(loop, undo_it)
         else:
-            told.set_result(result)
+            future.set_result(result)
 
     def fail(error: Exception) -> None:
-        if not told.done():
-            told.set_exception(error)
+        if not future.done():
+            future.set_exception(error)
 
     if not _start(loop, work):
         return call()
     try:
         async with asyncio.timeout(within_s):
-            return await told
+            return await future
     except TimeoutError as error:
         raise OSError(ETIMEDOUT, words.output.disk_hangs(within_s or 0.0)) from error
 

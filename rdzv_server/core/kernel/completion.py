@@ -18,7 +18,7 @@ from rdzv_protocol.text import clip, printable
 from rdzv_server.core.kernel import admission, finishing, legal_sizes
 from rdzv_server.core.kernel.run import Agent, AgentState, Departure, Run, keep_latest
 from rdzv_server.words import completion as words
-from rdzv_server.words import operations as told
+from rdzv_server.words import operations as operation_words
 
 UNFIT_BYTES, MOST_UNFIT = 200, 1_000
 """Most bytes of the evidence against an unfit node in a run's end, and most nodes whose evidence is remembered."""
@@ -259,7 +259,7 @@ def too_few_fit(run: Run, fixed_nodes: int) -> str:
     out = left_unfit(run)
     for node_id, cordon in run.cordons.items():
         if cordon.excludes and (cordon.until is None or cordon.until >= gives_up_at):
-            out[node_id] = told.excluded(node_id, None, cordon.reason)
+            out[node_id] = operation_words.excluded(node_id, None, cordon.reason)
     if not out or (run.membership is None and _number_known(run, out) < fixed_nodes):
         return ""
     left = max(fixed_nodes - len(out), _number_fit(run, out))

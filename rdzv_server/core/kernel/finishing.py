@@ -104,19 +104,19 @@ def _ranges(ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
 # Signs.
 
 
-def is_news(run: Run, agent_id: str, told: FinishedWorkers) -> bool:
+def is_news(run: Run, agent_id: str, report: FinishedWorkers) -> bool:
     """Whether the agent reports workers that have finished since its last poll, in the running round."""
     seat, known = run.seat_of(agent_id), run.finished.get(agent_id)
-    is_current = run.stage is Stage.RUNNING and told.round == run.round and agent_id in run.running
-    if seat is None or not is_current or (known is not None and known.ranks == told.ranks):
+    is_current = run.stage is Stage.RUNNING and report.round == run.round and agent_id in run.running
+    if seat is None or not is_current or (known is not None and known.ranks == report.ranks):
         return False
-    return 0 < len(told.ranks) < len(seat.ranks) and set(told.ranks) <= set(seat.ranks)
+    return 0 < len(report.ranks) < len(seat.ranks) and set(report.ranks) <= set(seat.ranks)
 
 
-def note(run: Run, agent_id: str, told: FinishedWorkers, now: float) -> None:
+def note(run: Run, agent_id: str, report: FinishedWorkers, now: float) -> None:
     """Keep an agent's report of finished workers. The worker that finished last is the last entry."""
-    if is_news(run, agent_id, told):
-        run.finished[agent_id] = FinishedSign(tuple(sorted(set(told.ranks))), now - told.ago_s)
+    if is_news(run, agent_id, report):
+        run.finished[agent_id] = FinishedSign(tuple(sorted(set(report.ranks))), now - report.ago_s)
         run.finished = dict(sorted(run.finished.items(), key=lambda item: item[1].at))
 
 

@@ -189,8 +189,8 @@ class RunMachine:
         self._renewed(event, now)
         return True
 
-    def _is_news(self, agent_id: str, told: Progress, now: float) -> bool:
-        return any(is_news(agent_id, told, now) for is_news in self._hooks.is_news)
+    def _is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
+        return any(is_news(agent_id, progress, now) for is_news in self._hooks.is_news)
 
     def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> Sequence[Effect]:
         """Apply a recorded fact again, or a part of a snapshot. Return the effects of the fact; a snapshot has none."""
@@ -693,8 +693,8 @@ class RunMachine:
             at=run.wall_clock(now), **more,
         )  # fmt: skip
         self._effects.append(Happened(event))
-        for told in self._hooks.told:
-            told(event, now)
+        for on_event in self._hooks.on_event:
+            on_event(event, now)
 
     def _note_large_event(self, reason: str, failure: Failure | None) -> None:
         size = getsizeof(reason) + (kept_failures.size_of(failure) if failure else 0)

@@ -115,7 +115,7 @@ class Policy(Generic[StateT, SignsT]):
     def workers_succeeded(self, agent_id: str) -> None:
         """Forget everything about this agent's running workers: all of them have exited 0."""
 
-    def told(self, event: RunEvent, now: float) -> None:
+    def on_event(self, event: RunEvent, now: float) -> None:
         """Note an event of the run, which people see as well."""
 
     def run_ended(self, now: float) -> None:
@@ -173,7 +173,7 @@ class Hooks:
         self.settle = _overridden(policies, Policy.settle)
         self.before_round_ends = _overridden(policies, Policy.before_round_ends)
         self.workers_succeeded = _overridden(policies, Policy.workers_succeeded)
-        self.told = _overridden(policies, Policy.told)
+        self.on_event = _overridden(policies, Policy.on_event)
         self.run_ended = _overridden(policies, Policy.run_ended)
         self.report = _overridden(policies, Policy.report)
         self.round_opened = _overridden(policies, Policy.round_opened)

@@ -20,13 +20,13 @@ def note(run: Run, agent_id: str, progress: Progress, now: float) -> None:
         _note_pace(run.pace, progress, now)
 
 
-def _note_pace(pace: Pace, told: Progress, now: float) -> None:
-    moved_at, pace.told_at = now - told.age_s, now
+def _note_pace(pace: Pace, progress: Progress, now: float) -> None:
+    moved_at, pace.told_at = now - progress.age_s, now
     if pace.moved_at is None or moved_at > pace.moved_at + MOVED_S:
         pace.moved_at = moved_at
-    pace.step_s = pace.step_s if told.step_s is None else told.step_s
-    pace.highest_step = _higher(pace.highest_step, told.highest_step)
-    pace.checkpoint_step = _higher(pace.checkpoint_step, told.checkpoint_step)
+    pace.step_s = pace.step_s if progress.step_s is None else progress.step_s
+    pace.highest_step = _higher(pace.highest_step, progress.highest_step)
+    pace.checkpoint_step = _higher(pace.checkpoint_step, progress.checkpoint_step)
 
 
 def _higher(one: int | None, other: int | None) -> int | None:
@@ -46,9 +46,9 @@ def is_of_running_round(run: Run, agent_id: str, progress: Progress) -> bool:
 
 def goes_on(run: Run) -> bool:
     """Whether the workers of all nodes report steps, and the latest step of each is not overdue."""
-    told = [run.progress[agent_id].progress for agent_id in run.running if agent_id in run.progress]
-    steps_go_on = [each.step_s is not None and each.age_s <= STALLED * each.step_s for each in told]
-    return bool(steps_go_on) and len(told) == len(run.running) and all(steps_go_on)
+    reports = [run.progress[agent_id].progress for agent_id in run.running if agent_id in run.progress]
+    steps_go_on = [each.step_s is not None and each.age_s <= STALLED * each.step_s for each in reports]
+    return bool(steps_go_on) and len(reports) == len(run.running) and all(steps_go_on)
 
 
 def pace(signs: list[ProgressSign]) -> tuple[float | None, float | None]:

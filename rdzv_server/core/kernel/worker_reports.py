@@ -172,9 +172,15 @@ def _tell_of_failure(machine: Machine, record: FailureRecord, reason: str, now: 
     """Emit the event of a failure: with its evidence if the run remembers it, else as a summary."""
     run, failure = machine.run, record.failure
     is_remembered = bool(run.failures) and run.failures[-1] is record
-    told = (final_report.details if is_remembered else final_report.summary)(failure)
+    details = (final_report.details if is_remembered else final_report.summary)(failure)
     seat = run.seat_of(record.agent_id)
     group_rank = seat.group_rank if seat else None
     machine.tell(
-        "workers_failed", reason, now, round=record.round, node_id=failure.node_id, group_rank=group_rank, failure=told
+        "workers_failed",
+        reason,
+        now,
+        round=record.round,
+        node_id=failure.node_id,
+        group_rank=group_rank,
+        failure=details,
     )

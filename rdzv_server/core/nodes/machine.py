@@ -117,8 +117,8 @@ class Nodes:
         for machine in concerned:
             if isinstance(event, events.NodeUncordoned) and event.by:
                 machine.history.forgive(event.node_id)
-            told = event if machine.run.run_id == quoted else for_others(event)
-            effects += self._runs.tell(machine, told, now)
+            shown = event if machine.run.run_id == quoted else for_others(event)
+            effects += self._runs.tell(machine, shown, now)
         return effects + self._record(replace(event, life=self._life), now)
 
     def _check(self, event: events.NodeOperation, concerned: Collection[RunMachine]) -> None:

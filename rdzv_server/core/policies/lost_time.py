@@ -32,9 +32,9 @@ class ProgressMeasured(PolicyFact, frozen=True):
 def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
     """Return the progress of the running round before this fact, by the latest signs."""
     signs = list(run.progress.values())
-    told = [sign.progress for sign in signs]
-    step = max((each.highest_step for each in told if each.highest_step is not None), default=None)
-    checkpoint_step = max((each.checkpoint_step for each in told if each.checkpoint_step is not None), default=None)
+    reports = [sign.progress for sign in signs]
+    step = max((each.highest_step for each in reports if each.highest_step is not None), default=None)
+    checkpoint_step = max((each.checkpoint_step for each in reports if each.checkpoint_step is not None), default=None)
     step_s, stepped_at = pace(signs)
     standstill = standstill_s(run, now)
     detecting_s = max(_stalled_s(signs, now), _unheard_s(run, fact, now))
@@ -42,7 +42,7 @@ def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
     lost_s = 0.0
     if step is not None and saved is not None and stepped_at is not None:
         lost_s = max(0.0, (step - saved) * (step_s or 0.0) + now - stepped_at - max(detecting_s, standstill))
-    checkpoint_s = max((each.checkpoint_s for each in told), default=0.0)
+    checkpoint_s = max((each.checkpoint_s for each in reports), default=0.0)
     return ProgressMeasured(step, checkpoint_step, checkpoint_s, detecting_s, lost_s, standstill)
 
 

@@ -72,7 +72,7 @@ class RestartTimes(Policy[RestartCostState, NoSigns]):
     name = "restart_cost"
     State = RestartCostState
 
-    def told(self, event: RunEvent, now: float) -> None:
+    def on_event(self, event: RunEvent, now: float) -> None:
         if event.kind == "round_opened":
             self._opened(now)
         elif event.kind == "round_started":
@@ -92,11 +92,11 @@ class RestartTimes(Policy[RestartCostState, NoSigns]):
         total = self.state.restarts_total
         return {"restart_costs": _rounded(total) if total.restarts else None}
 
-    def is_news(self, agent_id: str, told: Progress, now: float) -> bool:
+    def is_news(self, agent_id: str, report: Progress, now: float) -> bool:
         """Whether this may complete the reports of the round's start, which is not recorded yet."""
         return self.state.restart_begun is not None and len(self.run.progress) >= len(self.run.running) - 1
 
-    def progressed(self, agent_id: str, told: Progress, now: float) -> StartMeasured | None:
+    def progressed(self, agent_id: str, report: Progress, now: float) -> StartMeasured | None:
         run = self.run
         have_all_told = len(run.progress) == len(run.running)
         return measured(run) if self.state.restart_begun is not None and have_all_told else None

@@ -198,11 +198,11 @@ class Stragglers(Policy[StragglersState, Comparisons]):
 def _times(run: Run) -> tuple[str, dict[str, float]]:
     """Return which time is compared, "work" or "step", and its seconds by id of each agent whose workers run."""
     signs = [(agent_id, run.progress[agent_id].progress) for agent_id in run.running if agent_id in run.progress]
-    told = {agent_id: progress for agent_id, progress in signs if progress.step_s is not None}
-    work = {agent_id: progress.work_s for agent_id, progress in told.items() if progress.work_s is not None}
-    if len(work) == len(told):
+    reports = {agent_id: progress for agent_id, progress in signs if progress.step_s is not None}
+    work = {agent_id: progress.work_s for agent_id, progress in reports.items() if progress.work_s is not None}
+    if len(work) == len(reports):
         return "work", work
-    return "step", {agent_id: progress.step_s or 0.0 for agent_id, progress in told.items()}
+    return "step", {agent_id: progress.step_s or 0.0 for agent_id, progress in reports.items()}
 
 
 def _limit(values: Collection[float], usual_s: float, factor: float) -> float:

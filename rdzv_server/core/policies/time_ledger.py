@@ -145,15 +145,15 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
             "running_time": spent if isinstance(spent, RunningTime) else None,
         }
 
-    def is_news(self, agent_id: str, told: Progress, now: float) -> bool:
+    def is_news(self, agent_id: str, report: Progress, now: float) -> bool:
         """Whether this is the first progress of the running round."""
-        return self.state.time.starting_s is None and progress.is_of_running_round(self.run, agent_id, told)
+        return self.state.time.starting_s is None and progress.is_of_running_round(self.run, agent_id, report)
 
-    def progressed(self, agent_id: str, told: Progress, now: float) -> TrainingBegan | None:
-        if not self.is_news(agent_id, told, now):
+    def progressed(self, agent_id: str, report: Progress, now: float) -> TrainingBegan | None:
+        if not self.is_news(agent_id, report, now):
             return None
-        told_s = told.age_s if told.telling_s is None else told.telling_s
-        return TrainingBegan(max(0.0, now - told_s - self.run.started_at))
+        reported_s = report.age_s if report.telling_s is None else report.telling_s
+        return TrainingBegan(max(0.0, now - reported_s - self.run.started_at))
 
     def before_round_ends(self, fact: Fact, now: float) -> ProgressMeasured | None:
         measured = lost_time.measure(self.run, fact, now)
@@ -305,8 +305,8 @@ def _started_s(run: Run, now: float) -> float:
 def _saving_s(run: Run, now: float) -> float:
     if _of(run).phase != "running":
         return 0.0
-    told = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
-    return min(told, now - _of(run).since - _started_s(run, now))
+    checkpoint_s = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
+    return min(checkpoint_s, now - _of(run).since - _started_s(run, now))
 
 
 def view(run: Run, now: float) -> TimeStatus:

@@ -134,7 +134,7 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
     def first_state(self, now: float) -> TimelineState:
         return TimelineState(rounds=[RoundSpan(1, 1, now)])
 
-    def told(self, event: RunEvent, now: float) -> None:
+    def on_event(self, event: RunEvent, now: float) -> None:
         kind = event.kind
         if kind in LANES:
             self._mark(event, now)
@@ -208,19 +208,19 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
 
     # Progress.
 
-    def is_news(self, agent_id: str, told: Progress, now: float) -> bool:
+    def is_news(self, agent_id: str, report: Progress, now: float) -> bool:
         """Whether a sample is due, or a restart of the server is not recorded yet."""
-        return self.signs.restarted_at is not None or (self._is_due(now) and self._has_step(agent_id, told))
+        return self.signs.restarted_at is not None or (self._is_due(now) and self._has_step(agent_id, report))
 
-    def progressed(self, agent_id: str, told: Progress, now: float) -> ProgressSampled | ServerRestarted | None:
+    def progressed(self, agent_id: str, report: Progress, now: float) -> ProgressSampled | ServerRestarted | None:
         run, signs = self.run, self.signs
         if signs.of_round != run.round:
             signs.of_round, signs.checkpoint_s = run.round, 0.0
-        if told.checkpoint_s > signs.checkpoint_s and told.round == run.round:
-            signs.checkpoint_s = told.checkpoint_s
+        if report.checkpoint_s > signs.checkpoint_s and report.round == run.round:
+            signs.checkpoint_s = report.checkpoint_s
         if signs.restarted_at is not None:
             return ServerRestarted(signs.restarted_at)
-        if not self.is_news(agent_id, told, now):
+        if not self.is_news(agent_id, report, now):
             return None
         assert run.pace.highest_step is not None
         return ProgressSampled(run.pace.highest_step, run.pace.checkpoint_step, round(signs.checkpoint_s, 3))
@@ -229,8 +229,8 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
         samples = self.state.samples
         return now - (samples[-1].at if samples else self.run.started_at) >= interval_s(self.run, now)
 
-    def _has_step(self, agent_id: str, told: Progress) -> bool:
-        return told.highest_step is not None and progress.is_of_running_round(self.run, agent_id, told)
+    def _has_step(self, agent_id: str, report: Progress) -> bool:
+        return report.highest_step is not None and progress.is_of_running_round(self.run, agent_id, report)
 
     def _sampled(self, fact: ProgressSampled, now: float) -> None:
         self._add(Sample(now, self.run.round, fact.step, fact.checkpoint_step, fact.checkpoint_s))

@@ -152,8 +152,8 @@ def _more_gone(run: Run) -> int:
     """Return the number of participants of the last round that are gone, beyond those in `run.departures`."""
     if run.membership is None or len(run.departures) < HISTORY:
         return 0
-    told = sum(gone.round == run.membership.round and gone.group_rank is not None for gone in run.departures)
-    return max(0, sum(agent_id not in run.agents for agent_id in run.seats) - told)
+    counted = sum(gone.round == run.membership.round and gone.group_rank is not None for gone in run.departures)
+    return max(0, sum(agent_id not in run.agents for agent_id in run.seats) - counted)
 
 
 def broken_links(run: Run) -> list[Link]:
@@ -179,8 +179,8 @@ def restart_costs(run: Run) -> RestartCosts:
 
 def restart_sentence(run: Run) -> str:
     """Return the sentence about what the restarts of the run have taken; empty if there were none."""
-    told = restart_costs(run)
-    return told.sentence if told.restarts else ""
+    counted = restart_costs(run)
+    return counted.sentence if counted.restarts else ""
 
 
 def last_failure(run: Run) -> FailureRecord | None:

@@ -388,14 +388,16 @@ def _finishing(run: Run, now: float) -> FinishingStatus | None:
 def _progress(signs: Collection[ProgressSign], now: float) -> ProgressStatus | None:
     if not signs:
         return None
-    told = [sign.progress for sign in signs]
+    reports = [sign.progress for sign in signs]
     return ProgressStatus(
-        lowest_step=min((each.lowest_step for each in told if each.lowest_step is not None), default=None),
-        highest_step=max((each.highest_step for each in told if each.highest_step is not None), default=None),
-        step_s=max((_round(each.step_s) for each in told if each.step_s is not None), default=None),
+        lowest_step=min((each.lowest_step for each in reports if each.lowest_step is not None), default=None),
+        highest_step=max((each.highest_step for each in reports if each.highest_step is not None), default=None),
+        step_s=max((_round(each.step_s) for each in reports if each.step_s is not None), default=None),
         age_s=_round(max(now - sign.at + sign.progress.age_s for sign in signs)),
-        checkpoint_step=max((each.checkpoint_step for each in told if each.checkpoint_step is not None), default=None),
-        checkpoint_s=_round(max(each.checkpoint_s for each in told)),
+        checkpoint_step=max(
+            (each.checkpoint_step for each in reports if each.checkpoint_step is not None), default=None
+        ),
+        checkpoint_s=_round(max(each.checkpoint_s for each in reports)),
     )
 
 

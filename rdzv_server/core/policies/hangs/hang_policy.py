@@ -202,8 +202,8 @@ class Hangs(Policy[HangsState, HangSigns]):
             return
         node_id = run.agents[fact.agent_id].node_id
         since = max(now - fact.silent_s, run.started_at)
-        told = Suspicion(fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now, since, fact.limit_s)
-        hang.add(key, told)
+        suspicion = Suspicion(fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now, since, fact.limit_s)
+        hang.add(key, suspicion)
 
     # The verdict.
 

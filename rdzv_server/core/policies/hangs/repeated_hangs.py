@@ -57,8 +57,8 @@ def withheld(run: Run, state: HangsState, now: float) -> str:
     row = state.repeated_hangs
     if row is None or not row.withheld:
         return ""
-    told = [sign.progress.highest_step for sign in run.progress.values() if sign.progress.highest_step is not None]
-    is_over = state.hang is None and _is_over(run, row, max(told, default=run.highest_step), now)
+    steps = [sign.progress.highest_step for sign in run.progress.values() if sign.progress.highest_step is not None]
+    is_over = state.hang is None and _is_over(run, row, max(steps, default=run.highest_step), now)
     return "" if is_over else row.withheld
 
 

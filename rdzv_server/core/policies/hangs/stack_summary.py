@@ -203,8 +203,10 @@ def _node_with_files(evidence: Mapping[str, Evidence], culprits: Sequence[Culpri
 
 
 def _problems(evidence: Iterable[Evidence]) -> tuple[str, ...]:
-    told = Counter(printable(problem) for each in evidence for problem in each.problems)
-    return tuple(problem for problem, _ in sorted(told.items(), key=lambda item: (-item[1], item[0]))[:MOST_PROBLEMS])
+    problems = Counter(printable(problem) for each in evidence for problem in each.problems)
+    return tuple(
+        problem for problem, _ in sorted(problems.items(), key=lambda item: (-item[1], item[0]))[:MOST_PROBLEMS]
+    )
 
 
 def _of_nccl(evidence: Mapping[str, Evidence]) -> Iterable[str]:

@@ -22,7 +22,7 @@ RECORDS = [
     Record(RUN_ID, 1, 1.5, NodeJoined(a_join("a"), "10.0.0.9", ("b", "c"))),
     Record(RUN_ID, 1, 2.5, RoundCompleted("last call")),
     Record(RUN_ID, 1, 3.5, WorkersFailed("a", 1, a_failure("a"))),
-    Record("../other\nrun", 7, 4.5, NodeLost("ü", "silent for 10 s")),
+    Record("../other\nrun", 7, 4.5, NodeLost("ü", "not heard for 10 s")),
 ]
 OTHERS = [
     RECORDS[-1],
