@@ -188,7 +188,7 @@ def node_checks() -> Found:
 
 
 def killed_worker(*flags: str) -> Found:
-    """SIGKILL one worker; every worker starts anew, and the dead ones' memory is back."""
+    """SIGKILL one worker; every worker starts again, and the dead ones' memory is back."""
     with Stage() as stage:
         run = Run(stage, "--max-restarts", "1", *flags, what="stay")
         first = run.until(lambda lines: len([each for each in lines if "keeps" in each]) == gpus())

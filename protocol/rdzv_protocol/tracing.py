@@ -34,7 +34,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class TracedRound(NamedTuple):
-    """Identity of a round: the master's port is reserved anew for each round, also in another attempt."""
+    """Identity of a round: the master's port is reserved again for each round, also in another attempt."""
 
     run_id: str
     round: int

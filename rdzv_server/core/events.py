@@ -260,7 +260,7 @@ class NumbersUsed(Struct, frozen=True):
     floor: tuple[int, int] = (0, 0)
     """Highest numbers of all run ids that the server no longer remembers."""
     unended: tuple[str, ...] = ()
-    """Run ids in `last` that an operator forgot before the runs had ended: their agents form the runs anew."""
+    """Run ids in `last` that an operator forgot before the runs had ended: their agents form the runs again."""
     deserted: dict[str, str] = {}
     """Run ids in `last` that gave their place to a new run, each with the sentence about its end."""
 

@@ -1,6 +1,6 @@
 """Stand-by of a server without etcd, for `--stand-by-for`: it serves only while the earlier servers do not answer.
 
-A stand-by has no state of the earlier servers: agents form their runs anew on it, and their workers start from their
+A stand-by has no state of the earlier servers: agents form their runs again on it, and their workers start from their
 last checkpoint. It asks each earlier server repeatedly, since a host that vanishes sends nothing. It counts failed
 rounds of questions, not time: a stand-by whose own process stood still does not take the others for gone.
 """

@@ -101,7 +101,7 @@ async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts:
     await hosts.ends(third, node_lost=1, node_arrived=1)
     went, came = (max(0, again) for again in hosts.training.repeated())
     fault = f"a host is cut off for {LONG_S:g} s, {cut}"
-    note(f"{fault}: the others go on", others_s, LEASE_S, f"lease of {LEASE_S:g} s", went)
+    note(f"{fault}: the other nodes continue", others_s, LEASE_S, f"lease of {LEASE_S:g} s", went)
     because = "TCP sends again after pauses that double: as long as the cut lasted"
     note(f"{fault}: it is back after the repair", back_s, LONG_S, because, came)
 

@@ -164,7 +164,7 @@ def dead_node(stage: Stage, launcher: Launcher) -> Observation:
         return Observation(False, f"unnoticed for {DEAD_NODE_LIMIT_S:g} s: node a's worker stays in a world of 2")
     took_s = new[0].at_s - lost_s
     well, ended = run.finish("a")
-    return Observation(well, f"node a goes on alone after {{took}}; {ended}", took_s)
+    return Observation(well, f"node a continues alone after {{took}}; {ended}", took_s)
 
 
 ORPHANS_LIMIT_S = 3.0
@@ -260,13 +260,13 @@ def leave(stage: Stage, launcher: Launcher) -> Observation:
     told_s = time.monotonic()
     os.kill(run.agents["b"].pid, signal.SIGTERM)
     if not (reports := run.goes_on("a", told_s, LEAVE_LIMIT_S)):
-        return Observation(False, f"node a does not go on alone within {LEAVE_LIMIT_S:g} s")
+        return Observation(False, f"node a does not continue alone within {LEAVE_LIMIT_S:g} s")
     (new,) = reports
     took_s = new.at_s - told_s
     well, ended = run.finish("a")
     return Observation(
         well and took_s < LEAVE_SOONEST_S,
-        f"node a goes on alone after {{took}}, restart count {new.restart_count}; {ended}",
+        f"node a continues alone after {{took}}, restart count {new.restart_count}; {ended}",
         took_s,
         {"restart_count": new.restart_count},
     )
@@ -287,10 +287,10 @@ def rank_0(stage: Stage, launcher: Launcher) -> Observation:
     lost_s = run.lose(lost)
     if not (new := run.goes_on(other, lost_s, RANK_0_LIMIT_S)):
         ended = run.exit_codes(other, within_s=0)
-        return Observation(False, f"the other node's agent does not go on: exit code {ended}")
+        return Observation(False, f"the other node's agent does not continue: exit code {ended}")
     well, ended = run.finish(other)
     took_s = new[0].at_s - lost_s
-    return Observation(well, f"the other node goes on after {{took}}; {ended}", took_s)
+    return Observation(well, f"the other node continues after {{took}}; {ended}", took_s)
 
 
 TOKEN = "the-secret-of-the-run"

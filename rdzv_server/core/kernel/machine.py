@@ -87,7 +87,7 @@ class RunMachine:
             event_number=created.event_number,
             first_event=created.event_number + 1,
         )
-        # Every live agent polls within a lease, and must hear of the end. Otherwise it would form the run anew.
+        # Every live agent polls within a lease, and must hear of the end. Otherwise it would form the run again.
         self._retention_s = max(retention_s, settings.lease_s)
         self.deadline: float | None = None
         """Value of `next_deadline` after the last event that was handled."""
@@ -156,7 +156,7 @@ class RunMachine:
 
     @property
     def is_unended(self) -> bool:
-        """Whether an operator forgot the run before it had ended: then its agents form it anew."""
+        """Whether an operator forgot the run before it had ended: then its agents form it again."""
         return False
 
     def take_blames(self) -> list[Blame]:

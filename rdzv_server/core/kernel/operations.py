@@ -145,7 +145,7 @@ def resize(machine: Machine, fact: RunResized, now: float) -> None:
 
 
 def forget(machine: Machine, fact: events.RunForgotten, now: float) -> None:
-    """Have the run forgotten once every live agent has heard of its end: otherwise one might form it anew."""
+    """Have the run forgotten once every live agent has heard of its end: otherwise one might form it again."""
     run = machine.run
     assert run.ended_at is not None
     run.forget_at = max(now, run.ended_at + min(run.settings.lease_s, HEARD_OF_S))

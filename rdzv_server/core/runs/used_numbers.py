@@ -41,7 +41,7 @@ class UsedNumbers:
     def has_ended(self, run_id: str, attempt: int) -> bool:
         """Whether this forgotten attempt has ended. If `attempt` is 0: whether any attempt of the run id has.
 
-        A server that has lost its state knows no such attempt: its agents form their runs anew.
+        A server that has lost its state knows no such attempt: its agents form their runs again.
         """
         last, _ = self.last(run_id)
         return run_id not in self._unended and 0 < max(attempt, 1) <= last

@@ -55,7 +55,7 @@ def whole() -> str:
 
 
 def test_the_messages_are_those_of_the_types() -> None:
-    assert whole() == PAGE, f"python -m {__name__} writes them anew"
+    assert whole() == PAGE, f"python -m {__name__} writes them again"
 
 
 def test_every_path_of_agents_is_there() -> None:

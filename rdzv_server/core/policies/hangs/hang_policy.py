@@ -7,7 +7,7 @@ further suspicions: in lockstep, all ranks wait for the one that is to blame. Fr
 fact, that names the rank: by the stacks if they show it, else by the suspicions.
 
 The examination is a sign. It begins only on a live server and ends by its own deadline. After a failover the next
-leader, which knows the suspicions, begins it anew.
+leader, which knows the suspicions, begins it again.
 
 If neither the stacks nor the suspicions single out a rank, the failure names none and counts against no node. With
 `report`, nothing else happens in this round, unless the hang ends and comes again.
@@ -71,7 +71,7 @@ class HangSigns(Struct):
     """Examinations of a run's workers."""
 
     examined: Examined | None = None
-    """Examination of the hang that is to be judged; a restarted server begins it anew."""
+    """Examination of the hang that is to be judged; a restarted server begins it again."""
     examinations: Examinations = Examinations()
     """Number and spacing of the running round's examinations."""
     stacks_again_at: float = 0.0

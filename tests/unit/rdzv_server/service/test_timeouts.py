@@ -40,7 +40,7 @@ async def site() -> Site:
         ("+a -a -a +b +a +c", "bac"),
         ("+a cancel +c", "c"),
     ],
-    ids=["in their order", "one that goes on", "one that is stopped", "one that begins anew", "all are cancelled"],
+    ids=["in their order", "one that continues", "one that is stopped", "one that begins again", "all are cancelled"],
 )
 async def test_each_timeout_fires_in_order_unless_it_is_cancelled(site, steps, ended):
     began_s = asyncio.get_running_loop().time()

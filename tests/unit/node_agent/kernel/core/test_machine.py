@@ -260,12 +260,12 @@ STORIES = {  # the events, and the agent's actions at the last one
     # fenced
     "a fenced agent stops its workers":
         ([told(start(4)), refused(AgentFenced("gone"))], [ANEW, STOP]),
-    "and joins anew as another": ([told(start(4)), refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
+    "and joins again as another": ([told(start(4)), refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
     "it takes whatever its new run tells it":
         ([told(start(9), revision=50), refused(AgentFenced("gone")), gone, told(start(1), revision=1)],
          [begins(placed(1)),
           StartWorkers(an_assignment(1)), poll("a.2", revision=1)]),
-    "without workers it joins anew at once":
+    "without workers it joins again at once":
         ([refused(AgentFenced("gone"))], [ANEW, join("a.2", returning=True)]),
     "fenced while its workers stop, it does not stop them twice":
         ([RUNS, told(stop(1)), refused(AgentFenced("gone"))], [ANEW]),
@@ -621,7 +621,7 @@ RULES = {  # the events of an agent with rules about failures, and its actions a
     "nor a crash": ([RUNS, fails, happens(Crashed("boom")), gone], [Exit(1)]),
     "an agent that crashes while it leaves says so":
         ([RUNS, fails, signalled(), gone, happens(Crashed("boom"))], [leave(), Exit(1)]),
-    "a fenced agent joins anew without it":
+    "a fenced agent joins again without it":
         ([RUNS, fails, refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
     "and does not report it": ([RUNS, fails, refused(AgentFenced("gone")), fatal], []),
     "nor one that it hears of later": ([RUNS, refused(AgentFenced("gone")), fails], []),

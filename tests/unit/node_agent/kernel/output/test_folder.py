@@ -50,7 +50,7 @@ def test_a_relative_log_dir_stays_where_it_is_when_somebody_changes_the_folder(
 @pytest.mark.parametrize(
     ("rounds", "attempts"),
     [((1, 2, 5), (0, 1, 4)), ((1, 2, 1, 2), (0, 1, 2, 3))],
-    ids=["torchruns-numbers", "rounds-that-are-counted-anew"],
+    ids=["torchruns-numbers", "rounds-that-are-counted-again"],
 )
 def test_every_round_has_an_attempt_of_its_own(
     tmp_path: Path, rounds: tuple[int, ...], attempts: tuple[int, ...]

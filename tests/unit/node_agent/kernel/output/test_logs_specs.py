@@ -68,7 +68,7 @@ async def test_the_plug_in_decides_where_output_goes_and_what_workers_are_told(s
         "MY_LOG": f"{folder}/1.log", "TORCHELASTIC_ERROR_FILE": f"{folder}/1.log.error",
     }  # fmt: skip
     assert (logs.filtered_stdout, logs.filtered_stderr) == (f"{folder}/filtered.log", "")
-    assert len((await reified(plugin, ranks=3)).workers) == 3, "it is asked anew each round"
+    assert len((await reified(plugin, ranks=3)).workers) == 3, "it is asked again each round"
 
 
 async def test_a_plug_in_gets_the_same_arguments_as_under_torch(start: Start) -> None:

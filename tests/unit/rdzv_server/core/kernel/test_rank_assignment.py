@@ -73,7 +73,7 @@ def ranks_of(run, name):
         "join a b; join c node_rank=2; lose a; join b; join c node_rank=2", {"ranks": "b c"},
     ),
     # the master
-    "it is reserved anew in every round": (
+    "it is reserved again in every round": (
         "2 max_restarts=1", "join a b; fail a; join a port=31000; join b port=32000",
         {"master a": "host-a:31000", "master b": "host-a:31000"},
     ),

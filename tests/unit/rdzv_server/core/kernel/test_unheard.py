@@ -44,7 +44,7 @@ HOUR = "3600s"
         "1:2 lease_s=10", "join a b; 60s; renew b; 5s; renew b; 4.9s; renew b", {"start": "a b"},
         "0.1s", {"agents": "b", "faults": "", "stop": "b"},
     ),
-    "an agent that is heard, and falls silent again, starts the wait anew": (
+    "an agent that is heard, and falls silent again, starts the wait again": (
         "2 lease_s=10", f"join a b; 60s; renew b; {HOUR}", {"start": "a b", "kinds node_lost": ""},
     ),
     "a silent agent gets one such lease, also if silence comes again": (

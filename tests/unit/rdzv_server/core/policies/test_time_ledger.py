@@ -121,7 +121,7 @@ HANGS = "join a b; 7s; suspect a 0 silent_s=5; suspect b 1 silent_s=4; 100s"
             ("a drain", "", "drain a", "forming"),
             ("a worker that is killed", "", "fail b", "forming"),
             ("a worker that is killed and no restart that is left", "max_restarts=0", "fail a", "failed"),
-            ("an agent that is started anew", "", "disconnect a; join a2 node=a", "forming"),
+            ("an agent that is started again", "", "disconnect a; join a2 node=a", "forming"),
         )
     },
     "a hang is detecting if a notice ends its round": (

@@ -67,7 +67,7 @@ HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
         "2 max_restarts=1", "join a b; suspect a 0; suspect b 1; judge",
         {"told hang_found": f"the workers failed: {words.hang(HUNG)}", "counted": ""},
     ),
-    "a rank is named if the others go on": (
+    "a rank is named if the others continue": (
         "2 max_restarts=1", "join a b; suspect b 1; judge",
         {"told hang_found": f"worker rank 1 on node b failed: {words.hang(HUNG)}", "counted": "b"},
     ),
@@ -132,7 +132,7 @@ HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
     "and when a failure ends the round": (
         "2 max_restarts=1", f"join a b; suspect b 1; fail a; {EXAMINED_WITHIN_S}s", {"examined": ""},
     ),
-    "a restarted server begins it anew, and asks nobody while it replays": (
+    "a restarted server begins it again, and asks no agent while it replays": (
         "2 max_restarts=1", "join a b; suspect b 1", {"examined": "a b"}, "restart", {"examined": ""},
         "renew a b", {"examined": "a b"}, "judge a=STOPPED", {"blamed": "a"}, "join a b", {"ledger": "hang!"},
     ),

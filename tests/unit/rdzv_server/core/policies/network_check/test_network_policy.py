@@ -47,7 +47,7 @@ BAD_B = words.unfit("b", [words.failed_with(peer, SLOW) for peer in "ac"])
     "agents that do not ask for it are not tested": (
         "3", f"join a {K}; join b c", {"start": "a b c", "told network_tested": ""},
     ),
-    "a server that is started again amid the test makes it anew": (
+    "a server that is started again amid the test makes it again": (
         "2", f"join a b {K}; restart; renew a b", {"tested": "a b"}, "test", {"start": "a b"},
     ),
     "also from a snapshot": (
@@ -129,7 +129,7 @@ def test_the_status_names_links_that_have_failed_until_a_test_passes_or_a_node_g
     run.restarts_from_a_snapshot()
     assert [each.nodes for each in status_view.view(run.run, run.now).broken_links] == [("a", "b")]
     run.fails("a")
-    assert not list(broken_links(run.run)), "the next round tests anew"
+    assert not list(broken_links(run.run)), "the next round tests again"
     run.join("a", "b", **KNOWS)
     run.tests_network(bad="b")
     assert list(broken_links(run.run))
