@@ -176,7 +176,7 @@ def becomes_readable(descriptor: int, within_s: float) -> bool:
 
 
 def write_roster(file: int, roster: Roster) -> None:
-    """Write the whole roster again. If the writer is killed meanwhile, a reader gets a mixture of the old and the new one."""
+    """Write the whole roster. If the writer is killed meanwhile, a reader gets a mixture of the old and the new one."""
     data = b"".join(
         _ENTRY.pack(pid, when, is_worker)
         for is_worker, those in enumerate((roster.others, roster.workers))

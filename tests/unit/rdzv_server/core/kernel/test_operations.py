@@ -32,7 +32,7 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
 
 @stories({
     # drain
-    "the others continue alone if no node stands by": ("1:2", "join a b; drain b; join a", {"ranks": "a", "drain": "b"}),
+    "without a spare the others continue alone": ("1:2", "join a b; drain b; join a", {"ranks": "a", "drain": "b"}),
     "below its minimum the run waits and says for whom": (
         "2", "join a b; drain b; join a",
         {"reason a": until(completion.too_few(1, 1, 2, "a"), "gives_up", 600)},
