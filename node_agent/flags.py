@@ -23,6 +23,8 @@ Read = Callable[[object], object]
 BACKENDS = ("c10d", "static", "etcd", "etcd-v2", "rdzv-server")
 """Back ends: torchrun's, and the name of our plug-in for torchrun. rdzv-server serves all of them."""
 PLACES = ("auto", "cpu", "gpu", "xpu")
+NVLINK = "nvlink"
+"""Value of `--topology` for the NVLink domain that the driver reports."""
 TRUE, FALSE = ("true", "t", "yes", "y", "on"), ("false", "f", "no", "n", "off")
 LONGEST_SORT_KEY = 512
 MOST_SIZES = 32

@@ -191,7 +191,8 @@ class Arguments(Struct, frozen=True):
         "together. fill-gaps: with fewer nodes, move only the last ones (default: sticky)")] = None
     topology: Annotated[str, ours(
         "PLACE", name_or_none, "set this node's place in the network, such as spine1.rack07.node3. Nodes get their "
-        "ranks in this order (default: the scheduler's, with --endpoint auto)")] = ""
+        "ranks in this order. nvlink: the NVLink domain that NVIDIA's driver reports, then the scheduler's order "
+        "(default: the scheduler's, with --endpoint auto)")] = ""
     on_hang: Annotated[OnHang | None, ours(
         "WHAT", one_of("restart", "fail", "report"), "choose what follows a hang: restart (charged), fail or report "
         "(default: restart)", task=WATCH)] = None

@@ -21,7 +21,7 @@ from rdzv_protocol.settings import RequestedSettings
 from node_agent import words
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import ALL, FLAGS, LONGEST_LEASE_S, SETTINGS, SHORTEST_LEASE_S, Arguments
-from node_agent.flags import Nodes, known_signals, sort_key
+from node_agent.flags import LONGEST_SORT_KEY, NVLINK, Nodes, known_signals, sort_key
 from node_agent.kernel.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.kernel.core.command import LOCAL_RANK, Command
 from node_agent.kernel.core.effects import Level
@@ -100,6 +100,13 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     _check_descriptors(arguments, config)
     _check_port(arguments, config)
     notes = [found.line] if found else rendezvous.notes(arguments, target, environment)
+    if arguments.topology == NVLINK:
+        from node_agent.cli import nvlink
+
+        place = nvlink.find(inherited)
+        key = f"{sort_key(place.domain)}/{config.join.sort_key}" if place.domain else config.join.sort_key
+        config = replace(config, join=replace(config.join, sort_key=key[:LONGEST_SORT_KEY]))
+        notes = [*notes, place.line]
     notes += _void(arguments, config)
     lines, complaint = _own_lines(arguments, environment)
     config = replace(config, lines=lines)
@@ -148,7 +155,7 @@ def _config(
             role=arguments.role,
             node_rank=target.node_rank,
             preferred_rank=target.preferred_rank,
-            sort_key=sort_key(arguments.topology),
+            sort_key="" if arguments.topology == NVLINK else sort_key(arguments.topology),
             addr=target.local_addr or "",
             settings=settings(arguments, alone=target.endpoint is None),
             agent_id="",

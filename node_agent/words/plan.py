@@ -97,3 +97,32 @@ def log_dir_unusable(source: str, reason: str, no_files: str) -> str:
 def no_logs_specs(source: str, name: str, known: Sequence[str]) -> str:
     there = f"there are {', '.join(known)}" if known else "none is installed"
     return f"{source}: there is no torchrun.logs_specs entry point {name!r}; {there}"
+
+
+# --topology nvlink
+
+
+def nvlink_domain(domain: str) -> str:
+    return f"this node's GPUs are in NVLink domain {domain}"
+
+
+def no_nvlink_domain(why: str) -> str:
+    return f"--topology nvlink has no effect on this node: {why}"
+
+
+def nvlink_domains(domains: Sequence[str]) -> str:
+    if domains:
+        return f"its GPUs are in several NVLink domains: {', '.join(domains)}"
+    return "NVIDIA's driver reports no NVLink domain of several nodes (Fabric in nvidia-smi -q)"
+
+
+def nvidia_smi_missing(why: str) -> str:
+    return f"nvidia-smi cannot be run: {why}"
+
+
+def nvidia_smi_hangs(within_s: float) -> str:
+    return f"nvidia-smi did not answer within {within_s:g} s"
+
+
+def nvidia_smi_fails(exit_code: int) -> str:
+    return f"nvidia-smi failed with exit code {exit_code}"
