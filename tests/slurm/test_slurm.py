@@ -256,12 +256,7 @@ def slurm_section(page: str) -> str:
 
 @pytest.mark.parametrize(
     ("page", "size"),
-    [
-        ("how-to/clusters", 3),
-        ("how-to/slurm", 3),
-        ("how-to/migrate-from-torchrun", 4),
-        ("tutorials/slurm-with-a-spare", 3),
-    ],
+    [("how-to/clusters", 3), ("how-to/slurm", 3), ("how-to/migrate-from-torchrun", 4)],
 )
 async def test_the_job_of_a_page(slurm: Slurm, hub: WorkerHub, page: str, size: int) -> None:
     (command,) = re.findall(r"^sbatch (.*)$", slurm_section(page), re.MULTILINE)
