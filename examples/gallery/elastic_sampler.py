@@ -1,14 +1,15 @@
-"""Every sample once an epoch, with any number of workers and after any failure: torchdata's StatefulDataLoader.
+"""Every sample once an epoch, with any number of workers and after any failure: `node_agent.data`.
 
-The sampler divides each epoch into global batches of one size, and every rank takes its share. The loader's state is
-the number of batches handed out, without those that its processes have prefetched. So it is the same on every rank and
-with any number of ranks, and all ranks load rank 0's. One checkpoint file has model, optimizer and loader, so a step
-counts either with its samples or not at all.
+The sampler deals each global batch to the ranks. The loader's state is what the loop has received, without what its
+processes have prefetched. It is the same on every rank and with any number of ranks. One checkpoint has model,
+optimizer and data, so a step counts either with its samples or not at all.
+
+The last global batch of an epoch is smaller, and not every number of ranks divides a batch. `weight` makes the gradient
+that of one process.
 """
 
 import argparse
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ import torch.distributed as dist
 import torch.distributed.nn  # early: otherwise it keeps the group, and gloo's threads, until the interpreter's end
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Dataset, Sampler
-from torchdata.stateful_dataloader import StatefulDataLoader
+from torch.utils.data import DataLoader, Dataset
 
-SAMPLES, GLOBAL_BATCH = 48, 4
+from node_agent.data import ElasticLoader, ElasticSampler
+
+SAMPLES, GLOBAL_BATCH = 50, 8
 
 
 class Numbered(Dataset[tuple[int, Tensor]]):
@@ -27,18 +29,6 @@ class Numbered(Dataset[tuple[int, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[int, Tensor]:
         return index, torch.randn(8, generator=torch.Generator().manual_seed(index), dtype=torch.float64)
-
-
-class ElasticBatches(Sampler[list[int]]):
-    """Sampler of this rank's share of each global batch. An epoch's order depends only on the epoch's number."""
-
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.rank, self.world_size, self.epoch = rank, world_size, 0
-
-    def __iter__(self) -> Iterator[list[int]]:
-        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(self.epoch)).tolist()
-        for first in range(0, SAMPLES, GLOBAL_BATCH):
-            yield order[first + self.rank : first + GLOBAL_BATCH : self.world_size]
 
 
 def save(path: str, state: dict[str, Any]) -> None:
@@ -50,41 +40,41 @@ def save(path: str, state: dict[str, Any]) -> None:
 
 def train(args: argparse.Namespace) -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    assert GLOBAL_BATCH % world_size == 0, "equal shares, or DDP's mean over ranks is not the mean over samples"
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    batches = ElasticBatches(rank, world_size)
-    loader = StatefulDataLoader(Numbered(), batch_sampler=batches, num_workers=args.loader_workers)
-    epoch = step = 0
+    batches = ElasticSampler(SAMPLES, GLOBAL_BATCH, rank=rank, world_size=world_size)
+    loader = ElasticLoader(DataLoader(Numbered(), batch_sampler=batches, num_workers=args.loader_workers))
+    step = 0
     if os.path.exists(args.checkpoint):
-        saved = torch.load(args.checkpoint, weights_only=False)
+        saved = torch.load(args.checkpoint)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        loader.load_state_dict(saved["loader"])
-        epoch, step = saved["epoch"], saved["step"]
+        loader.load_state_dict(saved["data"])
+        step = saved["step"]
     ddp = DistributedDataParallel(model)
-    for batches.epoch in range(epoch, args.epochs):
+    while (epoch := loader.epoch) < args.epochs:
         for numbers, inputs in loader:
-            loss = nn.functional.mse_loss(ddp(inputs), inputs.prod(dim=1, keepdim=True))
+            loss = loader.weight * nn.functional.mse_loss(ddp(inputs), inputs.prod(dim=1, keepdim=True))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             step += 1
             batch: list[Any] = [None] * world_size
-            dist.all_gather_object(batch, (numbers.tolist(), loss.item()))
+            dist.all_gather_object(batch, (numbers.tolist() if loader.weight else [], loss.item()))
             mean = sum(loss for _, loss in batch) / world_size
             samples = sorted(number for numbers, _ in batch for number in numbers)
-            print(f"epoch={batches.epoch} step={step} rank={rank} of {world_size} loss={mean!r} samples={samples}")
-            weights, moments = model.state_dict(), optimizer.state_dict()
-            state = {"model": weights, "optimizer": moments, "loader": loader.state_dict()}
-            save(args.checkpoint, state | {"epoch": batches.epoch, "step": step})
+            print(f"epoch={epoch} step={step} rank={rank} of {world_size} loss={mean!r} samples={samples}")
+            if step % args.save_every == 0:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                save(args.checkpoint, state | {"data": loader.state_dict(), "step": step})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--checkpoint", default="sampler.pt")
+    parser.add_argument("--save-every", type=int, default=3, help="steps between checkpoints")
     parser.add_argument("--loader-workers", type=int, default=2)
     dist.init_process_group("gloo")
     train(parser.parse_args())

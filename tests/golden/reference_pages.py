@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import node_agent
+import node_agent.data
 from node_agent.cli.parser import Parser
 from rdzv_server.cli import make_parser as server_parser
 from rdzv_server.http import openapi
@@ -42,7 +43,8 @@ PYTHON = f"""{MADE}
 
 # Python names
 
-Every name of `node_agent`, with its signature and its docstring. [The Python API](python-api.md) shows how to use them.
+Every name of `node_agent` and of `node_agent.data`, with its signature and its docstring.
+[The Python API](python-api.md) shows how to use them.
 """
 TOKENS = {"agentToken": "agents'", "readToken": "read", "adminToken": "admin"}
 
@@ -182,11 +184,12 @@ def refusals(operation: Any) -> set[str]:
 
 def python() -> Iterator[str]:
     yield PYTHON
-    for name in sorted(node_agent.__all__, key=str.lower):
-        value = getattr(node_agent, name)
-        yield f"## {name}\n"
-        yield f"```python\n{signature(name, value)}\n```\n"
-        yield f"{plain(inspect.getdoc(value) or '')}\n"
+    for module in (node_agent, node_agent.data):
+        for name in sorted(module.__all__, key=str.lower):
+            value = getattr(module, name)
+            yield f"## {name}\n"
+            yield f"```python\n{signature(name, value)}\n```\n"
+            yield f"{plain(inspect.getdoc(value) or '')}\n"
 
 
 def signature(name: str, value: Any) -> str:
