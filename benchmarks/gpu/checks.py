@@ -261,7 +261,10 @@ def holders_by_nvml() -> Found:
             theirs.close()
             ours.settimeout(PATIENCE_S)
             began_s = time.monotonic()
-            order = {"mark": mark.decode(), "kept": [], "known": [], "is_first": False, "devices": None, "order": ""}
+            order = {
+                "mark": mark.decode(), "survivors": [], "kept": [], "known": [], "is_first": False, "devices": None,
+                "order": "",
+            }  # fmt: skip
             ours.sendall(json.dumps(order).encode() + b"\n")
             reports = [json.loads(told.readline() or b"{}"), json.loads(told.readline() or b"{}")]
             first_s = time.monotonic() - began_s

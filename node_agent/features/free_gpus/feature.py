@@ -52,9 +52,11 @@ class FreeGpus(Feature):
         if self._look and not self._look.is_ordered:
             environment = self.kernel.config.environment
             mark = self.kernel.orphans.mark if self.kernel.orphans else {}
+            survivors = set(self.kernel.workers().values())  # of SIGKILL: all others of the last round have ended
             self._look.order(
                 mark="".join(f"{name}={value}" for name, value in mark.items()),
-                kept=sorted(own_children),
+                survivors=sorted(survivors),
+                kept=sorted(own_children - survivors),
                 known=sorted(self._known),
                 is_first=not self._has_started,
                 devices=environment.get("CUDA_VISIBLE_DEVICES"),

@@ -162,13 +162,22 @@ class Processes:
     waits for those that were not there before this agent's workers.
     """
 
-    def __init__(self, mark: str, kept: Collection[int], known: Collection[Place], *, is_first: bool) -> None:
+    def __init__(
+        self,
+        mark: str,
+        survivors: Collection[int],
+        kept: Collection[int],
+        known: Collection[Place],
+        *,
+        is_first: bool,
+    ) -> None:
         """`mark`: entry of the environment of each worker and its descendants, empty for none.
 
-        `kept`: living processes of the agent with that mark. `known`: processes for which not to wait. `is_first`:
-        whether no worker has run yet.
+        `survivors`: workers of ended rounds that SIGKILL did not end. `kept`: living processes of the agent with the
+        mark. `known`: processes for which not to wait. `is_first`: whether no worker has run yet.
         """
-        self._mark, self._kept, self._known, self._is_first = os.fsencode(mark), kept, known, is_first
+        self._mark, self._survivors, self._is_first = os.fsencode(mark), survivors, is_first
+        self._kept, self._known = kept, known
         self._has_own_pids = os.stat("/proc/self/ns/pid").st_ino == _FIRST_NAMESPACE
 
     def awaits(self, gpu: Gpu, pid: int) -> bool:
@@ -177,7 +186,11 @@ class Processes:
             return False
         if not exists(pid):
             return self._has_own_pids or not self._is_first
-        return is_zombie(pid) or (bool(self._mark) and self._mark in _read(pid, "environ").split(b"\0"))
+        return (
+            pid in self._survivors
+            or is_zombie(pid)
+            or (bool(self._mark) and self._mark in _read(pid, "environ").split(b"\0"))
+        )
 
 
 def exists(pid: int) -> bool:
@@ -272,7 +285,9 @@ def main(control: str) -> None:
                 return
             order = json.loads(line)
             known = {(uuid, pid) for uuid, pid in order["known"]}
-            processes = Processes(order["mark"], {*order["kept"]}, known, is_first=order["is_first"])
+            processes = Processes(
+                order["mark"], {*order["survivors"]}, {*order["kept"]}, known, is_first=order["is_first"]
+            )
             Watch(nvml, visible(gpus, order["devices"], order["order"]), processes, told).run()
         except NvmlError as error:
             told.sendall(json.dumps({"problem": str(error)}).encode() + b"\n")

@@ -1,6 +1,7 @@
 """Workers that start when their GPUs are free: a real agent, real workers, and a stand-in of NVML."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rdzv_protocol.messages import JoinRequest, PollRequest
 from node_agent.features import free_gpus
 from node_agent.features.free_gpus import words
 from node_agent.features.free_gpus.feature import FreeGpus
+from node_agent.kernel.workers import group
 from node_agent.kernel.workers.process import own_children
 from tests.support.nvml import PlayedDriver
 from tests.support.process_info import command_line, until
@@ -23,8 +25,10 @@ def waits(limit_s: float = 30.0) -> tuple[free_gpus.FreeGpus]:
     return (free_gpus.FreeGpus(gpu_free_timeout=limit_s, has_driver=True),)
 
 
-def gpu_rig(driver: PlayedDriver, limit_s: float = 30.0) -> Any:
-    return rig(features=waits(limit_s), environment={"PATH": os.environ["PATH"], **driver.environment})
+def gpu_rig(driver: PlayedDriver, limit_s: float = 30.0, script: str = "exec sleep 60", **config: Any) -> Any:
+    return rig(
+        script, features=waits(limit_s), environment={"PATH": os.environ["PATH"], **driver.environment}, **config
+    )
 
 
 def one_worker(round_: int) -> Any:
@@ -72,6 +76,25 @@ async def test_new_workers_wait_until_the_dead_ones_memory_is_free(tmp_path: Pat
         await has_workers(agent, 2)
         assert not looks()
         assert not [line for line in agent.console.lines if "anyway" in line]
+
+
+async def test_a_worker_that_survives_sigkill_is_waited_for_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "signal_group", lambda pid, signum: None)
+    monkeypatch.setattr(group, "KILL_TIMEOUT_S", 0.1)
+    driver = PlayedDriver(tmp_path)
+    async with gpu_rig(driver, script="trap '' TERM; exec sleep 60", shutdown_timeout_s=0.1) as agent:
+        await begins(agent, 1)
+        (pid,) = await has_workers(agent, 1)
+        driver.says(f"lives 0 {pid} {512 * MIB}")
+        await agent.server.answers(stop(1))
+        await begins(agent, 2)
+        named = words.waiting([words.holder(pid, "sleep 60", 512, 0)], 30)
+        await until(lambda: named in agent.console.lines)
+        os.kill(pid, signal.SIGKILL)
+        monkeypatch.undo()
+        assert await has_workers(agent, 2) != [pid]
 
 
 async def test_free_gpus_are_not_mentioned(tmp_path: Path) -> None:

@@ -35,7 +35,15 @@ class Looking:
             )  # fmt: skip
 
     def orders(self, **what: object) -> None:
-        order = {"mark": MARK, "kept": [], "known": [], "is_first": False, "devices": None, "order": ""} | what
+        order = {
+            "mark": MARK,
+            "survivors": [],
+            "kept": [],
+            "known": [],
+            "is_first": False,
+            "devices": None,
+            "order": "",
+        } | what
         self.socket.sendall(json.dumps(order).encode() + b"\n")
 
     def hears(self) -> dict[str, Any]:
