@@ -261,6 +261,9 @@ class Agent:
         failed_at = self.started and self.started.group.failed_at
         return max(0.0, asyncio.get_running_loop().time() - failed_at) if failed_at else 0.0
 
+    def wants_summary(self) -> bool:
+        return any(feature.wants_summary() for feature in self._features)
+
     def perform(self, effect: OwnEffect) -> None:
         if not any(feature.performing(effect) for feature in self._features):
             self._carry_out(effect)

@@ -11,12 +11,13 @@ from node_agent.features.numa import NumaBinding
 from node_agent.features.preemption import Preemption
 from node_agent.features.readiness import Readiness
 from node_agent.features.rules import FailureRules
+from node_agent.features.tell_scheduler import TellScheduler
 from node_agent.features.tracing import Tracing
 from node_agent.features.warm import WarmWorkers
 from node_agent.kernel.config import Options
 
 OPTIONS: tuple[type[Options], ...] = (
     LogReads, Metrics, Readiness, NodeChecks, Notices, Preemption, FailureRules, Hangs, Tracing, EventLog, WarmWorkers,
-    NumaBinding, FreeGpus,
+    NumaBinding, TellScheduler, FreeGpus,
 )  # fmt: skip
 """Options of features, each with its flags."""

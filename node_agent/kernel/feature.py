@@ -124,6 +124,10 @@ class Feature:
     def answered(self, answer: Reply | ProtocolError) -> None:
         """Called when the server answers or refuses a join or a poll, before the machine handles the answer."""
 
+    def wants_summary(self) -> bool:
+        """Return whether the agent asks the server for the summary of the run with its next poll."""
+        return False
+
     def starting(self, assignment: Assignment) -> None:
         """Called when a round has begun, before its workers are started."""
 

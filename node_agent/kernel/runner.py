@@ -74,6 +74,9 @@ class Host(Protocol):
     def failed_ago_s(self) -> float:
         """Return the seconds since a worker failed, 0 if none has."""
 
+    def wants_summary(self) -> bool:
+        """Return whether the next poll asks for the summary of the run."""
+
     def perform(self, effect: OwnEffect) -> None:
         """Carry out an effect of the machine."""
 
@@ -255,7 +258,12 @@ class Runner:
             case JoinRequest():
                 self._join(effect)
             case PollRequest():
-                poll = replace(effect, progress=self._host.progress(), finished=self._host.finished())
+                poll = replace(
+                    effect,
+                    progress=self._host.progress(),
+                    finished=self._host.finished(),
+                    wants_summary=self._host.wants_summary(),
+                )
                 spawn(self._exchange(poll), self._exchanges)
             case ReportRequest():
                 report = replace(effect, progress=self._host.progress(), ago_s=self._host.failed_ago_s())

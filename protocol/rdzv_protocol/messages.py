@@ -298,6 +298,8 @@ class PollRequest(Struct, frozen=True, kw_only=True):
     asked: QueryNumbers = ()
     """Numbers of the open queries that the agent already has. They do not end the poll."""
     finished: FinishedWorkers | None = None
+    wants_summary: bool = False
+    """Whether the answer should contain the summary of the run."""
 
 
 class ReportRequest(Struct, frozen=True, kw_only=True):
@@ -484,6 +486,28 @@ class Drain(Struct, frozen=True, kw_only=True, tag_field="tag", tag="drain"):
 Directive = Wait | Start | Stop | Drain | Finish
 
 
+class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """State of a whole run in a few words, for a scheduler that shows it to people."""
+
+    phase: Name
+    """Phase of the run, as in its status."""
+    health: Name = "ok"
+    """Its worst state of health; `ok` also if it has ended."""
+    sentence: Line = ""
+    """Sentence about the health if it is not `ok`, or else about the phase."""
+    round: Round = 0
+    """Round of the workers that were started last; 0 if none were."""
+    nodes: Count = 0
+    """Nodes of the running round, or nodes that wait for the forming round."""
+    restarts: Count = 0
+    charged_restarts: Count = 0
+    max_restarts: Count = 0
+    step: Step | None = None
+    """Highest step that workers have reported in any round; None if they have reported none."""
+    checkpoint_step: Step | None = None
+    """Step of the last complete checkpoint, of any round."""
+
+
 class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Answer to a join or a poll: what the agent must do now. `epoch` identifies one lifetime of the server process."""
 
@@ -500,6 +524,8 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Open queries to the agent, beside its directive. Every reply repeats them until they are answered."""
     attempt: Count = 0
     """Number of the run's attempt that the agent is part of; 0 from an older server."""
+    summary: RunSummary | None = None
+    """Summary of the run, in the answer to a poll that asks for it."""
 
 
 class Ack(Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from rdzv_server.core.node_history import Incident
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S, StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
+from rdzv_server.core.views import summary_view
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver, Observer
 from rdzv_server.service.fair_scheduler import scheduler
@@ -147,7 +148,7 @@ class Rendezvous:
         if request.hold and not has_news and not machine.run.queries.has_changed(request.agent_id, request.asked):
             left_s = max(0.0, hold_s(machine.run.settings.lease_s) - waited_s)
             await self._park(machine, request.agent_id, left_s, connection)
-        return self._reply(machine, request.agent_id)
+        return self._reply(machine, request.agent_id, wants_summary=request.wants_summary)
 
     async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str | None, idle: str) -> actions.Done:
         """Carry out an operator's action. A request without an id gets a new one, since it repeats no other."""
@@ -307,10 +308,15 @@ class Rendezvous:
             connection.held(loop.time() - parked_at)
         await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 
-    def _reply(self, machine: RunMachine, agent_id: str, warning: str = "") -> messages.Reply:
+    def _reply(
+        self, machine: RunMachine, agent_id: str, warning: str = "", *, wants_summary: bool = False
+    ) -> messages.Reply:
         """Return the reply with the agent's directive. If the core raises an exception, the run is set apart."""
         try:
-            return self._reply_now(machine, agent_id, warning)
+            reply = self._reply_now(machine, agent_id, warning)
+            if wants_summary:
+                reply = structs.replace(reply, summary=summary_view.view(machine.run, self._driver.now()))
+            return reply
         except ProtocolError:
             raise
         except Exception as error:

@@ -178,6 +178,31 @@ async def test_a_preemption_file_is_like_a_signal(cluster: Cluster, tmp_path: Pa
     await cluster.finish(second)
 
 
+async def test_a_pod_that_slinky_drains_is_like_a_signal(cluster: Cluster, tmp_path: Path) -> None:
+    """The kubelet replaces the file with the annotations as a whole, by a link to a new folder."""
+    path = tmp_path / "annotations"
+    write_annotations(path, 'nodeset.slinky.slurm.net/pod-cordon="false"')
+    flags = ("--nnodes", "1:2", "--preemption-annotations", str(path), *NOTICE)
+    drained = await cluster.node("a", *flags)
+    await cluster.node("b", "--nnodes", "1:2", *NOTICE)
+    first = await cluster.hub.group(4)
+    await all_listen(first)
+    write_annotations(path, 'nodeset.slinky.slurm.net/pod-cordon="true"')
+    await all_hear(first, "node_left a True")
+    await all_acknowledge(first)
+    second = await cluster.hub.group(2)
+    assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
+    why = preemption.preempted(preemption.slinky_drains(str(path)))
+    assert words.leaving.leaving_after_notice(why, 80.0) in "\n".join(drained.err)
+    await cluster.finish(second)
+
+
+def write_annotations(path: Path, *lines: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text("\n".join(['kubernetes.io/config.source="api"', *lines, 'mine="a \\"quoted\\" value"', ""]))
+    new.replace(path)
+
+
 async def test_a_preemption_that_the_cloud_tells_of_is_like_a_signal(cluster: Cluster) -> None:
     """A metadata service like Google's: it holds the request until the machine is preempted."""
     is_asked, taken_back = asyncio.Event(), asyncio.Event()

@@ -121,6 +121,7 @@ WAYS_IN = {
     "rules about failures",
     "the webhook",
     "the event log",
+    "the scheduler's API",
     "traces",
     "files",
     "rdzvctl",

@@ -14,6 +14,7 @@ import yaml
 from rdzv_protocol import paths
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent.features.tell_scheduler import scheduler
 from node_agent.kernel.runner import CRASH_MARGIN_S
 from tests.kubernetes_manifests.manifests import (
     FOLDER,
@@ -205,6 +206,26 @@ def test_restarting_in_place_is_a_component_for_the_job(tmp_path: Path) -> None:
     (rule,) = container["restartPolicyRules"]
     (failing,) = (each for each in job["spec"]["podFailurePolicy"]["rules"] if each["action"] == "FailJob")
     assert not set(rule["exitCodes"]["values"]) & set(failing["onExitCodes"]["values"])
+
+
+def test_telling_the_scheduler_is_a_component_whose_token_may_patch_the_job_only(tmp_path: Path) -> None:
+    documents = render(mine(tmp_path, "runs/indexed-job", "tell-scheduler"))
+    for document in documents:
+        kubernetes_validate.validate(dict(document), NEWEST, strict=True)
+    job, role = only(documents, "Job"), only(documents, "Role")
+    pod = job["spec"]["template"]["spec"]
+    account = only(documents, "ServiceAccount")["metadata"]["name"]
+    assert pod["serviceAccountName"] == account and pod["automountServiceAccountToken"] is True
+    (rule,) = role["rules"]
+    assert rule == {
+        "apiGroups": ["batch"], "resources": ["jobs"], "resourceNames": [job["metadata"]["name"]], "verbs": ["patch"]
+    }  # fmt: skip
+    binding = only(documents, "RoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"] and binding["subjects"][0]["name"] == account
+    (container,) = pod["containers"]
+    (name,) = (each for each in container["env"] if each["name"] == "JOB_NAME")
+    assert name["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['batch.kubernetes.io/job-name']"
+    assert scheduler(container["command"][-1].partition("=")[2].replace("$(JOB_NAME)", "train"))[1:] == ("job", "train")
 
 
 ACTIONS = {

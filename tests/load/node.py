@@ -105,6 +105,9 @@ class Node:
     def finished(self) -> None:
         pass
 
+    def wants_summary(self) -> bool:
+        return False
+
     def failed_ago_s(self) -> float:
         return 0.0
 

@@ -220,6 +220,9 @@ class AgentProcess:
             age_s=self.host.now - workers.started_at - step, step_s=1.0, checkpoint_s=0.1 * (step // 10),
         )  # fmt: skip
 
+    def wants_summary(self) -> bool:
+        return False
+
     def failed_ago_s(self) -> float:
         return 0.0
 

@@ -161,6 +161,9 @@ class AgentThread:
     def failed_ago_s(self) -> float:
         return 0.0  # torchrun does not tell when its worker ended
 
+    def wants_summary(self) -> bool:
+        return False
+
     def finished(self) -> None:
         """Return None: the workers are torch's, which waits for all of them itself."""
 

@@ -36,14 +36,18 @@ class Preemption(Options, frozen=True, kw_only=True):
     preemption_poll: Annotated[tuple[str, str] | None, ours(
         "CLOUD", cloud, "leave, as on SIGTERM, when this cloud's metadata service reports that it takes the machine "
         "back: aws (spot), gcp or azure. CLOUD=http://HOST:PORT asks at another address")] = None
+    preemption_annotations: Annotated[str | None, ours(
+        "FILE", text, "leave, as on SIGTERM, when Slinky drains this pod. FILE lists the annotations of the pod, in a "
+        "downward API volume")] = None
     # fmt: on
 
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Preemption":
-        path = self.preemption_file
-        folder = os.path.dirname(path or "") or "."
-        if path is not None and not os.access(f"{folder}/.", os.X_OK):
-            from node_agent.features.preemption import words
+        for name in ("preemption_file", "preemption_annotations"):
+            path: str | None = getattr(self, name)
+            folder = os.path.dirname(path or "") or "."
+            if path is not None and not os.access(f"{folder}/.", os.X_OK):
+                from node_agent.features.preemption import words
 
-            refusal = words.folder_closed if os.path.isdir(folder) else words.not_a_file
-            raise UsageError(refusal(source("preemption_file"), path))
+                refusal = words.folder_closed if os.path.isdir(folder) else words.not_a_file
+                raise UsageError(refusal(source(name), path))
         return self

@@ -11,7 +11,11 @@ from node_agent.kernel.output.threads import in_thread
 from node_agent.kernel.transport.base import spawn
 
 LOOK_S = 1.0
-"""Seconds between two checks of `--preemption-file`."""
+"""Seconds between two checks of `--preemption-file` and `--preemption-annotations`."""
+DRAINED = 'nodeset.slinky.slurm.net/pod-cordon="true"'
+"""Line of a downward API volume for a pod that Slinky drains."""
+MOST_BYTES = 1_048_576
+"""Most bytes to read of the annotations; Kubernetes allows 256 KiB."""
 
 
 class Preemption(Feature):
@@ -28,6 +32,9 @@ class Preemption(Feature):
         if self._options.preemption_file:
             spawn(self._await_file(self._options.preemption_file), self._watches)
 
+        if self._options.preemption_annotations:
+            spawn(self._await_annotation(self._options.preemption_annotations), self._watches)
+
     async def close(self) -> None:
         for each in self._watches:
             each.cancel()
@@ -37,8 +44,22 @@ class Preemption(Feature):
             await asyncio.sleep(LOOK_S)
         self.kernel.leave("SIGTERM", words.preempted(words.file_is_there(path)))
 
+    async def _await_annotation(self, path: str) -> None:
+        while not await in_thread(partial(_is_drained, path)):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        self.kernel.leave("SIGTERM", words.preempted(words.slinky_drains(path)))
+
     async def _await_cloud(self, cloud: str, base: str) -> None:
         from node_agent.features.preemption.cloud_metadata import PreemptionPoll
 
         notice = await PreemptionPoll(cloud, base, self.kernel.console.log).notice()
         self.kernel.leave("SIGTERM", words.preempted(notice))
+
+
+def _is_drained(path: str) -> bool:
+    """Return whether the annotations show a drain. A missing file shows none: the kubelet may not have written it."""
+    try:
+        with open(path, "rb") as file:
+            return DRAINED in file.read(MOST_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return False

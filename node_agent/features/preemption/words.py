@@ -28,6 +28,10 @@ def file_is_there(path: str) -> str:
     return f"{path} exists"
 
 
+def slinky_drains(path: str) -> str:
+    return f"Slinky drains this pod ({path})"
+
+
 def aws_takes_back(action: str, at: str) -> str:
     return f"AWS will {action} this spot instance at {at}"
 

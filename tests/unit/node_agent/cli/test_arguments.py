@@ -23,6 +23,8 @@ from node_agent.features.notices import words as notices
 from node_agent.features.preemption import CLOUDS
 from node_agent.features.preemption import words as preemption
 from node_agent.features.readiness import words as readiness
+from node_agent.features.tell_scheduler import KINDS
+from node_agent.features.tell_scheduler import words as tell_scheduler
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.log_options import PREFIX_NAMES, Std
 from rdzv_server.cli import make_parser
@@ -77,6 +79,8 @@ TABLE = {  # by argument: a good text, a bad one, and the message about the bad 
     "notice_signal": ("SIGUSR2", "SIGNONE", SAY.not_a_signal("SIGNONE")),
     "preemption_file": ("preempted", "gone/preempted", preemption.not_a_file("", "gone/preempted")),
     "preemption_poll": ("aws", "ibm", preemption.not_a_cloud(CLOUDS, "ibm")),
+    "preemption_annotations": ("annotations", "gone/annotations", preemption.not_a_file("", "gone/annotations")),
+    "tell_scheduler": ("slurm", "nomad", tell_scheduler.not_a_scheduler(KINDS, "nomad")),
     "gpu_free_timeout": ("60", "soon", a_time("soon", 0, 3600)),
     "max_restarts": ("3", "-1", a_number(0, 10_000_000, "-1")),
     "restart_window": ("3600", "0", a_time("0", 1, 1e9)),
