@@ -31,7 +31,10 @@ each kind: its count, its seconds in all, and its longest time in seconds."""
 STARTS = struct.Struct("=" + "d" * len(PHASES))
 """Monotonic seconds at which each phase was complete, 0 if the worker has not reported it."""
 STARTS_AT = HEADER.size + 2 * RECORD.size
-FILE_BYTES = STARTS_AT + STARTS.size
+RESUMED = struct.Struct("=Q")
+"""Step after which the worker continued, plus 1; 0 if it has not reported it."""
+RESUMED_AT = STARTS_AT + STARTS.size
+FILE_BYTES = RESUMED_AT + RESUMED.size
 """Size of the file. An older agent's file ends at `STARTS_AT`, and an older worker does not use the rest."""
 LARGEST = 2**53
 """Largest step that a worker can report."""
@@ -59,22 +62,37 @@ def progress(step: int | None = None, kind: str = "step") -> None:
 
     - "imported": the script has imported its modules.
     - "initialized": the process group exists.
-    - "loaded": the checkpoint or the weights are loaded.
+    - "loaded": the checkpoint or the weights are loaded. `step` tells after which step the script continues, so that
+      the server knows which steps are repeated. `saved_by_survivors` tells it by itself.
 
     `--progress-timeout` treats a worker that reports no progress for too long as hung. The server shows the steps and
     their durations.
     """
+    memory = _shared()
+    if memory is not None and _lock.acquire(False):  # skip if a signal handler or another thread is in here too
+        try:
+            if kind in PHASES:
+                _write_start(memory, kind)
+            else:
+                _write(memory, step, kind)
+        finally:
+            _lock.release()
+    if kind == "loaded" and step is not None:
+        continues_after(step)
+
+
+def continues_after(step: int) -> None:
+    """Report after which step the script continues. Call it before the first step is reported."""
+    memory = _shared()
+    if memory is not None and len(memory) == FILE_BYTES:
+        RESUMED.pack_into(memory, RESUMED_AT, _whole(step) + 1)
+
+
+def _shared() -> mmap.mmap | None:
     global _memory, _is_looked_for
     if not _is_looked_for:
         _is_looked_for, _memory = True, _open(os.environ.get(PROGRESS_FILE, ""))
-    if _memory is not None and _lock.acquire(False):  # skip if a signal handler or another thread is in here too
-        try:
-            if kind in PHASES:
-                _write_start(_memory, kind)
-            else:
-                _write(_memory, step, kind)
-        finally:
-            _lock.release()
+    return _memory
 
 
 _memory: mmap.mmap | None = None
@@ -116,7 +134,7 @@ def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:
     _, number = HEADER.unpack_from(memory)
     _, last_step, checkpoint_step, _, last_at, *spent = RECORD.unpack_from(memory, offset(number))
     now, index = time.monotonic(), KINDS.index(kind) if kind in KINDS else len(KINDS) - 1
-    new_step = min(max(0, int(step)), LARGEST) if step is not None else last_step if number else -1
+    new_step = _whole(step) if step is not None else last_step if number else -1
     checkpoint = new_step if kind == "checkpoint" else checkpoint_step if number else -1
     if number:
         took = now - last_at
@@ -131,6 +149,10 @@ def _write_start(memory: mmap.mmap, phase: str) -> None:
     """Fill in when this phase of the start was complete, unless the worker already reports progress."""
     if HEADER.unpack_from(memory)[1] == 0 and len(memory) == FILE_BYTES:
         struct.pack_into("=d", memory, STARTS_AT + 8 * PHASES.index(phase), time.monotonic())
+
+
+def _whole(step: int) -> int:
+    return min(max(0, int(step)), LARGEST)
 
 
 def offset(number: int) -> int:

@@ -29,7 +29,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from node_agent import words
-from node_agent.in_worker import progress
+from node_agent.in_worker import continues_after, progress
 from node_agent.kernel.failures import hints
 
 UPDATE_S = 5.0
@@ -112,6 +112,8 @@ class SavedBySurvivors:
         """Held from the end of the round until the state is saved, so that no further update begins."""
         self._step: int | None = None
         """Number of the last completed step, None if there is none yet or the state is incomplete."""
+        self._is_first = True
+        """Whether no update has begun yet."""
         self._updated: Any = None
         """CUDA event after the last update, None without CUDA."""
         self._pipe = (-1, -1)
@@ -127,6 +129,9 @@ class SavedBySurvivors:
         `save` writes must change only in such blocks: parameters, optimizer, scheduler, the number of samples taken. A
         block in which an error occurs leaves no complete state.
         """
+        if self._is_first:
+            self._is_first = False
+            continues_after(step - 1)
         torch = _torch_with_cuda()
         if torch:  # the collective operations of this step must have succeeded before the state changes
             torch.cuda.current_stream().synchronize()

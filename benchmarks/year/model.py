@@ -36,6 +36,8 @@ class Policy:
     """Share of the faults within the checks' kinds that the checks find; 0 if nodes are not checked."""
     notice_s: float | None = None
     """Time to save that workers get before a node is drained or admitted; None if they get no notice."""
+    survivors: bool = False
+    """Whether a surviving worker saves the state after the last step when a round ends. Assumes that one survives."""
     exclude_after: int | None = 2
     """Number of faults of a node within `exclude_window_s` after which it is excluded for `exclude_for_s`."""
     exclude_window_s: float = 3600.0
@@ -82,7 +84,9 @@ class Costs:
     check_s: float = 1.5
     """Time of a node's check, before each of its joins."""
     save_s: float = 30.0
-    """Time from a notice until all workers have saved; no step in this time counts."""
+    """Time from a notice until all workers have saved, or time in which a survivor saves. No step in it counts."""
+    step_s: float = 10.0
+    """Duration of a step. If survivors save the last step, only the step under way is lost."""
     person_s: float = 3600.0
     """Time from the moment when a person is needed until the person has acted, day and night."""
     slow_factor: float = 1.2
@@ -105,6 +109,8 @@ class Ledger:
 
     costs: Costs
     full: int
+    survivors: bool = False
+    """Whether survivors save the last step. If not, the work since the last checkpoint is lost."""
     phase: str = "restarting"
     since_s: float = 0.0
     rate: float = 1.0
@@ -125,7 +131,7 @@ class Ledger:
         """Enter the time until now, and begin another phase. The end of training by this loses what was not saved."""
         self._advance(now)
         if phase != "training":
-            self._settle(self.span_s % self.costs.checkpoint_every_s)
+            self._settle(self.span_s % (self.costs.step_s if self.survivors else self.costs.checkpoint_every_s))
         self.phase = phase
 
     def blame(self, cause: str, now: float) -> None:

@@ -19,6 +19,7 @@ from rdzv_server.http.garbage import COLLECT_AFTER
 
 OURS = "node-agent"
 BASE, CHECKED = "2 % spares", "2 % spares, checks"
+KEPT = "survivors save the last step"
 AT_ONCE = f"{CHECKED}, each fault noticed at once"
 MONTH, VAST = 30.0, 10_000
 COSTS = Costs()
@@ -98,6 +99,7 @@ def _vast(days: float) -> list[Scenario]:
     return [
         replace(compared, about=CHECKED, policy=replace(base, found=CHECKS.found), days=days),
         compared,
+        replace(compared, about=f"{BASE}, {KEPT}", policy=replace(base, survivors=True)),
         replace(compared, about=f"{BASE}, faults without bursts", shape="poisson"),
     ]
 
@@ -110,6 +112,7 @@ def _of(nodes: int) -> list[Scenario]:
         (f"{CHECKED} that find half", replace(CHECKS, found=0.5), "bursty"),
         (f"{CHECKED} that find all", replace(CHECKS, found=1.0), "bursty"),
         (f"{CHECKED}, workers save when told", replace(CHECKS, notice_s=60.0), "bursty"),
+        (f"{CHECKED}, {KEPT}", replace(CHECKS, survivors=True), "bursty"),
         (f"{BASE}, faults without bursts", Policy(), "poisson"),
         ("no spares", Policy(spares=0.0), "bursty"),
         ("no spares, 10 min waited for a replacement", Policy(spares=0.0, shrink_after_s=600.0), "bursty"),

@@ -71,7 +71,7 @@ class Simulation:
         self.registry = Registry(retention_s=3600.0, exclusion=policy.exclusion)
         self.policy, self.costs = policy, costs
         self.pool = [Node(index) for index in range(pool_size(nodes, policy))]
-        self.year = Year(nodes, days, Ledger(costs, nodes))
+        self.year = Year(nodes, days, Ledger(costs, nodes, policy.survivors))
         self._agents = Agents()
         self._settings = policy.settings(nodes)
         self._rng = Random(f"year {seed}")
@@ -85,6 +85,8 @@ class Simulation:
         """Nodes whose workers of this round have started."""
         self._training_round = 0
         """Round whose workers take steps; 0 if none do."""
+        self._began: dict[int, float] = {}
+        """Time at which the workers of the latest round that came so far began to take steps, by the round's number."""
         self._stuck: dict[int, float] = {}
         """Nodes that keep the running round from taking steps, each with the time since then."""
         self._silent: dict[str, float] = {}
@@ -235,7 +237,9 @@ class Simulation:
     def _stops_workers(self, those: list[Pair], _: StopWorkers) -> None:
         round_ = those[0][1].machine.round
         stopped = [(node, agent, round_) for node, agent in those]
-        self._together(self.now + self.costs.stop_s, self._workers_stopped, stopped)
+        has_steps = self.now - self._began.get(round_, self.now) > self.costs.step_s
+        save_s = self.costs.save_s if has_steps and self.policy.survivors else 0.0
+        self._together(self.now + self.costs.stop_s + save_s, self._workers_stopped, stopped)
 
     def _checks(self, those: list[Pair], _: CheckNode) -> None:
         self._together(self.now + self.costs.check_s, self._checked, list(those))
@@ -293,6 +297,7 @@ class Simulation:
         run = self.run
         if run and (run.attempt, run.round) == key and run.stage is Stage.RUNNING and run.membership:
             self._training_round, self._is_accounted = run.round, False
+            self._began = {run.round: self.now}
             self.year.ledger.on(len(run.membership.seats))
 
     def _workers_stopped(self, stopped: list[tuple[Node, Agent, int]]) -> None:
@@ -431,6 +436,7 @@ class Simulation:
             self.year.restarts_by[ledger.cause] += 1
         if kind == "run_failed" and not self._awaits_person:
             self._needs_person()
+            self._began = {}
 
     def _reply(self, nodes: list[Node]) -> None:
         """Answer the latest requests of the nodes' agents with their present directives."""

@@ -36,6 +36,7 @@ EventKind = Literal[
     "network_tested",
     "node_unfit",
     "stacks_asked",
+    "training_resumed",
 ]
 
 Number = Annotated[int, Meta(ge=1, le=2**53)]
@@ -57,7 +58,8 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `hang_found`: workers seem to hang, and which rank is to blame. `straggler_found`, `straggler_over`: a node is much
     slower than the others, or no longer. `notice_given`, `notice_ended`: workers are told that the round ends, and how
     the notice ended. `network_tested`, `node_unfit`: the result of a test of the nodes in pairs, and a node that it
-    excludes. From `node_drained` to `run_stopped`, and `stacks_asked`: an operator's action."""
+    excludes. `training_resumed`: how many steps the new round repeats. From `node_drained` to `run_stopped`, and
+    `stacks_asked`: an operator's action."""
     reason: Sentence
     """Sentence about what happened and why: the same in the log, the status and every tool."""
     at: WallClock | None = None

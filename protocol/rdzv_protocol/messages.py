@@ -272,6 +272,8 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds since the last of these workers reported `imported`; None if none did. The next two are alike."""
     initialized_ago_s: Seconds | None = None
     loaded_ago_s: Seconds | None = None
+    resumed_step: Step | None = None
+    """Step after which these workers continued in this round; None if they have not reported it."""
 
 
 class FinishedWorkers(Struct, frozen=True, kw_only=True):

@@ -78,6 +78,7 @@ SEEN: dict[str, Callable[..., str]] = {
     "kinds": lambda run, prefix: " ".join(event.kind for event in run.events if event.kind.startswith(prefix)),
     "end": lambda run: run.run.end_reason,
     "time": lambda run: _seconds(time_ledger.view(run.run, run.now), "running", "forming", "restarting", "waiting"),
+    "steps": lambda run: _steps(time_ledger.view(run.run, run.now)),
     "parts": lambda run: _parts(time_ledger.view(run.run, run.now)),
     "costs": lambda run: _costs(restart_cost.total(run.run)),
     "restarts": lambda run: _listed(time_ledger.view(run.run, run.now).restarts),
@@ -171,6 +172,11 @@ def _parts(spent: TimeStatus) -> str:
     if spent.training is None:
         return _listed({"running": spent.running - sum(parts.values())} | parts)
     return _listed({"training": spent.training} | parts)
+
+
+def _steps(spent: TimeStatus) -> str:
+    """Return the steps that restarts have kept and repeated."""
+    return _listed({"kept": spent.kept_steps, "repeated": spent.repeated_steps})
 
 
 def _listed(numbers: Mapping[str, float]) -> str:

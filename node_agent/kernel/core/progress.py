@@ -30,6 +30,8 @@ class Reading(Struct, frozen=True):
     spent: dict[str, Spent]
     starts: dict[str, float] = {}
     """Times at which phases of its start were complete, by phase. Phases that it has not reported are left out."""
+    resumed_step: int | None = None
+    """Step after which it continued in this round."""
 
     @property
     def first_at(self) -> float:
@@ -83,6 +85,7 @@ def summary(
         return None
     steps = [reading.step for reading in reported if reading.step is not None]
     checkpoints = [reading.checkpoint_step for reading in reported if reading.checkpoint_step is not None]
+    resumed = [reading.resumed_step for reading in reported if reading.resumed_step is not None]
     return Progress(
         round=round_,
         lowest_step=min(steps, default=None),
@@ -97,6 +100,7 @@ def summary(
         imported_ago_s=_ago(reported, "imported", now),
         initialized_ago_s=_ago(reported, "initialized", now),
         loaded_ago_s=_ago(reported, "loaded", now),
+        resumed_step=min(resumed, default=None),
     )
 
 

@@ -19,6 +19,8 @@ from node_agent.in_worker import (
     PHASES,
     PROGRESS_FILE,
     RECORD,
+    RESUMED,
+    RESUMED_AT,
     STARTS,
     STARTS_AT,
     offset,
@@ -83,7 +85,7 @@ def _read(file: int) -> Reading | None:
             return None
         record = RECORD.unpack_from(data, offset(number))
         if record[0] == number:
-            return _reading(record, _starts(data)) if _is_possible(record) else None
+            return _reading(record, _starts(data), _resumed_step(data)) if _is_possible(record) else None
     return None
 
 
@@ -102,7 +104,12 @@ def _starts(data: bytes) -> dict[str, float]:
     return {phase: at for phase, at in times if isfinite(at) and at > 0}
 
 
-def _reading(record: tuple[int | float, ...], starts: dict[str, float]) -> Reading:
+def _resumed_step(data: bytes) -> int | None:
+    (number,) = RESUMED.unpack_from(data, RESUMED_AT)
+    return int(number) - 1 if 0 < number <= LARGEST + 1 else None
+
+
+def _reading(record: tuple[int | float, ...], starts: dict[str, float], resumed_step: int | None) -> Reading:
     number, step, checkpoint_step, kind, at, *spent = record
     return Reading(
         number=int(number),
@@ -115,4 +122,5 @@ def _reading(record: tuple[int | float, ...], starts: dict[str, float]) -> Readi
             for i, name in enumerate(KINDS)
         },
         starts=starts,
+        resumed_step=resumed_step,
     )

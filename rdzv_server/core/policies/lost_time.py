@@ -27,6 +27,9 @@ class ProgressMeasured(PolicyFact, frozen=True):
     """Seconds of work between the last checkpoint and the last progress."""
     standstill_s: float = 0.0
     """Seconds for which the workers have stood still, if they are believed to hang."""
+    saved_step: int | None = None
+    """Step from which a restart can continue: of a checkpoint, or the one after which this round's workers continued.
+    """
 
 
 def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
@@ -38,12 +41,14 @@ def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
     step_s, stepped_at = pace(signs)
     standstill = standstill_s(run, now)
     detecting_s = max(_stalled_s(signs, now), _unheard_s(run, fact, now))
-    saved = run.checkpoint_step if checkpoint_step is None else checkpoint_step
+    resumed = [each.resumed_step for each in reports if each.resumed_step is not None]
+    known = run.checkpoint_step if checkpoint_step is None else checkpoint_step
+    saved = max((each for each in (known, *resumed) if each is not None), default=None)
     lost_s = 0.0
     if step is not None and saved is not None and stepped_at is not None:
         lost_s = max(0.0, (step - saved) * (step_s or 0.0) + now - stepped_at - max(detecting_s, standstill))
     checkpoint_s = max((each.checkpoint_s for each in reports), default=0.0)
-    return ProgressMeasured(step, checkpoint_step, checkpoint_s, detecting_s, lost_s, standstill)
+    return ProgressMeasured(step, checkpoint_step, checkpoint_s, detecting_s, lost_s, standstill, saved)
 
 
 def standstill_s(run: Run, now: float) -> float:

@@ -6,8 +6,9 @@ which it passed.
 
 Parts of the running phase do not get the run further: the time until the workers report their first progress, writing
 checkpoints, standstills, and work that a restart repeats. They are added when the round ends, from the progress that
-was recorded before. Until then the running round shows how long it took to start, the checkpoints that workers report,
-and a standstill while the run is believed to hang.
+was recorded before. How much work is repeated can become less when the workers of the next round say where they
+continue. Until it ends, the running round shows how long it took to start, the checkpoints that workers report, and a
+standstill while the run is believed to hang.
 
 If the workers have reported no progress (`node_agent.progress`) in any round, there is no training time and no ratio:
 it is unknown how much of the running phase was training.
@@ -23,7 +24,7 @@ from rdzv_server.core.events import Fact, PolicyFact
 from rdzv_server.core.kernel import legal_sizes, progress
 from rdzv_server.core.kernel.policy import NoSigns, Policy, Rule, Rules
 from rdzv_server.core.kernel.run import Cause, PolicyState, Run, Stage
-from rdzv_server.core.policies import lost_time
+from rdzv_server.core.policies import lost_time, words
 from rdzv_server.core.policies.lost_time import ProgressMeasured
 
 FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG, Cause.RETRIED)
@@ -37,6 +38,20 @@ TimePhase = Literal["forming", "restarting", "waiting", "running", "ended"]
 """Phase of a run: each second of its time counts to one phase."""
 
 
+class AtStake(Struct):
+    """Work of a round that has ended. The next round tells how much of it is repeated."""
+
+    lost_s: float
+    step: int | None
+    saved_step: int | None
+
+    def repeated_s(self, resumed_step: int) -> float:
+        """Return the seconds of the work that is repeated if the next round continues after this step."""
+        if self.step is None or self.saved_step is None or self.step <= self.saved_step:
+            return self.lost_s
+        return self.lost_s * min(1.0, max(0, self.step - resumed_step) / (self.step - self.saved_step))
+
+
 class Ledger(Struct):
     """Seconds spent in each phase up to `since`, when the current phase began."""
 
@@ -48,6 +63,12 @@ class Ledger(Struct):
     """Seconds of the running phase without training, by part: see `TimeStatus`."""
     starting_s: float | None = None
     """Seconds from the running round's start to its workers' first progress; None if they have reported none."""
+    at_stake: AtStake | None = None
+    """Work of the last round, until it is known how much of it is lost."""
+    kept_steps: int = 0
+    repeated_steps: int = 0
+    returned_s: float = 0.0
+    """Seconds of the last round that counted as lost until the workers said that they do not repeat them."""
     is_told: bool = False
     """Whether workers have reported progress in any round. If not, it is unknown how much of the time was training."""
 
@@ -83,6 +104,10 @@ class TimeStatus(Struct, frozen=True, kw_only=True):
     lost: Annotated[
         Duration, Meta(description="part of running: work since the last checkpoint, which a restart repeats")
     ]
+    kept_steps: Annotated[
+        int, Meta(description="steps after the last checkpoint that restarts did not repeat, as the workers report it")
+    ]
+    repeated_steps: Annotated[int, Meta(description="steps that restarts repeated, as the workers report it")]
     ettr: Annotated[
         float | None,
         Meta(description="training divided by the age; null: the workers have reported no progress, or the age is 0"),
@@ -94,7 +119,7 @@ class TimeStatus(Struct, frozen=True, kw_only=True):
 
 NOTHING = TimeStatus(
     running=0.0, forming=0.0, restarting=0.0, waiting=0.0, training=None, starting=0.0, checkpointing=0.0,
-    detecting=0.0, lost=0.0, ettr=None, restarts={},
+    detecting=0.0, lost=0.0, kept_steps=0, repeated_steps=0, ettr=None, restarts={},
 )  # fmt: skip
 """Status of a ledger that cannot be read."""
 
@@ -109,6 +134,8 @@ class TrainingBegan(PolicyFact, frozen=True):
     """Workers of the running round have reported their first progress, `starting_s` seconds after the round's start."""
 
     starting_s: float
+    resumed_step: int | None = None
+    """Step after which they continue, None if they have not reported it."""
 
 
 class TimeLedger(Policy[TimeLedgerState, NoSigns]):
@@ -127,13 +154,46 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
         ledger.spent_s[ledger.phase] = ledger.spent_s.get(ledger.phase, 0.0) + now - ledger.since
         if ledger.phase == "running":
             for part, seconds in parts_of_round(run, now - ledger.since).items():
-                ledger.of_running_s[part] = ledger.of_running_s.get(part, 0.0) + seconds
+                if part == "lost":
+                    self._stake(seconds)
+                else:
+                    self._enter(part, seconds)
+        if now_in == "ended":
+            self._lose(None, now)
         if now_in == "running":
             self.state.measured = ledger.starting_s = None  # until then other policies may read the last round's
         if now_in in ("running", "ended") and ledger.phase != "running" and run.opening.cause is not Cause.FIRST:
             cause = run.opening.cause
             ledger.restarts_s[cause] = ledger.restarts_s.get(cause, 0.0) + now - run.opening.at
         ledger.phase, ledger.since = now_in, now
+
+    def _enter(self, part: str, seconds: float) -> None:
+        ledger = self.state.time
+        ledger.of_running_s[part] = ledger.of_running_s.get(part, 0.0) + seconds
+
+    def _stake(self, lost_s: float) -> None:
+        """Note the work since the last checkpoint of the round that ends. Workers may still save it."""
+        measured, before = self.state.measured or ProgressMeasured(), self.state.time.at_stake
+        stake = AtStake(lost_s, measured.step, measured.saved_step)
+        if before:  # the round that ends reported no progress
+            stake = AtStake(before.lost_s + lost_s, before.step, before.saved_step)
+        self.state.time.at_stake = stake
+
+    def _lose(self, resumed_step: int | None, now: float) -> None:
+        """Enter the part of the last round's work that is lost. If `resumed_step` is None, all of it is."""
+        ledger, at_stake = self.state.time, self.state.time.at_stake
+        ledger.at_stake, ledger.returned_s = None, 0.0
+        if at_stake is None:
+            return
+        lost_s = at_stake.lost_s if resumed_step is None else at_stake.repeated_s(resumed_step)
+        self._enter("lost", lost_s)
+        if resumed_step is not None and at_stake.step is not None and at_stake.saved_step is not None:
+            repeated = max(0, at_stake.step - resumed_step)
+            kept = max(0, min(resumed_step, at_stake.step) - at_stake.saved_step)
+            ledger.kept_steps, ledger.repeated_steps = ledger.kept_steps + kept, ledger.repeated_steps + repeated
+            ledger.returned_s = at_stake.lost_s - lost_s
+            told = words.resumed(resumed_step, repeated, kept, at_stake.saved_step)
+            self.kernel.tell("training_resumed", told, now)
 
     def run_ended(self, now: float) -> None:
         self.settle(now)
@@ -153,7 +213,7 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
         if not self.is_news(agent_id, report, now):
             return None
         reported_s = report.age_s if report.telling_s is None else report.telling_s
-        return TrainingBegan(max(0.0, now - reported_s - self.run.started_at))
+        return TrainingBegan(max(0.0, now - reported_s - self.run.started_at), report.resumed_step)
 
     def before_round_ends(self, fact: Fact, now: float) -> ProgressMeasured | None:
         measured = lost_time.measure(self.run, fact, now)
@@ -161,6 +221,7 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
 
     def _began(self, fact: TrainingBegan, now: float) -> None:
         self.state.time.starting_s, self.state.time.is_told = fact.starting_s, True
+        self._lose(fact.resumed_step, now)
 
     def _measured(self, fact: ProgressMeasured, now: float) -> None:
         self.state.measured = fact
@@ -263,6 +324,8 @@ def counted(run: Run, now: float) -> dict[str, float]:
     parts = dict.fromkeys(PARTS, 0.0) | _of_rounds_before(run)
     parts[STARTING] += _started_s(run, now)
     parts["checkpointing"] += _saving_s(run, now)
+    if at_stake := _of(run).at_stake:
+        parts["lost"] -= at_stake.lost_s
     return parts
 
 
@@ -271,7 +334,10 @@ def _of_rounds_before(run: Run) -> dict[str, float]:
 
     Without progress, it is unknown which seconds were starting.
     """
-    parts = _of(run).of_running_s
+    ledger = _of(run)
+    parts = dict(ledger.of_running_s)
+    if ledger.at_stake and ledger.at_stake.lost_s:
+        parts["lost"] = parts.get("lost", 0.0) + ledger.at_stake.lost_s
     return {part: seconds for part, seconds in parts.items() if part != STARTING or _of(run).is_told}
 
 
@@ -323,6 +389,8 @@ def view(run: Run, now: float) -> TimeStatus:
     return TimeStatus(
         **{name: round(value, 3) for name, value in (seconds | parts).items()},
         training=None if training is None else round(training, 3),
+        kept_steps=ledger.kept_steps,
+        repeated_steps=ledger.repeated_steps,
         ettr=round(training / age, 4) if age and training is not None else None,
         restarts={cause.value: round(value, 3) for cause, value in restarts.items()},
     )

@@ -141,6 +141,9 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
         elif kind == "round_started":
             self._formed(self._span(), now)
             self._span().started_at = now
+        elif kind == "training_resumed":
+            if span := next((each for each in reversed(self.state.rounds[:-1]) if each.lost_s), None):
+                span.lost_s = max(0.0, span.lost_s - TimeLedger.of(self.run).time.returned_s)
         elif kind == "round_opened":
             self._ended(now)
             self.state.rounds.append(RoundSpan(self.run.round, self.run.round, now))

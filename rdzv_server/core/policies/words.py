@@ -7,5 +7,13 @@ def slow(node_id: str, is_own_work: bool, own_s: float, times: float, usual_s: f
     return f"node {node_id} is slow: {what} takes {own_s:.3g} s, {times:.1f} times as long as usual ({usual_s:.3g} s)"
 
 
+def resumed(step: int, repeated: int, kept: int, saved_step: int) -> str:
+    """Return the sentence about the first progress of a new round. `saved_step`: the last checkpoint before it."""
+    return (
+        f"the workers continue after step {step}: they repeat {repeated} steps, and {kept} steps after the last "
+        f"checkpoint (step {saved_step}) were kept"
+    )
+
+
 def slow_no_more(node_id: str) -> str:
     return f"node {node_id} is no longer slow"

@@ -117,6 +117,25 @@ def test_work_that_workers_save_after_a_notice_is_not_lost(kind):
     assert spent(found[60.0])["saving"] == pytest.approx(2 * COSTS.save_s, abs=1)
 
 
+def test_with_survivors_only_the_step_under_way_is_lost_and_each_restart_takes_longer():
+    found = {
+        survivors: year_of(fault(Kind.CRASH), policy=replace(WITHOUT_SPARES, survivors=survivors))
+        for survivors in (False, True)
+    }
+    assert [year.rounds for year in found.values()] == [2, 2]
+    assert found[False].ledger.spent_s["lost"] > 60 and found[True].ledger.spent_s["lost"] < COSTS.step_s
+    restarting = [spent(year)["restarting"] for year in found.values()]
+    assert restarting[1] - restarting[0] == pytest.approx(COSTS.save_s, abs=1)
+
+
+def test_a_round_without_a_step_has_nothing_for_survivors_to_save():
+    """The second fault comes before the workers of the second round have taken a step."""
+    policy = replace(WITHOUT_SPARES, survivors=True)
+    year = year_of(fault(Kind.CRASH), fault(Kind.CRASH, HOUR_S + COSTS.save_s + 60, node=2), policy=policy)
+    assert year.rounds == 3
+    assert spent(year)["restarting"] == pytest.approx(COSTS.save_s + 2 * COSTS.stop_s, abs=3)
+
+
 def test_faults_that_are_noticed_at_once_cost_no_detection():
     faults = [fault(kind, HOUR_S * hour, node=hour) for hour, kind in enumerate(Kind, start=1)]
     year = year_of(*faults, policy=replace(WITHOUT_SPARES, is_noticed_at_once=True, slow_noticed_s=1.0))

@@ -17,7 +17,7 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.messages import PollRequest
 
 from node_agent import in_worker, words
-from node_agent.in_worker import FILE_BYTES, HEADER, KINDS, MAGIC, PROGRESS_FILE, RECORD, STARTS_AT
+from node_agent.in_worker import FILE_BYTES, HEADER, KINDS, MAGIC, PROGRESS_FILE, RECORD, RESUMED, RESUMED_AT, STARTS_AT
 from node_agent.kernel.workers.progress_files import ProgressFiles
 
 PATIENCE_S = 30.0
@@ -84,6 +84,26 @@ def test_the_agent_knows_when_the_first_progress_was_told(files: ProgressFiles, 
         tell(at, kind=kind)
     found = files.summary(110.0)
     assert found and (found.telling_s, found.age_s) == (10.0, 1.0)
+
+
+def test_the_agent_knows_after_which_step_a_worker_continues(files: ProgressFiles, tell: Callable[..., None]) -> None:
+    tell(100.0, 500, "loaded")
+    assert files.summary(101.0) is None, "no step has been taken yet"
+    for step in (501, 502):
+        tell(102.0, step)
+        found = files.summary(103.0)
+        assert found and (found.resumed_step, found.highest_step) == (500, step)
+
+
+@pytest.mark.parametrize("number", [0, 2**53 + 2, 2**64 - 1])
+def test_an_impossible_step_after_which_a_worker_continues_is_ignored(
+    number: int, files: ProgressFiles, tell: Callable[..., None]
+) -> None:
+    tell(100.0, 1)
+    with open(files.environment(0)[PROGRESS_FILE], "r+b", buffering=0) as memory:
+        os.pwrite(memory.fileno(), RESUMED.pack(number), RESUMED_AT)
+    found = files.summary(101.0)
+    assert found and found.resumed_step is None
 
 
 def test_workers_for_whom_no_descriptor_is_left_go_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,29 @@ HANGS = "join a b; 7s; suspect a 0 silent_s=5; suspect b 1 silent_s=4; 100s"
         "join a; 50s; tell a highest_step=50 step_s=1 telling_s=50 checkpoint_step=50; fail a; "
         "join a; 20s; tell a highest_step=70 step_s=1 telling_s=20; fail a", {"parts": "training 50, lost 20"},
     ),
+    "work that survivors have saved is not lost": (
+        "1 max_restarts=3", f"join a; {SAVED}; 3s; fail a", {"parts": "training 40, checkpointing 5, lost 18"},
+        "join a; 10s; tell a highest_step=56 step_s=1 telling_s=1 resumed_step=55",
+        {"parts": "training 59, starting 9, checkpointing 5", "steps": "kept 15"},
+        "5s; fail a; join a; 9s; tell a highest_step=51 step_s=1 resumed_step=50",
+        {"parts": "training 58, starting 18, checkpointing 5, lost 6", "steps": "kept 15, repeated 6"},
+    ),
+    "workers that continue from the checkpoint repeat the steps since then, also if a round came to nothing": (
+        "1 max_restarts=3", f"join a; {SAVED}; 3s; fail a; join a; 5s; fail a; join a; 5s",
+        {"parts": "training 40, starting 10, checkpointing 5, lost 18"},
+        "tell a highest_step=41 step_s=1 resumed_step=40",
+        {"parts": "training 40, starting 10, checkpointing 5, lost 18", "steps": "repeated 15"},
+    ),
+    "the step after which workers continued is as good as a checkpoint": (
+        "1 max_restarts=3", "join a; 20s; tell a highest_step=20 step_s=1 telling_s=20 resumed_step=0; fail a",
+        {"parts": "lost 20"},
+        "join a; 1s; tell a highest_step=21 step_s=1 resumed_step=20",
+        {"parts": "training 20, starting 1", "steps": "kept 20"},
+    ),
+    "work whose fate is not known when the run ends is lost": (
+        "1 max_restarts=1", f"join a; {SAVED}; fail a; join a; 5s; fail a",
+        {"parts": "training 40, starting 5, checkpointing 5, lost 15"},
+    ),
     "a standstill before a failure was detecting": (
         "1 max_restarts=3",
         "join a; 700s; tell a highest_step=99 step_s=1 age_s=601 telling_s=700 checkpoint_step=99; fail a",

@@ -51,6 +51,14 @@ def test_each_round_says_what_its_time_went_into() -> None:
     assert shown(run).rounds[-1].running_s == 8
 
 
+def test_work_that_the_next_round_does_not_repeat_was_not_lost() -> None:
+    saved = "tell a highest_step=40 step_s=1 telling_s=40 checkpoint_step=30"
+    run = told("1", f"join a; 40s; {saved}; fail a; join a", max_restarts=3)
+    assert shown(run).rounds[0].lost_s == 10
+    play(run, "5s; tell a highest_step=39 step_s=1 resumed_step=38")
+    assert shown(run).rounds[0].lost_s == 2
+
+
 def test_samples_tell_steps_a_second_and_the_last_checkpoint() -> None:
     run = told("1", "join a; 5s; tell a highest_step=1; 10s; tell a highest_step=21 checkpoint_step=20 checkpoint_s=2")
     play(run, "20s; tell a highest_step=21 age_s=20 checkpoint_step=20 checkpoint_s=2")
@@ -92,7 +100,7 @@ def test_restarts_of_the_server_are_marks_and_stay() -> None:
 
 
 def test_every_action_and_fault_has_a_lane() -> None:
-    without = {"run_created", "round_opened", "round_started", "run_succeeded", "run_failed"}
+    without = {"run_created", "round_opened", "round_started", "run_succeeded", "run_failed", "training_resumed"}
     over = {"straggler_over", "notice_ended", "network_tested"}
     assert set(get_args(EventKind)) | set(get_args(ActionKind)) >= LANES.keys() - {"server_restarted"}
     flat = {each for kind in get_args(EventKind) for each in (get_args(kind) or [kind])}
