@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from rdzv_protocol import actions
+from rdzv_protocol.words.run import restarts_took
 
 from rdzv_server.core.policies import words
 from rdzv_server.words import cluster as cluster_words
@@ -39,6 +40,19 @@ WHEN_IT_SHOWS = """(selector) => new Promise((resolve) => {
   new MutationObserver(look).observe(document, { subtree: true, childList: true, attributes: true });
   look();
 })"""
+
+
+async def test_what_restarts_took_is_below_where_the_time_went(cluster: Cluster, tab: Tab) -> None:
+    workers = await cluster.nodes("a", "--run-id", "r", "--max-restarts", "1")
+    await tab.open(cluster, "/runs/r")
+    await tab.shows("#time-legend", "running")
+    assert await tab.page.is_hidden("#restarts-took")
+    workers[0].order_exit(3)
+    second = await cluster.hub.group(2)
+    costs = (await cluster.server.run())["restart_costs"]
+    assert (costs["restarts"], costs["followed"]) == (1, 0), "these workers report no progress"
+    await tab.shows("#restarts-took", restarts_took(1, 0, costs["cost"]))
+    await cluster.finish(second)
 
 
 async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster: Cluster, tab: Tab) -> None:
