@@ -36,7 +36,7 @@ class Shuffled:
             for of_column, of_row in self._rounds:
                 row = (row + of_column[column]) % rows
                 column = (column + of_row[row]) % columns
-            if (index := row * columns + column) < self._length:  # otherwise in the corner that is not used: go on
+            if (index := row * columns + column) < self._length:  # else it is in the unused corner
                 return index
 
 

@@ -38,9 +38,13 @@ def torchdatas(sampler: ElasticSampler, processes: int) -> Any:
     return stateful.StatefulDataLoader(range(SAMPLES), batch_sampler=sampler, num_workers=processes)
 
 
+def around_torchdatas(sampler: ElasticSampler, processes: int) -> Any:
+    return ElasticLoader(torchdatas(sampler, processes))
+
+
 @pytest.mark.parametrize(
     ("make", "processes"),
-    [(plain, 0), (plain, 2), (torchdatas, 0), (torchdatas, 2)],
+    [(plain, 0), (plain, 2), (torchdatas, 0), (torchdatas, 2), (around_torchdatas, 0)],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_every_sample_comes_once_an_epoch(make: Callable[[ElasticSampler, int], Any], processes: int) -> None:
@@ -105,12 +109,19 @@ def shards_of(rank: int, world_size: int) -> Any:
     return Numbers(range(11), rank=rank, world_size=world_size)
 
 
-@pytest.mark.parametrize(("processes", "batch_size"), [(0, 3), (2, 3), (2, None)])
-def test_every_sample_of_every_shard_comes_once_an_epoch(processes: int, batch_size: int | None) -> None:
+@pytest.mark.parametrize(
+    ("is_torchdatas", "processes", "batch_size"), [(False, 0, 3), (False, 2, 3), (False, 2, None), (True, 0, 3)]
+)
+def test_every_sample_of_every_shard_comes_once_an_epoch(
+    is_torchdatas: bool, processes: int, batch_size: int | None
+) -> None:
+    if is_torchdatas:
+        need("torchdata")
+    make = stateful.StatefulDataLoader if is_torchdatas else data.DataLoader
     saved: tuple[Any, list[int]] = None, []
     for world_size, steps, every in WORLDS:
         sets = [shards_of(rank, world_size) for rank in range(world_size)]
-        loaders = [ElasticLoader(data.DataLoader(each, batch_size=batch_size, num_workers=processes)) for each in sets]
+        loaders = [ElasticLoader(make(each, batch_size=batch_size, num_workers=processes)) for each in sets]
         state, trained = saved[0], list(saved[1])
         for loader in loaders if state else ():
             loader.load_state_dict(saved_and_loaded(state))
