@@ -134,7 +134,7 @@ async def test_an_operator_stops_a_run_by_button_and_says_why(cluster: Cluster, 
     tab.is_content()
 
 
-async def test_a_node_is_drained_by_button_and_the_others_go_on(cluster: Cluster, tab: Tab) -> None:
+async def test_a_node_is_drained_by_button_and_the_others_continue(cluster: Cluster, tab: Tab) -> None:
     await cluster.nodes("ab", *FLAGS)
     await cluster.node("c", *FLAGS)
     await cluster.hub.group(6)
@@ -537,7 +537,7 @@ async def test_the_end_of_a_worker_s_log_and_its_stacks_are_read_by_button(
     assert await tab.page.is_hidden("#look-text")
 
 
-async def test_a_refused_action_is_said_in_the_dialog(cluster: Cluster, tab: Tab) -> None:
+async def test_the_dialog_shows_why_an_action_is_refused(cluster: Cluster, tab: Tab) -> None:
     await cluster.nodes("ab", *FLAGS)
     await tab.open(cluster, "/runs/r%2F1")
     await tab.page.click("text=Admit")
@@ -600,7 +600,7 @@ async def test_a_page_continues_at_the_server_that_takes_over(
         assert await each.is_same()
 
 
-async def test_a_server_that_does_not_decide_about_nodes_names_the_one_that_does(
+async def test_a_server_that_does_not_decide_about_nodes_names_the_server_that_does(
     hub: WorkerHub, etcd: Etcd, tab: Tab
 ) -> None:
     async with Replicas(hub, etcd, "page-shards", shards=2) as sharded:

@@ -30,7 +30,7 @@ FLAGS = ("--nnodes", "2:3", "--run-id", "r", "--check", "network=2", "--last-cal
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-async def test_the_node_with_a_bad_link_is_named_and_the_others_go_on(hosts: Hosts, fault) -> None:
+async def test_the_node_with_a_bad_link_is_named_and_the_others_continue(hosts: Hosts, fault) -> None:
     hosts.script = WORKER
     fault(hosts.switch, "b")
     for name in "abc":

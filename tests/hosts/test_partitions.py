@@ -39,7 +39,7 @@ async def step_on(workers: list[Worker]) -> None:
 # Shorter than the lease: nothing restarts.
 
 
-async def test_a_host_that_is_cut_off_for_less_than_its_lease_goes_on(hosts: Hosts, note: Note) -> None:
+async def test_a_host_that_is_cut_off_for_less_than_its_lease_continues(hosts: Hosts, note: Note) -> None:
     first = await hosts.nodes("abc", "--nnodes", "2:3", *ALL_COME, "--lease", str(ROOMY_LEASE_S))
     await step_on(first)
     began = time.monotonic()

@@ -181,7 +181,7 @@ async def test_the_log_says_once_that_the_time_of_a_cordon_is_over_whether_a_run
     assert "run r round" in over[0] and "run " not in over[1]
 
 
-async def test_a_run_that_is_over_is_forgotten_and_one_that_goes_on_is_not(cluster: Cluster) -> None:
+async def test_a_run_that_is_over_is_forgotten_and_one_that_continues_is_not(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--run-id", "r", *PATIENT, "--lease", "1", nproc=1)
     status, refusal = await act(cluster.server, FORGET, run_id="r")
     assert (status, refusal["code"]) == (409, "run_goes_on") and "stop it first" in refusal["message"]

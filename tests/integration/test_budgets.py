@@ -79,7 +79,7 @@ async def test_rules_by_what_workers_wrote_make_a_restart_free_or_end_the_run(cl
 
 
 @pytest.mark.parametrize("event", ["another node's failure", "a drain", "a signal"])
-async def test_a_fatal_failure_counts_whatever_comes_in_the_same_instant(cluster: Cluster, event: str) -> None:
+async def test_a_fatal_failure_counts_even_with_other_events_in_the_same_instant(cluster: Cluster, event: str) -> None:
     flags = ("--nnodes", "1:2", "--run-id", "r", *PATIENT, "--max-restarts", "9")
     first, second = await cluster.node("a", *flags, nproc=1), await cluster.node("b", *flags, *FATAL, nproc=1)
     workers = {worker.agent_pid: worker for worker in await cluster.hub.group(2)}

@@ -50,7 +50,7 @@ ELSEWHERE = {
     "docs/development/chaos.md": {"python -m tests.chaos": "takes half an hour: test_the_run_survives_the_campaign"},
     "docs/how-to/clusters.md": {
         "sbatch": "test_the_job_of_a_page",
-        "torchx run": "test_an_elastic_run_goes_on_without_a_killed_agent_and_the_app_succeeds",
+        "torchx run": "test_an_elastic_run_continues_without_a_killed_agent_and_the_app_succeeds",
         "kubectl apply": f"needs a cluster: {FOLDERS_TO_APPLY}",
         "sudo python3": "test_the_page_installs_the_programs_where_the_units_look_for_them",
         "# the server's host": "test_the_commands_of_the_page_start_a_run",

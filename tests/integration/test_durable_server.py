@@ -67,7 +67,7 @@ async def test_a_failure_while_it_is_down_is_handled_when_it_is_back(lasting: Cl
     await lasting.finish(second)
 
 
-async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(lasting: Cluster) -> None:
+async def test_forming_the_nodes_that_wait_keep_waiting_for_the_same_round(lasting: Cluster) -> None:
     agent = await lasting.node("a", "--nnodes", "2", *PATIENT)
     await agent.line(completion.waiting_for(1))
     await lasting.restart_server()

@@ -24,7 +24,7 @@ async def test_a_minimal_program_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group(DIGITS)
-async def test_training_goes_on_from_its_checkpoint_under_the_other_launcher_and_on_another_world_size(
+async def test_training_continues_from_its_checkpoint_under_the_other_launcher_and_on_another_world_size(
     tmp_path: Path,
 ) -> None:
     """Once without `--preload`, once with it."""

@@ -27,7 +27,7 @@ FLAGS = ("--exit-with-run", "--nnodes", "1:3", *PATIENT)
 
 
 @pytest.mark.parametrize(("code", "end"), [(0, "succeeded"), (3, "failed")])
-async def test_a_killed_agents_process_exits_as_the_run_that_goes_on_without_it(
+async def test_a_killed_agents_process_exits_as_the_run_that_continues_without_it(
     cluster: Cluster, code: int, end: str
 ) -> None:
     first = await cluster.nodes("abc", *FLAGS, nproc=1)
@@ -187,7 +187,7 @@ async def test_the_supervisor_waits_for_signals_and_has_no_handler(hub: WorkerHu
     assert await alone.exit_code() == 0
 
 
-async def test_a_killed_agent_leaves_no_process_behind_that_nobody_has_seen(hub: WorkerHub) -> None:
+async def test_a_killed_agent_leaves_no_process_behind_that_it_has_not_seen(hub: WorkerHub) -> None:
     """A daemon has cleared its environment, and the agent could not see it because it was stopped."""
     alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
     (worker,) = await hub.group(1)

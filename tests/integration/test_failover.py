@@ -242,7 +242,7 @@ async def test_agents_that_start_before_their_servers_wait_for_them(unserved: Re
 
 
 @pytest.mark.parametrize("flags", [(), ("--shards", "16")], ids=["one shard", "shards"])
-async def test_without_etcd_a_server_says_so_and_goes_on_trying(flags: tuple[str, ...]) -> None:
+async def test_without_etcd_a_server_says_so_and_keeps_trying(flags: tuple[str, ...]) -> None:
     need_etcd()
     server = await Server.listen("--store", "etcd://127.0.0.1:1,127.0.0.1:2", *flags)
     members = ("127.0.0.1:1", "127.0.0.1:2")

@@ -255,7 +255,7 @@ async def elastic(name: str, folder: Path, python: Mapping[str, str]) -> Program
     return stays
 
 
-async def test_torchft_replicas_go_on_while_one_is_started_again(tmp_path: Path) -> None:
+async def test_torchft_replicas_continue_while_one_is_started_again(tmp_path: Path) -> None:
     """Each replica is a run. One loses its worker, and later all of it. No other replica restarts, and both end with
     the same weights.
     """

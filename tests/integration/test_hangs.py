@@ -63,7 +63,7 @@ async def test_a_stopped_worker_is_found_and_the_run_restarts(cluster: Cluster) 
     assert re.search(r"; ranks 0, 1 and 2 .*; rank 3 .*stopped", run["history"][0]["reason"]), "what all of them did"
 
 
-async def test_the_status_shows_steps_while_the_run_goes_on(cluster: Cluster) -> None:
+async def test_the_status_shows_steps_while_the_run_continues(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", "--lease", "1")
     await steps(workers, 41)
     await steps(workers, 42)

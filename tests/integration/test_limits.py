@@ -157,7 +157,7 @@ async def test_one_address_cannot_take_all_places_without_being_let_in(make_site
     assert isinstance(await agent.exchange(PollRequest(run_id="run", agent_id="a", revision=0, hold=False)), Reply)
 
 
-async def test_agents_go_on_beside_a_crowd_of_unauthenticated_connections(cluster: Cluster) -> None:
+async def test_agents_continue_beside_a_crowd_of_unauthenticated_connections(cluster: Cluster) -> None:
     await cluster.serve("--max-connections", "40")
     first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1")
     crowd = [socket.create_connection(("127.0.0.1", cluster.server.port)) for _ in range(100)]
@@ -182,7 +182,7 @@ async def test_the_limit_of_open_files_is_raised_to_what_the_system_allows() -> 
     assert soft == hard > 200
 
 
-async def test_a_server_that_may_open_no_more_files_goes_on_when_it_may_again() -> None:
+async def test_a_server_that_may_open_no_more_files_continues_when_it_may_again() -> None:
     server = await Server.listen()
     soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, hard))
@@ -193,7 +193,7 @@ async def test_a_server_that_may_open_no_more_files_goes_on_when_it_may_again() 
     waiting.close()
 
 
-async def test_little_room_for_connections_is_said_at_the_start() -> None:
+async def test_the_server_warns_of_little_room_for_connections_at_its_start() -> None:
     server = await limited("ulimit -n 40")
     await server.line(re.escape(startup.few_connections(20, 40)))
     await refuses(await limited("ulimit -n 10"), startup.too_few_files(10))
@@ -289,7 +289,7 @@ async def test_a_throttled_agent_gets_through(make_site: MakeSite) -> None:
     assert any("too many requests" in str(failure) for failure in failures)
 
 
-async def test_guessing_tokens_is_slow_and_disturbs_nobody_who_is_in(make_site: MakeSite) -> None:
+async def test_guessing_tokens_is_slow_and_does_not_disturb_admitted_clients(make_site: MakeSite) -> None:
     site = await make_site(token=b"right", refusals=Rate(0.001, 5))
     agent = site.transport("right")
     await agent.exchange(a_join("a", settings=ALONE))

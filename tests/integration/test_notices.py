@@ -294,7 +294,7 @@ async def test_a_restarted_server_asks_again(durable: Cluster) -> None:
 
 
 @pytest.mark.torch
-async def test_the_example_saves_at_the_same_step_on_all_ranks_and_goes_on_from_there(
+async def test_the_example_saves_at_the_same_step_on_all_ranks_and_continues_from_there(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     script = (str(EXAMPLE), "--steps", "100000", "--checkpoint", str(tmp_path / "checkpoint.pt"))

@@ -166,7 +166,7 @@ async def test_other_programs_are_left_alone(cluster: Cluster, daemon: int) -> N
     assert is_running(daemon)
 
 
-def test_without_a_descriptor_left_nobody_is_found() -> None:
+def test_without_a_descriptor_left_no_process_is_found() -> None:
     lines = (
         "import resource",
         "from node_agent.kernel.workers.orphans import children",

@@ -58,6 +58,6 @@ async def test_an_agent_is_ready_from_its_join_to_its_leave_also_while_it_stands
     assert not any(file.exists() for file in files.values())
 
 
-async def test_a_ready_file_that_cannot_be_written_is_said_before_anything_starts(tmp_path: Path) -> None:
+async def test_a_ready_file_that_cannot_be_written_is_reported_before_anything_starts(tmp_path: Path) -> None:
     for path in (str(tmp_path / "gone" / "ready"), str(tmp_path)):
         await refuses(await start_agent("--ready-file", path), readiness.not_writable("--ready-file", path))

@@ -105,7 +105,7 @@ def recorded_errors(folder: Path) -> list[tuple[str, set[str]]]:
 
 
 @pytest.mark.xdist_group("warm torch")
-async def test_training_goes_on_alike_when_a_node_goes(tmp_path: Path) -> None:
+async def test_training_continues_alike_when_a_node_goes(tmp_path: Path) -> None:
     python = warm_torch(tmp_path)
     theirs, ours = [await lose_a_node(launcher, tmp_path, FAIR | python) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs

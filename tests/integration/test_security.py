@@ -85,7 +85,7 @@ async def test_teams_share_a_server(cluster: Cluster, tmp_path: Path) -> None:
     await cluster.finish(workers)
 
 
-async def test_tokens_are_replaced_while_a_run_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+async def test_tokens_are_replaced_while_a_run_continues(cluster: Cluster, tmp_path: Path) -> None:
     """First the server's file changes, which is the wrong order: the agent is kept out, while its workers run."""
     servers, agents = tmp_path / "server", tmp_path / "agents"
     servers.mkdir()

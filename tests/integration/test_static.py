@@ -216,7 +216,7 @@ async def test_a_server_whose_only_agent_is_gone_ends_by_itself(
     await ended(server, within_s)
 
 
-async def test_a_server_that_is_killed_is_hosted_again_and_the_run_goes_on(nodes: Nodes) -> None:
+async def test_a_server_that_is_killed_is_hosted_again_and_the_run_continues(nodes: Nodes) -> None:
     host = await nodes.static(0)
     await nodes.static(1)
     await nodes.hub.group(2)

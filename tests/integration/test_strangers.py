@@ -253,7 +253,7 @@ async def test_agents_behind_one_address_join_and_restart_beside_strangers_at_an
         swarm.close()
 
 
-async def test_agents_that_are_in_go_on_beside_strangers_at_their_own_address(tmp_path: Path) -> None:
+async def test_agents_that_are_in_continue_beside_strangers_at_their_own_address(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, _, _):
         swarm = Swarm(NODES, server.port, addresses=1, token=TOKEN, lease_s=HEALTHY_LEASE_S)
         await swarm.join()

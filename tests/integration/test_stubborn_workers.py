@@ -198,7 +198,7 @@ async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
     await workers[1].gone()
 
 
-async def test_the_next_round_goes_on_without_a_worker_that_cannot_be_killed(
+async def test_the_next_round_continues_without_a_worker_that_cannot_be_killed(
     impatient: Impatient, freezer: Freezer
 ) -> None:
     first = await impatient.nodes("a", "--nnodes", "1", "--max-restarts", "1", *GRACE)

@@ -187,7 +187,7 @@ async def test_a_latecomer_makes_the_others_restart_and_gets_a_place(site: Site)
     assert {info.world_size for info in infos} == {3}
 
 
-async def test_a_spare_disturbs_nobody_and_takes_the_place_of_a_node_that_leaves(site: Site) -> None:
+async def test_a_spare_disturbs_no_node_and_takes_the_place_of_a_node_that_leaves(site: Site) -> None:
     stays, goes = await site.joined(2)
     spare = waiting(site.handler())
     await site.knows(3)
@@ -323,7 +323,7 @@ async def test_a_server_that_speaks_tls(tmp_path: Path) -> None:
         assert info.world_size == 1
 
 
-async def test_a_silent_node_is_lost_with_its_lease_and_nobody_waits_for_it_at_the_store(site: Site) -> None:
+async def test_a_silent_node_is_lost_with_its_lease_and_no_node_waits_for_it_at_the_store(site: Site) -> None:
     """The node of rank 0 falls silent: no keep-alive, no store. The other one forms the next round by itself."""
     conf: dict[str, Any] = {"keep_alive_interval": 3, "keep_alive_max_attempt": 2}  # torch's sockets may ask a slow DNS
     host, _, server_port = site.endpoint.partition(":")

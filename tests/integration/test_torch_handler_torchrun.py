@@ -132,7 +132,7 @@ async def test_a_third_node_makes_the_run_larger(torchruns: Torchruns) -> None:
 
 
 @pytest.mark.xdist_group("warm torch")
-async def test_the_others_go_on_when_the_node_of_rank_0_is_killed(torchruns: Torchruns, tmp_path: Path) -> None:
+async def test_the_others_continue_when_the_node_of_rank_0_is_killed(torchruns: Torchruns, tmp_path: Path) -> None:
     python = warm_torch(tmp_path)
     first = await torchruns.nodes("ab", "--nnodes=1:2", "--max-restarts=3", script=TORCH_WORKER, env=python)
     lost, _ = await torchruns.lose(first, 0, signal.SIGKILL)
@@ -162,7 +162,7 @@ async def test_a_torchrun_without_restarts_left_ends_the_run_everywhere(torchrun
     assert f"on node {blamed} failed: {words.torchrun.no_restarts_left('exit code 7')}" in run["reason"]
 
 
-async def test_a_torchrun_that_is_told_to_go_leaves_and_the_others_go_on(torchruns: Torchruns) -> None:
+async def test_a_torchrun_that_is_told_to_go_leaves_and_the_others_continue(torchruns: Torchruns) -> None:
     first = await torchruns.nodes("ab", "--nnodes=1:2", "--max-restarts=3")
     leaver, agent = await torchruns.lose(first, 0, signal.SIGTERM)
     second = await torchruns.hub.group(2)
@@ -172,7 +172,7 @@ async def test_a_torchrun_that_is_told_to_go_leaves_and_the_others_go_on(torchru
     assert (gone["node_id"], gone["left"], gone["cause"]) == (leaver, True, "torchrun exits")
 
 
-async def test_a_drained_torchrun_exits_and_the_others_go_on(torchruns: Torchruns) -> None:
+async def test_a_drained_torchrun_exits_and_the_others_continue(torchruns: Torchruns) -> None:
     await torchruns.nodes("ab", "--nnodes=1:2")
     body = json.dumps({"node_id": "b", "deadline_s": 60}).encode()
     request = urllib.request.Request(f"http://{torchruns.server.endpoint}{DRAIN.path}", body)

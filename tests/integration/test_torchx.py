@@ -88,7 +88,7 @@ async def test_two_nodes_of_two_workers_with_what_torchx_tells_them(hub: WorkerH
 
 
 @pytest.mark.parametrize("server", ["replica", "role"])
-async def test_an_elastic_run_goes_on_without_a_killed_agent_and_the_app_succeeds(
+async def test_an_elastic_run_continues_without_a_killed_agent_and_the_app_succeeds(
     hub: WorkerHub, tmp_path: Path, server: str
 ) -> None:
     (command,) = re.findall(r"^torchx run -s local_cwd (.+) --script train.py$", PAGE.read_text(), re.MULTILINE)

@@ -55,7 +55,7 @@ async def play(program: str, *arguments: str, **env: str) -> dict[str, Any]:
 @pytest.mark.torch
 @pytest.mark.timeout(180)
 @pytest.mark.xdist_group(DIGITS)
-async def test_alarms_while_real_training_goes_on_are_counted(tmp_path: Path):
+async def test_alarms_while_real_training_continues_are_counted(tmp_path: Path):
     """The limits are too short for this training, so each alarm is wrong."""
     watched = await play(TRAINING, **warm_python(DIGITS, tmp_path, {"OMP_NUM_THREADS": "1"}))
     assert watched["steps"] > 0 and watched["hours"] > 0
@@ -75,7 +75,7 @@ async def test_faults_are_injected_recovered_from_and_named():
     assert score["steps"] > 0 and score["repeated"] >= 0
 
 
-async def test_a_server_that_cannot_be_asked_who_was_named_is_trouble_and_nobody_is_named_wrong():
+async def test_a_server_that_cannot_be_asked_who_was_named_is_trouble_and_no_rank_is_named_wrongly():
     score = await play(NOTHING_COMES_BACK, json.dumps([(0.3, "crash", 0.3), (1.5, "server killed", 0.5)]))
     assert score["trouble"].startswith("Broken: rdzv-server does not say who was named: ")
     assert [fault["named"] for fault in score["faults"]] == [None, None]

@@ -92,7 +92,7 @@ async def is_alive(pod: Pod, port: int) -> bool:
     return [await asyncio.to_thread(probe, pod, name, port) for name in names] == [200, 200, 200]
 
 
-async def test_the_servers_pod_is_replaced_and_the_run_goes_on(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_the_servers_pod_is_replaced_and_the_run_continues(hub: WorkerHub, tmp_path: Path) -> None:
     server = server_pod("server", tmp_path / "server")
     program = await server.start()
     port = await port_of(program)
@@ -251,7 +251,7 @@ async def serve(kind: Kind, root: Path) -> tuple[Program, str]:
 
 
 @each_kind
-async def test_a_run_goes_on_when_a_node_leaves_and_when_one_is_lost(
+async def test_a_run_continues_when_a_node_leaves_and_when_one_is_lost(
     kind: Kind, hub: WorkerHub, tmp_path: Path
 ) -> None:
     server, endpoint = await serve(kind, tmp_path / "server")

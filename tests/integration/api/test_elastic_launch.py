@@ -360,7 +360,7 @@ def launching(line: Line, config: LaunchConfig, *args: Any) -> "asyncio.Task[dic
     return asyncio.create_task(elastic_launch(config, functions.report_and_wait).launch_async(line.path, *args))
 
 
-async def test_the_async_form_lets_the_loop_go_on(line: Line) -> None:
+async def test_the_async_form_lets_the_loop_continue(line: Line) -> None:
     launch = launching(line, alone(2))
     await asyncio.to_thread(line.pids, 2)
     line.close_connections()

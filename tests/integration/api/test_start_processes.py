@@ -418,7 +418,7 @@ def test_a_process_context_can_be_closed_from_any_thread(line: Line) -> None:
 # Under asyncio.
 
 
-async def test_the_async_form_lets_the_loop_go_on(line: Line) -> None:
+async def test_the_async_form_lets_the_loop_continue(line: Line) -> None:
     async with await start_processes_async("trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}) as context:
         ending = asyncio.create_task(context.wait_async())
         await asyncio.to_thread(line.pids, 1)

@@ -8,7 +8,7 @@ from benchmarks.year import kinds, trace
 from benchmarks.year.kinds import Kind
 
 
-def test_the_trace_is_what_it_is_said_to_be():
+def test_the_trace_is_as_described():
     rows = trace.load()
     worst = Counter(row.server for row in rows).most_common(20)
     assert (len(rows), len({row.server for row in rows})) == (584, 231)

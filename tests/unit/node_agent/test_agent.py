@@ -456,7 +456,7 @@ async def test_a_ready_file_is_there_while_the_agent_is_part_of_its_run(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_ready_file_that_cannot_be_written_is_said_and_ends_nothing(tmp_path):
+async def test_a_ready_file_that_cannot_be_written_is_reported_and_ends_nothing(tmp_path):
     async with rig("exit 0", features=(Readiness(ready_file=str(tmp_path / "gone" / "ready")),)) as agent:
         await agent.server.answers(one_worker())
         await agent.server.hears(ReportRequest)
@@ -490,7 +490,7 @@ async def test_a_stale_extension_lock_is_reported_only_once(tmp_path):
         assert sum(str(lock) in line for line in agent.console.lines) == 1
 
 
-async def test_workers_start_without_a_file_timer_where_something_else_stands_in_its_place(tmp_path):
+async def test_workers_start_without_a_file_timer_if_something_else_is_in_its_place(tmp_path):
     file = tmp_path / "timer"
     file.write_text("somebody's")
     async with rig("exit 0", environment={**timed(), "TORCHELASTIC_TIMER_FILE": str(file)}) as agent:

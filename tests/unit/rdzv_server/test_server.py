@@ -271,7 +271,7 @@ async def test_a_server_that_is_closing_answers_polls_at_once_until_it_has_stopp
         await site.server.rendezvous.ask(PollRequest(run_id=RUN_ID, agent_id="a", revision=0), Connection("late"))
 
 
-async def test_a_server_that_closes_takes_nobody_for_lost_whose_connection_it_closes_itself(site):
+async def test_a_server_that_closes_loses_no_agent_whose_connection_it_closes_itself(site):
     a, b = await two_running(site)
     await site.transport().exchange(ReportRequest(run_id=RUN_ID, agent_id="a", round=1, failure=a_failure("a")))
     await asyncio.gather(a.told(Stop), b.told(Stop))

@@ -253,7 +253,7 @@ def test_no_node_of_several_that_vanish_together_is_announced_as_lost_before_its
     assert views.why(told(run), SERVER).text.count("it is lost within 20s.") == 2
 
 
-def test_the_files_of_a_worker_are_those_of_its_round_whatever_the_run_does_now() -> None:
+def test_the_files_of_a_worker_are_those_of_its_round_even_if_the_run_has_another_round() -> None:
     run = Scenario("2", max_restarts=1)
     run.join("a", "b", log_dir="logs")
     run.fails("a")
@@ -297,7 +297,7 @@ def test_a_stop_by_an_operator_is_no_failure_to_mend() -> None:
     assert step.startswith("Nothing: an operator stopped the run.")
 
 
-def test_runs_that_go_on_come_first() -> None:
+def test_runs_that_continue_come_first() -> None:
     runs = [told(check(("1", happens))) for happens in ("join a; succeed a", "join a; 5s", "join a; fail a")]
     assert [row[1] for row in views.runs_table(runs).rows] == ["running", "succeeded", "failed"]
 

@@ -192,7 +192,7 @@ def test_workers_inherit_the_agents_environment_with_its_variables():
     assert (environment["NCCL_DEBUG"], environment["PET_NNODES"]) == ("INFO", "1")
 
 
-def test_settings_of_a_rendezvous_that_mean_nothing_are_said_once():
+def test_settings_of_a_rendezvous_that_mean_nothing_are_reported_once():
     notes = plan("--rdzv-conf", "store_type=file,rank=1", "train.py").notes
     assert notes == (words.cli.means_nothing("--rdzv-conf", ["store_type", "rank"], ""),)
 

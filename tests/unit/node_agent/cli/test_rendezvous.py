@@ -300,7 +300,7 @@ def test_an_endpoint_that_is_none_is_explained(text):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("text", ["host:1", "10.0.0.1:29400", "[::1]:29400", "host", "[::1]", " host:1 "])
-def test_torchrun_reads_an_endpoint_likewise(text):
+def test_torchrun_reads_an_endpoint_in_the_same_way(text):
     utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")
     found = plan(*C10D.split(), "--rdzv-endpoint", text, "--rdzv-conf", "is_host=0", "train.py").target
     assert found.endpoint == utils.parse_rendezvous_endpoint(text, 29400)

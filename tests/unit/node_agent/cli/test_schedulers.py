@@ -124,7 +124,7 @@ def test_facts_from_a_schedulers_variables(name):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_worker_is_told_its_own_place_whatever_the_scheduler_told_the_agent(name):
+def test_a_worker_gets_its_own_place_and_not_the_agents(name):
     config = auto(ROWS[name][0], "--nproc=2").config
     assignment = an_assignment(1, group_rank=1, first_rank=2, local_world_size=2, world_size=10)
     given = SpecMaker(config, TempDir()).environments(assignment)[1]

@@ -64,7 +64,7 @@ def test_runs_are_told_apart_by_the_name_of_what_they_run(argv, name, monkeypatc
 
 
 @pytest.mark.parametrize("before", [["train.py"], ["-m", "package.train"], ["-r3", "--nproc", "2", "--", "train.py"]])
-def test_nothing_after_the_script_is_read_whatever_it_looks_like(before):
+def test_no_flag_after_the_script_is_read(before):
     """torchrun's argparse and ours would call many of these words ambiguous, or miss a value."""
     spellings = [spelling for flag in FLAGS.values() for spelling in flag.spellings]
     words = {spelling[:end] for spelling in [*spellings, "--help", "--version"] for end in range(1, len(spelling) + 1)}
@@ -78,7 +78,7 @@ def test_nothing_after_the_script_is_read_whatever_it_looks_like(before):
         assert args == ["--lr", "1", word, "16"]
 
 
-def test_a_script_that_is_not_there_fails_the_run_if_somebody_waits_for_its_end(tmp_path):
+def test_a_script_that_is_missing_fails_the_run_if_another_node_waits_for_its_end(tmp_path):
     """The job has a server of its own, and TorchX waits for the end of the run."""
     assert command("--exit-with-run", "--endpoint", "host:1", "no.py").program == (*PYTHON, "no.py")
     assert complaint("--exit-with-run", "no.py") == words.command.no_script("no.py", str(tmp_path))
@@ -170,7 +170,7 @@ def test_nothing_to_execute(argv, what, tmp_path):
 # The local rank.
 
 
-def test_the_local_rank_stands_in_arguments_and_in_the_scripts_name():
+def test_the_local_rank_replaces_its_placeholder_in_arguments_and_in_the_scripts_name():
     given = command("train_${local_rank}.py", "--out=$local_rank.txt", "$$5", "${HOME}")
     assert given.for_worker(3) == [*PYTHON, "train_3.py", "--out=3.txt", "$5", "${HOME}"]
 

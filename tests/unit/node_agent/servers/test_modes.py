@@ -26,7 +26,7 @@ def a_plan(target: Target, *notes: str) -> LaunchPlan:
     return LaunchPlan(config, target, Credentials(), notes)
 
 
-async def test_a_server_in_this_process_answers_and_the_plans_notes_are_said_first():
+async def test_a_server_in_this_process_answers_and_the_plans_notes_are_printed_first():
     console = FakeConsole()
     async with server_of(a_plan(Target(), "a note"), console, page=False) as (make_transport, where):
         transport = make_transport()
@@ -50,7 +50,7 @@ async def test_every_endpoint_is_tried_and_named(unused_tcp_port_factory):
     assert all(f"127.0.0.1:{port}: " in str(nobody.value) for port in ports)
 
 
-async def test_an_ipv6_address_stands_in_brackets(unused_tcp_port):
+async def test_an_ipv6_address_is_in_brackets(unused_tcp_port):
     console = FakeConsole()
     async with server_of(a_plan(Target(endpoint=("::1", unused_tcp_port))), console) as (_, where):
         assert (console.lines, where) == ([words.progress.joining("run", where, "a")], f"[::1]:{unused_tcp_port}")

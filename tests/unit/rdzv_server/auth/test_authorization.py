@@ -75,12 +75,12 @@ def test_probes_are_allowed_for_any_caller():
         assert answer(access, PROBE) == "yes"
 
 
-def test_one_token_for_agents_alone_leaves_nobody_to_act():
+def test_with_only_a_token_for_agents_no_client_may_act():
     access = Access([Token(Role.AGENT, b"secret-agent")])
     assert answer(access, ACT, "secret-agent", LOCAL) == Forbidden.code
 
 
-def test_a_secret_that_stands_in_two_files_is_good_for_both():
+def test_a_secret_in_two_files_is_valid_for_both():
     access = Access([Token(Role.READ, b"one"), Token(Role.ADMIN, b"one")])
     assert [answer(access, action, "one") for action in (JOIN, LOOK, ACT)] == ["yes"] * 3
 

@@ -106,7 +106,7 @@ async def test_a_leader_that_resigns_is_followed_at_once_by_one_with_a_higher_nu
     await loser.follows(second.number)
 
 
-async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gated, client):
+async def test_a_leader_that_is_cut_off_for_a_moment_keeps_leading(start, gated, client):
     gated_client, gate = gated
     server = start("a:1", gated_client, lease_s=LEASE_S)
     first = await server.leads()

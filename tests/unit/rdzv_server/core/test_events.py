@@ -40,7 +40,7 @@ def test_times_are_the_wall_clocks_and_a_round_says_how_long_it_took_to_form():
     assert (started.kind, started.at, started.duration_s) == ("round_started", WALL_AT + 7.5, 7.5)
 
 
-def test_the_wall_clock_may_be_set_while_a_run_goes_on():
+def test_the_wall_clock_may_be_set_while_a_run_continues():
     """Earlier events keep their time. Later ones have the new clock's, also after a restart of the server."""
     run = running("2", "a", "b", max_restarts=2)
     run.passes(5.0)

@@ -46,7 +46,7 @@ def bounds(turns: Turns, held: Mock | None = None) -> Mock:
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_reading_goes_on_when_there_is_room_unless_aiohttp_has_stopped_it(is_full: bool, turns: Turns) -> None:
+def test_reading_continues_when_there_is_room_unless_aiohttp_has_stopped_it(is_full: bool, turns: Turns) -> None:
     http, transport = Http(is_full), Mock(spec=asyncio.Transport)
     transport.is_closing.return_value = False
     line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), Mock())  # type: ignore[arg-type, return-value]

@@ -159,7 +159,7 @@ async def test_a_stream_ends_when_the_tokens_are_read_again(monkeypatch):
 # Streams.
 
 
-async def test_a_stream_begins_with_what_has_happened_and_goes_on_as_it_happens(site):
+async def test_a_stream_begins_with_what_has_happened_and_continues_as_it_happens(site):
     await site.happens()
     reading = asyncio.create_task(site.read(7))
     while not reading.done():
@@ -172,7 +172,7 @@ async def test_a_stream_begins_with_what_has_happened_and_goes_on_as_it_happens(
     assert events[1]["reason"] == "node agent-1 joined"
 
 
-async def test_a_stream_goes_on_after_the_last_event_that_its_reader_has_seen(site):
+async def test_a_stream_continues_after_the_last_event_that_its_reader_has_seen(site):
     await site.happens(3)
     assert [frame["id"] for frame in await site.read(2, after=4)] == ["5", "6"]
 
@@ -188,7 +188,7 @@ async def test_events_are_sent_even_if_the_store_is_not_read_meanwhile(site, mon
         assert [int(frame["id"]) for frame in frames] == list(range(1, 42))
 
 
-async def test_a_stream_goes_on_when_its_run_is_forgotten_and_begins_anew():
+async def test_a_stream_continues_when_its_run_is_forgotten_and_begins_again():
     """No number that the reader has seen is reused: the reader would take it for a copy."""
     async with serving(max_runs=1) as site, asyncio.timeout(PATIENCE_S):
         await site.happens()
@@ -234,7 +234,7 @@ async def test_the_number_of_streams_is_limited_and_a_closed_stream_frees_its_pl
                     break
 
 
-async def test_a_reader_that_does_not_read_is_cut_off_and_goes_on_by_number(monkeypatch):
+async def test_a_reader_that_does_not_read_is_cut_off_and_continues_by_number(monkeypatch):
     cut, pages = asyncio.Event(), 0
 
     async def read_events(run_id: str, after: int, most: int) -> list[RunEvent]:

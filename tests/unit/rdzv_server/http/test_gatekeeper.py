@@ -59,7 +59,7 @@ def test_probes_of_any_caller_are_answered(site):
     assert site.asks("", PROBE) == "yes"
 
 
-def test_requests_of_one_peer_are_bounded_whoever_they_are_from():
+def test_requests_of_one_peer_are_bounded_even_from_admitted_clients():
     site = Site(Limits(requests=Rate(10, 20)))
     assert [site.asks(RIGHT, credential=RIGHT) for _ in range(21)] == ["yes"] * 20 + ["too_many_requests"]
     assert site.asks(RIGHT, peer="10.0.0.8") == "yes"

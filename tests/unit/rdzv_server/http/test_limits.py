@@ -70,7 +70,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_refusal_is_said_once_in_a_while_however_often_it_is_repeated(caplog):
+def test_a_repeated_refusal_is_logged_once_in_a_while(caplog):
     refusals = RefusalLog()
     for second in range(1_000):
         refusals.note("10.0.0.7", Unauthorized("no token"), float(second))

@@ -133,7 +133,7 @@ async def test_the_longest_wait_for_a_round_is_told_without_a_series_for_each_ru
     forming.cancel()
 
 
-async def test_the_oldest_runs_have_series_of_their_own_whoever_begins_more(server):
+async def test_the_oldest_runs_have_series_of_their_own_even_if_others_begin_more(server):
     for number in range(12):
         await join(server, f"run-{number}", "a")
     said = await scrape(server, most_runs=10)

@@ -95,7 +95,7 @@ async def test_a_receiver_that_refuses_is_tried_again_and_misses_nothing(receive
     assert words.webhook_refuses(503, "Service Unavailable") in said[0] and tells(said[1], words.webhook_answers)
 
 
-async def test_a_server_that_starts_again_goes_on_where_the_one_before_was_acknowledged(receiver):
+async def test_a_server_that_starts_again_continues_where_the_one_before_was_acknowledged(receiver):
     store = NotingStore(5)
     async with serving(store, receiver) as server:
         await happens(server, "a", 0, 2)
@@ -123,7 +123,7 @@ async def test_a_request_that_was_not_acknowledged_is_sent_again_by_the_next_ser
     assert receiver.numbers("a") == [1, 2, 3]
 
 
-async def test_the_events_of_a_run_that_was_forgotten_and_begins_anew_are_sent_too(receiver):
+async def test_the_events_of_a_run_that_was_forgotten_and_begins_again_are_sent_too(receiver):
     async with serving(MemoryStore(), receiver, max_runs=1) as server:
         await happens(server, "a", 0, 2)
         await receiver.has("a", 5)

@@ -114,7 +114,7 @@ async def test_a_write_that_takes_long_keeps_agents_waiting_but_does_not_stop_ti
     assert clock.held_up() == held_up
 
 
-async def test_a_server_that_was_not_there_has_answered_nobody_for_however_long(clock):
+async def test_a_server_that_was_not_there_has_answered_no_agent_for_any_time(clock):
     clock.answered_nobody()
     assert clock.held_up() == HoldUp(0.0, float("inf"))
     assert clock.held_up() is None

@@ -160,7 +160,7 @@ def test_without_operators_requests_no_callback_is_scheduled(site: Site) -> None
 # On asyncio's own loop.
 
 
-async def test_work_goes_on_in_its_slice_and_waits_when_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_continues_in_its_slice_and_waits_when_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     await checkpoint("a")
     monkeypatch.setattr("rdzv_server.service.operator_scheduler.SLICE_S", 3_600.0)
     turns = 0

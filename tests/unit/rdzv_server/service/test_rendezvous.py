@@ -218,7 +218,7 @@ async def answers(server: RendezvousServer, number: int, answer: QueryAnswer) ->
     await server.rendezvous.ask(request, Connection("a", "beside"))
 
 
-async def test_a_question_reaches_a_parked_poll_at_once_and_its_answer_whoever_asked(caplog):
+async def test_a_question_reaches_a_parked_poll_at_once_and_its_answer_the_caller(caplog):
     caplog.set_level("INFO", "rdzv_server")
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         reply = await a_running_agent(server)

@@ -211,7 +211,7 @@ async def test_a_last_record_that_cannot_be_read_is_named(tmp_path, folder):
     await store.close()
 
 
-async def test_a_full_disk_is_no_damage_and_writing_goes_on_when_there_is_room(store, first):
+async def test_a_full_disk_is_no_damage_and_writing_continues_when_there_is_room(store, first):
     await first.append(RECORDS[:1])
     (pages,) = first._file.execute("PRAGMA page_count").fetchone()
     first._file.execute(f"PRAGMA max_page_count = {pages}")

@@ -104,7 +104,7 @@ def test_a_forked_child_has_the_programs_handlers_again() -> None:
     watch.close()
 
 
-async def test_a_forked_child_has_none_of_an_event_loops_handlers() -> None:
+async def test_a_forked_child_has_no_handlers_of_an_event_loop() -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR2, lambda: None)
     child = os.fork()

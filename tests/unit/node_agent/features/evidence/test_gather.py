@@ -266,7 +266,7 @@ async def test_the_stack_of_an_exit_handler_has_no_module(node: Node) -> None:
     assert functions(evidence.groups[0]) == ["save_last"]
 
 
-async def test_the_stack_of_an_exit_handler_is_had_by_a_signal_too_and_one_that_is_cut_says_so(
+async def test_the_stack_of_an_exit_handler_is_read_by_a_signal_too_and_a_cut_one_says_so(
     warm_node: WarmNode,
 ) -> None:
     for code in (LEAVES, DEEP):

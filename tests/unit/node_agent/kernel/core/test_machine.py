@@ -664,14 +664,14 @@ def test_actions_of_an_agent(limits, events, does):
 
 
 @pytest.mark.parametrize("verdict", ["count", "retry"])
-def test_a_fatal_exit_code_after_a_stop_counts_whatever_the_rules_say(verdict):
+def test_a_fatal_exit_code_after_a_stop_counts_even_if_the_rules_say_otherwise(verdict):
     agent, judged = Story(**FATAL_42, has_rules=True), replace(BY_42, verdict=verdict)
     for event in (RUNS, told(stop(1)), fails_with_42, happens(RulesMatched(1, judged))):
         event(agent)
     assert agent.effects == [SAID_42, report(failure=judged)]
 
 
-def test_an_agent_that_slept_beyond_its_notice_leaves_whatever_it_hears_of_first():
+def test_an_agent_that_slept_beyond_its_notice_leaves_even_if_it_hears_of_other_things_first():
     agent = Story(notice_s=2.0, stop_s=10.0)
     agent.is_told(start())
     agent.handle(Signalled("SIGTERM"))

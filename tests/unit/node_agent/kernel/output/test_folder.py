@@ -38,7 +38,7 @@ def test_two_agents_with_one_log_dir_do_not_share_a_folder(tmp_path: Path) -> No
     assert folder(tmp_path).path != folder(tmp_path).path
 
 
-def test_a_relative_log_dir_stays_where_it_is_when_somebody_changes_the_folder(
+def test_a_relative_log_dir_stays_where_it_is_when_the_folder_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -94,9 +94,7 @@ def test_without_a_log_dir_error_files_go_with_the_agent(tmpdir_of_the_agent: Pa
 @pytest.mark.parametrize(
     "flags", [{"tee": Std.OUT}, {"redirects": {1: Std.ERR}}, {"stdout_filters": ("loss",)}], ids=str
 )
-def test_without_a_log_dir_files_that_somebody_asked_for_are_kept(
-    tmpdir_of_the_agent: Path, flags: dict[str, object]
-) -> None:
+def test_without_a_log_dir_requested_files_are_kept(tmpdir_of_the_agent: Path, flags: dict[str, object]) -> None:
     run = folder(**flags)
     attempt = Path(run.open_attempt(1, 2))
     assert run.is_kept and wants_files(LogOptions(**flags))  # type: ignore[arg-type]

@@ -93,7 +93,7 @@ async def test_whole_lines_are_shown_at_once_and_parts_are_held(console, lines):
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-async def test_a_question_is_shown_after_a_while_and_its_line_goes_on(console, lines, impatient, end):
+async def test_a_question_is_shown_after_a_while_and_its_line_continues(console, lines, impatient, end):
     lines.take(b"ready\ngo on? ")
     await console.until(lambda: console.text() == b"[a]:ready\n[a]:go on? ")
     lines.take(b"yes" + end + b"well\n")

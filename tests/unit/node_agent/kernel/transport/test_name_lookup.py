@@ -269,7 +269,7 @@ async def test_a_refusal_is_believed_if_the_name_server_stays_silent(
         await asks(transport)
 
 
-def test_a_loop_in_a_thread_goes_on_while_a_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_in_a_thread_continues_while_a_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     may_answer = threading.Event()
 
     def answer(*args: Any, **kwargs: Any) -> list[Any]:

@@ -445,7 +445,7 @@ while True:
 """
 
 
-async def test_the_child_of_a_program_that_saves_is_told_after_it_where_nobody_adopts_it(crew):
+async def test_the_child_of_a_program_that_saves_is_told_after_it_if_no_process_adopts_it(crew):
     group = crew.start((sys.executable, "-c", SAVES))
     await crew.says(b"ready\n")
     group.stop(signal.SIGTERM, NEVER_S)
@@ -453,7 +453,7 @@ async def test_the_child_of_a_program_that_saves_is_told_after_it_where_nobody_a
     assert crew.console.text().splitlines()[1:] == [b"[0]:worker saves", b"[0]:child saves"]
 
 
-async def test_the_child_of_a_worker_that_ended_by_itself_is_told_where_nobody_adopts_it(crew, monkeypatch):
+async def test_the_child_of_a_worker_that_ended_by_itself_is_told_if_no_process_adopts_it(crew, monkeypatch):
     monkeypatch.setattr(workers, "LEFT_S", NEVER_S)
     crew.start((sys.executable, "-c", SAVES, "ends"))
     await crew.calls_back("succeeded")

@@ -171,7 +171,7 @@ def test_a_script_with_another_version_of_the_library_is_told_once(tmp_path: Pat
 
 
 @pytest.mark.parametrize("closes", ["sys.stderr = None", "sys.stderr.close()", "import os; os.close(2)"])
-def test_a_script_without_stderr_goes_on_without_that_line(tmp_path: Path, closes: str) -> None:
+def test_a_script_without_stderr_continues_without_that_line(tmp_path: Path, closes: str) -> None:
     file = tmp_path / "memory"
     file.write_bytes(MAGIC.replace(b"2", b"3"))
     script = f"import sys; {closes}\n{TELL}progress(step=1); print('goes on')"

@@ -175,7 +175,7 @@ def awaits_a(joined: int, names: str) -> str:
         "1", "join a spare; succeed a", {"finish": "a spare", "woken": "a spare", "stage": "succeeded"},
     ),
     # a node's agent starts again
-    "a restarted agent takes the place of one whose end nobody saw": (
+    "a restarted agent takes the place of one whose end the server has not seen": (
         "2 lease_s=6", "join a b; join a-again node=a", {"start": "a b"},  # both may live, and are then two nodes
         "3s", {"reason b": NO_SIGN_OF_LIFE}, "join b", {"ranks": "a-again b", "ledger": "node_lost"},
     ),
@@ -217,7 +217,7 @@ def awaits_a(joined: int, names: str) -> str:
         "1:3 last_call_timeout_s=5 disconnect_grace_s=60", "join a b; disconnect b; 59s", {"wait": "a b"},
         "1s", {"ranks": "a"},
     ),
-    "after a server's restart nobody gets a seat before it is heard": (
+    "after a server's restart no agent gets a seat before it is heard": (
         "2 lease_s=10", "join a; restart; join b", {"wait": "a b"}, "renew a", {"ranks": "a b"},
     ),
     # fencing

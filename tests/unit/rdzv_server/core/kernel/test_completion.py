@@ -36,7 +36,7 @@ def gathered(joined: int, names: str, high: int, awaits: str = "") -> str:
         "2:4 last_call_timeout_s=30", "join a b; 20s; leave b; 20s; join c; 29s", {"stage": "forming"},
         "1s", {"ranks": "a c"},
     ),
-    "a last call that nobody asked for ends when nobody has come for a while": (
+    "a default last call ends when no node has joined for a while": (
         "2:4", "join a; 100s; join b; 4.9s", {"stage": "forming"},
         "0.1s", {"ranks": "a b", "reason a": words.last_call_ended(2)},
     ),
@@ -50,7 +50,7 @@ def gathered(joined: int, names: str, high: int, awaits: str = "") -> str:
     "it begins again, too, when the minimum was lost meanwhile": (
         "2:4", "join a b; 4s; leave b; 20s; join c; 4.9s", {"stage": "forming"}, "0.1s", {"ranks": "a c"},
     ),
-    "a round that nobody survived forms like a first one": (
+    "a round without survivors forms like a first one": (
         "1:3", "join a b; form; lose a; lose b; join c", {"stage": "forming"}, "30s", {"ranks": "c"},
     ),
     "the join timeout fails the run and names who was there and who was missing": (
@@ -67,7 +67,7 @@ def gathered(joined: int, names: str, high: int, awaits: str = "") -> str:
         {"wait": "c spare", "reason c": gathered(2, "spare, c", 2, words.awaits_stops(words.to_stop("b", 1)))},
         "join b", {"ranks": "spare b"},
     ),
-    "the last call shuts nobody out who is alive and stopping": (
+    "the last call excludes no agent that is alive and stopping": (
         "1:2 max_restarts=1 lease_s=1000", "join a b; fail a; join a; 500s", {"stage": "forming"},
         "join b", {"ranks": "a b", "ledger": "worker_failure!"},
     ),
@@ -100,7 +100,7 @@ def gathered(joined: int, names: str, high: int, awaits: str = "") -> str:
         "2:4 shrink_after_s=60", "join a b c d; lose d; join a b c; 30s; lose c; 59.9s", {"stage": "forming"},
         "0.1s", {"ranks": "a b"},
     ),
-    "a failure that no node was lost by waits for nobody": (
+    "a failure without a lost node waits for no agent": (
         "2:4 shrink_after_s=60 max_restarts=1", "join a b; 5s; fail a; join a b", {"ranks": "a b"},
     ),
 })  # fmt: skip

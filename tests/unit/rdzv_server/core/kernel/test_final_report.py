@@ -60,7 +60,7 @@ def test_a_failure_with_a_traceback_has_no_other_stderr_lines():
     assert end_of(run).failure.stderr_tail == ()
 
 
-def test_the_final_report_has_the_first_failure_and_the_one_that_ended_the_run():
+def test_the_final_report_has_the_first_failure_and_the_last():
     run = running("2", "a", "b", max_restarts=2)
     run.fails("a", error="MemoryError")
     rejoin_all(run)

@@ -85,7 +85,7 @@ NOT_BACK = words.lost("b", words.not_back(1))
         "2 max_restarts=0", "join a b; disconnect b; 0.5s; fail a; 0.4s", {"stage": "running"},
         "renew b", {"stage": "failed", "blamed": "a"},
     ),
-    "a fatal failure ends the run whoever is missed": (
+    "a fatal failure ends the run even if nodes are silent": (
         "2 max_restarts=5 fatal_exit_codes=(42,)", "join a b; disconnect b; fail a exit_code=42", {"stage": "failed"},
     ),
     "a node's own failure does not corroborate its own loss": (

@@ -16,7 +16,7 @@ from tests.support.stories import check, stories
     ),
     "leaving twice is leaving once": ("1:2", "join a b; leave b; ignored leave b", {"stop": "a"}),
     "an unknown agent cannot leave": ("1", "join a; refused leave unknown", {"refused": "AgentFenced"}),
-    "a standby that leaves disturbs nobody": ("2", "join a b spare; leave spare", {"start": "a b"}),
+    "a standby that leaves disturbs no node": ("2", "join a b spare; leave spare", {"start": "a b"}),
     # growing
     "an arrival is admitted after a short window": (
         "2:4 scale_up_window_s=0.1", "join a b; form; join c", {"start": "a b"},
@@ -27,7 +27,7 @@ from tests.support.stories import check, stories
         {"reason a": completion.admitting(2, "c, d")}, "join a b", {"ledger": "node_arrived"},
     ),
     "there is no window once the run is full": ("2:3 scale_up_window_s=60", "join a b; form; join c", {"stop": "a b"}),
-    "an arrival that leaves again restarts nobody": ("2:4", "join a b; form; join c; leave c; 100s", {"start": "a b"}),
+    "an arrival that leaves again restarts no node": ("2:4", "join a b; form; join c; leave c; 100s", {"start": "a b"}),
     "a cooldown keeps a young round going": (
         "2:3 scale_up=cooldown scale_up_cooldown_s=300", "join a b; form; join c; 299.9s", {"start": "a b"},
         "0.1s", {"stop": "a b"},
@@ -42,10 +42,10 @@ from tests.support.stories import check, stories
     "with manual scale-up an arrival gets a seat in the next round": (
         "2:3 scale_up=manual max_restarts=1", "join a b; form; join c; fail a; join a b", {"ranks": "a b c"},
     ),
-    "nobody is admitted once somebody has finished": (
+    "no node is admitted once workers have finished": (
         "2:3", "join a b; form; succeed a; join c; 100s", {"start": "a b"},
     ),
-    "an arrival in its window is not admitted when somebody finishes": (
+    "an arrival in its window is not admitted when workers finish": (
         "2:4", "join a b; form; join c; succeed a; 100s", {"start": "a b"},
     ),
     # succeeding

@@ -26,11 +26,11 @@ LEAVES = words.leaves("b", "SIGTERM")
         {"drain": "b", "left_s b": "6", "noticed": "", "told notice_ended":
          words.not_acknowledged("a, b", 24)},
     ),
-    "where nobody listens the round ends at once": (
+    "if no worker listens the round ends at once": (
         "1:2", "join a b; announce b; acknowledge a b listening=0 acknowledged=0",
         {"stage": "forming", "told notice_ended": words.nobody_listens(0)},
     ),
-    "and where nobody knows notices": (
+    "and if no agent knows notices": (
         "1:2", "join a b queries=(); announce b",
         {"stage": "forming", "told notice_ended": words.nobody_told(0)},
     ),

@@ -56,12 +56,12 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
         "1:2", "join a b; drain b; fail b exit_code=-15", {"stage": "forming", "failed": ""},
         "succeed b; join a", {"ranks": "a", "ledger": "node_drained"},
     ),
-    "a drained node that dies disturbs nobody": (
+    "a drained node that dies disturbs no other": (
         "1:2", "join a b; drain b; join a; lose b", {"ranks": "a", "round": "2"},
     ),
     "a drained agent hears of the run's end": ("1:2", "join a b; drain b; join a; succeed a", {"finish": "a b"}),
     # cordon
-    "a cordoned participant goes on, and gets no seat in the next round": (
+    "a cordoned participant continues, and gets no seat in the next round": (
         "1:3", "join a b; form; cordon b reason=burn-in", {"ranks": "a b"}, "join c; join a b",
         {"ranks": "a c", "reason b": completion.standby_kept_out("b", "burn-in", excluded=False)},
     ),
@@ -75,7 +75,7 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
         {"reason a": until(completion.too_few(1, 1, 2, "a", cordoned="b"), "gives_up", 600)},
         "join c; form", {"ranks": "a c"},
     ),
-    "nobody waits for a cordoned node of which nothing is heard": (
+    "no round waits for a silent cordoned node": (
         "1:2", "join a b; cordon b; leave a; join b; join c; disconnect b", {"ranks": "c"},
     ),
     # stop and admit
@@ -88,7 +88,7 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
         "1:3 scale_up=manual", "join a; form; join b; 1000s", {"wait": "b"}, "admit", {"stop": "a"},
         "join a", {"ranks": "a b", "ledger": "node_arrived", "why": completion.admitting(1, "b")},
     ),
-    "there must be somebody to admit": (
+    "there must be a node to admit": (
         "1:2 scale_up=manual", "join a; form; refused admit",
         {"refused": "NobodyWaits", "refusal": words.nobody_waits("run")},
     ),
@@ -104,12 +104,12 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
     "a restart of what restarts already changes nothing": (
         "2", "join a b; restart_run request_id=1; restart_run request_id=2", {"round": "2"},
     ),
-    "shrunk below its size a run goes on with fewer, and the first ranks stay": (
+    "shrunk below its size a run continues with fewer, and the first ranks stay": (
         "1:4", "join a b c d; resize 1:2; join d c b a", {"ranks": "a b", "wait": "c d", "ledger": "run_resized"},
         # a seat is free, and more agents wait than it takes
         "resize 1:3", {"stop": "a b"}, "join a b", {"ranks": "a b d"},
     ),
-    "a size that the run has room for disturbs nobody": (
+    "a size that the run has room for disturbs no node": (
         "2:4", "join a b c; form; resize 1:3; resize 3:3; resize 2:8; resize 4:8", {"ranks": "a b c", "round": "1"},
     ),
     "a smaller minimum lets a waiting run begin": ("3:4", "join a b; resize 2:2", {"ranks": "a b"}),
@@ -212,7 +212,7 @@ def test_the_same_request_again_changes_nothing_also_after_a_restart_of_the_serv
         assert len(run.records) == before and run.run.answers["1"] == answer
 
 
-def test_an_operator_who_admits_stands_in_the_event() -> None:
+def test_the_event_names_the_operator_who_admits() -> None:
     run = running("1:2", "a", scale_up="manual")
     run.join("b")
     run.handle(ArrivalsAdmitted("now", "admin 10.0.0.7", "1"))

@@ -44,7 +44,7 @@ def test_the_agent_that_has_the_rank_is_woken_and_asked_until_it_answers():
     assert not [effect for effect in run.effects if isinstance(effect, Record)]
 
 
-def test_an_answer_counts_once_and_from_whoever_was_asked():
+def test_an_answer_counts_once_and_only_from_the_agent_that_was_asked():
     run = running("2", "a", "b")
     asks(run, rank=1)
     (query,) = asked(run, "b")

@@ -12,14 +12,14 @@ def ranks_of(run, name):
 @stories({
     "in the order of joining": ("3", "join c a b", {"ranks": "c a b"}),
     # sticky
-    "survivors keep their ranks whatever the order of rejoining": (
+    "survivors keep their ranks in any order of rejoining": (
         "3 max_restarts=1", "join a b c; fail b; join c b a", {"ranks": "a b c"},
     ),
     "a replacement takes the vacant rank": ("3", "join a b c; lose b; join d c a", {"ranks": "a d c"}),
     "a shrink keeps the order": ("2:4", "join a b c d; lose b; join d c a", {"ranks": "a c d"}),
     "a grown group appends the newcomers": ("2:4", "join a b; form; join d c; join b a", {"ranks": "a b d c"}),
     # preferred and claimed
-    "a rank that is preferred is given once and nobody is refused": (
+    "a rank that is preferred is given once and no node is refused": (
         "3 max_restarts=1", "join c preferred_rank=2; join a preferred_rank=0; join b preferred_rank=0",
         {"ranks": "a b c"}, "lose a; join c b; join d preferred_rank=2", {"ranks": "d b c"},
     ),
@@ -34,7 +34,7 @@ def ranks_of(run, name):
     ),
     "a node rank goes before a sticky one": ("2", "join a b; lose b; join c node_rank=0; join a", {"ranks": "c a"}),
     # in the order of the network
-    "nodes without a rank yet are sorted, whoever joins first": (
+    "nodes without a rank yet are sorted, in any order of joins": (
         "3", "join a sort_key=s1.3; join b sort_key=s0.2; join c sort_key=s0.1", {"ranks": "c b a"},
     ),
     "a sticky rank goes before the order, and a replacement takes the vacant one": (

@@ -61,13 +61,13 @@ def fatal(rank: int, node_id: str) -> str:
         "2 max_restarts=1 restart_window_s=100", "join a b; fail a; rejoin; 100s; fail b; rejoin",
         {"stage": "running", "ledger": "worker_failure! worker_failure!"},
     ),
-    "a run that waits for a cause goes on if the window has moved on meanwhile": (
+    "a run that waits for a cause continues if the window has moved on meanwhile": (
         "2 max_restarts=1 restart_window_s=100", f"join a b; fail a; rejoin; 99.5s; fail b {SUFFERS}",
         {"stage": "running"}, f"{CAUSE_WINDOW_S}s", {"stop": "a b"}, "rejoin",
         {"ledger": "worker_failure! worker_failure!"},
     ),
     # fatal exit codes
-    "a fatal exit code fails the run whatever the budget": (
+    "a fatal exit code fails the run with any budget": (
         "2 max_restarts=10 fatal_exit_codes=(42,)", "join a b; fail a exit_code=42",
         {"stage": "failed", "reason b": fatal(0, "a")},
     ),
@@ -80,7 +80,7 @@ def fatal(rank: int, node_id: str) -> str:
         {"stage": "failed"},
     ),
     # rules of the user
-    "a failure by a fatal rule fails the run whatever the budget": (
+    "a failure by a fatal rule fails the run with any budget": (
         "2 max_restarts=10", "join a b; fail a verdict=fatal rule=bad.record",
         {"stage": "failed",
          "reason b": failed(0, "a", words.fatal_rule("bad.record"))},
@@ -220,7 +220,7 @@ def test_the_end_brings_the_failures_evidence_to_every_node():
         "3", f"join a b c; fail b {SUFFERS}; {CAUSE_WINDOW_S / 2}s; fail c {SUFFERS}; {CAUSE_WINDOW_S / 2 - 0.01}s",
         {"stage": "running"}, "0.01s", {"reason a": failed(1, "b", NO_RESTARTS), "blamed": "b"},
     ),
-    "nobody waits for a cause when every node has reported": (
+    "the run does not wait for a cause when every node has reported": (
         "2", f"join a b; fail a {SUFFERS}; fail b {SUFFERS}", {"stage": "failed"},
     ),
     "nor when there is one node": ("1", f"join a; fail a {SUFFERS}", {"stage": "failed"}),

@@ -23,7 +23,7 @@ HOUR = "3600s"
 
 
 @stories({
-    "no node is lost, no restart is charged, workers go on, and the run warns": (
+    "no node is lost, no restart is charged, workers continue, and the run warns": (
         "2 lease_s=10", f"join a b; 10s; {HOUR}",
         {"start": "a b", "ledger": "", "faults": "", "kinds node": "node_joined node_joined", "told warning": LOST_10},
     ),
@@ -154,7 +154,7 @@ HOUR = "3600s"
         "2 lease_s=10", "join a b; 60s; restart; 60s; restart_from_snapshot; 60s",
         {"start": "a b", "told warning": LOST_10}, "join a2 node=a; join b2 node=b", {"ranks": "a2 b2"},
     ),
-    "the day goes on": ("2 lease_s=10", f"join a b; 60s; restart; {MOST_S - 60}s", {"stage": "failed"}),
+    "the day continues": ("2 lease_s=10", f"join a b; 60s; restart; {MOST_S - 60}s", {"stage": "failed"}),
 })  # fmt: skip
 def test_a_run_whose_agents_are_all_silent_waits(story):
     check(story)

@@ -130,7 +130,7 @@ def test_a_limited_tokens_run_counts_what_it_blames_a_node_for_by_itself() -> No
     assert [each.fault for each in cluster.registry.nodes.state.history.by_node["b"]] == ["failed"], "of the other run"
 
 
-def test_the_count_begins_anew_after_an_exclusion_and_after_an_operators_word() -> None:
+def test_the_count_begins_again_after_an_exclusion_and_after_an_operators_word() -> None:
     for pardon in (lambda cluster: cluster.stalls(600.0), lambda cluster: cluster.handle(None, UNCORDON)):
         cluster = Cluster()
         for number in range(5):
@@ -278,7 +278,7 @@ def test_an_operators_cordon_stands() -> None:
     assert (cordon.by, cordon.until) == ("admin", None)
 
 
-def test_a_server_that_may_have_no_more_cordons_goes_on() -> None:
+def test_a_server_that_may_have_no_more_cordons_continues() -> None:
     cluster = Cluster()
     for number in range(MOST_CORDONS):
         cluster.registry.handle(None, NodeCordoned("x", "me", node_id=f"n{number}"), 0.0)

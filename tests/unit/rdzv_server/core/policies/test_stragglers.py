@@ -74,7 +74,7 @@ TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0
         "acknowledge a", {"stage": "running"}, "acknowledge b", {"stage": "forming", "faults": "b:slow"},
         "join a b c", {"ledger": "node_drained"},
     ),
-    "a straggler stays if nobody stands by any more when all have saved": (
+    "a straggler stays if no spare is left when all have saved": (
         REPLACED, f"{TOLD}; leave c; acknowledge a b", {"stage": "forming", "faults": ""},
         "join a b", {"ranks": "a b"},  # workers that have saved may have ended
     ),

@@ -29,7 +29,7 @@ HANGS = "join a b; 7s; suspect a 0 silent_s=5; suspect b 1 silent_s=4; 100s"
         "2", "join a b; lose b; 30s", {"restarts": "node_lost 30"},  # as far as it goes
         "join a; 5s; join c", {"time": "running 1, waiting 35", "restarts": "node_lost 35"},
     ),
-    "a failure that turns out to be a loss is put down to the loss": (
+    "a failure that turns out to be a loss counts as the loss": (
         "1:2 max_restarts=3", "join a b; fail a; 1s; leave b; join a", {"restarts": "node_left 1"},
     ),
     "the ledger of an ended run stands still": ("1", "join a; 60s; succeed a; 60s", {"time": "running 60"}),

@@ -250,7 +250,7 @@ def test_every_attempt_is_forgotten_in_the_end(server):
     assert server.registry.next_deadline() is None
 
 
-def test_a_server_that_stalled_forgets_whatever_it_should_have(server):
+def test_a_server_that_stalled_forgets_all_that_it_should_have(server):
     server.join("a", explicit=False)
     server.fails("a")
     server.passes(100)
@@ -373,7 +373,7 @@ IDLE: dict[str, tuple[str | None, Operation, Operation, str]] = {
 
 
 @pytest.mark.parametrize(("run_id", "action", "then", "why"), IDLE.values(), ids=IDLE)
-def test_a_repeated_request_that_had_nothing_to_do_gets_the_same_answer_whatever_has_happened_since(
+def test_a_repeated_request_that_had_nothing_to_do_gets_the_same_answer_even_later(
     server: ManyRuns, run_id: str | None, action: Operation, then: Operation, why: str
 ) -> None:
     server.join("a", settings=settings_of("2"))

@@ -73,7 +73,7 @@ def test_an_agent_that_is_not_heard_for_longer_than_a_poll_is_quiet() -> None:
     }
 
 
-def test_while_the_run_waits_for_its_agents_nobody_is_told_when_one_is_lost() -> None:
+def test_while_the_run_waits_for_its_agents_no_time_of_a_loss_is_shown() -> None:
     run = running("2", "a", "b")
     run.disconnects("a")
     run.disconnects("b")

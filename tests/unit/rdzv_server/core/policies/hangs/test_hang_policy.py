@@ -32,7 +32,7 @@ HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
         "2 max_restarts=1", "join a b; suspect a 0 source=silence", {"kinds hang": ""},
         "succeed b", {"kinds hang": "hang_suspected"}, "judge", {"kinds hang": "hang_suspected hang_found"},
     ),
-    "workers that go on in time are let alone": (
+    "workers that continue in time are left alone": (
         "2", f"join a b; suspect b 1; {SETTLE_S / 2}s; suspect b; 100s",
         {"stage": "running", "kinds hang": "hang_suspected"},
     ),
@@ -86,7 +86,7 @@ HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
     "a rank is named if its source is sure": (
         "2 max_restarts=1", "join a b; suspect a 0; suspect b 1 source=timer; judge", {"counted": "b"},
     ),
-    "nobody is named if several of one node are suspected and their stacks are alike": (
+    "no rank is named if several of one node are suspected and their stacks are alike": (
         "1 max_restarts=1", "join a local_world_size=2; suspect a 0 1; judge a=ALIVE", {"counted": ""},
     ),
     # consequences
@@ -141,7 +141,7 @@ def test_a_hang(story):
     check(story)
 
 
-def test_the_evidence_names_the_rank_and_stands_in_the_failure() -> None:
+def test_the_evidence_names_the_rank_and_is_in_the_failure() -> None:
     run = running("3", "a", "b", "c", max_restarts=1)
     run.suspects("a", 0)
     assert [query.reason for query in run.examined().values()] == [HUNG] * 3

@@ -45,7 +45,7 @@ END = f"{TOLD}; no restarts left: 3 of 3 used"
     "it ends the run if no restart is left then": (
         "1 max_restarts=3", f"join a; {THREE}; {HANG}; {STANDSTILL_S}s; {EXAMINED_WITHIN_S}s", {"end": END},
     ),
-    "it costs nothing if the workers go on before": (
+    "it costs nothing if the workers continue before": (
         "1 max_restarts=9", f"join a; {THREE}; {HANG}; {STANDSTILL_S - 1}s; suspect a; 9999s", ON,
     ),
     "the next hang of the round has its own time": (

@@ -353,7 +353,7 @@ def test_a_node_that_does_not_answer_is_to_blame_while_the_others_wait_for_it() 
     assert {(culprit.rank, culprit.node_id) for culprit in summary.culprits} == {(4, "node9"), (5, "node9")}
 
 
-def test_a_node_that_does_not_answer_is_not_to_blame_where_somebody_else_is() -> None:
+def test_a_node_that_does_not_answer_is_not_to_blame_if_another_node_is() -> None:
     summary = summary_of(group(range(3)), group(3, DATA_LOADER), silent={"node9": [4, 5]})
     assert [culprit.rank for culprit in summary.culprits] == [3]
 

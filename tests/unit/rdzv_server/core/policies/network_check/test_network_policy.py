@@ -31,7 +31,7 @@ BAD_B = words.unfit("b", [words.failed_with(peer, SLOW) for peer in "ac"])
          "faults": "b:unfit", "wait": "a c"},
         f"leave b; join d {K}", {"tested": "a d"}, "test", {"start": "a c d"},
     ),
-    "of two nodes it cannot be told, and the run goes on with a warning": (
+    "with two nodes the test cannot name one, and the run continues with a warning": (
         "2", f"join a b {K}; test bad=b",
         {"start": "a b", "told node_unfit": "", "told warning": words.undecided("a, b", SLOW)},
     ),
