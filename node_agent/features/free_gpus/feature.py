@@ -1,7 +1,7 @@
 """Feature: before workers start, waits until dead workers' GPU memory and contexts are gone.
 
-A helper process asks the driver. It starts when the workers are about to be stopped, and looks while the agent rejoins.
-So if a node's GPUs are free at once, nothing is delayed. A helper that hangs is killed without a wait.
+A helper process asks the driver while the agent rejoins. It starts beside the workers and idles until they have ended.
+So a restart does not wait for its start. A helper that hangs is killed without a wait.
 """
 
 import asyncio
@@ -43,11 +43,8 @@ class FreeGpus(Feature):
         self._is_useless = False
         """Whether NVML cannot be asked on this machine."""
 
-    def stopping(self) -> None:
-        self._begin()
-
     def joining(self) -> None:
-        if self._look is None:
+        if self._look is None or self._look.has_ended_unasked:
             self._begin()
         if self._look and not self._look.is_ordered:
             environment = self.kernel.config.environment
@@ -92,23 +89,20 @@ class FreeGpus(Feature):
 
     def started(self, assignment: Assignment, pids: object) -> None:
         self._has_started = True
-        self._end()
+        self._begin()
 
     async def close(self) -> None:
         if self._look:
             self._look.close()
 
     def _begin(self) -> None:
-        self._end()
+        if self._look:
+            self._look.kill()
+            self._look = None
         if self._is_useless:
             return
         with suppress(OSError):  # no process or descriptor is left: the workers' start will say so
             self._look = Look(dict(self.kernel.config.environment))
-
-    def _end(self) -> None:
-        if self._look:
-            self._look.kill()
-            self._look = None
 
     def _notify_of_wait(self, look: "Look") -> None:
         if look.holders:
@@ -135,6 +129,11 @@ class Look:
         self._helper = Helper(start, self._ended)
         self._helper.socket.setblocking(False)
         self._helper.loop.add_reader(self._helper.socket, self._read)
+
+    @property
+    def has_ended_unasked(self) -> bool:
+        """Whether somebody has killed the idle helper."""
+        return self.done.is_set() and not self.is_ordered
 
     def order(self, **what: object) -> None:
         """Tell the helper to look at the GPUs now."""

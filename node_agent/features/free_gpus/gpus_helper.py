@@ -1,6 +1,6 @@
 """Watches which processes hold NVIDIA's GPUs, in a process of its own: a call into a sick driver may never return.
 
-It loads NVML and reads one line of JSON from its socket, with the arguments of `Processes` and `visible`.
+It reads one line of JSON from its socket, with the arguments of `Processes` and `visible`, and then loads NVML.
 It writes a line of JSON whenever its finding changes:
 
 - `{"before": [[GPU, PID], ...]}`: processes on the GPUs for which it does not wait. This is its first line.
@@ -279,11 +279,10 @@ def main(control: str) -> None:
     """Watch the GPUs. `control`: descriptor of the socket."""
     with socket.socket(fileno=int(control)) as told:
         try:
-            nvml = Nvml()
-            gpus = [*nvml.gpus()]
             if not (line := told.makefile("rb").readline()):
                 return
-            order = json.loads(line)
+            order, nvml = json.loads(line), Nvml()  # not before: an open driver cannot be reset or replaced
+            gpus = [*nvml.gpus()]
             known = {(uuid, pid) for uuid, pid in order["known"]}
             processes = Processes(
                 order["mark"], {*order["survivors"]}, {*order["kept"]}, known, is_first=order["is_first"]

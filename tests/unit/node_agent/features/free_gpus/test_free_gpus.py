@@ -74,7 +74,6 @@ async def test_new_workers_wait_until_the_dead_ones_memory_is_free(tmp_path: Pat
         assert len(agent.server.of(PollRequest)) >= polls, "the server hears of the agent meanwhile"
         driver.says()
         await has_workers(agent, 2)
-        assert not looks()
         assert not [line for line in agent.console.lines if "anyway" in line]
 
 
@@ -124,10 +123,12 @@ async def test_a_driver_that_hangs_does_not_hang_the_agent(tmp_path: Path) -> No
     driver = PlayedDriver(tmp_path)
     driver.says("hangs")
     async with gpu_rig(driver, limit_s=0.3) as agent:
+        await until(looks)
+        (hung,) = looks()
         await agent.server.answers(one_worker(1))
         await has_workers(agent, 1)
         assert words.driver_hangs(0.3) in agent.console.lines
-        await until(lambda: not looks())
+        await until(lambda: not command_line(hung))
 
 
 async def test_an_unusable_driver_is_mentioned_once(tmp_path: Path) -> None:
@@ -151,6 +152,21 @@ async def test_a_round_that_ends_while_its_workers_wait_starts_none(tmp_path: Pa
         assert not agent.pids
         driver.says()
         await has_workers(agent, 3)
+
+
+async def test_the_helper_of_a_restart_starts_beside_the_workers_and_is_replaced_if_it_dies(tmp_path: Path) -> None:
+    driver = PlayedDriver(tmp_path)
+    async with gpu_rig(driver) as agent:
+        await begins(agent, 1)
+        await has_workers(agent, 1)
+        await until(looks)
+        (idle,) = looks()
+        os.kill(idle, signal.SIGKILL)
+        await until(lambda: agent.feature(FreeGpus)._look.done.is_set())
+        pid = await restarts(agent, driver, 1)
+        await until(lambda: words.waiting([words.holder(pid, "", 512, 0)], 30) in agent.console.lines)
+        driver.says()
+        await has_workers(agent, 2)
 
 
 async def test_an_agent_that_ends_leaves_no_helper(tmp_path: Path) -> None:
