@@ -45,6 +45,7 @@ from rdzv_server.service.interface import (
     ServerState,
 )
 from rdzv_server.service.long_polls import Key
+from rdzv_server.service.reading import read
 from rdzv_server.words import admission as admission_words
 from rdzv_server.words import service as words
 
@@ -148,7 +149,12 @@ class Rendezvous:
         if request.hold and not has_news and not machine.run.queries.has_changed(request.agent_id, request.asked):
             left_s = max(0.0, hold_s(machine.run.settings.lease_s) - waited_s)
             await self._park(machine, request.agent_id, left_s, connection)
-        return self._reply(machine, request.agent_id, wants_summary=request.wants_summary)
+        reply = self._reply(machine, request.agent_id)
+        if request.wants_summary:
+            run, now = machine.run, self._driver.now()
+            summary = read(run, lambda: summary_view.view(run, now), lambda why: None)
+            reply = structs.replace(reply, summary=summary)
+        return reply
 
     async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str | None, idle: str) -> actions.Done:
         """Carry out an operator's action. A request without an id gets a new one, since it repeats no other."""
@@ -308,15 +314,10 @@ class Rendezvous:
             connection.held(loop.time() - parked_at)
         await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 
-    def _reply(
-        self, machine: RunMachine, agent_id: str, warning: str = "", *, wants_summary: bool = False
-    ) -> messages.Reply:
+    def _reply(self, machine: RunMachine, agent_id: str, warning: str = "") -> messages.Reply:
         """Return the reply with the agent's directive. If the core raises an exception, the run is set apart."""
         try:
-            reply = self._reply_now(machine, agent_id, warning)
-            if wants_summary:
-                reply = structs.replace(reply, summary=summary_view.view(machine.run, self._driver.now()))
-            return reply
+            return self._reply_now(machine, agent_id, warning)
         except ProtocolError:
             raise
         except Exception as error:

@@ -86,6 +86,31 @@ async def test_nothing_remains_of_a_newcomer_that_goes_while_the_holder_is_asked
         assert not server.rendezvous._probes
 
 
+# The summary of the run, for a scheduler.
+
+
+async def asks_for_summary(server: RendezvousServer, **asked: bool) -> Reply:
+    poll = PollRequest(run_id=RUN_ID, agent_id="a", revision=0, hold=False, **asked)
+    return await server.rendezvous.ask(poll, Connection("a"))
+
+
+async def test_a_poll_gets_the_summary_of_the_run_only_if_it_asks_for_it(monkeypatch):
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        await join(server, "a", LONG_S)
+        assert (await asks_for_summary(server)).summary is None
+        found = (await asks_for_summary(server, wants_summary=True)).summary
+        assert (found.phase, found.nodes) == ("forming", 1)
+
+        def raises(run, now):
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(rendezvous.summary_view, "view", raises)
+        reply = await asks_for_summary(server, wants_summary=True)
+        assert reply.summary is None and isinstance(reply.directive, Wait)
+        (run,) = server.rendezvous.runs()
+        assert not run.set_apart, "the run continues without a summary"
+
+
 # Agents of one machine, with its name.
 
 
