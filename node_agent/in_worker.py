@@ -181,7 +181,7 @@ class Notice:
 
 
 def notice() -> Notice | None:
-    """Return the notice that this round ends soon, None if there is no notice or no agent.
+    """Return the notice that this round ends soon, or None if there is no notice or no agent.
 
     Call it once a step: it checks whether a file exists, which takes some microseconds. The ranks may see a notice at
     different steps, so let them agree before they save, for example by an all-reduce of `notice() is not None`.
