@@ -16,7 +16,7 @@ from benchmarks.results import Row
 from benchmarks.stage import Broken
 
 SCENARIOS = (ELASTIC, NOTICED, UNNOTICED, SILENT, SCALE_UP, REPLACEMENT)
-AT_ONCE = 10
+CALLERS = 10
 """Number of scenarios at once: two agents each, of 220 MB each."""
 CAP_S = 600.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -41,7 +41,7 @@ def measure(plan: Plan) -> list[Row]:
 
 def at_once(calls: Sequence[Call]) -> list[tuple[list[float], str]]:
     """Return the samples of each call, or why there are none. Several calls run at once, each in its own process."""
-    with multiprocessing.get_context("fork").Pool(min(AT_ONCE, len(calls)) or 1, _begin, (calls,)) as pool:
+    with multiprocessing.get_context("fork").Pool(min(CALLERS, len(calls)) or 1, _begin, (calls,)) as pool:
         return pool.map_async(_answer, range(len(calls)), chunksize=1).get(CAP_S)
 
 

@@ -11,19 +11,19 @@ import sys
 import time
 
 LINE = b"x" * 99 + b"\n"
-AT_ONCE = LINE * (8192 // len(LINE))
+CHUNK = LINE * (8192 // len(LINE))
 
 
 def main() -> None:
-    count = int(float(sys.argv[2]) * 1e6) // len(AT_ONCE)
+    count = int(float(sys.argv[2]) * 1e6) // len(CHUNK)
     began_ns = time.monotonic_ns()
     for _ in range(count):
-        left = memoryview(AT_ONCE)
+        left = memoryview(CHUNK)
         while left:
             left = left[os.write(1, left) :]
     taken_ns = time.monotonic_ns() - began_ns
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-        line.sendto(f"{count * len(AT_ONCE)} {taken_ns}".encode(), sys.argv[1])
+        line.sendto(f"{count * len(CHUNK)} {taken_ns}".encode(), sys.argv[1])
     while True:
         signal.pause()
 

@@ -316,8 +316,8 @@ class Agent:
         """Log what stays the same in every round and what a user may want to change."""
         if warning := omp_warning(self.config.environment, assignment.local_world_size):
             self.console.log(warning, Level.ROUTINE)
-        if (wish := self.config.join.preferred_rank) not in (None, assignment.group_rank):
-            self.console.log(words.agent.node_rank_taken(wish, assignment.group_rank), Level.NOTICE)
+        if (preferred := self.config.join.preferred_rank) not in (None, assignment.group_rank):
+            self.console.log(words.agent.node_rank_taken(preferred, assignment.group_rank), Level.NOTICE)
 
     def first_variables(self, assignment: Assignment) -> Mapping[str, str]:
         """Return the variables that the assignment and this node give to the node's first worker."""
@@ -514,8 +514,8 @@ class Agent:
             self.orphans.end()
         for feature in self._features:
             feature.stopped()
-        told_until = self.started.group.told_until if self.started else 0.0
-        self._runner.feed(WorkersStopped(round_, told_until))
+        signal_until = self.started.group.signal_until if self.started else 0.0
+        self._runner.feed(WorkersStopped(round_, signal_until))
 
     def fail(self, reason: str) -> None:
         """Report that the agent failed to provide something that the workers need to start or continue."""

@@ -194,10 +194,10 @@ async def _serve(
             if manager:
                 manager.stopping(STOP_S)
         except StoreBroken as error:
-            log.error(words.cannot_go_on(str(error)))
+            log.error(words.cannot_continue(str(error)))
             return ExitCode.FAILED
         except Exception:
-            log.exception(words.CANNOT_GO_ON)
+            log.exception(words.CANNOT_CONTINUE)
             return ExitCode.FAILED
         exit_code = ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
         if stand_by and (stand_by.is_back or all(run.membership is None for run in server.service.runs())):

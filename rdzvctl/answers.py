@@ -6,7 +6,7 @@ from typing import Any
 
 from rdzvctl.errors import TooOld
 
-UNTOLD: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     # of a server
     "cordons": (), "version": "of an unknown version",
     # of a run
@@ -29,7 +29,7 @@ UNTOLD: dict[str, Any] = {
     "at": None, "by": "",
 }  # fmt: skip
 """Values of fields that an older server does not send: the values without the feature."""
-SAME_AS = {"largest_size": "max_nodes"}
+OLDER_NAMES = {"largest_size": "max_nodes"}
 """Newer fields, each with the older field whose value is used if a server sends only that one."""
 
 
@@ -41,13 +41,13 @@ class Fields(dict[str, Any]):
     """
 
     def __missing__(self, name: str) -> Any:
-        if name in SAME_AS:
-            return self[SAME_AS[name]]
+        if name in OLDER_NAMES:
+            return self[OLDER_NAMES[name]]
         if name in DERIVED:
             return DERIVED[name](self)
-        if name not in UNTOLD:
+        if name not in DEFAULTS:
             raise TooOld(name)
-        return UNTOLD[name]
+        return DEFAULTS[name]
 
 
 # What readers of older servers must derive themselves.

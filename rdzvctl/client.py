@@ -376,10 +376,10 @@ class Client:
     def _unreachable(self, failures: Mapping[Endpoint, Failed]) -> CtlError:
         words, tried = rdzvctl.words, {address(*each): clip(str(error), 400) for each, error in failures.items()}
         if any(error.may_pass for error in failures.values()):
-            return Unreachable(words.nobody_leads(tried), words.WORKERS_RUN)
+            return Unreachable(words.no_server_leads(tried), words.WORKERS_RUN)
         is_no_server = all(isinstance(error, NoServer) for error in failures.values())
         what_to_do = words.NAME_ITS_PORT if is_no_server else words.IS_IT_RUNNING
-        return Unreachable(words.nobody_answers(tried), words.asked_because(self.place.source), what_to_do)
+        return Unreachable(words.no_server_answers(tried), words.asked_because(self.place.source), what_to_do)
 
 
 def _other_leaders(server: Fields) -> dict[str | None, list[int]]:

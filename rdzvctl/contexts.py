@@ -99,7 +99,7 @@ def load(path: str) -> Contexts:
         why = getattr(error, "strerror", None) or rdzvctl.words.NOT_UTF_8
         raise BadInput(rdzvctl.words.cannot_read(path, why)) from None
     if mode & stat.S_IWOTH:
-        raise BadInput(rdzvctl.words.anybody_writes(path))
+        raise BadInput(rdzvctl.words.writable_by_others(path))
     return _checked(path, text, _parsed(path, text))
 
 

@@ -62,7 +62,7 @@ def cannot_read(path: str, why: str) -> str:
 NOT_UTF_8 = "the file is not UTF-8"
 
 
-def anybody_writes(path: str) -> str:
+def writable_by_others(path: str) -> str:
     return f"{path}: every user of this machine can change this file, and so redirect your token: chmod o-w {path}"
 
 
@@ -215,7 +215,7 @@ def _tried(failures: Mapping[str, str]) -> str:
     return "; ".join(f"{at}: {why}" for at, why in failures.items())
 
 
-def nobody_leads(failures: Mapping[str, str]) -> str:
+def no_server_leads(failures: Mapping[str, str]) -> str:
     """`failures`: why none of them leads, by address."""
     return f"no rdzv-server leads: {_tried(failures)}"
 
@@ -223,7 +223,7 @@ def nobody_leads(failures: Mapping[str, str]) -> str:
 WORKERS_RUN = "workers keep running meanwhile; try again, or read the server's log"
 
 
-def nobody_answers(failures: Mapping[str, str]) -> str:
+def no_server_answers(failures: Mapping[str, str]) -> str:
     return f"no rdzv-server answers: {_tried(failures)}"
 
 

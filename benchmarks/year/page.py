@@ -8,7 +8,7 @@ from benchmarks import plots
 from benchmarks.page import split
 from benchmarks.year.campaign import Score
 from benchmarks.year.contenders import FAIR, OURS, USUAL
-from benchmarks.year.scenarios import AT_ONCE, BASE, CHECKED, COSTS, Outcome, named
+from benchmarks.year.scenarios import BASE, CHECKED, COSTS, NOTICED_AT_ONCE, Outcome, named
 from benchmarks.year.trace import ATTRIBUTION
 from benchmarks.year.training import Watched
 
@@ -184,7 +184,7 @@ def _account(outcome: Outcome) -> str:
 
 def _real(ideal: Outcome, outcomes: Sequence[Outcome]) -> Outcome | None:
     """Return the real outcome for an ideal one in which each fault is noticed at once; None for other outcomes."""
-    if ideal.about != AT_ONCE:
+    if ideal.about != NOTICED_AT_ONCE:
         return None
     size = (CHECKED, ideal.nodes, ideal.days)
     return next((each for each in outcomes if (each.about, each.nodes, each.days) == size), None)

@@ -20,7 +20,7 @@ from rdzv_server.http.garbage import COLLECT_AFTER
 OURS = "node-agent"
 BASE, CHECKED = "2 % spares", "2 % spares, checks"
 KEPT = "survivors save the last step"
-AT_ONCE = f"{CHECKED}, each fault noticed at once"
+NOTICED_AT_ONCE = f"{CHECKED}, each fault noticed at once"
 MONTH, VAST = 30.0, 10_000
 COSTS = Costs()
 CHECKS = Policy(found=0.9)
@@ -108,7 +108,7 @@ def _of(nodes: int) -> list[Scenario]:
     """Return scenarios that each change one choice."""
     policies: list[tuple[str, Policy | TorchrunPolicy, Shape]] = [
         (CHECKED, CHECKS, "bursty"),
-        (AT_ONCE, replace(CHECKS, is_noticed_at_once=True, slow_noticed_s=1.0), "bursty"),
+        (NOTICED_AT_ONCE, replace(CHECKS, is_noticed_at_once=True, slow_noticed_s=1.0), "bursty"),
         (f"{CHECKED} that find half", replace(CHECKS, found=0.5), "bursty"),
         (f"{CHECKED} that find all", replace(CHECKS, found=1.0), "bursty"),
         (f"{CHECKED}, workers save when told", replace(CHECKS, notice_s=60.0), "bursty"),

@@ -17,7 +17,9 @@ LIBRARIES = ("torch", "numpy", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
 """Distributions whose versions are told, if they are installed where the agent runs."""
 DRIVERS = ("/proc/driver/nvidia/version", "/sys/module/nvidia/version", "/sys/module/amdgpu/version")
 """Files that name the version of a GPU's driver."""
-_TOLD = re.compile(r"(?:NCCL|TORCH|TORCHELASTIC|PYTORCH|CUDA|GLOO|OMP|PET|UCX|HSA|ROCR|HIP)_\w+|NVIDIA_VISIBLE_DEVICES")
+_SHOWN_VARIABLE = re.compile(
+    r"(?:NCCL|TORCH|TORCHELASTIC|PYTORCH|CUDA|GLOO|OMP|PET|UCX|HSA|ROCR|HIP)_\w+|NVIDIA_VISIBLE_DEVICES"
+)
 """Names of variables whose values are told. Of all others only the names are."""
 _SECRET = re.compile(r"(?i)token|secret|passw|passphrase|credential|api_?key|private|cookie|auth|\bkey=|://[^/\s]*@")
 """What looks like a secret, in a name or in a value."""
@@ -66,6 +68,6 @@ def _gpu_driver() -> str:
 
 def _value(name: str, value: str) -> str | None:
     """Return the value of a variable that says how torch and its libraries are set, None for any other."""
-    if not _TOLD.fullmatch(name) or _SECRET.search(name) or _SECRET.search(value):
+    if not _SHOWN_VARIABLE.fullmatch(name) or _SECRET.search(name) or _SECRET.search(value):
         return None
     return os.fsencode(value).decode(errors="replace")[:LONGEST_VALUE]

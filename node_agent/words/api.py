@@ -29,7 +29,7 @@ def stopped_before_start(name: str) -> str:
     return f"{name} was stopped before its processes were started"
 
 
-def told_to_go(status: str) -> str:
+def ended_by_agent(status: str) -> str:
     return f"{status}: the agent told it to end"
 
 

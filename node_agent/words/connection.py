@@ -48,8 +48,8 @@ def not_reached_yet(server: str, failure: str, longest_s: float, stage: Stage) -
 
 
 def server_lost(server: str, failure: str, has_workers: bool, longest_s: float) -> str:
-    goes_on = "workers keep running; " if has_workers else ""
-    return f"lost rdzv-server at {server} ({failure}); {goes_on}retrying{_limit(longest_s)}"
+    running = "workers keep running; " if has_workers else ""
+    return f"lost rdzv-server at {server} ({failure}); {running}retrying{_limit(longest_s)}"
 
 
 def still_no_server(server: str, failure: str) -> str:

@@ -218,7 +218,7 @@ class Action(Struct, frozen=True, kw_only=True):
     """Question that `rdzvctl` asks at a terminal before an action that costs something; empty if it can be undone."""
     label: str
     """Label of its button."""
-    is_grave: bool = False
+    is_destructive: bool = False
     """Whether its button warns by its colour."""
     place: int = 0
     """Place of its button among those of the table: buttons with lower numbers come first."""
@@ -247,7 +247,8 @@ class Action(Struct, frozen=True, kw_only=True):
 
 STOP = Action(
     name="stop", request=StopRequest, help="end a run: its agents stop their workers and exit with 1",
-    question="End the run on every node?", label="Stop run", is_grave=True, place=1, refusals=(errors.UnknownRun,),
+    question="End the run on every node?", label="Stop run", is_destructive=True, place=1,
+    refusals=(errors.UnknownRun,),
 )  # fmt: skip
 RESTART = Action(
     name="restart", request=RestartRequest, help="restart a run's workers on every node, without charging the restart "
@@ -261,17 +262,17 @@ RESIZE = Action(
 )  # fmt: skip
 ADMIT = Action(
     name="admit", request=AdmitRequest, help="give the free seats of a running round to standby nodes",
-    label="Admit", place=-1, refusals=(errors.UnknownRun, errors.RunEnded, errors.NobodyWaits),
+    label="Admit", place=-1, refusals=(errors.UnknownRun, errors.RunEnded, errors.NoStandby),
 )  # fmt: skip
 FORGET = Action(
     name="forget", request=ForgetRequest, help="forget an ended run and all its events",
-    question="Forget the run and all its events?", label="Forget", is_grave=True, place=1,
-    refusals=(errors.UnknownRun, errors.RunGoesOn), of_ended=True,
+    question="Forget the run and all its events?", label="Forget", is_destructive=True, place=1,
+    refusals=(errors.UnknownRun, errors.RunStillActive), of_ended=True,
 )  # fmt: skip
 DRAIN = Action(
     name="drain", request=DrainRequest,
     help="empty a node: its workers get SIGTERM and time for a checkpoint, and the other nodes continue without it",
-    question="Stop the workers on this node?", label="Drain", is_grave=True, refusals=(errors.UnknownNode,),
+    question="Stop the workers on this node?", label="Drain", is_destructive=True, refusals=(errors.UnknownNode,),
 )  # fmt: skip
 CORDON = Action(
     name="cordon", request=CordonRequest, help="give a node no seat in new rounds; its current workers continue",

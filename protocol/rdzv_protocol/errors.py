@@ -92,11 +92,11 @@ class RunEnded(ProtocolError, code="run_ended", status=409):
     """An operator acts on a run that has ended."""
 
 
-class RunGoesOn(ProtocolError, code="run_goes_on", status=409):
+class RunStillActive(ProtocolError, code="run_goes_on", status=409):
     """An operator forgets a run that has not ended."""
 
 
-class NobodyWaits(ProtocolError, code="nobody_waits", status=409):
+class NoStandby(ProtocolError, code="nobody_waits", status=409):
     """An operator admits waiting nodes, but no node stands by for a free seat."""
 
 

@@ -58,7 +58,7 @@ class Sample(Struct, frozen=True):
     labels: tuple[str, ...] = ()
 
 
-AT_ONCE = 32
+SAMPLES_PER_PIECE = 32
 """Number of samples in one piece of `exposition`."""
 
 
@@ -73,8 +73,8 @@ def exposition(metrics: Sequence[Metric], samples: Iterable[Sample]) -> Iterator
     for sample in samples:
         of_metric[sample.metric].append(sample)
     for metric, all_of_it in of_metric.items():
-        for begin in range(0, len(all_of_it) or 1, AT_ONCE):
-            piece = generate_latest(_Family(metric, all_of_it[begin : begin + AT_ONCE]))
+        for begin in range(0, len(all_of_it) or 1, SAMPLES_PER_PIECE):
+            piece = generate_latest(_Family(metric, all_of_it[begin : begin + SAMPLES_PER_PIECE]))
             yield piece.split(b"\n", 2)[2] if begin else piece  # HELP and TYPE are only above the first piece
 
 

@@ -417,7 +417,7 @@ class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
                 return words.run.gives_up_in(self.reason, self.remaining_s)
             case "uncordoned":
                 return words.run.uncordoned_in(self.reason, self.remaining_s)
-        return words.run.goes_on_in(self.reason, self.remaining_s)
+        return words.run.continues_in(self.reason, self.remaining_s)
 
 
 class Start(Struct, frozen=True, kw_only=True, tag_field="tag", tag="start"):

@@ -70,9 +70,9 @@ class Token:
     def covers(self, run_id: str) -> bool:
         return fnmatchcase(run_id, self.runs)
 
-    def has_room(self, going_on: Collection[str]) -> bool:
-        """Whether one more of the token's runs may begin beside the active runs `going_on`."""
-        return self.most_runs is None or sum(map(self.covers, going_on)) < self.most_runs
+    def has_room(self, active_runs: Collection[str]) -> bool:
+        """Whether one more of the token's runs may begin beside the active runs `active_runs`."""
+        return self.most_runs is None or sum(map(self.covers, active_runs)) < self.most_runs
 
     def __repr__(self) -> str:
         return f"Token({self.role.value})"
@@ -178,10 +178,10 @@ class Permit:
     def has_quota(self) -> bool:
         return any(token.most_runs is not None for token in self.tokens or ())
 
-    def check_quota(self, run_id: str, going_on: Collection[str]) -> None:
-        """Raise `ServerUnavailable` if this run would be new, and one too many beside the active runs `going_on`."""
+    def check_quota(self, run_id: str, active_runs: Collection[str]) -> None:
+        """Raise `ServerUnavailable` if this run would be new, and one too many beside the active runs `active_runs`."""
         mine = [token for token in self.tokens or () if token.covers(run_id)]
-        if run_id not in going_on and not any(token.has_room(going_on) for token in mine):
+        if run_id not in active_runs and not any(token.has_room(active_runs) for token in mine):
             most = max(token.most_runs or 0 for token in mine)
             raise ServerUnavailable(words.too_many_runs(most, run_id))
 

@@ -20,7 +20,7 @@ from rdzv_server.storage.etcd_client import EtcdClient, delete, is_free, is_made
 from rdzv_server.tasks import first_of
 from rdzv_server.words import cluster as words
 
-MOMENT_S = 0.5
+OWNER_FIRST_S = 0.5
 """Seconds that a server leaves a free shard to its owner, which takes it within a few hundredths of a second."""
 
 
@@ -58,7 +58,7 @@ class Election:
                     continue
                 now = asyncio.get_running_loop().time()
                 free_since = now if free_since is None else free_since
-                wait_s = free_since + MOMENT_S - now
+                wait_s = free_since + OWNER_FIRST_S - now
                 if wait_s > 0 and view.owners.get(self.shard) != self.membership.address:
                     await self.membership.changed(wait_s)
                     continue
@@ -122,7 +122,7 @@ class Leadership:
                 leader = view.leaders.get(shard)
                 if leader is None or leader.number != self.number:
                     return words.KEY_DELETED if self._lease.is_certain else words.LEASE_RAN_OUT
-                if (heir := view.heir(shard)) and heir.revision not in left_to:
-                    left_to.add(heir.revision)
-                    return words.leaves_it_to(heir.address)
+                if (successor := view.successor(shard)) and successor.revision not in left_to:
+                    left_to.add(successor.revision)
+                    return words.leaves_it_to(successor.address)
             await self._membership.changed()

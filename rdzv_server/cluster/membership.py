@@ -60,7 +60,7 @@ class View:
     owners: Mapping[int, str]
     """Address of the server that should lead each shard. Ready or leading servers share the shards, else all."""
 
-    def heir(self, shard: int) -> Member | None:
+    def successor(self, shard: int) -> Member | None:
         """Return the ready server to which the shard's leader should leave it; None if there is none."""
         owner = self.owners[shard]
         member = self.members.get(owner)

@@ -51,12 +51,12 @@ class QueryClosed(Struct, frozen=True):
 class Answered(Struct, frozen=True):
     """Answer an operator's action with a sentence about what it does, or what an earlier copy of the request did.
 
-    `is_untold`: whether the action did something that no event reports. `has_changed`: whether there was something to
-    do.
+    `is_unreported`: whether the action did something that no event reports. `has_changed`: whether there was something
+    to do.
     """
 
     sentence: str
-    is_untold: bool
+    is_unreported: bool
     has_changed: bool = True
 
 

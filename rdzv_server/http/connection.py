@@ -52,7 +52,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Run for which the connection is scheduled; the peer until a run is known."""
         self.credential: str | None = None
         """Authorization header with which the last request was let in; None if none was yet."""
-        self.is_stranger = True
+        self.is_unauthenticated = True
         """Whether no request has been let in. If no token is set, a request is let in with its last byte."""
         self.opening: Opening | None = None
         """Opening of the connection, until the first byte and the TLS handshake have come; None once it is made."""
@@ -120,8 +120,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._greet()
 
     def _greet(self) -> None:
-        if self.is_stranger:
-            self.is_stranger = False
+        if self.is_unauthenticated:
+            self.is_unauthenticated = False
             self._authenticated(self)
 
     def refuse(self, answer: bytes) -> None:
@@ -173,7 +173,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._bounds.arriving.start(self)
         is_look = _is_look(data)
         at_once = has_turn and not is_look
-        is_counted = self.is_stranger and not at_once
+        is_counted = self.is_unauthenticated and not at_once
         if is_counted:
             self._bounds.held.add(self.peer, self, len(data))  # also while the data waits for its turn
         if not is_look:
@@ -185,11 +185,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _receive(self, data: bytes, is_counted: bool) -> None:
-        head, rest = _first_head(data) if self.is_stranger else (data, b"")
+        head, rest = _first_head(data) if self.is_unauthenticated else (data, b"")
         self.http.data_received(head)
         is_last = self.http.drops_rest or (self.is_closed and self.http.is_whole)
         if rest and not is_last:
-            if not is_counted and self.is_stranger:
+            if not is_counted and self.is_unauthenticated:
                 is_counted = True
                 self._bounds.held.add(self.peer, self, len(rest))
             self._waiting.insert(1, (False, partial(self._receive, rest, is_counted)))  # the rest has a turn of its own
@@ -204,7 +204,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport and not self.is_closed:
             self._transport.pause_reading()
             if self._dropped <= MOST_DROPPED:
-                self._bounds.turns.ask(self.peer, self._read_on, is_stranger=True)
+                self._bounds.turns.ask(self.peer, self._read_on, is_unauthenticated=True)
 
     def eof_received(self) -> bool | None:
         self.http.eof_received()
@@ -232,7 +232,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._waiting.clear()
             self._end(error)
             return
-        if self.is_stranger:
+        if self.is_unauthenticated:
             self._waiting.clear()  # nobody is left to read the answer
         self._pass_on(partial(self._end, error), is_look=False)
 
@@ -253,7 +253,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if is_look:
             self._bounds.looks.ask(self.run, self._pass)
         else:
-            self._bounds.turns.ask(self.run, self._pass, is_stranger=self.is_stranger)
+            self._bounds.turns.ask(self.run, self._pass, is_unauthenticated=self.is_unauthenticated)
 
     def _pass(self) -> None:
         if not self._waiting:

@@ -21,7 +21,7 @@ ROUNDING_S = 1e-6
 LOG_LINES = Rate(1, 20)
 SILENCE_S = 600.0
 """Seconds for which a refusal that has been logged is not logged again."""
-MOST_SAID = 1_000
+MOST_REMEMBERED = 1_000
 _ROUTINE = (
     errors.AgentFenced,
     errors.StaleRound,
@@ -29,7 +29,7 @@ _ROUTINE = (
     errors.RunSucceeded,
     errors.RunFailed,
     errors.UnknownRun,
-    errors.NobodyWaits,
+    errors.NoStandby,
     errors.UnknownRank,
     errors.QueryRefused,
     errors.NoAnswer,
@@ -73,23 +73,23 @@ class RefusalLog:
     """Log of refusals that a person should look into: each once in `SILENCE_S`, however often it is repeated."""
 
     def __init__(self) -> None:
-        self._said_at: dict[tuple[str, str], float] = {}
+        self._logged_at: dict[tuple[str, str], float] = {}
         self._lines = Buckets(LOG_LINES)
-        self._unsaid = 0
+        self._suppressed = 0
 
     def note(self, peer: str, refusal: errors.ProtocolError, now: float) -> None:
         """Log a refusal, unless it was logged recently or too many are logged."""
         key = (peer, str(refusal))
-        if isinstance(refusal, _ROUTINE) or self._said_at.get(key, now - SILENCE_S) > now - SILENCE_S:
+        if isinstance(refusal, _ROUTINE) or self._logged_at.get(key, now - SILENCE_S) > now - SILENCE_S:
             return
         if not self._lines.take("", now):
-            self._unsaid += 1
+            self._suppressed += 1
             return
-        log.warning(words.refused(peer, printable(str(refusal)), self._unsaid))
-        self._unsaid = 0
-        if len(self._said_at) >= MOST_SAID:
-            self._said_at.clear()
-        self._said_at[key] = now
+        log.warning(words.refused(peer, printable(str(refusal)), self._suppressed))
+        self._suppressed = 0
+        if len(self._logged_at) >= MOST_REMEMBERED:
+            self._logged_at.clear()
+        self._logged_at[key] = now
 
 
 class Buckets:

@@ -32,7 +32,7 @@ from rdzv_server.words import http as words
 
 log = logging.getLogger("rdzv_server")
 
-AT_ONCE, AT_ONCE_S = 64, 0.0005
+ACCEPTS_PER_TURN, ACCEPT_TURN_S = 64, 0.0005
 """Most connections that are accepted before other tasks of the process run, and seconds for that."""
 MOST_HANDSHAKES, STALE_S = 512, 1.0
 """Most TLS connections that are in their handshake, or from which no request has been let in since; half of them for
@@ -112,8 +112,8 @@ class Listener:
         await asyncio.gather(*(opening.task for opening in openings if opening.task), return_exceptions=True)
 
     def _accept(self) -> None:
-        over_at = self._loop.time() + AT_ONCE_S
-        for _ in range(AT_ONCE):
+        over_at = self._loop.time() + ACCEPT_TURN_S
+        for _ in range(ACCEPTS_PER_TURN):
             try:
                 accepted, address = self._socket.accept()
             except OSError as error:
@@ -163,7 +163,7 @@ class Listener:
             if len(self._connections) <= 0.9 * most:
                 self._warned.discard("")
         elif self._unauthenticated:
-            self._warn("", words.no_room_for_strangers(most))
+            self._warn("", words.no_room_for_unauthenticated(most))
             self._evict(next(iter(self._unauthenticated)))
         else:
             self._warn("", words.no_room(most))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rdzv_server.service.fair_scheduler import FairScheduler
 
-AT_ONCE = 64
+EVENTS_PER_POLL = 64
 """Most peers whose data is noticed before other tasks of the event loop run."""
 
 
@@ -42,7 +42,7 @@ class Silent:
             self._epoll.close()
 
     def _look(self) -> None:
-        for fd, _ in self._epoll.poll(0, AT_ONCE):
+        for fd, _ in self._epoll.poll(0, EVENTS_PER_POLL):
             if heard := self._heard.pop(fd, None):  # else an earlier one in this loop has ended this one
                 self._epoll.unregister(fd)
                 heard()
@@ -92,7 +92,7 @@ class Opening:
     def _wait_for_turn(self) -> None:
         """Ask for a turn, in a queue beside the peer's open connections: openings and open ones get equal turns."""
         self.waits_for_turn = True
-        self._silent.turns.ask(f"new {self._peer}", self._take_turn, is_stranger=True)
+        self._silent.turns.ask(f"new {self._peer}", self._take_turn, is_unauthenticated=True)
 
     def _take_turn(self) -> None:
         self.waits_for_turn = False

@@ -73,7 +73,7 @@ class Button:
     """Button of a page for an action."""
 
     def __init__(self, action: Action) -> None:
-        self.path, self.label, self.is_grave = action.path, action.label, action.is_grave
+        self.path, self.label, self.is_destructive = action.path, action.label, action.is_destructive
         self.means = summary_of(action.request).replace("`", "")
         self.of_node, self.of_absent = action.of_node, action.of_absent
         self.of_ended = action.of_ended

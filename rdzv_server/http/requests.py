@@ -61,7 +61,7 @@ def check_framing(request: web.BaseRequest) -> None:
         raise UnsupportedMediaType(words.other_media_type(paths.MEDIA_TYPE))
 
 
-async def tell_to_go_on(request: web.BaseRequest) -> None:
+async def send_continue(request: web.BaseRequest) -> None:
     """Answer `Expect: 100-continue`: curl asks before it sends a large body. Raises `web.HTTPExpectationFailed`."""
     if request.headers["Expect"].lower() != "100-continue":
         raise web.HTTPExpectationFailed

@@ -54,8 +54,8 @@ from rdzv_server.http.requests import (
     connection_of,
     read_body,
     read_json,
+    send_continue,
     summary_of,
-    tell_to_go_on,
 )
 from rdzv_server.http.route import Handler, Route
 from rdzv_server.http.status_endpoint import Status, StatusView
@@ -152,7 +152,7 @@ class HttpApi:
                 if request.method in LOOKS and request.path not in PROBES:
                     await checkpoint(connection.peer)
                 if "Expect" in request.headers:
-                    await tell_to_go_on(request)
+                    await send_continue(request)
                 return await handler(self, request)
             finally:
                 connection.request_answered()
@@ -203,7 +203,7 @@ class HttpApi:
         message: AnyRequest = decode(self._routes[request.path].request, await read_body(request))
         assign_to_run(connection, message)
         if isinstance(message, messages.JoinRequest) and connection.permit.has_quota:
-            connection.permit.check_quota(message.run_id, self._going_on())
+            connection.permit.check_quota(message.run_id, self._active_runs())
         return packed(await self._service.ask(message, connection))
 
     async def refuse(self, request: web.BaseRequest) -> web.Response:
@@ -356,7 +356,7 @@ class HttpApi:
         leads = state.leads and not state.unhealthy_reason
         return plain_text("leads\n" if leads else "does not lead\n", 200 if leads else 503)
 
-    def _going_on(self) -> set[str]:
+    def _active_runs(self) -> set[str]:
         """Return the ids of the runs that have not ended."""
         return {run.run_id for run in self._service.runs() if not run.stage.is_end}
 

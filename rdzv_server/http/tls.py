@@ -16,7 +16,7 @@ from weakref import ref
 from rdzv_server.http.connection import READ_BYTES, HttpConnection, free
 from rdzv_server.service.fair_scheduler import scheduler
 
-LOOK_S, EVICTED_AT_ONCE = 0.02, 8
+LOOK_S, EVICTED_PER_LOOK = 0.02, 8
 """Least seconds between two searches for stale holders, and most holders evicted at once."""
 
 Holder = TypeVar("Holder", bound=Hashable)
@@ -36,7 +36,7 @@ class TlsProtocol(sslproto.SSLProtocol):
             return
         assert self._transport
         self._transport.pause_reading()
-        scheduler().ask(self._app_protocol.peer, partial(_shake_hands, ref(self), nbytes), is_stranger=True)
+        scheduler().ask(self._app_protocol.peer, partial(_shake_hands, ref(self), nbytes), is_unauthenticated=True)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         transport = self._transport
@@ -44,7 +44,7 @@ class TlsProtocol(sslproto.SSLProtocol):
         if transport:
             free(transport)
 
-    def go_on(self, nbytes: int) -> None:
+    def continue_handshake(self, nbytes: int) -> None:
         """Continue the handshake with the `nbytes` bytes that have been received."""
         if self._transport is not None:
             self._transport.resume_reading()
@@ -54,7 +54,7 @@ class TlsProtocol(sslproto.SSLProtocol):
 def _shake_hands(protocol: "ref[TlsProtocol]", nbytes: int) -> None:
     """Continue a handshake, unless its connection has closed: a closed one keeps no memory until its turn."""
     if found := protocol():
-        found.go_on(nbytes)
+        found.continue_handshake(nbytes)
 
 
 async def shake_hands(
@@ -110,7 +110,7 @@ class Places(Generic[Holder]):
             self._of_peer[peer] -= 1
             if not self._of_peer[peer]:
                 del self._of_peer[peer]
-            self._go_on()
+            self._give_free_places()
         elif queue := self._waiting.get(peer):
             queue.pop(holder, None)
             if not queue:
@@ -124,7 +124,7 @@ class Places(Generic[Holder]):
         self._of_peer[peer] += 1
         given()
 
-    def _go_on(self) -> None:
+    def _give_free_places(self) -> None:
         """Give free places to waiting peers, in turn."""
         while len(self._holders) < self._most and (peer := next(filter(self._has_room, self._waiting), None)):
             self._next_of(peer)
@@ -145,7 +145,7 @@ class Places(Generic[Holder]):
     def _evict_stale(self) -> None:
         """Evict the stale holders that others wait for."""
         self._timer = None
-        left, stale_at = EVICTED_AT_ONCE, asyncio.get_running_loop().time() - self._stale_s
+        left, stale_at = EVICTED_PER_LOOK, asyncio.get_running_loop().time() - self._stale_s
         for holder, (peer, since) in list(self._holders.items()):
             if not self._waiting or not left or since > stale_at:
                 break

@@ -157,7 +157,7 @@ class Driver:
         """
         error = None if task.cancelled() else task.exception()
         if error and not isinstance(error, StoreFenced):
-            self._refuse_all(words.cannot_go_on(type(error).__name__, error))
+            self._refuse_all(words.cannot_continue(type(error).__name__, error))
 
     def _refuse_all(self, why: str) -> None:
         self._stopped = self._stopped or why

@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary, proxy
 
 from msgspec import Struct
 
-AT_ONCE, AT_ONCE_S = 64, 0.002
+CALLS_PER_TURN, TURN_S = 64, 0.002
 """Most turns that are taken before other tasks of the event loop run, and seconds after which no other turn begins."""
-STRANGERS_AT_ONCE, STRANGERS_AT_ONCE_S = 2, 0.0005
+UNAUTHENTICATED_PER_TURN, UNAUTHENTICATED_TURN_S = 2, 0.0005
 """The same for strangers. Each request that is read takes more time later, for its refusal."""
 TURNS_AN_AGENT = 2
 """Extra turns that strangers get for each agent that comes in on a new connection: those behind it in the queue are
@@ -84,7 +84,7 @@ class _Share:
     def take(self, clock: Callable[[], float]) -> None:
         """Take some turns: at least one if any waits."""
         left = self._most + self.credit
-        over_at = clock() + (AT_ONCE_S if self.credit else self._most_s)
+        over_at = clock() + (TURN_S if self.credit else self._most_s)
         while self.waiting and left:
             turn, left = self.waiting.pop(), left - 1
             if self.credit > left:
@@ -101,36 +101,36 @@ class FairScheduler:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._known = _Share(AT_ONCE, AT_ONCE_S)
-        self._strangers = _Share(STRANGERS_AT_ONCE, STRANGERS_AT_ONCE_S)
+        self._known = _Share(CALLS_PER_TURN, TURN_S)
+        self._unauthenticated = _Share(UNAUTHENTICATED_PER_TURN, UNAUTHENTICATED_TURN_S)
         self._all: deque[_Turn] = deque()
         """Turns of known connections, in the order in which they were requested."""
         self._comes_round = False
 
-    def ask(self, of: str, do: Do, *, is_stranger: bool = False) -> None:
+    def ask(self, of: str, do: Do, *, is_unauthenticated: bool = False) -> None:
         """Call `do` in a later turn of `of`, which is a run or a peer. Calls with the same `of` keep their order.
 
-        `is_stranger`: whether no request of the connection has been let in.
+        `is_unauthenticated`: whether no request of the connection has been let in.
         """
-        now, share = self._loop.time(), self._strangers if is_stranger else self._known
+        now, share = self._loop.time(), self._unauthenticated if is_unauthenticated else self._known
         if not share.waiting and share.begin_at_once(now):
             do()
             share.took(self._loop.time() - now)
             return
         turn = _Turn(now, do)
-        if not is_stranger:
+        if not is_unauthenticated:
             self._all.append(turn)
         share.waiting.append(of, turn)
         self._come_round()
 
     def agent_came(self) -> None:
         """Note that an agent came in on a new connection: strangers get more turns, but at most as many as agents."""
-        self._strangers.credit = min(self._strangers.credit + TURNS_AN_AGENT, MOST_CREDIT)
+        self._unauthenticated.credit = min(self._unauthenticated.credit + TURNS_AN_AGENT, MOST_CREDIT)
 
     @property
     def agents_wait(self) -> bool:
         """Whether requests of agents wait for their turns, as far as is known."""
-        return bool(self._known.waiting) or (self._strangers.credit > 0 and bool(self._strangers.waiting))
+        return bool(self._known.waiting) or (self._unauthenticated.credit > 0 and bool(self._unauthenticated.waiting))
 
     def unread_since(self) -> float:
         """Return when the oldest waiting turn of a known connection was requested; infinite if none waits."""
@@ -142,10 +142,10 @@ class FairScheduler:
         self._comes_round = False
         try:
             self._known.take(self._loop.time)
-            self._strangers.take(self._loop.time)
+            self._unauthenticated.take(self._loop.time)
         finally:
             self.unread_since()  # has the side effect that finished turns are dropped
-            if self._known.waiting or self._strangers.waiting:
+            if self._known.waiting or self._unauthenticated.waiting:
                 self._come_round()
 
     def _come_round(self) -> None:

@@ -93,14 +93,14 @@ class OperatorScheduler:
         """Make the next call. Tasks that it wakes are queued in the loop between `_go_on` and `_end`."""
         began_at = self._began_at = self._loop.time()
         cpu_at = self._cpu_s()
-        self._loop.call_soon(self._go_on)
+        self._loop.call_soon(self._resume_clock)
         try:
             self._asked.pop()()
         finally:
             self._did_s, self._did_cpu_s = self._loop.time() - began_at, self._cpu_s() - cpu_at
             self._loop.call_soon(self._end)
 
-    def _go_on(self) -> None:
+    def _resume_clock(self) -> None:
         self._began_at, self._cpu_at = self._loop.time() - self._did_s, self._cpu_s() - self._did_cpu_s
 
     def _end(self) -> None:

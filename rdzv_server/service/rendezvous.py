@@ -160,7 +160,7 @@ class Rendezvous:
         """Carry out an operator's action. A request without an id gets a new one, since it repeats no other."""
         request_id = wanted.request_id or os.urandom(8).hex()
         answered = await self._driver.act(run_id, operations.fact_of(wanted, by, request_id, time.time(), idle))
-        if answered.is_untold:
+        if answered.is_unreported:
             log.info("%s", words.done_by(answered.sentence, by))
         return actions.Done(epoch=self.epoch, message=answered.sentence, changed=answered.has_changed)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from math import inf
 from typing import Generic, TypeVar
 
-AT_ONCE = 64
+TIMEOUTS_PER_TURN = 64
 """Most timeouts that end before anything else in the event loop runs."""
 
 Subject = TypeVar("Subject", bound=Hashable)
@@ -53,7 +53,7 @@ class Timeouts(Generic[Subject]):
         loop = asyncio.get_running_loop()
         now = loop.time()
         try:
-            for _ in range(AT_ONCE):
+            for _ in range(TIMEOUTS_PER_TURN):
                 if self._first_at() > now:
                     break
                 subject, _ = self._due.popitem(last=False)

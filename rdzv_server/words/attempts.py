@@ -17,7 +17,7 @@ def unknown_run(run_id: str) -> str:
     return f"this server has no run {run_id}"
 
 
-def goes_on(run_id: str, stage: str) -> str:
+def still_active(run_id: str, stage: str) -> str:
     """A run cannot be forgotten before its end."""
     return f"run {run_id} is still active ({stage}): stop it first (POST /v1/runs/stop)"
 

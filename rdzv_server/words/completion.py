@@ -72,7 +72,7 @@ def admitting(nodes: int, names: str) -> str:
     return f"admitting {nodes} more: {names}"
 
 
-ADMITTING_NOBODY = "the nodes that arrived have left"
+NOTHING_TO_ADMIT = "the nodes that arrived have left"
 
 
 # What a forming round waits for.
@@ -164,7 +164,7 @@ def standby_kept_out(node_id: str, reason: str, *, excluded: bool) -> str:
 # A running round.
 
 ENDS_SOON = "its workers know that it ends soon"
-NOBODY_HEARD = (
+NO_AGENT_HEARD = (
     f"the server does not hear from any agent of the run: {unheard.NODES_OR_PATH_GONE}; the server waits for them"
 )
 """It contains no time, so that it changes only when something happens."""

@@ -120,7 +120,7 @@ def too_many_of_peer(number: int, peer: str) -> str:
     return f"{number} connections from {peer} without an accepted request; closing the oldest; {_OTHERS}"
 
 
-def no_room_for_strangers(most: int) -> str:
+def no_room_for_unauthenticated(most: int) -> str:
     return f"{most} connections, the limit of --max-connections; closing unauthenticated ones; {_OTHERS}"
 
 

@@ -20,7 +20,7 @@ def not_back(grace_s: float) -> str:
     return f"its connection closed and it did not return within {grace_s:g} s"
 
 
-PROBED_IN_VAIN = "another agent of its node joined, and it did not respond"
+PROBE_UNANSWERED = "another agent of its node joined, and it did not respond"
 REPLACED = "a new agent of the same node joined"
 CORROBORATED = "its connection closed and other nodes' workers failed"
 SILENT = "it was silent"
@@ -28,7 +28,7 @@ SILENT = "it was silent"
 # Excuses: why a loss is blamed on no node.
 
 OTHERS_VANISHED = "other nodes vanished at the same time, so the server suspects the network path and blames no node"
-NOBODY_HEARD = (
+NO_AGENT_HEARD = (
     "the server did not hear from any agent of the run then, so it suspects the network path and blames no node"
 )
 

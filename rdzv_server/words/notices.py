@@ -19,11 +19,11 @@ def given(reason: str, within_s: float) -> str:
 # How a notice ended. `after_s`: seconds since it was given, None if unknown.
 
 
-def nobody_told(after_s: float | None) -> str:
+def no_worker_notified(after_s: float | None) -> str:
     return f"no worker could get the notice: the round ends{_after(after_s)}"
 
 
-def nobody_listens(after_s: float | None) -> str:
+def no_worker_listens(after_s: float | None) -> str:
     return f"no worker listens to notices: the round ends{_after(after_s)}"
 
 

@@ -41,7 +41,7 @@ def observer_failed(observer: object) -> str:
 # Errors of the server itself.
 
 
-def cannot_go_on(kind: str, error: object) -> str:
+def cannot_continue(kind: str, error: object) -> str:
     return f"this server cannot continue ({kind}: {error}); {AGENTS_TRY_AGAIN}"
 
 

@@ -193,8 +193,8 @@ def shuts_down(why: str) -> str:
     return f"shutting down; {why}"
 
 
-CANNOT_GO_ON = "cannot continue; workers keep running, and their agents retry"
+CANNOT_CONTINUE = "cannot continue; workers keep running, and their agents retry"
 
 
-def cannot_go_on(why: str) -> str:
-    return f"{CANNOT_GO_ON}: {why}"
+def cannot_continue(why: str) -> str:
+    return f"{CANNOT_CONTINUE}: {why}"

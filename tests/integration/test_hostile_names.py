@@ -60,7 +60,7 @@ print(os.environ["TORCHELASTIC_RUN_ID"], flush=True)
 sys.stderr.write("done\\n")
 """
 
-AT_ONCE = 4
+PARALLEL = 4
 
 
 class Place:
@@ -109,7 +109,7 @@ async def runs_of(server: Server) -> dict[str, str]:
 
 
 async def test_any_printable_name_works_and_reaches_no_file(place: Place, server: Server) -> None:
-    turns = asyncio.Semaphore(AT_ONCE)
+    turns = asyncio.Semaphore(PARALLEL)
 
     async def run(name: str) -> None:
         async with turns:

@@ -620,7 +620,7 @@ async def test_an_absent_server_is_reported(unused_tcp_port: int) -> None:
     done = await rdzvctl("status", "--endpoint", f"{at},nonexistent.invalid:1")
     assert done.code == ExitCode.START_AGAIN
     failures = {at: "connection refused", "nonexistent.invalid:1": ctl.no_host("")}
-    assert done.err[0].startswith(f"rdzvctl: error: {ctl.nobody_answers(failures)}")
+    assert done.err[0].startswith(f"rdzvctl: error: {ctl.no_server_answers(failures)}")
     assert done.err[1] == f"  {ctl.asked_because('--endpoint')}"
 
 

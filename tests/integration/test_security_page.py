@@ -21,7 +21,7 @@ from rdzv_server.http.connection import MOST_DROPPED, READ_BYTES
 from rdzv_server.http.heads import LINGER_S, MOST_HEAD_BYTES
 from rdzv_server.http.listener import MOST_HANDSHAKES
 from rdzv_server.http.page import MOST_LOGIN_BYTES
-from rdzv_server.service.fair_scheduler import STRANGERS_AT_ONCE, TURNS_AN_AGENT
+from rdzv_server.service.fair_scheduler import TURNS_AN_AGENT, UNAUTHENTICATED_PER_TURN
 from rdzv_server.words import auth
 from tests.integration.test_strangers import DOORS, WAITS_S
 from tests.support.cluster import Cluster
@@ -84,7 +84,7 @@ def test_the_table_of_doors_has_the_bounds_that_there_are() -> None:
     limits = Limits()
     table = THREATS[THREATS.index("## What a stranger can cost") : THREATS.index("## Who could do what")]
     for figure in (
-        f"at most {STRANGERS_AT_ONCE} in a row ({TURNS_AN_AGENT} more for each agent that comes in)",
+        f"at most {UNAUTHENTICATED_PER_TURN} in a row ({TURNS_AN_AGENT} more for each agent that comes in)",
         f"for {limits.request_s:g} s (TLS: {limits.handshake_s:g} s)",
         f"{MOST_HANDSHAKES // 2} at a time",
         f"| {MOST_HEAD_BYTES >> 10} KiB for {limits.request_s:g} s | {MOST_HELD_BYTES >> 21} MiB, ",

@@ -17,7 +17,7 @@ from tests.parity.differences import DIFFERENCES, NOT_SHOWN, PAGE, page, unexpla
 from tests.parity.observe import NODE_AGENT, TORCHRUN, Line, observe
 
 COMPARED_WITH = "2.13."
-AT_ONCE = 4
+PARALLEL = 4
 IN_A_TEST = 12
 TRIES = 3
 """Tries in which a line must show its difference once: the order of two streams depends on the system."""
@@ -32,7 +32,7 @@ PARTS = {
 @pytest.mark.skipif(not version("torch").startswith(COMPARED_WITH), reason=f"compared with torch {COMPARED_WITH}x")
 @pytest.mark.parametrize("part", PARTS)
 async def test_both_launchers_do_the_same(part: str) -> None:
-    turns = asyncio.Semaphore(AT_ONCE)
+    turns = asyncio.Semaphore(PARALLEL)
 
     async def compare(number: int, line: Line) -> str:
         wrong: list[str] = []

@@ -22,7 +22,7 @@ JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 5.0
 QUIET_S, MOST_S = 5.0, 30.0
 """Default last call of a run in seconds: since the last join, and since it began."""
 WINDOW_S, COOLDOWN_S = 0.5, 40.0
-JUST_S = 1.0
+RECENTLY_S = 1.0
 """An agent that waits and was heard within this many seconds is not probed."""
 CAUSE_S = 1.0
 """Seconds that a run without restarts left waits for the cause of a consequence."""
@@ -226,7 +226,7 @@ class Model:
             raise Refused("node_rank_taken")
         for agent in claimed:
             has_just_joined = (
-                agent.state in ("waiting", "cordoned") and now < agent.heard + JUST_S and not agent.uncertain
+                agent.state in ("waiting", "cordoned") and now < agent.heard + RECENTLY_S and not agent.uncertain
             )
             is_gone = self._is_gone(agent)
             if not is_gone and not self._is_proven(agent, now) and (agent in rivals or not has_just_joined):

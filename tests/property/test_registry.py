@@ -48,7 +48,7 @@ steps = st.one_of(st.sampled_from([0.0, 1.0, 10.0, RETENTION_S, 1_000.0]), st.fl
 POLICY = ExclusionPolicy(after=2, window_s=400.0, for_s=150.0)
 TOGETHER, TOGETHER_S = 3, 30.0
 """Nodes that are lost within this time are lost together if they are this many. None of them is then to blame."""
-AT_ONCE = ("hardware", "unfit")
+IMMEDIATE_FAULTS = ("hardware", "unfit")
 WALL_AT = 1_750_000_000.0
 
 
@@ -89,7 +89,7 @@ class KeptOut:
         while "excluded" in (faults := [fault for fault, _ in own]):
             own = own[faults.index("excluded") + 1 :]
         counted = [(fault, at) for fault, at in own if at > now - POLICY.window_s and not self._is_shared(fault, at)]
-        return any(fault in AT_ONCE for fault in latest) or len(counted) >= POLICY.after
+        return any(fault in IMMEDIATE_FAULTS for fault in latest) or len(counted) >= POLICY.after
 
     def _is_shared(self, fault: str, at: float) -> bool:
         lost = {node for node, each, when in self.blamed if each == "lost" and abs(when - at) <= TOGETHER_S}

@@ -18,7 +18,7 @@ from rdzv_protocol.messages import Failure, Finish
 
 from node_agent import words
 from node_agent.kernel.failures import error_file
-from node_agent.kernel.failures.diagnose import told_by_torch
+from node_agent.kernel.failures.diagnose import failure_from_torch
 from node_agent.kernel.failures.report import NOT_AVAILABLE, end_in_torchs_words, local_time, paint, report, signal_name
 from node_agent.kernel.workers.temp_dir import TempDir
 
@@ -113,7 +113,8 @@ class ChildFailedError(Exception):
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """Return the agent's report about only the failures, with torch's headings and all of its fields."""
         root, *others = [
-            failure.details or told_by_torch(rank, failure, socket.getfqdn()) for rank, failure in self.failures.items()
+            failure.details or failure_from_torch(rank, failure, socket.getfqdn())
+            for rank, failure in self.failures.items()
         ]
         finish = Finish(succeeded=False, reason="", failure=root, others=tuple(others))
         lines = report(finish, self.name, rules=(boarder_delim, section_delim), all_in_full=True)

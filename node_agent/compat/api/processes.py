@@ -414,7 +414,7 @@ class AllOrNothing(ProcessGroup):
         if worker.exit_code != 0:
             failure = worker.failure()
             if self._stopping:
-                failure = replace(failure, cause=words.api.told_to_go(exit_status(failure.exit_code).status))
+                failure = replace(failure, cause=words.api.ended_by_agent(exit_status(failure.exit_code).status))
             self.failures[local_rank] = failure
         if self._is_empty():
             self._all_ended()

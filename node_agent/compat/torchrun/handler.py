@@ -37,7 +37,7 @@ from node_agent.compat.torchrun.agent_thread import AgentThread, Ended
 from node_agent.compat.torchrun.options import NO_RESTARTS_LEFT
 from node_agent.kernel.core.backoff import ServerLost
 from node_agent.kernel.core.machine import LONGEST_REASON
-from node_agent.kernel.failures.diagnose import told_by_torch
+from node_agent.kernel.failures.diagnose import failure_from_torch
 from node_agent.servers.failover import Failover
 
 STORE_LOOK_S = 0.02
@@ -210,7 +210,7 @@ class RdzvServerHandler(RendezvousHandler):
 
     def _last_failure(self, error: ChildFailedError) -> Failure:
         rank, failure = error.get_first_failure()
-        found = told_by_torch(rank, failure, self._config.agent.join.node_id)
+        found = failure_from_torch(rank, failure, self._config.agent.join.node_id)
         return replace(found, exit_code=NO_RESTARTS_LEFT, cause=words.torchrun.no_restarts_left(found.cause))
 
 

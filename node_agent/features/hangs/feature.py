@@ -55,6 +55,6 @@ def suspect(kernel: Kernel, found: Suspicion) -> None:
     if (assignment := kernel.assignment) is None:
         return
     source, ranks = found.source[:LONGEST_SOURCE], tuple(assignment.first_rank + rank for rank in found.local_ranks)
-    text = words.may_hang(ranks, found.reason) if ranks else words.go_on(source)
+    text = words.may_hang(ranks, found.reason) if ranks else words.no_longer_hung(source)
     log = Log(text, Level.WARNING, "hang_suspected")
     kernel.suspect(Suspected(assignment.round, source, found.reason, ranks, log, found.silent_s, found.limit_s))

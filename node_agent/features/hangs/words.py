@@ -8,7 +8,7 @@ def may_hang(ranks: Sequence[int], reason: str) -> str:
     return f"{shown} may hang: {reason}"
 
 
-def go_on(source: str) -> str:
+def no_longer_hung(source: str) -> str:
     """For a source that no longer suspects a hang."""
     return f"the workers no longer look hung ({source})"
 

@@ -69,7 +69,7 @@ class AgentMetrics(Feature):
         self._has_begun = False
         self._rounds = self._failures = 0
         self._spawn = Histogram(SPAWN_BOUNDS_S)
-        self._told_to_start_at = 0.0
+        self._start_requested_at = 0.0
         self._lost_s = 0.0
         self._answered_at: float | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -101,11 +101,11 @@ class AgentMetrics(Feature):
         self._answered_at = asyncio.get_running_loop().time()
 
     def starting(self, assignment: Assignment) -> None:
-        self._told_to_start_at = asyncio.get_running_loop().time()
+        self._start_requested_at = asyncio.get_running_loop().time()
 
     def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
         self._rounds += 1
-        self._spawn.observe(asyncio.get_running_loop().time() - self._told_to_start_at)
+        self._spawn.observe(asyncio.get_running_loop().time() - self._start_requested_at)
 
     def failed(self, failure: Failure) -> Failure:
         self._failures += 1
@@ -154,7 +154,7 @@ class AgentMetrics(Feature):
         except (OSError, TimeoutError, h11.RemoteProtocolError):
             pass  # such a request gets no answer
         except Exception as error:
-            self._log(words.not_told(f"{type(error).__name__}: {error}"), Level.WARNING)
+            self._log(words.not_reported(f"{type(error).__name__}: {error}"), Level.WARNING)
         finally:
             writer.transport.abort()
 

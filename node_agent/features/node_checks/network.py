@@ -62,7 +62,7 @@ async def _connection(query: PairTest) -> AsyncIterator[tuple[socket.socket, flo
         async with asyncio.timeout(within_s):
             connection = await (_accepted if query.listens else _connected)(query)
     except TimeoutError:
-        too_late = words.nobody_came if query.listens else words.no_answer
+        too_late = words.no_connection if query.listens else words.no_answer
         raise _Failed(too_late(query.peer, where, within_s)) from None
     except OSError as error:
         failed = words.cannot_listen if query.listens else words.cannot_connect

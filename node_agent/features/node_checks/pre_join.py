@@ -128,7 +128,7 @@ class PreJoinCheck:
             if exit_code is None:
                 self._end(words.too_slow(self._node_id, name, self._check.limit_s, wrote))
             elif exit_code == ExitCode.NODE_UNFIT:
-                self._end(words.says_so(self._node_id, name, wrote))
+                self._end(words.rejected(self._node_id, name, wrote))
             else:
                 if exit_code:
                     cause = exit_status(exit_code).cause

@@ -18,7 +18,7 @@ def too_slow(node_id: str, name: str, limit_s: float, evidence: str) -> str:
     return f"node {node_id} is unfit: {name} took more than {limit_s:g} s{_behind(evidence)}"
 
 
-def says_so(node_id: str, name: str, evidence: str) -> str:
+def rejected(node_id: str, name: str, evidence: str) -> str:
     return f"node {node_id} is unfit: {name} rejected it{_behind(evidence)}"
 
 
@@ -57,7 +57,7 @@ def broke(peer: str, why: str) -> str:
     return f"the connection with node {peer} broke: {why}"
 
 
-def nobody_came(peer: str, where: str, within_s: float) -> str:
+def no_connection(peer: str, where: str, within_s: float) -> str:
     return f"no connection from node {peer} arrived at {where} within {within_s:g} s"
 
 

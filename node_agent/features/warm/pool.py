@@ -83,7 +83,7 @@ class WarmPool:
         """Sockets of processes that have not sent their pids yet."""
         self._waiting: list[WarmProcess] = []
         self._deaths = 0
-        self._waited_in_vain = 0
+        self._failed_waits = 0
         """Processes that have died since one of them last became a worker."""
         self._changed = asyncio.Event()
         self._is_over = False
@@ -115,7 +115,7 @@ class WarmPool:
             except OSError:
                 process.reap()  # it has just died
             else:
-                self._waited_in_vain = 0
+                self._failed_waits = 0
                 self._loop.call_soon(self._refill)
                 return process
         visible = {name: value for name, value in environment.items() if name != STACKS_FILE}
@@ -242,8 +242,8 @@ class WarmPool:
 
     def _replace(self) -> None:
         """Fork another process in place of one that has died, unless every process dies."""
-        self._waited_in_vain += 1
-        if self._waited_in_vain < MOST_DEATHS * self._count:
+        self._failed_waits += 1
+        if self._failed_waits < MOST_DEATHS * self._count:
             self._refill()
         else:
             self._give_up(words.DIE_BEFORE_THEY_START)

@@ -62,12 +62,12 @@ class Reported(Struct, frozen=True):
 class WorkersStopped(Struct, frozen=True):
     """All workers of the round have ended.
 
-    `told_until`: time until which the agent may still get the signal that ended one of the workers. The agent does not
-    join a further round before.
+    `signal_until`: time until which the agent may still get the signal that ended one of the workers. The agent does
+    not join a further round before.
     """
 
     round: int
-    told_until: float = 0.0
+    signal_until: float = 0.0
 
 
 class NodeChecked(Struct, frozen=True):

@@ -245,8 +245,8 @@ class AgentMachine:
                 self._effects += self._reporter.matched(round_, failure)
             case events.Reported(round_):
                 self._reporter.arrived(round_)
-            case events.WorkersStopped(round_, told_until):
-                self._workers_stopped(round_, told_until, now)
+            case events.WorkersStopped(round_, signal_until):
+                self._workers_stopped(round_, signal_until, now)
             case events.NodeChecked(unfit):
                 self._checked(unfit, now)
             case events.Suspected():
@@ -537,10 +537,10 @@ class AgentMachine:
             )  # fmt: skip
             self._effects.append(request)
 
-    def _workers_stopped(self, round_: int, told_until: float, now: float) -> None:
+    def _workers_stopped(self, round_: int, signal_until: float, now: float) -> None:
         if round_ == self.round:
             self.outages.idle_since, self._stop_asked = now, False
-            self._joins_at = told_until if told_until > now else inf
+            self._joins_at = signal_until if signal_until > now else inf
             if self.state is State.DRAINING and not self._leaving:
                 self._log_change(words.leaving.WORKERS_GONE, event="node_left")
 

@@ -102,7 +102,7 @@ def by_timer(failure: Failure, late: str) -> Failure:
     return replace(failure, cause=clip(printable(cause), LINE_BYTES), hint=words.failures.TIMER_EXPIRED)
 
 
-def told_by_torch(rank: int, failure: Any, node_id: str) -> Failure:
+def failure_from_torch(rank: int, failure: Any, node_id: str) -> Failure:
     """Return the failure that a `ProcessFailure` describes, torch's or that of `node_agent.compat.api`."""
     recorded = error_file.read(failure.error_file)
     ended = Failure(

@@ -101,10 +101,10 @@ class Lines(Sink):
 
     def _show(self, text: bytes) -> None:
         """Show lines. The last one may be unfinished, and its continuation has no prefix."""
-        goes_on = self._console.owns_line(self._target, self)
+        continues = self._console.owns_line(self._target, self)
         if self._returned and text.startswith(b"\n"):  # the other half of a line's end
-            as_is, lines = b"\n" if goes_on else b"", text[1:]
-        elif goes_on and not self._returned:
+            as_is, lines = b"\n" if continues else b"", text[1:]
+        elif continues and not self._returned:
             end = len(text.splitlines(keepends=True)[0])
             as_is, lines = text[:end], text[end:]
         else:

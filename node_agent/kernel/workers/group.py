@@ -24,8 +24,8 @@ from node_agent.kernel.output.pieces import End
 from node_agent.kernel.output.threads import in_thread
 from node_agent.kernel.workers.process import KILL_TIMEOUT_S, outlasts, signal_group
 from node_agent.kernel.workers.remains import Remains, Strays, in_session
+from node_agent.kernel.workers.signalling import SignalledProcesses, remaining_signalled_after_s
 from node_agent.kernel.workers.spec import WorkerSpec
-from node_agent.kernel.workers.told import Told, rest_is_told_after_s
 
 if TYPE_CHECKING:
     from node_agent.kernel.failures.diagnose import LeftOnDisk
@@ -40,8 +40,8 @@ FULL_WITHIN_S = 2.0
 LOOK_S = 1.0
 """Seconds between two checks whether a writing worker handles signals, and before the first check of a silent one."""
 
-TOLD_TO_END = frozenset(signal.Signals[name] for name in SIGNALS)
-HANDLED = TOLD_TO_END - {signal.SIGINT}
+STOP_SIGNALS = frozenset(signal.Signals[name] for name in SIGNALS)
+HANDLED = STOP_SIGNALS - {signal.SIGINT}
 """Signals whose handler shows the program's own decision. Every Python program catches SIGINT."""
 
 
@@ -66,7 +66,7 @@ class Worker:
         """Exit code, negative for a signal; None while the worker runs."""
         self.ended_at: float | None = None
         """Time, by the event loop's clock, at which the worker was seen to have ended."""
-        self.may_be_told = False
+        self.may_get_signal = False
         """Whether the worker was seen to handle a signal that schedulers send. It may then exit 0 because of that
         signal."""
         self._look_timer: asyncio.TimerHandle | None = None
@@ -95,9 +95,9 @@ class Worker:
 
     def look(self) -> None:
         """Check whether the worker handles signals. Python restores the defaults before it exits."""
-        if not self.may_be_told:
+        if not self.may_get_signal:
             handled = [signum for signum in HANDLED if signal.getsignal(signum) is not signal.SIG_IGN]  # as under nohup
-            self.may_be_told = outlasts(self.pid, handled)
+            self.may_get_signal = outlasts(self.pid, handled)
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """Return the worker's failure with its evidence. Valid once it has exited."""
@@ -121,7 +121,7 @@ class Worker:
 
     def _look_soon(self) -> None:
         """Check now unless the last check was a moment ago, and once more in a moment."""
-        if not self._look_timer and not self.may_be_told and self.exit_code is None:
+        if not self._look_timer and not self.may_get_signal and self.exit_code is None:
             self.look()
             self._look_timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
 
@@ -178,7 +178,7 @@ class Worker:
 
             return look_at_disk(error_file, [end for _, end in ends]) if error_file else None
 
-        async def go_on() -> None:
+        async def read_and_finish() -> None:
             try:
                 left = await in_thread(read, READ_WITHIN_S)
             except OSError as error:
@@ -193,11 +193,11 @@ class Worker:
                 stream.ended(end, is_last=is_last)
             then()
 
-        task = asyncio.get_running_loop().create_task(go_on())
+        task = asyncio.get_running_loop().create_task(read_and_finish())
         self._ending.add(task)
-        task.add_done_callback(self._has_gone_on)
+        task.add_done_callback(self._read_finished)
 
-    def _has_gone_on(self, task: "asyncio.Task[None]") -> None:
+    def _read_finished(self, task: "asyncio.Task[None]") -> None:
         self._ending.discard(task)
         if not task.cancelled():
             task.result()
@@ -222,7 +222,7 @@ class ProcessGroup:
         self._stop_signal, self._stops_at = 0, 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._last_call: asyncio.TimerHandle | None = None
-        self._told = Told()
+        self._sent = SignalledProcesses()
         self._remains: list[Remains] = []
         self._exited_pids: set[int] = set()
         """Pids of workers that have exited. The ends of some may not be examined yet."""
@@ -238,13 +238,13 @@ class ProcessGroup:
         self._stop_signal, self._stops_at = signum, loop.time() + grace_s
         adopted = self._adopted()
         for pid in self._alive:
-            self._told.tell(pid, signum, adopted)
+            self._sent.signal(pid, signum, adopted)
         self._cancel_last_call()
         if self._is_empty():
             loop.call_soon(self._are_gone)
         else:
             self._after(grace_s, self._kill)
-            self._last_call = loop.call_later(rest_is_told_after_s(grace_s), self._tell_rest)
+            self._last_call = loop.call_later(remaining_signalled_after_s(grace_s), self._signal_remaining)
 
     def close(self) -> None:
         """Close the streams of ended workers. Leave their remaining processes to the code that adopts them.
@@ -304,7 +304,7 @@ class ProcessGroup:
         """
         within_s = self._stops_at - asyncio.get_running_loop().time() if self._stopping else LEFT_S
         signum = self._stop_signal if self._stopping else signal.SIGTERM
-        remains = Remains(strays, session, signum, self._told, within_s, self._remains_gone)
+        remains = Remains(strays, session, signum, self._sent, within_s, self._remains_gone)
         if remains:
             self._remains.append(remains)
         return bool(remains)
@@ -323,11 +323,11 @@ class ProcessGroup:
     def _adopted(self) -> Collection[int]:
         return self._strays() if self._strays else ()
 
-    def _tell_rest(self) -> None:
+    def _signal_remaining(self) -> None:
         """Signal the processes that the workers have not signalled themselves, before they are killed."""
         adopted = self._adopted()
         for pid in self._alive:
-            self._told.tell_rest(pid, self._stop_signal, adopted)
+            self._sent.signal_remaining(pid, self._stop_signal, adopted)
 
     def _cancel_last_call(self) -> None:
         if self._last_call:
@@ -388,7 +388,7 @@ class WorkerGroup(ProcessGroup):
         """Whether the group has called back how it ended, or is being stopped."""
         self._suspect: Failure | None = None
         """The first failure that follows from another, or from a signal that the agent may be about to get too."""
-        self.told_until = 0.0
+        self.signal_until = 0.0
         """Time until which the agent may still get the signal that ended a worker. The group cannot succeed before."""
         self._set_up_at = asyncio.get_running_loop().time() + LOOK_S
         """Time until which a forked worker may still have the handlers of the process that it is a copy of."""
@@ -461,23 +461,23 @@ class WorkerGroup(ProcessGroup):
         if worker.exit_code == 0:
             self.finished_at[worker.spec.local_rank] = asyncio.get_running_loop().time()
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
-        if failure and not failure.consequence and not _is_told_to_end(failure):
+        if failure and not failure.consequence and not _ended_by_stop_signal(failure):
             self._settle(self._failed, failure)
             return
         is_first, self._suspect = self._suspect is None, self._suspect or failure
-        if worker.may_be_told or (failure and _is_told_to_end(failure)):
-            self.told_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
+        if worker.may_get_signal or (failure and _ended_by_stop_signal(failure)):
+            self.signal_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
         if self._suspect is None:
             if self._is_empty():
                 self._succeed()
-        elif not self._alive and not _is_told_to_end(self._suspect):
+        elif not self._alive and not _ended_by_stop_signal(self._suspect):
             self._settle(self._failed, self._suspect)
         elif is_first:
             asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle, self._failed, self._suspect)
 
     def _succeed(self) -> None:
         loop = asyncio.get_running_loop()
-        if (held_s := self.told_until - loop.time()) > 0:
+        if (held_s := self.signal_until - loop.time()) > 0:
             loop.call_later(held_s, self._settle, self._succeeded)
         else:
             self._settle(self._succeeded)
@@ -500,9 +500,9 @@ async def _is_node_full() -> bool:
     return False
 
 
-def _is_told_to_end(failure: Failure) -> bool:
+def _ended_by_stop_signal(failure: Failure) -> bool:
     """Return whether the worker ended by a signal that its agent may be about to get too."""
-    return -failure.exit_code in TOLD_TO_END
+    return -failure.exit_code in STOP_SIGNALS
 
 
 def _not_started(spec: WorkerSpec, error: OSError) -> Failure:

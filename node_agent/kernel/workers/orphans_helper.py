@@ -64,7 +64,7 @@ def end_all(mark: bytes, roster: Roster) -> int:
     while looks < EMPTY_LOOKS:
         found = processes()
         known |= {pid: process.began for pid, process in found.items() if is_marked(pid, mark)}
-        ours = {pid: found[pid].began for pid in kin(found, Roster(roster.workers, known))}
+        ours = {pid: found[pid].began for pid in related(found, Roster(roster.workers, known))}
         known |= ours
         victims = {pid: when for pid, when in ours.items() if spared.get(pid) != when}
         left = end(victims, END_S)
@@ -73,7 +73,7 @@ def end_all(mark: bytes, roster: Roster) -> int:
     return code
 
 
-def kin(found: Mapping[int, Process], roster: Roster) -> set[int]:
+def related(found: Mapping[int, Process], roster: Roster) -> set[int]:
     """Return the pids of the roster's processes, of those in a worker's session, and of all their descendants."""
     known = roster.others | roster.workers
     ours = {pid for pid, process in found.items() if known.get(pid) == process.began}

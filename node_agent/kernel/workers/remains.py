@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
 from node_agent.kernel.workers.orphans_helper import Process, look_at
-from node_agent.kernel.workers.told import Told, held, rest_is_told_after_s
+from node_agent.kernel.workers.signalling import SignalledProcesses, held, remaining_signalled_after_s
 
 GIVEN_UP_S = 1.0
 """Seconds after which a process counts as surviving SIGKILL, and the run no longer waits for it. Such a process sleeps
@@ -26,7 +26,7 @@ class Remains:
     """Remaining processes of one worker or of all ended ones. Signalled once and watched until all are gone."""
 
     def __init__(
-        self, strays: Strays, session: int | None, signum: int, told: Told, within_s: float,
+        self, strays: Strays, session: int | None, signum: int, sent: SignalledProcesses, within_s: float,
         gone: Callable[["Remains"], None],
     ) -> None:  # fmt: skip
         """Signal the existing processes, except those to be signalled later.
@@ -35,13 +35,13 @@ class Remains:
         called when the last process is gone or abandoned, unless there is none at all. After `within_s` seconds they
         are killed, and `GIVEN_UP_S` later abandoned.
         """
-        self._strays, self._session, self._signum, self._told, self._gone = strays, session, signum, told, gone
+        self._strays, self._session, self._signum, self._sent, self._gone = strays, session, signum, sent, gone
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, int] = {}
         """Descriptors of processes, by pid."""
-        self._tells_rest = False
+        self._signals_remaining = False
         self._kill_at = self._loop.time() + within_s
-        self._timer = self._loop.call_later(rest_is_told_after_s(within_s), self._tell_rest)
+        self._timer = self._loop.call_later(remaining_signalled_after_s(within_s), self._signal_remaining)
         self._look()
 
     def __bool__(self) -> bool:
@@ -66,20 +66,20 @@ class Remains:
         self.close()
         self._gone(self)
 
-    def _tell_rest(self) -> None:
-        self._tells_rest = True
+    def _signal_remaining(self) -> None:
+        self._signals_remaining = True
         self._timer = self._loop.call_at(self._kill_at, self.kill)
         self._look()
 
     def _look(self) -> None:
         """Watch new processes, and signal those that were not signalled and need not wait."""
         found = dict(self._found())
-        later = set() if self._tells_rest else held(found, self._signum)
+        later = set() if self._signals_remaining else held(found, self._signum)
         for pid in found:
             if pid not in self._watched:
                 self._watch(pid)
         for pid in (found.keys() - later) & self._watched.keys():
-            if self._signum == signal.SIGKILL or self._told.is_new(pid, found[pid]):
+            if self._signum == signal.SIGKILL or self._sent.is_new(pid, found[pid]):
                 _send(self._watched[pid], self._signum)
         if not self._watched:
             self._timer.cancel()

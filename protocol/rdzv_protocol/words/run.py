@@ -48,7 +48,7 @@ def uncordoned_in(reason: str, remaining_s: float) -> str:
     return f"{reason}; uncordoned in {remaining_s:.0f} s"
 
 
-def goes_on_in(reason: str, remaining_s: float) -> str:
+def continues_in(reason: str, remaining_s: float) -> str:
     return f"{reason}; in {remaining_s:.1f} s"
 
 

@@ -31,7 +31,7 @@ MOST_GRACE_S = 3_600.0
 """Longest `disconnect_grace_s` of a new run, in seconds: an agent with a closed connection takes memory this long."""
 MOST_NAMESAKES = 16
 """Most agents of one node id that a newcomer is compared with. An id that more agents share identifies none of them."""
-JUST_S = 1.0
+RECENTLY_S = 1.0
 """If the server heard a waiting agent less than this many seconds ago, it is alive: no host restarts that fast."""
 
 
@@ -188,7 +188,7 @@ def _has_just_joined(run: Run, agent_id: str, now: float) -> bool:
     return (
         run.agents[agent_id].has_joined
         and agent_id not in leases.uncertain
-        and now < leases.renewed_at[agent_id] + JUST_S
+        and now < leases.renewed_at[agent_id] + RECENTLY_S
     )
 
 

@@ -171,7 +171,7 @@ def running_reason(run: Run) -> str:
     if run.notice_since is not None:
         also.append(words.ENDS_SOON)
     if run.unheard_since is not None:
-        also.append(words.NOBODY_HEARD)
+        also.append(words.NO_AGENT_HEARD)
     return words.running(run.round, seats, of=len(run.waiting) + seats if sizes else None, sizes=sizes, also=also)
 
 
@@ -235,7 +235,7 @@ def _unfit(out: dict[str, str]) -> str:
     return words.all_unfit(out.values(), len(out))
 
 
-def said_unfit(node_id: str, evidence: str) -> str:
+def unfit_reason(node_id: str, evidence: str) -> str:
     """Return the evidence that a node's agent has sent as a sentence about this node, in printable characters."""
     return printable(words.unfit(node_id, evidence))
 
@@ -298,4 +298,4 @@ def names(agents: dict[str, Agent], number: int | None = None) -> str:
 def arrivals(run: Run) -> str:
     """Return the sentence about a scale-up: which nodes it admits."""
     admitted = min(len(run.waiting), admission.free_seats(run))
-    return words.admitting(admitted, names(run.waiting, admitted)) if admitted > 0 else words.ADMITTING_NOBODY
+    return words.admitting(admitted, names(run.waiting, admitted)) if admitted > 0 else words.NOTHING_TO_ADMIT

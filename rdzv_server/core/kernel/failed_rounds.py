@@ -48,14 +48,14 @@ def no_progress(run: Run, now: float) -> str | None:
     most, made = run.settings.max_restarts_without_progress, _without_progress(run, now)
     if most is None or made < most:
         return None
-    if not _is_told(run):
+    if not _reports_progress(run):
         return words.no_steps(made + 1, steady_s(run))
     return words.no_progress(made + 1, run.highest_step, run.checkpoint_step)
 
 
 def no_use(run: Run, recurs: Recurs, now: float) -> str | None:
     """Return why a restart does not help after such a failure in the running round; None if it may help."""
-    if recurs == "at_start" and not _is_told(run) and not run.restarts and now - run.started_at < START_S:
+    if recurs == "at_start" and not _reports_progress(run) and not run.restarts and now - run.started_at < START_S:
         return words.FAILED_AT_START
     step = run.step_of_round
     if recurs == "at_step" and step is not None and step == run.recurring_step:
@@ -80,14 +80,14 @@ def same_failure(run: Run, now: float) -> SameFailure | None:
     if run.stage is Stage.FORMING and run.membership:
         return _same_failure(run, run.opening.at, failed=run.opening.cause.is_failure)
     row, pace = run.same_failure, run.pace
-    if row is None or _goes_on(run, now) or _is_beyond(pace.highest_step, run.step_before):
+    if row is None or _makes_progress(run, now) or _is_beyond(pace.highest_step, run.step_before):
         return None
     return None if _is_beyond(pace.checkpoint_step, run.checkpoint_before) else row
 
 
 def _same_failure(run: Run, ended_at: float, *, failed: bool) -> SameFailure | None:
     """Return the rounds in a row that the same failure has ended, after the end of the last completed round."""
-    row = None if _goes_on(run, ended_at) else run.same_failure
+    row = None if _makes_progress(run, ended_at) else run.same_failure
     if not failed or run.first_of_round is None:
         return row
     root = run.first_of_round.failure
@@ -103,15 +103,15 @@ def _in_row(run: Run, now: float) -> int:
 
 
 def _without_progress(run: Run, now: float) -> int:
-    return 0 if _goes_on(run, now) else run.restarts_without_progress
+    return 0 if _makes_progress(run, now) else run.restarts_without_progress
 
 
-def _goes_on(run: Run, now: float) -> bool:
+def _makes_progress(run: Run, now: float) -> bool:
     """Whether the last round got the run further; if workers report no progress, whether it lasted long enough."""
-    return _got_further(run) if _is_told(run) else _is_steady(run, now)
+    return _got_further(run) if _reports_progress(run) else _is_steady(run, now)
 
 
-def _is_told(run: Run) -> bool:
+def _reports_progress(run: Run) -> bool:
     return run.highest_step is not None or run.checkpoint_step is not None
 
 

@@ -358,7 +358,7 @@ class Leases:
             return lost
         for agent_id, until in self.probed_until.items():
             if now >= until:
-                return Loss(agent_id, words.PROBED_IN_VAIN)
+                return Loss(agent_id, words.PROBE_UNANSWERED)
         for agent_id, renewed_at in self.renewed_at.items():
             if now < renewed_at + self._lease_s:
                 break
@@ -404,7 +404,7 @@ class Leases:
             self.awaits_witness = True
             return None
         excuse = words.OTHERS_VANISHED if self.is_suspect(agent_id) else ""
-        excuse = excuse if is_witnessed else words.NOBODY_HEARD
+        excuse = excuse if is_witnessed else words.NO_AGENT_HEARD
         return Loss(agent_id, words.not_heard(self._lease_s), excuse, is_expired=True)
 
     def next_deadline(self) -> float | None:

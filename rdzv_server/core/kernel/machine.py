@@ -66,7 +66,7 @@ Times that people see are right to a second.
 """
 _FORMING, _RUNNING = Stage.FORMING, Stage.RUNNING
 """Stages that every event is compared with, as constants: looking up a member of an enumeration is slow."""
-DUE_AT_ONCE = 500
+MOST_DUE_FACTS = 500
 """Most agents that are declared lost at once when many leases end together: meanwhile other runs wait."""
 
 
@@ -258,7 +258,7 @@ class RunMachine:
     # Timeouts. What follows from silence is a fact, and is recorded as one.
 
     def _pass_time(self, now: float) -> None:
-        for _ in range(DUE_AT_ONCE):
+        for _ in range(MOST_DUE_FACTS):
             for attend in self._hooks.attend:
                 attend(now)
             if late := self.run.queries.expired(now):
@@ -421,7 +421,7 @@ class RunMachine:
             why, is_blameless = losses.REPLACED, run.leases.is_suspect(agent_id)
             self.depart(self.agent(agent_id), Cause.NODE_LOST, why, now, is_blameless=is_blameless)
         if join.unfit:
-            self._told_of_unfit(join, now)
+            self._refuse_unfit(join, now)
             return
         agent = run.agents.get(join.agent_id)
         is_new = agent is None
@@ -448,9 +448,9 @@ class RunMachine:
             unheard.newcomer(run)
         self._note_directives([agent], None)
 
-    def _told_of_unfit(self, join: JoinRequest, now: float) -> None:
+    def _refuse_unfit(self, join: JoinRequest, now: float) -> None:
         """Remember a node that does not take part, because its own check found it unfit before it joined."""
-        why = completion.said_unfit(join.node_id, join.unfit)
+        why = completion.unfit_reason(join.node_id, join.unfit)
         self.run.note_departed(join.agent_id)
         self.note_unfit(join.node_id, why)
         self.tell("node_unfit", why, now, node_id=join.node_id)
@@ -464,7 +464,7 @@ class RunMachine:
             worker_reports.take_back(self.run, agent)
         self.depart(agent, Cause.NODE_LEFT, fact.reason, now)
         if fact.unfit:
-            self.note_unfit(agent.node_id, completion.said_unfit(agent.node_id, fact.reason))
+            self.note_unfit(agent.node_id, completion.unfit_reason(agent.node_id, fact.reason))
 
     def note_unfit(self, node_id: str, reason: str) -> None:
         """Remember that a check has found this node unfit: it leaves, has left, or does not join."""
@@ -481,7 +481,7 @@ class RunMachine:
         Silent agents that are alive join the new attempt when they return.
         """
         silent = list(self.run.agents.values())
-        why = losses.excused(losses.SILENT, losses.NOBODY_HEARD)
+        why = losses.excused(losses.SILENT, losses.NO_AGENT_HEARD)
         for agent in silent:
             self.depart(agent, Cause.NODE_LOST, why, now, is_blameless=True)
         self.end(Stage.FAILED, runs.superseded(has_agents=bool(silent)), None, now)

@@ -216,7 +216,7 @@ def _ended(run: Run, now: float) -> str:
     after_s = None if run.notice_since is None else now - run.notice_since
     notice = run.notice
     if notice is None or not notice.asked:
-        return words.nobody_told(after_s)
+        return words.no_worker_notified(after_s)
     answers = [answer for answer in notice.answers.values() if answer]
     listening, acknowledged = (sum(getattr(each, name) for each in answers) for name in ("listening", "acknowledged"))
     late = [
@@ -227,4 +227,4 @@ def _ended(run: Run, now: float) -> str:
     if late:
         who = completion.names({each: run.agents[each] for each in late if each in run.agents})
         return words.not_acknowledged(who, after_s)
-    return words.acknowledged(acknowledged, after_s) if listening else words.nobody_listens(after_s)
+    return words.acknowledged(acknowledged, after_s) if listening else words.no_worker_listens(after_s)

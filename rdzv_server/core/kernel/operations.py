@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import asdict, replace
 from rdzv_protocol import actions
 from rdzv_protocol.actions import ActionKind, ActionRequest
-from rdzv_protocol.errors import MalformedMessage, NobodyWaits, RunEnded
+from rdzv_protocol.errors import MalformedMessage, NoStandby, RunEnded
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip, printable
 
@@ -20,7 +20,7 @@ from rdzv_server.core.events import EXCLUDER, Cordon
 from rdzv_server.core.kernel import admission, completion, legal_sizes, notices
 from rdzv_server.core.kernel.policy import Rule
 from rdzv_server.core.kernel.protocols import Machine
-from rdzv_server.core.kernel.run import HEARD_OF_S, Agent, AgentState, Cause, Leaving, Run, Stage
+from rdzv_server.core.kernel.run import END_DELIVERED_WITHIN_S, Agent, AgentState, Cause, Leaving, Run, Stage
 from rdzv_server.words import operations as words
 
 REASON_BYTES, EVIDENCE_BYTES = 128, 192
@@ -74,12 +74,12 @@ def check_stop(machine: Machine, event: events.RunStopped, now: float) -> events
 
 
 def check_admission(machine: Machine, event: events.ArrivalsAdmitted, now: float) -> events.Fact | None:
-    """Return the fact; None if it was carried out before. Raises `NobodyWaits` if there is no agent to admit."""
+    """Return the fact; None if it was carried out before. Raises `NoStandby` if there is no agent to admit."""
     run = machine.run
     if event.request_id in run.answers:
         return None
     if run.stage is not Stage.RUNNING or not run.waiting or admission.free_seats(run) <= 0:
-        raise NobodyWaits(words.nobody_waits(run.run_id))
+        raise NoStandby(words.nobody_waits(run.run_id))
     return event
 
 
@@ -148,7 +148,7 @@ def forget(machine: Machine, fact: events.RunForgotten, now: float) -> None:
     """Have the run forgotten once every live agent has heard of its end: otherwise one might form it again."""
     run = machine.run
     assert run.ended_at is not None
-    run.forget_at = max(now, run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
+    run.forget_at = max(now, run.ended_at + min(run.settings.lease_s, END_DELIVERED_WITHIN_S))
     run.answer(fact, forgotten(run, now))
 
 

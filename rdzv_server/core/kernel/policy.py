@@ -26,7 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-AT_ONCE = float("-inf")
+IMMEDIATELY = float("-inf")
 """Deadline that has already passed."""
 
 
@@ -155,7 +155,7 @@ class Policy(Generic[StateT, SignsT]):
         """
 
     def deadline(self) -> float | None:
-        """Return when `attend` or `due` has something to do, if nothing else happens before; `AT_ONCE` for now."""
+        """Return when `attend` or `due` has something to do, if nothing else happens before; `IMMEDIATELY` for now."""
         return None
 
     def due(self, now: float) -> Fact | None:

@@ -44,11 +44,11 @@ def is_of_running_round(run: Run, agent_id: str, progress: Progress) -> bool:
     return is_current and run.seat_of(agent_id) is not None
 
 
-def goes_on(run: Run) -> bool:
+def makes_progress(run: Run) -> bool:
     """Whether the workers of all nodes report steps, and the latest step of each is not overdue."""
     reports = [run.progress[agent_id].progress for agent_id in run.running if agent_id in run.progress]
-    steps_go_on = [each.step_s is not None and each.age_s <= STALLED * each.step_s for each in reports]
-    return bool(steps_go_on) and len(reports) == len(run.running) and all(steps_go_on)
+    are_stepping = [each.step_s is not None and each.age_s <= STALLED * each.step_s for each in reports]
+    return bool(are_stepping) and len(reports) == len(run.running) and all(are_stepping)
 
 
 def pace(signs: list[ProgressSign]) -> tuple[float | None, float | None]:

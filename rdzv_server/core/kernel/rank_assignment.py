@@ -32,10 +32,10 @@ def order(run: Run, chosen: list[Agent]) -> list[Agent]:
             keys[agent_id] = rank
             taken.add(rank)
     for agent in chosen:
-        wish = agent.join.preferred_rank
-        if wish is not None and wish not in taken and agent.join.agent_id not in keys:
-            keys[agent.join.agent_id] = wish
-            taken.add(wish)
+        preferred = agent.join.preferred_rank
+        if preferred is not None and preferred not in taken and agent.join.agent_id not in keys:
+            keys[agent.join.agent_id] = preferred
+            taken.add(preferred)
     newcomers = sorted(
         [agent for agent in chosen if agent.join.agent_id not in keys],
         key=lambda agent: (agent.join.sort_key, ranks.get(agent.join.agent_id, inf)),

@@ -18,7 +18,7 @@ from rdzv_server.core.kernel.liveness import Leases
 from rdzv_server.core.kernel.open_queries import Queries
 from rdzv_server.words import notices as words
 
-HEARD_OF_S = 60.0
+END_DELIVERED_WITHIN_S = 60.0
 """Seconds within which a live agent hears that its run has ended, even if its lease is longer."""
 REQUESTS = 64
 """Number of latest operators' requests of a run that are recognized when they are repeated."""

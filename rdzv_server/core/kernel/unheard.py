@@ -21,7 +21,7 @@ agent.
 
 from rdzv_server.core import events
 from rdzv_server.core.kernel.protocols import Machine
-from rdzv_server.core.kernel.run import HEARD_OF_S, Run, Stage
+from rdzv_server.core.kernel.run import END_DELIVERED_WITHIN_S, Run, Stage
 from rdzv_server.words import unheard as words
 
 MOST_S = 86_400.0
@@ -77,7 +77,7 @@ def deserted(machine: Machine, fact: events.RunDeserted, now: float) -> None:
     why = words.not_heard(silent_s)
     if fact.for_room or fact.for_agents:
         why = words.gave_place(silent_s, to_agents=fact.for_agents)
-        run.gave_place, run.forget_at = True, now + min(run.settings.lease_s, HEARD_OF_S)
+        run.gave_place, run.forget_at = True, now + min(run.settings.lease_s, END_DELIVERED_WITHIN_S)
     machine.end(Stage.FAILED, why, None, now)
 
 

@@ -124,7 +124,7 @@ def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
     elif run.stage is Stage.FORMING:
         is_certain = verdict is None or not fact.awaits_loss
         if run.first_of_round is record and is_certain and run.opening.cause in (Cause.WORKER_FAILURE, Cause.RETRIED):
-            _put_down_to(machine, failure, verdict, now)
+            _attribute_restart(machine, failure, verdict, now)
     elif verdict is None:
         machine.open_round(restart_budget.cause_of(failure), reason, now)
     elif fact.awaits_loss or restart_budget.awaits_cause(run, record):
@@ -139,7 +139,7 @@ def _wait_for_cause(run: Run, until: float) -> None:
     run.scale_up_at = None
 
 
-def _put_down_to(machine: Machine, root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:
+def _attribute_restart(machine: Machine, root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:
     """Attribute the current restart to its root failure, which was reported after a consequence."""
     opening = machine.run.opening
     if verdict:

@@ -13,7 +13,7 @@ from rdzv_server.words import nodes as words
 
 TOGETHER, TOGETHER_S = 3, 30.0
 """Number of nodes that must be lost within this many seconds to count as lost together, which blames none of them."""
-AT_ONCE: dict[Fault, str] = {
+IMMEDIATE_FAULTS: dict[Fault, str] = {
     "hardware": words.HARDWARE_FAILED,
     "unfit": words.FOUND_UNFIT,
     "slow": words.WAS_SLOW,
@@ -49,8 +49,8 @@ def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, 
     policy = policy or (SLOW_NODES if blame.fault == "slow" else None)
     if policy is None:
         return None
-    if blame.fault in AT_ONCE:
-        return Verdict(blame.reason, AT_ONCE[blame.fault], policy.for_s)
+    if blame.fault in IMMEDIATE_FAULTS:
+        return Verdict(blame.reason, IMMEDIATE_FAULTS[blame.fault], policy.for_s)
     recent = [each for each in history.since_excluded(blame.node_id) if each.at > now - policy.window_s]
     counted = [each for each in recent if not _is_shared(each, history)]
     if len(counted) < policy.after:

@@ -19,7 +19,7 @@ from rdzv_protocol.text import printable
 
 from rdzv_server.core.events import PolicyFact
 from rdzv_server.core.kernel import completion
-from rdzv_server.core.kernel.policy import AT_ONCE, Policy, Rule, Rules
+from rdzv_server.core.kernel.policy import IMMEDIATELY, Policy, Rule, Rules
 from rdzv_server.core.kernel.run import Cause, PolicyState, Run, Stage
 from rdzv_server.core.policies import words
 
@@ -114,7 +114,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
             signs.conclusion = self._changed(now) or self._replaced(now)
 
     def deadline(self) -> float | None:
-        return AT_ONCE if self.signs.conclusion else self.signs.look_at
+        return IMMEDIATELY if self.signs.conclusion else self.signs.look_at
 
     def due(self, now: float) -> StragglersFound | StragglerReplaced | None:
         return self.signs.conclusion

@@ -13,7 +13,7 @@ from rdzv_protocol.errors import (
     OutcomeUnknown,
     ProtocolError,
     RunFailed,
-    RunGoesOn,
+    RunStillActive,
     ServerUnavailable,
     UnknownRun,
 )
@@ -28,7 +28,7 @@ from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel import admission, kept_failures, operations, snapshot
 from rdzv_server.core.kernel.liveness import Closings, HoldUp
 from rdzv_server.core.kernel.machine import RunMachine
-from rdzv_server.core.kernel.run import HEARD_OF_S, Run, Stage
+from rdzv_server.core.kernel.run import END_DELIVERED_WITHIN_S, Run, Stage
 from rdzv_server.core.node_facts import CordonsKept, NodeBlamed
 from rdzv_server.core.node_history import Incident
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
@@ -145,9 +145,9 @@ class Registry:
         if self.nodes.suspects:
             effects = effects + self._judge(now)
         sentence = self.answer_to(run_id, event.request_id)
-        is_untold = bool(sentence) and not (was_done or _has_event(effects, event.request_id))
+        is_unreported = bool(sentence) and not (was_done or _has_event(effects, event.request_id))
         has_changed = bool(sentence) and not self._was_idle(run_id, event.request_id)
-        return machine, [*effects, Answered(sentence or words.over_before(str(run_id)), is_untold, has_changed)]
+        return machine, [*effects, Answered(sentence or words.over_before(str(run_id)), is_unreported, has_changed)]
 
     def _nothing_to_do(self, run_id: str | None, event: events.Operation) -> str:
         """Return why the action changes nothing; empty if it changes something, or if this server cannot tell."""
@@ -185,7 +185,7 @@ class Registry:
         if latest is None:
             raise UnknownRun(words.unknown_run(event.run_id))
         if not latest.run.can_be_forgotten:
-            raise RunGoesOn(words.goes_on(event.run_id, latest.run.stage))
+            raise RunStillActive(words.still_active(event.run_id, latest.run.stage))
         effects: list[Effect] = []
         for machine in list(self._attempts[event.run_id]):
             effects += self.tell(machine, event, now)
@@ -418,7 +418,7 @@ class Registry:
             if run.ended_at is not None
             and not run.gave_place
             and self._is_first(run)
-            and (run.membership is None or now >= run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
+            and (run.membership is None or now >= run.ended_at + min(run.settings.lease_s, END_DELIVERED_WITHIN_S))
         ]
 
     def _forget_some(self, ended: Collection[tuple[bool, float, Key]], now: float) -> list[Effect]:

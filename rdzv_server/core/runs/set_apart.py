@@ -17,7 +17,7 @@ from rdzv_server.core import events
 from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.kernel import final_report
 from rdzv_server.core.kernel.machine import RunMachine
-from rdzv_server.core.kernel.run import HEARD_OF_S, Stage
+from rdzv_server.core.kernel.run import END_DELIVERED_WITHIN_S, Stage
 from rdzv_server.core.policies import POLICIES
 from rdzv_server.words import attempts, operations
 from rdzv_server.words import set_apart as words
@@ -168,7 +168,9 @@ class SetApart(RunMachine):
             self._stop(fact, now)
         if isinstance(fact, events.RunForgotten):  # agents that were told to stop hear of it first
             run.forget_at = (
-                now if run.ended_at == now else (run.ended_at or now) + min(run.settings.lease_s, HEARD_OF_S)
+                now
+                if run.ended_at == now
+                else (run.ended_at or now) + min(run.settings.lease_s, END_DELIVERED_WITHIN_S)
             )
             run.answer(fact, words.forgotten(run.run_id))
 

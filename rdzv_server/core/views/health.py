@@ -123,7 +123,7 @@ def _silent(run: Run, now: float) -> Finding | None:
         return None
     steps = words.LOOK_AT_NODES, words.START_AGENTS, words.stop(_quoted(run))
     if run.unheard_since is not None:
-        return Finding("silent", completion.NOBODY_HEARD, run.unheard_since, steps)
+        return Finding("silent", completion.NO_AGENT_HEARD, run.unheard_since, steps)
     absent = run.leases.absent_since
     if not absent:  # the server has just restarted, and no agent has been missed yet
         return None

@@ -16,8 +16,8 @@ EXAMPLES: Examples = {
     words.no_current: [{"name": "lap", "known": _KNOWN}],
     words.cannot_write: [{"path": "<path>", "why": "Permission denied"}],
     words.no_host: [{"why": "Temporary failure"}],
-    words.nobody_leads: [_TRIED],
-    words.nobody_answers: [_TRIED],
+    words.no_server_leads: [_TRIED],
+    words.no_server_answers: [_TRIED],
     words.unknown_runs: [
         {"shards": (), "leader": None, "why": "none leads"},
         {"shards": (2, 3), "leader": "gpu1:29400", "why": "no answer in time"},

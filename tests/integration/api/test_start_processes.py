@@ -292,7 +292,10 @@ def test_commands_that_were_stopped_are_failures_too(tmp_path: Path, monkeypatch
     stopped = result.failures[0]
     assert stopped.message == f"Signal 15 (SIGTERM) received by PID {stopped.pid}", "torch's words"
     causes = {rank: failure.details and failure.details.cause for rank, failure in result.failures.items()}
-    assert (causes[0], causes[2]) == (words.api.told_to_go("signal 15 (SIGTERM)"), words.api.told_to_go("exit code 5"))
+    assert (causes[0], causes[2]) == (
+        words.api.ended_by_agent("signal 15 (SIGTERM)"),
+        words.api.ended_by_agent("exit code 5"),
+    )
 
 
 def test_a_grandchild_that_keeps_pipes_open_does_not_hide_the_workers_end(method: str) -> None:

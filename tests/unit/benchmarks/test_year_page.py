@@ -11,7 +11,7 @@ from benchmarks.year import page
 from benchmarks.year.campaign import TITLES, Injected, Score, plan
 from benchmarks.year.contenders import FAIR, OURS, USUAL, all_contenders
 from benchmarks.year.model import Policy
-from benchmarks.year.scenarios import AT_ONCE, BASE, CHECKED, CHECKS, Scenario, play
+from benchmarks.year.scenarios import BASE, CHECKED, CHECKS, NOTICED_AT_ONCE, Scenario, play
 from benchmarks.year.training import Watched
 
 UNATTENDED = Path(__file__).parents[3] / "docs" / "explanation" / "unattended.md"
@@ -66,7 +66,7 @@ def test_both_parts_are_written_between_their_marks_and_the_rest_stays(path):
     ideal = replace(CHECKS, is_noticed_at_once=True)
     played = [
         Scenario(about=about, nodes=16, days=20, policy=policy)
-        for about, policy in ((BASE, Policy()), (CHECKED, CHECKS), (AT_ONCE, ideal))
+        for about, policy in ((BASE, Policy()), (CHECKED, CHECKS), (NOTICED_AT_ONCE, ideal))
     ]
     page.write_simulation(str(path), [play(each) for each in played], "a machine")
     text = path.read_text()

@@ -30,7 +30,7 @@ from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.status_endpoint import ServerStatus, Status
 from rdzv_server.service.interface import ShardView
 from rdzvctl import cli, completion, words
-from rdzvctl.answers import SAME_AS, UNTOLD
+from rdzvctl.answers import DEFAULTS, OLDER_NAMES
 from rdzvctl.commands import Session
 from rdzvctl.errors import TooOld
 from tests.support.scenario import Scenario, running
@@ -103,7 +103,7 @@ FIELDS = sorted({(kind.__name__, *field) for kind in ANSWERS for field in fields
 """Fields of all answers, each after the name of its answer."""
 NO_SERVER = (("Status", "server"), ("Status", "runs"))
 """Fields without which an answer does not count as an rdzv-server's."""
-NEWER = [field for field in FIELDS if field[-1] in UNTOLD or field[-1] in SAME_AS]
+NEWER = [field for field in FIELDS if field[-1] in DEFAULTS or field[-1] in OLDER_NAMES]
 PARSER = cli.make_parser()
 """Parser of every command line. Making it takes longer than most commands."""
 
@@ -268,7 +268,7 @@ def test_every_command_is_tried() -> None:
 
 
 def test_every_field_that_may_be_missing_is_one_of_an_answer() -> None:
-    assert UNTOLD.keys() | SAME_AS.keys() | set(SAME_AS.values()) <= {field[-1] for field in FIELDS}
+    assert DEFAULTS.keys() | OLDER_NAMES.keys() | set(OLDER_NAMES.values()) <= {field[-1] for field in FIELDS}
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -328,7 +328,7 @@ def test_an_answer_that_is_not_a_servers_is_reported_as_such(server: OtherServer
     server.lacks(*NO_SERVER)
     done = commands.run("status")
     assert done.code == ExitCode.START_AGAIN
-    says = words.nobody_answers({server.at: words.no_server(words.NO_ANSWER_OF_A_SERVER)})
+    says = words.no_server_answers({server.at: words.no_server(words.NO_ANSWER_OF_A_SERVER)})
     assert done.err.splitlines()[0] == f"rdzvctl: error: {says}"
 
 

@@ -114,7 +114,7 @@ def test_a_file_that_is_not_text_or_that_any_user_may_change_is_refused(tmp_path
         load(str(path))
     path.write_text(LAB)
     path.chmod(0o666)
-    with pytest.raises(BadInput, match=pattern(words.anybody_writes, path=str(path))):
+    with pytest.raises(BadInput, match=pattern(words.writable_by_others, path=str(path))):
         load(str(path))
 
 

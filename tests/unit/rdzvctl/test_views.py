@@ -277,7 +277,7 @@ def test_why_says_that_no_agent_is_heard_since_when_and_what_to_do() -> None:
     run = told(check(("2 lease_s=10", "join a b; 42s")))
     found = views.why(run, SERVER)
     assert found.text == (
-        f"Silent for 42s: {completion.NOBODY_HEARD}. Run run has been running for 42s: {completion.running(1, 2)}."
+        f"Silent for 42s: {completion.NO_AGENT_HEARD}. Run run has been running for 42s: {completion.running(1, 2)}."
     )
     assert found.next == [health.LOOK_AT_NODES, health.START_AGENTS, health.stop("run")]
     assert not any("lost within" in row[-1] for row in views.nodes_table(run).rows)

@@ -82,7 +82,7 @@ def begin(
         asked.left += 1
         opened.append((agent.agent_id, number))
     if not asked.left:
-        done(kernel, StackSummary(sentence=words.NOBODY_TO_ASK), now)
+        done(kernel, StackSummary(sentence=words.NO_AGENT_TO_ASK), now)
     return opened
 
 
@@ -177,7 +177,7 @@ def begin_for_operator(kernel: Kernel, event: StacksAsked, now: float, *, is_sus
     """Begin the examination that an operator asks for. `is_suspected`: whether the workers seem to hang."""
     run = kernel.run
     reason = words.operator_asks(event.by, event.reason)
-    hangs = True if is_suspected else False if progress.goes_on(run) else None
+    hangs = True if is_suspected else False if progress.makes_progress(run) else None
     done = partial(_answer_operator, event.token, run.round)
     begin(kernel, reason, event.within_s, done, now, event.rank, hangs=hangs)
 

@@ -24,7 +24,7 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core.kernel import final_report, restart_budget
-from rdzv_server.core.kernel.policy import AT_ONCE, Policy, Rule, Rules
+from rdzv_server.core.kernel.policy import IMMEDIATELY, Policy, Rule, Rules
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.run import AgentState, Cause, FailureRecord, Run, Seat, Stage
 from rdzv_server.core.policies.hangs import examination, repeated_hangs, words
@@ -149,7 +149,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         """Return when a hang must be judged, or examined before that. A running examination ends by itself."""
         hang, examined = self.state.hang, self.signs.examined
         if hang is None or hang.judge_at is None:
-            return None if examined is None else AT_ONCE
+            return None if examined is None else IMMEDIATELY
         if examined is None:
             return max(_examine_at(hang.judge_at), self.signs.examinations.again_at)
         return hang.judge_at if examined.summary else None

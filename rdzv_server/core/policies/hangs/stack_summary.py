@@ -439,14 +439,14 @@ def _sentence(
         parts.append(words.nothing_of(sorted(facts.silent), facts.count, clip(next(iter(silent)), 64), len(silent) - 1))
     if not parts:
         return [words.NO_EVIDENCE]
-    if mark and facts.count > 1 and (mark is _HAS_RAISED or not _goes_without_saying(facts, guilty)):
+    if mark and facts.count > 1 and (mark is _HAS_RAISED or not _is_obvious(facts, guilty)):
         parts.append(words.blame(sorted(guilty), mark.words))
     elif facts.count > 1 and not guilty and is_verdict_due:
         parts.append(words.CULPRIT_UNKNOWN)
     return parts
 
 
-def _goes_without_saying(facts: _Facts, guilty: set[int]) -> bool:
+def _is_obvious(facts: _Facts, guilty: set[int]) -> bool:
     """Whether the clusters show it already: all ranks but a few are at one place, and those few are to blame."""
     places = [set(cluster.ranks) for cluster in facts.clusters] + ([set(facts.silent)] if facts.silent else [])
     return len(places) == 2 and guilty == places[1] and len(places[0]) > len(places[1])

@@ -55,7 +55,7 @@ def limit_of(source: str) -> str:
 # Examinations.
 
 HANG_IS_OVER = "the hang is over"
-NOBODY_TO_ASK = "no agent of this run can report stacks"
+NO_AGENT_TO_ASK = "no agent of this run can report stacks"
 FOREIGN_RANKS = "it reported ranks of other nodes"
 WORKERS_GONE = "their agent has left the run"
 

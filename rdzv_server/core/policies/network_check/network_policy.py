@@ -17,7 +17,7 @@ from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core.events import PolicyFact
 from rdzv_server.core.kernel import admission, agent_secrets, completion, queries, rank_assignment
-from rdzv_server.core.kernel.policy import AT_ONCE, Policy, Rule, Rules
+from rdzv_server.core.kernel.policy import IMMEDIATELY, Policy, Rule, Rules
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.run import Agent, Cause, PolicyState, Run
 from rdzv_server.core.policies.network_check import words
@@ -136,7 +136,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
     def deadline(self) -> float | None:
         """Return the deadline: at once if a step is over. A step ends by the deadlines of its queries."""
         signs = self.signs
-        return AT_ONCE if signs.result or (signs.pairs and not signs.open) else None
+        return IMMEDIATELY if signs.result or (signs.pairs and not signs.open) else None
 
     def due(self, now: float) -> NetworkTested | None:
         return self.signs.result

@@ -15,7 +15,11 @@ from tests.unit.node_agent.story import an_assignment
 
 @pytest.mark.parametrize(
     ("local_ranks", "says"),
-    [((1,), words.may_hang((3,), "stuck")), ((0, 1), words.may_hang((2, 3), "stuck")), ((), words.go_on("progress"))],
+    [
+        ((1,), words.may_hang((3,), "stuck")),
+        ((0, 1), words.may_hang((2, 3), "stuck")),
+        ((), words.no_longer_hung("progress")),
+    ],
 )
 def test_ranks_are_those_of_the_run(local_ranks: tuple[int, ...], says: str) -> None:
     event = reported(Suspicion("progress", "stuck", local_ranks, silent_s=9.0, limit_s=8.0))

@@ -157,7 +157,7 @@ def test_a_token_is_good_for_the_runs_that_it_names_and_shows_these_alone(patter
 
 
 @pytest.mark.parametrize(
-    ("run_id", "going_on", "may"),
+    ("run_id", "active_runs", "may"),
     [
         ("a-3", {"a-1", "b-1", "b-2"}, True),
         ("a-3", {"a-1", "a-2"}, False),
@@ -165,13 +165,13 @@ def test_a_token_is_good_for_the_runs_that_it_names_and_shows_these_alone(patter
         ("shared", {"a-1", "a-2", "shared-1", "shared-2"}, True),
     ],
 )
-def test_a_token_may_bound_the_number_of_runs_at_a_time(run_id, going_on, may):
+def test_a_token_may_bound_the_number_of_runs_at_a_time(run_id, active_runs, may):
     access = Access([Token(Role.AGENT, b"ours", "a-*", 2), Token(Role.AGENT, b"ours", "shared*")])
     permitted = access.check(*JOIN, Caller(peer=FAR, authorization="Bearer ours"))
     assert permitted.has_quota
     full = pytest.raises(ServerUnavailable, match=pattern(words.too_many_runs, most=2, run_id=run_id))
     with nullcontext() if may else full:
-        permitted.check_quota(run_id, going_on)
+        permitted.check_quota(run_id, active_runs)
 
 
 def test_a_secret_of_agents_and_readers_looks_at_everything_and_joins_its_own_runs():

@@ -18,7 +18,7 @@ from tests.unit.rdzv_server.cluster.conftest import PATIENCE_S, until
 
 need_etcd()
 
-from rdzv_server.cluster.election import MOMENT_S  # noqa: E402
+from rdzv_server.cluster.election import OWNER_FIRST_S  # noqa: E402
 from rdzv_server.cluster.membership import READY  # noqa: E402
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
 from rdzv_server.cluster.sharding import Sharding  # noqa: E402
@@ -98,7 +98,7 @@ async def test_a_server_that_does_not_take_its_shard_is_left_no_more_until_it_re
         await client.transact([], [put(f"{prefix}/live/servers/b:1".encode(), READY, lease_id)])
         await until(lambda life=life: left() == life * SHARDS // 2)
         await server.leads(4)
-        await asyncio.sleep(2 * MOMENT_S)
+        await asyncio.sleep(2 * OWNER_FIRST_S)
         assert left() == life * SHARDS // 2 and len(server.led) == 4
         await client.revoke(lease_id)
 

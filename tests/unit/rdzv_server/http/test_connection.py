@@ -143,7 +143,7 @@ def test_what_a_stranger_has_sent_is_dropped_when_it_has_closed_the_connection(t
 def test_what_a_known_agent_has_sent_is_handled_though_it_has_closed_the_connection(turns: Turns) -> None:
     http = Http(is_full=False)
     line, _ = stranger_at(http, turns, Mock())
-    line.is_stranger = False
+    line.is_unauthenticated = False
     line.data_received(REQUEST)
     line.connection_lost(None)
     while turns:

@@ -207,7 +207,7 @@ async def test_a_failed_write_stops_the_driver_and_no_poll_is_answered(started):
         with pytest.raises(OSError, match="No space left on device"):
             await server.driver.crashed()
     assert not poll.done()
-    with pytest.raises(ServerUnavailable, match=pattern(words.cannot_go_on, kind="OSError")):
+    with pytest.raises(ServerUnavailable, match=pattern(words.cannot_continue, kind="OSError")):
         await join
     poll.cancel()
     await asyncio.gather(poll, return_exceptions=True)
@@ -791,7 +791,7 @@ async def test_after_an_error_of_all_runs_every_request_is_refused_at_once(start
     monkeypatch.setattr(Registry, "pass_time", lambda *_: 1 / 0)
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(2):
-            with pytest.raises(ServerUnavailable, match=pattern(words.cannot_go_on, kind="ZeroDivisionError")):
+            with pytest.raises(ServerUnavailable, match=pattern(words.cannot_continue, kind="ZeroDivisionError")):
                 await server.join("a")
         with pytest.raises(ZeroDivisionError):
             await server.driver.crashed()

@@ -9,12 +9,12 @@ import pytest
 
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import (
-    AT_ONCE,
-    AT_ONCE_S,
     BURST_S,
+    CALLS_PER_TURN,
     MOST_CREDIT,
-    STRANGERS_AT_ONCE,
+    TURN_S,
     TURNS_AN_AGENT,
+    UNAUTHENTICATED_PER_TURN,
     FairScheduler,
     RoundRobin,
     scheduler,
@@ -26,7 +26,7 @@ class Site:
     def __init__(self) -> None:
         self.loop = Loop()
         self.scheduler = FairScheduler(self.loop)
-        for _ in range(AT_ONCE):
+        for _ in range(CALLS_PER_TURN):
             self.scheduler.ask("earlier", lambda: None)
         self.done: list[str] = []
 
@@ -59,26 +59,26 @@ def test_a_request_runs_at_the_loops_next_turn(site):
 
 def test_a_request_at_a_quiet_time_has_a_turn_at_once(site):
     site.loop.now += 2 * BURST_S
-    site.ask("a", AT_ONCE + 1)
-    assert len(site.done) == AT_ONCE
+    site.ask("a", CALLS_PER_TURN + 1)
+    assert len(site.done) == CALLS_PER_TURN
     site.ask("b")
     assert "b" not in site.done, "nobody goes before those who wait"
     site.loop.now += 2 * BURST_S
     site.ask("c")
     site.loop.turn()
-    assert site.done[AT_ONCE:] == ["a", "b", "c"]
+    assert site.done[CALLS_PER_TURN:] == ["a", "b", "c"]
 
 
 def test_a_small_run_is_not_kept_waiting_by_a_large_one(site):
-    site.ask("large", 10 * AT_ONCE)
+    site.ask("large", 10 * CALLS_PER_TURN)
     site.ask("small", 2)
     site.loop.turn()
-    assert len(site.done) == AT_ONCE
+    assert len(site.done) == CALLS_PER_TURN
     assert site.done.count("small") == 2
-    while len(site.done) < 10 * AT_ONCE + 2:
+    while len(site.done) < 10 * CALLS_PER_TURN + 2:
         before = len(site.done)
         site.loop.turn()
-        assert 0 < len(site.done) - before <= AT_ONCE
+        assert 0 < len(site.done) - before <= CALLS_PER_TURN
 
 
 def test_a_request_made_during_a_turn_gets_another_one(site):
@@ -89,12 +89,12 @@ def test_a_request_made_during_a_turn_gets_another_one(site):
 
 
 def test_asking_in_the_last_turn_does_not_make_more_turns_at_once(site):
-    site.scheduler.ask("a", lambda: site.ask("many", 4 * AT_ONCE))
+    site.scheduler.ask("a", lambda: site.ask("many", 4 * CALLS_PER_TURN))
     site.loop.turn()
-    while len(site.done) < 4 * AT_ONCE:
+    while len(site.done) < 4 * CALLS_PER_TURN:
         before = len(site.done)
         site.loop.turn()
-        assert 0 < len(site.done) - before <= AT_ONCE
+        assert 0 < len(site.done) - before <= CALLS_PER_TURN
 
 
 def test_a_failing_call_does_not_keep_others_from_a_turn(site):
@@ -108,48 +108,48 @@ def test_a_failing_call_does_not_keep_others_from_a_turn(site):
 
 def test_turns_that_take_long_are_few_at_once(site):
     """Otherwise 64 turns of strangers could stop everything else for any time."""
-    for of, is_stranger in (("run", False), ("stranger", True)):
+    for of, is_unauthenticated in (("run", False), ("stranger", True)):
         for _ in range(10):
-            site.scheduler.ask(of, partial(site.loop.work, AT_ONCE_S), is_stranger=is_stranger)
+            site.scheduler.ask(of, partial(site.loop.work, TURN_S), is_unauthenticated=is_unauthenticated)
         before = site.loop.now
         site.loop.turn()
-        assert site.loop.now - before <= 3 * AT_ONCE_S
+        assert site.loop.now - before <= 3 * TURN_S
 
 
 def test_turns_that_are_taken_without_waiting_are_limited_by_their_time(site):
     site.loop.now += 2 * BURST_S
     before = site.loop.now
-    for _ in range(AT_ONCE):
-        site.scheduler.ask("run", partial(site.loop.work, AT_ONCE_S))
-    assert site.loop.now - before <= 2 * AT_ONCE_S
+    for _ in range(CALLS_PER_TURN):
+        site.scheduler.ask("run", partial(site.loop.work, TURN_S))
+    assert site.loop.now - before <= 2 * TURN_S
 
 
 def test_strangers_however_many_let_an_agent_in_between(site):
-    for number in range(100 * STRANGERS_AT_ONCE):
-        site.scheduler.ask(f"stranger {number}", partial(site.done.append, "stranger"), is_stranger=True)
+    for number in range(100 * UNAUTHENTICATED_PER_TURN):
+        site.scheduler.ask(f"stranger {number}", partial(site.done.append, "stranger"), is_unauthenticated=True)
     site.ask("run")
     site.loop.turn()
-    assert "run" in site.done and site.done.count("stranger") <= 2 * STRANGERS_AT_ONCE
+    assert "run" in site.done and site.done.count("stranger") <= 2 * UNAUTHENTICATED_PER_TURN
 
 
 def test_each_agent_that_comes_in_lets_some_more_strangers_have_their_turn_once(site):
-    for _ in range(100 * STRANGERS_AT_ONCE):
-        site.scheduler.ask("stranger", partial(site.done.append, "stranger"), is_stranger=True)
+    for _ in range(100 * UNAUTHENTICATED_PER_TURN):
+        site.scheduler.ask("stranger", partial(site.done.append, "stranger"), is_unauthenticated=True)
     taken = []
-    for agents in (0, 2, 0, 10 * AT_ONCE):
+    for agents in (0, 2, 0, 10 * CALLS_PER_TURN):
         for _ in range(agents):
             site.scheduler.agent_came()
         site.done.clear()
         site.loop.turn()
         taken.append(len(site.done))
-    usual = STRANGERS_AT_ONCE
+    usual = UNAUTHENTICATED_PER_TURN
     assert taken == [usual, usual + 2 * TURNS_AN_AGENT, usual, usual + MOST_CREDIT]
 
 
 def test_waiting_unauthenticated_requests_do_not_delay_a_deadline(site):
     """Otherwise dead agents would not be lost while strangers send data."""
-    for _ in range(10 * STRANGERS_AT_ONCE):
-        site.scheduler.ask("stranger", lambda: None, is_stranger=True)
+    for _ in range(10 * UNAUTHENTICATED_PER_TURN):
+        site.scheduler.ask("stranger", lambda: None, is_unauthenticated=True)
     site.loop.now += 10.0
     assert site.scheduler.unread_since() == float("inf")
 
@@ -157,7 +157,7 @@ def test_waiting_unauthenticated_requests_do_not_delay_a_deadline(site):
 def test_the_oldest_turn_that_waits_is_unread_until_it_is_taken(site):
     assert site.scheduler.unread_since() == float("inf")
     began_at = site.loop.now
-    site.ask("a", AT_ONCE + 1)
+    site.ask("a", CALLS_PER_TURN + 1)
     site.loop.now += 2.0
     site.ask("b")
     assert site.scheduler.unread_since() == began_at

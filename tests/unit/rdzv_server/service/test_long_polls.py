@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rdzv_server.service.fair_scheduler import AT_ONCE
+from rdzv_server.service.fair_scheduler import CALLS_PER_TURN
 from rdzv_server.service.long_polls import LongPolls
 
 KEY, OTHER = ("run", "a"), ("run", "b")
@@ -88,7 +88,7 @@ async def test_the_end_of_an_older_poll_does_not_take_the_newer_one_along(long_p
 
 async def test_a_small_run_is_answered_at_once_beside_a_large_one(long_polls, monkeypatch):
     monkeypatch.setattr("rdzv_server.service.fair_scheduler.BURST_S", FOREVER_S)  # all of it is one burst
-    large = [await parked(long_polls, ("large", str(number))) for number in range(10 * AT_ONCE)]
+    large = [await parked(long_polls, ("large", str(number))) for number in range(10 * CALLS_PER_TURN)]
     small = [await parked(long_polls, ("small", str(number))) for number in range(2)]
     for number in range(len(large)):
         long_polls.wake(("large", str(number)))
@@ -96,7 +96,7 @@ async def test_a_small_run_is_answered_at_once_beside_a_large_one(long_polls, mo
         long_polls.wake(("small", str(number)))
     for poll in small:
         await released(poll)
-    assert sum(poll.done() for poll in large) <= 2 * AT_ONCE
+    assert sum(poll.done() for poll in large) <= 2 * CALLS_PER_TURN
     for poll in large:
         await released(poll)
 

@@ -69,7 +69,7 @@ async def test_a_silent_holder_loses_its_node_rank_after_half_a_lease():
         (run,) = server.rendezvous.runs()
         assert set(run.agents) == {"new"}
         (gone,) = run.departures
-        assert gone.cause == losses.PROBED_IN_VAIN
+        assert gone.cause == losses.PROBE_UNANSWERED
         assert gone.at - began == pytest.approx(SHORT_S / HOLDS_PER_LEASE, abs=SHORT_S / 4)
         with pytest.raises(AgentFenced):
             await server.rendezvous.ask(PollRequest(run_id=RUN_ID, agent_id="old", revision=0), Connection("old"))
@@ -125,9 +125,9 @@ async def forms(server: RendezvousServer, name: str, nodes: int) -> None:
     assert isinstance(reply.directive, Start)
 
 
-@pytest.mark.parametrize("just_s", [admission.JUST_S, 0.0], ids=["joining together", "each probed by the next"])
+@pytest.mark.parametrize("just_s", [admission.RECENTLY_S, 0.0], ids=["joining together", "each probed by the next"])
 async def test_agents_of_one_machine_form_without_waiting_for_a_hold(monkeypatch, just_s):
-    monkeypatch.setattr(admission, "JUST_S", just_s)
+    monkeypatch.setattr(admission, "RECENTLY_S", just_s)
     monkeypatch.setattr(rendezvous, "FIRST_HOLD_S", LONG_S)
     monkeypatch.setattr(timing, "LONGEST_HOLD_S", LONG_S)
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
@@ -146,7 +146,7 @@ async def test_a_join_in_a_crowd_is_held_longer_but_not_until_its_agent_gives_up
 
     async def enter(event):
         machine = await entered(event)
-        for _ in range(fair_scheduler.AT_ONCE + 1 if is_crowd else 0):
+        for _ in range(fair_scheduler.CALLS_PER_TURN + 1 if is_crowd else 0):
             fair_scheduler.scheduler().ask("another run", lambda: None)
         return machine
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rdzv_server.service.timeouts import AT_ONCE, Timeouts
+from rdzv_server.service.timeouts import TIMEOUTS_PER_TURN, Timeouts
 
 SHORT_S = 0.01
 
@@ -96,10 +96,10 @@ async def test_a_timeout_started_when_others_have_ended_needs_no_timer_of_its_ow
 async def test_many_that_are_over_at_once_let_others_in_between():
     ended: list[int] = []
     timeouts = Timeouts(SHORT_S, ended.append)
-    for subject in range(10 * AT_ONCE):
+    for subject in range(10 * TIMEOUTS_PER_TURN):
         timeouts.start(subject)
-    while len(ended) < 10 * AT_ONCE:
+    while len(ended) < 10 * TIMEOUTS_PER_TURN:
         before = len(ended)
         await asyncio.sleep(0)
-        assert len(ended) - before <= AT_ONCE
-    assert ended == list(range(10 * AT_ONCE))
+        assert len(ended) - before <= TIMEOUTS_PER_TURN
+    assert ended == list(range(10 * TIMEOUTS_PER_TURN))

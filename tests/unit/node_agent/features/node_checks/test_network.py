@@ -56,7 +56,7 @@ async def test_the_other_node_does_not_connect_or_does_not_listen() -> None:
     connected = await measure(query(reserved.number, listens=False, limit_s=0.4), LEAST)
     reserved.release()
     at = f"127.0.0.1:{reserved.number}"
-    assert listened.problem == words.nobody_came("b", at, 0.2)
+    assert listened.problem == words.no_connection("b", at, 0.2)
     assert connected.problem == words.no_answer("a", at, 0.2)
 
 

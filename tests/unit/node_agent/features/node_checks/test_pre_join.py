@@ -40,7 +40,7 @@ async def test_a_fit_node() -> None:
 
 async def test_an_unfit_node_with_the_evidence() -> None:
     unfit = await Checked("echo one; echo >&2 two\tthree; exit 71").run()
-    assert unfit == words.says_so("a", "--pre-join-check 'echo one; echo >&2 two three; exit 71'", "one | two three")
+    assert unfit == words.rejected("a", "--pre-join-check 'echo one; echo >&2 two three; exit 71'", "one | two three")
 
 
 @pytest.mark.parametrize(("command", "exit_code"), [("exit 3", 3), ("kill -9 $$", -9), ("no-such-program", 127)])

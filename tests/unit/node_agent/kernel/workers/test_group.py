@@ -338,7 +338,7 @@ async def test_a_group_that_is_stopped_knows_how_long_the_agent_may_still_get_th
     await crew.all_reaped(group)
     group.stop(signal.SIGTERM, NEVER_S)
     await crew.calls_back("stopped" if is_told else "failed")
-    assert (group.told_until > asyncio.get_running_loop().time()) is is_told
+    assert (group.signal_until > asyncio.get_running_loop().time()) is is_told
 
 
 # How a round is stopped.
@@ -411,7 +411,7 @@ while True:
 
 
 async def test_a_stopped_workers_children_are_told_before_the_grace_ends(crew, monkeypatch):
-    monkeypatch.setattr(workers, "rest_is_told_after_s", lambda grace_s: 0.0)
+    monkeypatch.setattr(workers, "remaining_signalled_after_s", lambda grace_s: 0.0)
     group = crew.start((sys.executable, "-c", STAYS))
     await crew.says(b"ready\n")
     group.stop(signal.SIGTERM, NEVER_S)

@@ -14,8 +14,8 @@ from node_agent.kernel.workers.orphans_helper import (
     began,
     end,
     end_all,
-    kin,
     read_roster,
+    related,
     write_roster,
 )
 
@@ -115,7 +115,7 @@ FOUND = {
     ids=["nothing", "descendants", "another's pid", "session", "session of no worker", "living", "reused session"],
 )  # fmt: skip
 def test_kin_are_the_known_processes_their_workers_sessions_and_all_descendants(roster: Roster, ours: set[int]) -> None:
-    assert kin(FOUND, roster) == ours
+    assert related(FOUND, roster) == ours
 
 
 def test_a_roster_is_read_as_it_was_written() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from node_agent.kernel.workers import remains
 from node_agent.kernel.workers.orphans_helper import look_at
-from node_agent.kernel.workers.remains import Remains, Told, in_session
+from node_agent.kernel.workers.remains import Remains, SignalledProcesses, in_session
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def left() -> Iterator[int]:
 async def gone(left: int, within_s: float) -> None:
     """Return when the process is gone or abandoned."""
     over = asyncio.Event()
-    assert Remains(lambda: [left], left, signal.SIGTERM, Told(), within_s, lambda _: over.set())
+    assert Remains(lambda: [left], left, signal.SIGTERM, SignalledProcesses(), within_s, lambda _: over.set())
     await over.wait()
 
 

@@ -6,7 +6,7 @@ from rdzv_protocol.messages import Finish, Wait
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core.kernel import admission
-from rdzv_server.core.kernel.admission import JUST_S, MOST_NAMESAKES
+from rdzv_server.core.kernel.admission import MOST_NAMESAKES, RECENTLY_S
 from rdzv_server.core.kernel.run import AgentState, Stage
 from rdzv_server.words import admission as words
 from rdzv_server.words import completion, losses
@@ -131,7 +131,7 @@ def test_an_agent_of_an_unnamed_run_is_no_spare_with_another_command(program: st
 # Which agents are admitted.
 
 NEW_AGENT = losses.lost("a", losses.REPLACED)
-NO_SIGN_OF_LIFE = losses.lost("a", losses.PROBED_IN_VAIN)
+NO_SIGN_OF_LIFE = losses.lost("a", losses.PROBE_UNANSWERED)
 
 
 def awaits_a(joined: int, names: str) -> str:
@@ -146,7 +146,7 @@ def awaits_a(joined: int, names: str) -> str:
         "renew a; refused join b node_rank=1",
         {"refused": "NodeRankTaken",
          "refusal": words.node_rank_taken(1, "run", "a")},
-        f"{JUST_S}s; refused join b node_rank=1", {"agents": "a"},  # it is probed once in a lease
+        f"{RECENTLY_S}s; refused join b node_rank=1", {"agents": "a"},  # it is probed once in a lease
     ),
     "a node rank is free again once its node is gone": (
         "2", "join a node_rank=1; leave a; join b node_rank=1", {"wait": "b"},
@@ -180,12 +180,12 @@ def awaits_a(joined: int, names: str) -> str:
         "3s", {"reason b": NO_SIGN_OF_LIFE}, "join b", {"ranks": "a-again b", "ledger": "node_lost"},
     ),
     "no round begins with one that is probed, as one that died unseen while it waited": (
-        "2 max_restarts=1 lease_s=6", f"join a b; fail b; join a; {JUST_S}s; join a-again node=a; join b",
+        "2 max_restarts=1 lease_s=6", f"join a b; fail b; join a; {RECENTLY_S}s; join a-again node=a; join b",
         {"reason b": awaits_a(3, "a, a, b")},
         "3s", {"ranks": "a-again b", "ledger": "node_lost"},
     ),
     "a round begins when the probe is answered": (
-        "2 lease_s=6", f"join first node=a; {JUST_S}s; join second node=a", {"wait": "first second"},
+        "2 lease_s=6", f"join first node=a; {RECENTLY_S}s; join second node=a", {"wait": "first second"},
         "renew first", {"ranks": "first second"},
     ),
     "two agents of one node that live are two nodes": ("2", "join first second node=a", {"ranks": "first second"}),
@@ -262,7 +262,7 @@ def test_a_name_that_many_have_probes_a_few():
     run = Scenario(f"{many}")
     for number in range(many - 1):
         run.join(f"agent {number}", node="localhost")
-    run.passes(JUST_S)
+    run.passes(RECENTLY_S)
     run.join("last", node="localhost")
     assert len(run.woken()) == MOST_NAMESAKES
 

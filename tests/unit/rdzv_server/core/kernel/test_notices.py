@@ -28,11 +28,11 @@ LEAVES = words.leaves("b", "SIGTERM")
     ),
     "if no worker listens the round ends at once": (
         "1:2", "join a b; announce b; acknowledge a b listening=0 acknowledged=0",
-        {"stage": "forming", "told notice_ended": words.nobody_listens(0)},
+        {"stage": "forming", "told notice_ended": words.no_worker_listens(0)},
     ),
     "and if no agent knows notices": (
         "1:2", "join a b queries=(); announce b",
-        {"stage": "forming", "told notice_ended": words.nobody_told(0)},
+        {"stage": "forming", "told notice_ended": words.no_worker_notified(0)},
     ),
     "a node that dies meanwhile ends the round without more ado": (
         "1:3", "join a b c; announce b; lose b",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from rdzv_protocol import actions
-from rdzv_protocol.errors import MalformedMessage, NobodyWaits, RunEnded, SettingsConflict
+from rdzv_protocol.errors import MalformedMessage, NoStandby, RunEnded, SettingsConflict
 from rdzv_protocol.messages import Drain, Start, Stop
 
 from rdzv_server.core.effects import Happened
@@ -90,11 +90,11 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
     ),
     "there must be a node to admit": (
         "1:2 scale_up=manual", "join a; form; refused admit",
-        {"refused": "NobodyWaits", "refusal": words.nobody_waits("run")},
+        {"refused": "NoStandby", "refusal": words.nobody_waits("run")},
     ),
-    "and a seat for them": ("1", "join a b; refused admit", {"refused": "NobodyWaits"}),
-    "and no seats are given after the end": ("1", "join a b; succeed a; refused admit", {"refused": "NobodyWaits"}),
-    "nor while a round forms": ("2", "join a; refused admit", {"refused": "NobodyWaits"}),
+    "and a seat for them": ("1", "join a b; refused admit", {"refused": "NoStandby"}),
+    "and no seats are given after the end": ("1", "join a b; succeed a; refused admit", {"refused": "NoStandby"}),
+    "nor while a round forms": ("2", "join a; refused admit", {"refused": "NoStandby"}),
     # restart and resize
     "a restart costs nothing and has a cause of its own": (
         "2", "join a b; restart_run reason=data request_id=1", {"reason a": words.restarted("data")},
@@ -220,7 +220,7 @@ def test_the_event_names_the_operator_who_admits() -> None:
     run.join("a")
     run.handle(ArrivalsAdmitted("now", "admin 10.0.0.7", "1"))
     assert run.participants() == ["a", "b"], "the same request is no refusal, though nobody waits any more"
-    with pytest.raises(NobodyWaits):
+    with pytest.raises(NoStandby):
         run.handle(ArrivalsAdmitted("now", "admin 10.0.0.7", "2"))
 
 

@@ -7,7 +7,7 @@ from rdzv_protocol.errors import (
     AgentFenced,
     MalformedMessage,
     OutcomeUnknown,
-    RunGoesOn,
+    RunStillActive,
     UnknownRun,
 )
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
@@ -25,7 +25,7 @@ from rdzv_server.core.events import (
     WorkersSucceeded,
 )
 from rdzv_server.core.kernel.admission import MOST_GRACE_S
-from rdzv_server.core.kernel.machine import DUE_AT_ONCE
+from rdzv_server.core.kernel.machine import MOST_DUE_FACTS
 from rdzv_server.core.kernel.operations import RunResized, RunRestarted
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.runs import used_numbers
@@ -94,7 +94,7 @@ def test_a_run_is_not_founded_by_an_agent_that_claims_a_past_in_it(server):
 
 def test_many_nodes_that_are_lost_together_go_some_at_a_time(server):
     """A batch of losses is limited, so that other runs have a turn in between."""
-    many = 2 * DUE_AT_ONCE + 1
+    many = 2 * MOST_DUE_FACTS + 1
     for number in range(many):
         server.join(f"agent-{number}", settings=settings_of(f"{many + 1}", lease_s=10.0))
     (run,) = server.registry.runs()
@@ -103,7 +103,7 @@ def test_many_nodes_that_are_lost_together_go_some_at_a_time(server):
         assert server.registry.next_deadline() <= 10.0, "the rest is due still"
         server.registry.pass_time(10.0)
         left.append(len(run.agents))
-    assert left == [DUE_AT_ONCE + 1, 1, 0]
+    assert left == [MOST_DUE_FACTS + 1, 1, 0]
 
 
 def test_a_success_is_forgotten_after_the_retention_time(server):
@@ -331,7 +331,7 @@ def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
 
 def test_a_run_is_forgotten_once_its_agents_have_heard_of_its_end(server):
     server.join("a")
-    with pytest.raises(RunGoesOn, match=pattern(attempts.goes_on("run", Stage.RUNNING))):
+    with pytest.raises(RunStillActive, match=pattern(attempts.still_active("run", Stage.RUNNING))):
         server.handle("run", RunForgotten(run_id="run"))
     server.fails("a")
     server.handle("run", RunForgotten(by="me", request_id="1", run_id="run"))

@@ -6,7 +6,7 @@ from rdzv_protocol.errors import (
 )
 from rdzv_protocol.messages import Start
 
-from rdzv_server.core.kernel.run import HEARD_OF_S
+from rdzv_server.core.kernel.run import END_DELIVERED_WITHIN_S
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.words import attempts as words
 from tests.support.scenario import RETENTION_S, ManyRuns, settings_of
@@ -41,7 +41,7 @@ def test_the_number_of_agents_is_limited_by_memory(server):
             server.join("d", run_id, settings=settings)
         assert server.attempts() == before
     server.succeeds("c", "two")
-    server.passes(HEARD_OF_S)
+    server.passes(END_DELIVERED_WITHIN_S)
     server.join("d", "three")
     assert [run_id for run_id, *_ in server.attempts()] == ["one", "three"], "the run that has ended made room"
 

@@ -115,7 +115,7 @@ BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = 
         (words.MEND_LINK, words.restart_tests_network(RUN_ID)),
     ),
     "silent": (
-        silent, completion.NOBODY_HEARD, 0.0, (words.LOOK_AT_NODES, words.START_AGENTS, words.stop(RUN_ID)),
+        silent, completion.NO_AGENT_HEARD, 0.0, (words.LOOK_AT_NODES, words.START_AGENTS, words.stop(RUN_ID)),
     ),
     "overdue": (
         overdue, finishing.finishing(finishing.rank(0), finishing.on_node(finishing.rank(1), "b")), 0.0,

@@ -23,7 +23,7 @@ _TO_ALL = (signal.SIGINT, signal.SIGKILL)
 """Signals that all processes get at once. Every Python program handles SIGINT, which a terminal sends to all."""
 
 
-def rest_is_told_after_s(grace_s: float) -> float:
+def remaining_signalled_after_s(grace_s: float) -> float:
     """Return the seconds until all processes that were not signalled get the signal."""
     return grace_s - min(grace_s * REST_SHARE, REST_S)
 
@@ -32,11 +32,11 @@ def held(found: Mapping[int, Process], signum: int) -> set[int]:
     """Return those of the processes that descend from a program among them that gets the signal first."""
     if signum in _TO_ALL:
         return set()
-    first = {pid for pid in found if is_told_first(pid, signum)}
+    first = {pid for pid in found if is_signalled_first(pid, signum)}
     return {pid for pid in found if not first.isdisjoint(_ancestors(pid, found))}
 
 
-def is_told_first(pid: int, signum: int) -> bool:
+def is_signalled_first(pid: int, signum: int) -> bool:
     """Return whether this is a Python program that handles the signal."""
     try:
         program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
@@ -50,19 +50,19 @@ def _ancestors(pid: int, found: Mapping[int, Process]) -> Iterator[int]:
         yield pid
 
 
-class Told:
+class SignalledProcesses:
     """Processes that have been signalled and need no second signal, which many take for "at once"."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._processes: set[tuple[int, int]] = set()
 
-    def tell(self, leader: int, signum: int, adopted: Collection[int]) -> None:
+    def signal(self, leader: int, signum: int, adopted: Collection[int]) -> None:
         """Signal a worker and its group, except the processes that are signalled later.
 
         `adopted`: processes that this one has adopted, with their descendants. Some may be in the worker's group.
         """
-        is_alone = signum not in _TO_ALL and is_told_first(leader, signum)  # then no other process is examined
+        is_alone = signum not in _TO_ALL and is_signalled_first(leader, signum)  # then no other process is examined
         found = dict(_members(leader, {leader} if is_alone else family([leader]).union(adopted)))
         later = held(found, signum)
         if not is_alone and not later:
@@ -73,7 +73,7 @@ class Told:
             self.is_new(pid, found[pid])
             _send(pid, signum)
 
-    def tell_rest(self, leader: int, signum: int, adopted: Collection[int]) -> None:
+    def signal_remaining(self, leader: int, signum: int, adopted: Collection[int]) -> None:
         """Signal the worker's descendants and its group, except processes that were already signalled."""
         descendants = family([leader]) - {leader}
         found = {pid: process for pid in descendants if (process := look_at(pid))}

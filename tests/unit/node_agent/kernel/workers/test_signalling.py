@@ -1,4 +1,4 @@
-"""Processes that are told to end at once: real programs, and simulated /proc entries."""
+"""Which processes get a stop signal at once: real programs, and simulated /proc entries."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from node_agent.kernel.workers import told
+from node_agent.kernel.workers import signalling
 from node_agent.kernel.workers.orphans_helper import Process
 
 WAITS = "print('ready', flush=True); signal.pause()"
@@ -35,20 +35,20 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
     ],
     ids=["handles", "waits for it", "ignores", "does nothing", "handles another", "a shell"],
 )
-def test_a_python_program_that_handles_the_signal_is_told_first(
+def test_a_python_program_that_handles_the_signal_gets_it_first(
     signum: int, command: str | tuple[str, ...], is_first: bool, started: list[subprocess.Popen[bytes]]
 ) -> None:
     argv = command if isinstance(command, tuple) else (sys.executable, "-c", f"import signal; {command}")
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     started.append(process)
     assert process.stdout and process.stdout.readline() == b"ready\n"
-    assert told.is_told_first(process.pid, signum) == is_first
+    assert signalling.is_signalled_first(process.pid, signum) == is_first
 
 
 def test_a_process_that_has_ended_is_not_signalled_first() -> None:
     process = subprocess.Popen(("true",))
     process.wait()
-    assert not told.is_told_first(process.pid, signal.SIGTERM)
+    assert not signalling.is_signalled_first(process.pid, signal.SIGTERM)
 
 
 def family_of(parents: dict[int, int]) -> dict[int, Process]:
@@ -59,14 +59,14 @@ def family_of(parents: dict[int, int]) -> dict[int, Process]:
     ("signum", "later"),
     [(signal.SIGTERM, {4, 5, 6}), (signal.SIGUSR1, {4, 5, 6}), (signal.SIGINT, set()), (signal.SIGKILL, set())],
 )
-def test_children_of_such_a_program_are_told_later(
+def test_children_of_such_a_program_get_the_signal_later(
     signum: int, later: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell (1) runs another one (2) and a program (3) with its own processes."""
-    monkeypatch.setattr(told, "is_told_first", lambda pid, signum: pid in (3, 5))
-    assert told.held(family_of({1: os.getpid(), 2: 1, 3: 1, 4: 3, 5: 3, 6: 5}), signum) == later
+    monkeypatch.setattr(signalling, "is_signalled_first", lambda pid, signum: pid in (3, 5))
+    assert signalling.held(family_of({1: os.getpid(), 2: 1, 3: 1, 4: 3, 5: 3, 6: 5}), signum) == later
 
 
 @pytest.mark.parametrize(("grace_s", "after_s"), [(30.0, 27.0), (10.0, 9.0), (120.0, 117.0), (0.0, 0.0)])
 def test_the_remaining_processes_get_the_signal_in_the_last_part_of_the_grace(grace_s: float, after_s: float) -> None:
-    assert told.rest_is_told_after_s(grace_s) == after_s
+    assert signalling.remaining_signalled_after_s(grace_s) == after_s
