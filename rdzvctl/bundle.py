@@ -74,8 +74,8 @@ def bundle(session: Session) -> None:
     if session.out.is_json:
         shown = [each._asdict() for each in missing]
         return session.out.json({"file": path, "bytes": len(data), "files": [README, *files], "missing": shown})
-    said = rdzvctl.words.bundle_written(path, len(files) + 1, len(data), len(missing))
-    return session.out.note(said) if path == TO_STDOUT else session.out.paragraph(said)
+    message = rdzvctl.words.bundle_written(path, len(files) + 1, len(data), len(missing))
+    return session.out.note(message) if path == TO_STDOUT else session.out.paragraph(message)
 
 
 def _check(target: str, session: Session) -> None:

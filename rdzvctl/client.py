@@ -346,9 +346,9 @@ class Client:
         body = b""
         try:
             body = response.read(1 << 20)
-            said = json.loads(body)
+            reply = json.loads(body)
             refusal = errors.from_code(
-                str(said["code"]), printable(str(said["message"])), said.get("leader"), said.get("leadership", 0)
+                str(reply["code"]), printable(str(reply["message"])), reply.get("leader"), reply.get("leadership", 0)
             )
         except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
             if body.decode(errors="replace").strip() == paths.AGENT_HAS_METRICS_ONLY:

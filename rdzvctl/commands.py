@@ -357,7 +357,7 @@ def logs(session: Session) -> None:
         if not found:
             out.line(views.log_files(place, None))
         if refusal:
-            out.paragraph(rdzvctl.words.no_log_here(refusal))
+            out.paragraph(rdzvctl.words.log_not_shown(refusal))
         for log in found:
             out.note(views.log_files(place, log))
             _show_log(out, log)
@@ -420,7 +420,7 @@ def _show_log(out: Output, log: Fields) -> None:
 
 def _follow_logs(session: Session, place: views.Worker, found: list[Fields]) -> None:
     """Show what is added to the logs until the run has ended. In each later round, follow that round's worker."""
-    out, said, logs = session.out, "", {log["stream"]: log for log in found}
+    out, shown_error, logs = session.out, "", {log["stream"]: log for log in found}
     while True:
         time.sleep(FOLLOW_S)
         try:
@@ -429,15 +429,15 @@ def _follow_logs(session: Session, place: views.Worker, found: list[Fields]) -> 
                 if (new["path"], new["node_id"]) != (log["path"], log["node_id"]):
                     out.note(rdzvctl.words.next_log(new["round"], new["path"], new["node_id"]))
                     new = session.client.ask(paths.LOGS, _log_request(session, place, stream, lines=MOST_LOG_LINES))
-                logs[stream], said = new, ""
+                logs[stream], shown_error = new, ""
                 if new["text"]:
                     out.json(new, in_one_line=True) if out.is_json else _show_log(out, new)
         except (Refused, Unreachable) as error:
             if getattr(error, "code", "") in ("run_ended", "unknown_run"):
                 return out.note(str(error))
-            if str(error) != said:  # between two rounds no node has the rank, and after a failover it is asked again
+            if str(error) != shown_error:  # between two rounds no node has the rank
                 out.note(str(error))
-            said = str(error)
+            shown_error = str(error)
 
 
 # Actions.

@@ -232,7 +232,7 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
     if node["drain_left_s"] is not None:
         notes.append(f"its workers have {age(node['drain_left_s'])} left")
     named = f"node {node['node_id']} is "  # the row names the node
-    notes += [printable(said.removeprefix(named)) for said in node["remarks"].values()]
+    notes += [printable(remark.removeprefix(named)) for remark in node["remarks"].values()]
     if cordon:
         notes.append(_cordon(cordon))
     ranks = node["ranks"]
@@ -308,9 +308,9 @@ def _health(run: Fields) -> str:
 def _reason(run: Fields) -> str:
     """Return the run's reason without what its health already says."""
     reason, hang = printable(run["reason"]), run["hang"]
-    for said in (run["health"] and run["health"]["sentence"], hang and hang["withheld"]):
-        if said and is_troubled(run):
-            reason = reason.replace(f"; {printable(said)}", "")
+    for remark in (run["health"] and run["health"]["sentence"], hang and hang["withheld"]):
+        if remark and is_troubled(run):
+            reason = reason.replace(f"; {printable(remark)}", "")
     return reason
 
 
@@ -509,7 +509,7 @@ def _absent(run: Fields) -> list[str]:
     if len(silent) > MOST_NAMED:
         left = len(silent) - MOST_NAMED
         sentences.append(f"{count(left, 'more node')} {'is' if left == 1 else 'are'} disconnected, too.")
-    remarks = [f"{printable(said)}." for node in run["nodes"] for said in node["remarks"].values()]
+    remarks = [f"{printable(remark)}." for node in run["nodes"] for remark in node["remarks"].values()]
     sentences += [sentence[0].upper() + sentence[1:] for sentence in remarks[:MOST_NAMED]]
     sentences += _left_out(remarks, "remark", "rdzvctl nodes")
     sentences += [

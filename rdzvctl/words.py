@@ -315,7 +315,7 @@ def some_events(shown: int, last: int) -> str:
     return f"the latest {shown} of {last} events; --last 0 shows all that the server keeps"
 
 
-def no_log_here(why: str) -> str:
+def log_not_shown(why: str) -> str:
     return f"not shown here: {why}"
 
 

@@ -129,7 +129,7 @@ def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
     for argument, given in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
         meant = "".join(protocol_words.flags.did_you_mean(each, SETTINGS, 0.75) for each in given)
         if given:
-            yield words.cli.means_nothing(arguments.source(argument), given, meant)
+            yield words.cli.unknown_keys(arguments.source(argument), given, meant)
 
 
 def _config(

@@ -90,7 +90,7 @@ def notes(arguments: Arguments, target: Target, environment: Mapping[str, str]) 
     if arguments.standalone:
         void = [name for name in ("rdzv_endpoint", "rdzv_backend", "rdzv_id") if arguments.is_written(name)]
         source, given = arguments.source("standalone"), [*map(arguments.source, void)]
-        return [words.rendezvous.counts_for_nothing_alone(source, given)] if void else []
+        return [words.rendezvous.ignored_on_one_node(source, given)] if void else []
     if target.endpoint is None:
         return _notes_of_one_node(arguments, environment)
     if backend(arguments) != "static":

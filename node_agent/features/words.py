@@ -25,7 +25,7 @@ def no_workers(node_id: str, round_: int) -> str:
     return f"node {node_id} no longer has workers of round {round_}"
 
 
-def looked_at_workers(reason: str, result: str) -> str:
+def examined_workers(reason: str, result: str) -> str:
     """Logged with the folder of the findings, or with the problems."""
     return f"examined the workers{', ' if reason else ''}{reason}: {result}"
 

@@ -182,7 +182,7 @@ class FailoverTransport:
             answer = await self._unless_left(self._http.exchange(request), None)
         except TimeoutError:
             await self._drop()
-            raise Unreachable("leader", words.connection.leads_no_more(address(*endpoint)), _now()) from None
+            raise Unreachable("leader", words.connection.no_longer_leads(address(*endpoint)), _now()) from None
         except (Unreachable, NotLeader, ServerUnavailable) as error:
             failure = await self._fail(error)
             is_elsewhere = isinstance(error, NotLeader) and self._follow(error)

@@ -11,7 +11,7 @@ UNGUARDED = (
 )
 FORK_SERVER_ENDED = f"multiprocessing's fork server has ended: {UNGUARDED}"
 NO_HEALTH_CHECK_SERVER = "health_check_server: node-agent has none; use rdzv-server's /healthz"
-NEVER_BEGAN = "the launch was interrupted before it began"
+NEVER_STARTED = "the launch was interrupted before it began"
 HAS_LEFT = "this node has left the run"
 NO_FAILURE = "a ChildFailedError needs at least one failure"
 TWO_LOGS_SPECS = "give logs_specs, or log_dir, redirects and tee, not both"

@@ -31,6 +31,6 @@ def key_has_another_name(source: str, key: str, name: str) -> str:
     return f"{source}: {key}: use {name} instead"
 
 
-def means_nothing(source: str, given: Sequence[str], meant: str) -> str:
+def unknown_keys(source: str, given: Sequence[str], meant: str) -> str:
     """`meant`: end of the sentence, about what the user probably meant."""
     return f"{source}: ignoring unknown {', '.join(given)}{meant}"

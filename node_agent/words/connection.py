@@ -137,7 +137,7 @@ def other_program_answered(status: int) -> str:
     return f"it answered with HTTP status {status}"
 
 
-def leads_no_more(server: str) -> str:
+def no_longer_leads(server: str) -> str:
     return f"{server} is no longer the leader"
 
 

@@ -67,7 +67,7 @@ def leaving_without_server(signal_name: str) -> str:
     return f"{signal_name}: leaving without rdzv-server; all workers of this node exited 0"
 
 
-def joining_anew(reason: str, slept_s: float) -> str:
+def rejoining(reason: str, slept_s: float) -> str:
     """`slept_s`: seconds for which the agent did not run, 0 if it ran."""
     why = f"; this agent did not run for {slept_s:.0f} s, as after SIGSTOP" if slept_s else ""
     return f"{reason}{why}; joining again"

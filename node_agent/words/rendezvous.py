@@ -9,7 +9,7 @@ from collections.abc import Sequence
 # Flags that may not do what the user wants.
 
 
-def counts_for_nothing_alone(source: str, void: Sequence[str]) -> str:
+def ignored_on_one_node(source: str, void: Sequence[str]) -> str:
     return f"{source} ignores {', '.join(void)}: the run has this node only"
 
 

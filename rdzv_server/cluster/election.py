@@ -124,5 +124,5 @@ class Leadership:
                     return words.KEY_DELETED if self._lease.is_certain else words.LEASE_RAN_OUT
                 if (successor := view.successor(shard)) and successor.revision not in left_to:
                     left_to.add(successor.revision)
-                    return words.leaves_it_to(successor.address)
+                    return words.hands_over_to(successor.address)
             await self._membership.changed()

@@ -92,7 +92,7 @@ class Replica:
                 term.driver.observe(observer)
             log.info(words.takes_over(self._shard, leadership.number))
             try:
-                log.warning(words.leads_no_more(self._shard, await self._act_until_over(term)))
+                log.warning(words.no_longer_leads(self._shard, await self._act_until_over(term)))
             finally:
                 self._set(None, None)
                 await asyncio.shield(leadership.resign())

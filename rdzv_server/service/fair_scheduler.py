@@ -105,7 +105,7 @@ class FairScheduler:
         self._unauthenticated = _Share(UNAUTHENTICATED_PER_TURN, UNAUTHENTICATED_TURN_S)
         self._all: deque[_Turn] = deque()
         """Turns of known connections, in the order in which they were requested."""
-        self._comes_round = False
+        self._turn_is_scheduled = False
 
     def ask(self, of: str, do: Do, *, is_unauthenticated: bool = False) -> None:
         """Call `do` in a later turn of `of`, which is a run or a peer. Calls with the same `of` keep their order.
@@ -121,7 +121,7 @@ class FairScheduler:
         if not is_unauthenticated:
             self._all.append(turn)
         share.waiting.append(of, turn)
-        self._come_round()
+        self._take_next_turn()
 
     def agent_came(self) -> None:
         """Note that an agent came in on a new connection: strangers get more turns, but at most as many as agents."""
@@ -139,19 +139,19 @@ class FairScheduler:
         return self._all[0].asked_at if self._all else float("inf")
 
     def _take(self) -> None:
-        self._comes_round = False
+        self._turn_is_scheduled = False
         try:
             self._known.take(self._loop.time)
             self._unauthenticated.take(self._loop.time)
         finally:
             self.unread_since()  # has the side effect that finished turns are dropped
             if self._known.waiting or self._unauthenticated.waiting:
-                self._come_round()
+                self._take_next_turn()
 
-    def _come_round(self) -> None:
-        if not self._comes_round:
+    def _take_next_turn(self) -> None:
+        if not self._turn_is_scheduled:
             self._loop.call_soon(self._take)
-        self._comes_round = True
+        self._turn_is_scheduled = True
 
 
 class OfRunningLoop(Generic[Scheduler]):

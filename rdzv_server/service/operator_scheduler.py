@@ -61,7 +61,7 @@ class OperatorScheduler:
         """Call `do` in a slice, and run the tasks that it wakes in the same slice. Peers (`of`) take turns."""
         self._asked.append(of, do)
         if not self._is_under_way:
-            self._come_round()
+            self._take_next_turn()
 
     def give_way(self) -> None:
         """Note that an agent's request has come: operators wait for its answer, for at most the time of nine slices."""
@@ -71,7 +71,7 @@ class OperatorScheduler:
         """Whether the caller is in no slice, or has used all of its slice."""
         return self._spent_s + self._loop.time() - self._began_at >= SLICE_S
 
-    def _come_round(self) -> None:
+    def _take_next_turn(self) -> None:
         self._is_under_way = True
         now = self._loop.time()
         if not self._spent_s:
@@ -111,7 +111,7 @@ class OperatorScheduler:
             self._rest(now)
         self._is_under_way = False
         if self._asked:
-            self._come_round()
+            self._take_next_turn()
 
     def _rest(self, now: float) -> None:
         self._own_s += self._spent_s

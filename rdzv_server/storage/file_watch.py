@@ -32,7 +32,7 @@ class OpenFile:
         except FileNotFoundError:
             return words.WAS_REMOVED
         except OSError as error:
-            return words.cannot_be_looked_at(error.strerror)
+            return words.cannot_be_examined(error.strerror)
         if (found.st_dev, found.st_ino) != (self.device, self.inode):
             return words.WAS_REPLACED
         if found.st_size < self.size:

@@ -188,10 +188,10 @@ class SqliteStore:
             self._set_wal_aside()
             raise self._taken(path, what)
         try:
-            self._write_anew()
+            self._rewrite()
         except (sqlite3.Error, OSError, StoreBroken) as error:
             raise self._taken(path, what) from error
-        log.error("%s", words.written_anew(path, what, self.path))
+        log.error("%s", words.rewritten(path, what, self.path))
 
     def _set_wal_aside(self) -> None:
         """Rename the WAL of the replaced file. Otherwise SQLite would apply it to the file that is there now."""
@@ -202,7 +202,7 @@ class SqliteStore:
     def _taken(self, path: str, what: str) -> StoreUnavailable:
         return StoreUnavailable(words.only_in_memory(path, what, self.path))
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         """Copy the contents of the open file, which no longer has a name, to a new file at its path."""
         assert self._file
         new, old = f"{self.path}-new", self._file

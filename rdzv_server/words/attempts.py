@@ -8,7 +8,7 @@ def not_known(run_id: str) -> str:
     return f"this server does not know run {run_id}"
 
 
-def join_anew(run_id: str, node_id: str) -> str:
+def must_rejoin(run_id: str, node_id: str) -> str:
     return f"{not_known(run_id)}: node {node_id} must join it again"
 
 

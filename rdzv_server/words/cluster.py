@@ -20,7 +20,7 @@ def follows(shard: int | None, leader: str, leadership: int) -> str:
     return f"{_of(shard)}following {leader} (leadership {leadership})"
 
 
-def leads_no_more(shard: int | None, why: str) -> str:
+def no_longer_leads(shard: int | None, why: str) -> str:
     return f"{_of(shard)}no longer leading: {why}"
 
 
@@ -28,7 +28,7 @@ KEY_DELETED = "its key at etcd was deleted"
 LEASE_RAN_OUT = "its lease at etcd ran out"
 
 
-def leaves_it_to(address: str) -> str:
+def hands_over_to(address: str) -> str:
     return f"handing over to {address}, which leads fewer shards"
 
 

@@ -23,7 +23,7 @@ def with_hint(failure: str, hint: str) -> str:
     return f"{failure} ({hint})" if hint else failure
 
 
-def no_use(why: str) -> str:
+def restart_useless(why: str) -> str:
     return f"a restart would not help: {why}"
 
 
@@ -55,8 +55,8 @@ def fatal_exit_code(exit_code: int) -> str:
     return f"exit code {exit_code} ends this run (--fatal-exit-codes)"
 
 
-def hopeless(no_use: str) -> str:
-    return f"{no_use} (--fail-when-hopeless)"
+def hopeless(restart_useless: str) -> str:
+    return f"{restart_useless} (--fail-when-hopeless)"
 
 
 def no_restarts_left(most: int, within_s: float | None) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rdzv_protocol.text import count, span
 
 OK = "the server knows of no problem"
-ENDS_NOTHING = "the server takes no action"
+NO_ACTION = "the server takes no action"
 
 # What is wrong.
 
@@ -49,7 +49,7 @@ def stalled(limit_s: float, step_s: float, step: int | None = None) -> str:
     after = "" if step is None else f" after step {step}"
     return (
         f"no step{after} for more than {span(round(limit_s))}, and a step takes about {step_s:.2g} s; "
-        f"an evaluation or a checkpoint may take this long, so {ENDS_NOTHING}"
+        f"an evaluation or a checkpoint may take this long, so {NO_ACTION}"
     )
 
 

@@ -24,7 +24,7 @@ def no_legal_size(none_legal: str, run_id: str) -> str:
     return f"{none_legal}: cannot resize run {run_id}"
 
 
-def nobody_waits(run_id: str) -> str:
+def no_standby(run_id: str) -> str:
     return f"no standby node waits for a free seat in run {run_id}"
 
 

@@ -101,7 +101,7 @@ WAS_REMOVED = "was removed"
 WAS_REPLACED = "was replaced by another file"
 
 
-def cannot_be_looked_at(why: object) -> str:
+def cannot_be_examined(why: object) -> str:
     return f"cannot be examined ({why})"
 
 
@@ -110,7 +110,7 @@ def was_shortened(before: int, now: int) -> str:
     return f"was shortened from {before} to {now} bytes"
 
 
-def written_anew(path: str, what: str, state: str) -> str:
+def rewritten(path: str, what: str, state: str) -> str:
     """`what`: what happened to the file at `path`, which is the state file or belongs to it."""
     return f"{path} {what} while rdzv-server was running; rdzv-server wrote {state} again, with all runs"
 

@@ -118,9 +118,9 @@ async def test_a_script_that_cannot_start_is_told_once_and_ends_the_run_if_that_
     script.write_text("import nowhere_to_be_found")
     for flags, restarts in (
         ((), "Restarts: 1"),
-        (("--fail-when-hopeless",), f"Ended: {failures.no_use(failures.FAILED_AT_START)}"),
+        (("--fail-when-hopeless",), f"Ended: {failures.restart_useless(failures.FAILED_AT_START)}"),
     ):
         agent = await start_agent("--standalone", "--max-restarts", "1", *flags, script=script)
         assert await agent.exit_code() == ExitCode.FAILED
-        await agent.line(f"what to do: .*; {failures.no_use(failures.FAILED_AT_START)}")
+        await agent.line(f"what to do: .*; {failures.restart_useless(failures.FAILED_AT_START)}")
         await agent.line(restarts)

@@ -212,4 +212,4 @@ async def test_an_agent_with_its_own_server_may_be_stopped_for_a_while(hub: Work
     (again,) = await hub.group(1)
     assert again.env["TORCHELASTIC_RESTART_COUNT"] == "1", "it is the same run"
     await finish(agent, again)
-    assert not tells(agent.err, words.leaving.joining_anew, slept_s=0.0)
+    assert not tells(agent.err, words.leaving.rejoining, slept_s=0.0)

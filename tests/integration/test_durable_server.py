@@ -214,7 +214,7 @@ async def test_a_state_file_removed_while_the_server_runs_is_rewritten(
     if lost == "contents":
         os.truncate(state, 0)
     first[3].kill()
-    await durable.server.line(pattern(words.written_anew, state=str(tmp_path / "state.db")))
+    await durable.server.line(pattern(words.rewritten, state=str(tmp_path / "state.db")))
     second = await durable.hub.group(4)
     await durable.restart_server()
     assert (await durable.server.run())["restart_count"] == 1

@@ -99,7 +99,7 @@ async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer
     assert restart_count(second) == 0
     for pid in reversed(frozen):
         os.kill(pid, signal.SIGCONT)
-    await silent.line(pattern(words.leaving.joining_anew, slept_s=0.0))
+    await silent.line(pattern(words.leaving.rejoining, slept_s=0.0))
     third = await any_cluster.hub.group(4)
     assert restart_count(third) == 0
     await any_cluster.finish(third)

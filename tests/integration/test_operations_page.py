@@ -283,7 +283,7 @@ async def fenced(place: Place, told: Told) -> None:
         agent.signal(signal.SIGSTOP)
         await cluster.server.line("node a lost")
         agent.signal(signal.SIGCONT)
-        await agent.line(pattern(words.leaving.joining_anew, slept_s=0.0))
+        await agent.line(pattern(words.leaving.rejoining, slept_s=0.0))
         await cluster.hub.group(2)
         await told.by_operators(cluster.server)
         told.of("node-agent", agent)

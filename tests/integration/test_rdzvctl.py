@@ -230,7 +230,7 @@ async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> Non
     shown = (await rdzvctl("logs", "1", endpoint=at)).lines
     assert shown[1].startswith("log files on that node: ") and shown[1].endswith("/attempt_0/0/")
     why = reads.not_allowed("b")
-    assert shown[2] == ctl.no_log_here(why)
+    assert shown[2] == ctl.log_not_shown(why)
     refused = {
         ("1", "--lines", "2"): why,
         ("2", "--lines", "2"): reads.no_file("c", 2, "stderr", other_has_file=False),
@@ -395,12 +395,12 @@ async def test_stacks_show_what_the_workers_are_doing_now(cluster: Cluster, tmp_
     folder = re.fullmatch(rf"files with all threads: ({tmp_path}\S+) on node b; each .*", done.out[-1])
     assert folder and "rank_1.stacks.txt" in os.listdir(folder[1])
     shown = (await rdzvctl("events", "r", endpoint=at)).lines
-    assert any(hang_words.operator_looks(1, "is it slow?") in line for line in shown)
+    assert any(hang_words.operator_examines(1, "is it slow?") in line for line in shown)
 
     cluster.agents["b"].signal(signal.SIGSTOP)
     while (done := await rdzvctl("stacks", "r", "--json", endpoint=at)).code:
         assert tells(done.err[0], hang_words.examined_just_now, run_id="r")
-    nothing = re.escape(hang_words.nothing_of([1, 2], 3, "b"))
+    nothing = re.escape(hang_words.no_answer_from([1, 2], 3, "b"))
     assert re.match(rf"rank 0 in \w+ at \S+:\d+; {nothing}", done.json["sentence"])
     cluster.agents["b"].signal(signal.SIGCONT)
     await cluster.finish(workers)

@@ -136,8 +136,8 @@ class _Launch:
 
     def _outcome(self) -> dict[int, Any]:
         if self._signal:
-            said = words.api.signalled(os.getpid(), self._signal.name)
-            raise in_torchs_terms(SignalException)(said, self._signal)
+            message = words.api.signalled(os.getpid(), self._signal.name)
+            raise in_torchs_terms(SignalException)(message, self._signal)
         result = self._thread.result.result()
         if isinstance(result, Exception):
             raise result
@@ -160,7 +160,7 @@ class _Launch:
                 raise asyncio.CancelledError
             return await self._run_agent(console)
         except asyncio.CancelledError:
-            return LaunchError(words.api.NEVER_BEGAN)
+            return LaunchError(words.api.NEVER_STARTED)
         except UsageError as error:
             return LaunchError(str(error))
         finally:

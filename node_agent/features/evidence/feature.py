@@ -32,7 +32,7 @@ class Evidence(Feature):
         python = program if "python" in os.path.basename("".join(program)) else (sys.executable,)
         evidence = await gather(_targets(started), folder, python, config.environment, query.remaining_s)
         result = evidence.folder or "; ".join(evidence.problems)
-        self.kernel.console.log(words.looked_at_workers(query.reason, result))
+        self.kernel.console.log(words.examined_workers(query.reason, result))
         return evidence
 
 

@@ -288,8 +288,8 @@ def _gpus(asked: Asked) -> list[list[str]]:
         raise Unfit("GpuDriverFailed", words.driver_hangs(asked.answer_s)) from None
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if process.returncode:
-        said = " ".join(lines)[:300]
-        raise Unfit("GpuDriverFailed", words.driver_fails(process.returncode, said))
+        output = " ".join(lines)[:300]
+        raise Unfit("GpuDriverFailed", words.driver_fails(process.returncode, output))
     rows = [[value.strip() for value in line.split(",")] for line in lines]
     if lost := [line for line, row in zip(lines, rows, strict=True) if len(row) != len(GPU_FIELDS)]:
         raise Unfit("GpuMissing", words.driver_says(lost[0][:300]))

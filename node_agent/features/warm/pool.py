@@ -161,9 +161,9 @@ class WarmPool:
         except OSError as error:
             self._give_up(words.import_not_started(self._names, error.strerror or str(error)))
         else:
-            self._loop.add_reader(self._server.socket, self._on_word, self._server.socket)
+            self._loop.add_reader(self._server.socket, self._on_message, self._server.socket)
 
-    def _on_word(self, control: socket.socket) -> None:
+    def _on_message(self, control: socket.socket) -> None:
         try:
             answer = control.recv(LONGEST_ANSWER)
         except ConnectionError:  # it died before it read the order
@@ -246,4 +246,4 @@ class WarmPool:
         if self._failed_waits < MOST_DEATHS * self._count:
             self._refill()
         else:
-            self._give_up(words.DIE_BEFORE_THEY_START)
+            self._give_up(words.END_BEFORE_START)

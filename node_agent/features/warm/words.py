@@ -3,7 +3,7 @@
 The fork server loads this file by its path, in the workers' interpreter, so it imports nothing.
 """
 
-DIE_BEFORE_THEY_START = "the processes that are forked for them end before the workers start"
+END_BEFORE_START = "the processes that are forked for them end before the workers start"
 
 
 def waiting_for_import(modules: str) -> str:

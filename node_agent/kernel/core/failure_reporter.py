@@ -39,7 +39,7 @@ class FailureReporter:
         self._is_late = False
         """Whether the workers had been told to stop when the failure became known."""
         self._held_leave: LeaveRequest | None = None
-        self.said = ""
+        self.logged = ""
         """Sentence logged about the latest failure, empty if there was no failure."""
 
     @property
@@ -97,7 +97,7 @@ class FailureReporter:
         return [*([self._tell(failure)] if self._is_late else []), self._make(self._round, failure)]
 
     def _tell(self, failure: Failure) -> Log:
-        self.said = failure.sentence
+        self.logged = failure.sentence
         message = words.progress.worker_failed(
             failure.rank, failure.local_rank, failure.pid, failure.node_id, failure.cause, failure.error
         )

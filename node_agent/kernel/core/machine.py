@@ -407,9 +407,9 @@ class AgentMachine:
             text = words.connection.server_unusable(self._server, str(error), stage_of(error))
             self._give_up(text, ExitCode.REFUSED, is_server_lost=True)
             return
-        said = self.outages.failed(error, now)
+        message = self.outages.failed(error, now)
         if now < self.outages.gives_up_at:
-            self._log_outage(said)
+            self._log_outage(message)
         else:
             self._give_up(self.outages.reason_to_give_up, ExitCode.START_AGAIN, is_server_lost=True)
 
@@ -441,7 +441,7 @@ class AgentMachine:
             return
         if round_ != self._after_round or self._may_join or self.state in (State.JOINING, State.DRAINING):
             return
-        why = "" if reason == self._reporter.said else reason
+        why = "" if reason == self._reporter.logged else reason
         self._log_change(words.progress.stopping_workers(round_, why), event="round_opened")
         self._stop_workers()
         self.state, self._may_join = State.STOPPING, True
@@ -489,9 +489,9 @@ class AgentMachine:
             self._may_join = True  # nothing is left to poll for; it exits when its workers have ended
         else:
             has_slept = now - self._paused_until < self._paused_s
-            self._join_anew(words.leaving.joining_anew(reason, self._paused_s if has_slept else 0.0))
+            self._rejoin(words.leaving.rejoining(reason, self._paused_s if has_slept else 0.0))
 
-    def _join_anew(self, reason: str) -> None:
+    def _rejoin(self, reason: str) -> None:
         """Stop the workers and join under a new id, since this agent is no longer a member of the run."""
         self._log_change(reason, event="fenced")
         self._had_succeeded = self.state is State.SUCCEEDED or (self._had_succeeded and self.state is State.JOINING)

@@ -23,7 +23,7 @@ LEFT_BEHIND_S = 2.0
 
 _threads: WeakKeyDictionary[asyncio.AbstractEventLoop, list[LockType]] = WeakKeyDictionary()
 """Locks that threads hold while they run, by the loop that has started them. Some threads may have ended."""
-_untaken: WeakKeyDictionary[asyncio.AbstractEventLoop, set[Callable[[], object]]] = WeakKeyDictionary()
+_unclaimed: WeakKeyDictionary[asyncio.AbstractEventLoop, set[Callable[[], object]]] = WeakKeyDictionary()
 """Undo functions for results that threads have passed to a loop and that the loop has not taken yet."""
 
 
@@ -38,7 +38,7 @@ async def in_thread(
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    untaken = _untaken.setdefault(loop, set())
+    untaken = _unclaimed.setdefault(loop, set())
 
     def work() -> None:
         try:
@@ -90,7 +90,7 @@ def join_threads(loop: asyncio.AbstractEventLoop) -> None:
     give_up_at = monotonic() + LEFT_BEHIND_S
     for thread in _threads.pop(loop, ()):
         thread.acquire(timeout=max(0.0, give_up_at - monotonic()))
-    untaken = _untaken.pop(loop, set())
+    untaken = _unclaimed.pop(loop, set())
     for undo_it in list(untaken):
         if _is_taken_from(untaken, undo_it):
             undo_it()

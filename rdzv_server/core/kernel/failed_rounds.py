@@ -53,7 +53,7 @@ def no_progress(run: Run, now: float) -> str | None:
     return words.no_progress(made + 1, run.highest_step, run.checkpoint_step)
 
 
-def no_use(run: Run, recurs: Recurs, now: float) -> str | None:
+def restart_useless(run: Run, recurs: Recurs, now: float) -> str | None:
     """Return why a restart does not help after such a failure in the running round; None if it may help."""
     if recurs == "at_start" and not _reports_progress(run) and not run.restarts and now - run.started_at < START_S:
         return words.FAILED_AT_START

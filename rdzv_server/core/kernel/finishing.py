@@ -140,4 +140,4 @@ def due(run: Run, now: float) -> events.WorkersStillRun | None:
 
 def warned(machine: Machine, fact: events.WorkersStillRun, now: float) -> None:
     machine.run.still_running = fact.reason
-    machine.tell("warning", fact.reason, now)
+    machine.record_event("warning", fact.reason, now)

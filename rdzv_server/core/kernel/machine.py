@@ -95,7 +95,7 @@ class RunMachine:
         """Effects that `handle` returns next: at first those of the run's creation."""
         self.policies = tuple(policy(self, now) for policy in policies)
         self._hooks = Hooks(self.policies)
-        self.tell("run_created", self.run.opening.reason, now)
+        self.record_event("run_created", self.run.opening.reason, now)
         self.agreed: RequestedSettings | None = None
         self.agreed_program = ""
         """Settings and program of the last new agent: nearly all agents have the same."""
@@ -431,8 +431,8 @@ class RunMachine:
             if join.command and run.command_of not in run.agents:
                 run.command_of = join.agent_id
             elif warning := admission.differs(run, join):
-                self.tell("warning", warning, now, node_id=join.node_id)
-            self.tell("node_joined", runs.joined(join.node_id), now, node_id=join.node_id)
+                self.record_event("warning", warning, now, node_id=join.node_id)
+            self.record_event("node_joined", runs.joined(join.node_id), now, node_id=join.node_id)
             run.unfit.pop(join.node_id, None)
         else:
             agent.join, agent.server_addr = join, fact.server_addr
@@ -453,7 +453,7 @@ class RunMachine:
         why = completion.unfit_reason(join.node_id, join.unfit)
         self.run.note_departed(join.agent_id)
         self.note_unfit(join.node_id, why)
-        self.tell("node_unfit", why, now, node_id=join.node_id)
+        self.record_event("node_unfit", why, now, node_id=join.node_id)
 
     def _lost(self, fact: events.NodeLost, now: float) -> None:
         self.depart(self.agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now, is_blameless=fact.is_blameless)
@@ -498,13 +498,13 @@ class RunMachine:
             agent.round = run.round
         self.direct(ordered, None)
         opening = run.opening
-        self.tell(
+        self.record_event(
             "round_started", fact.reason, now, cause=opening.cause.value, nodes=len(ordered),
             charged=opening.cause.is_charged, world_size=run.membership.world_size,
             duration_s=now - opening.at,
         )  # fmt: skip
         for node_id, warning in namesakes.new_warnings(run, before):
-            self.tell("warning", warning, now, node_id=node_id)
+            self.record_event("warning", warning, now, node_id=node_id)
 
     # Steps that several facts share.
 
@@ -518,7 +518,9 @@ class RunMachine:
         group_rank = seat.group_rank if seat else None
         departure = Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now)
         remember(run.departures, departure)
-        self.tell("node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank)
+        self.record_event(
+            "node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank
+        )
         if not (left or is_blameless):
             self.blame(agent.node_id, "lost", reason)
         self._left_its_place(agent, was, cause, reason, now)
@@ -544,7 +546,7 @@ class RunMachine:
         """Open the next round: every participant stops its workers and joins again."""
         run = self.run
         if run.notice_since is not None:
-            self.tell("notice_ended", notice_words.cut_short(reason), now)
+            self.record_event("notice_ended", notice_words.cut_short(reason), now)
         run.notice_since = run.replacement = None
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
@@ -561,7 +563,7 @@ class RunMachine:
         ]
         run.move_all(stopped, AgentState.STOPPING)
         self.direct(stopped, Stop(round=ending, reason=reason))
-        self.tell("round_opened", reason, now, cause=cause.value)
+        self.record_event("round_opened", reason, now, cause=cause.value)
 
     def _settle(self, now: float) -> None:
         """Decide what follows for the run from the fact that was just applied."""
@@ -638,7 +640,7 @@ class RunMachine:
         queries.close_all(self, run.agents.values(), runs.ended(run.run_id, stage, reason), now)
         ended_by = final_report.details(run.end_failure) if run.end_failure else None
         kind: EventKind = "run_succeeded" if stage is Stage.SUCCEEDED else "run_failed"
-        self.tell(kind, reason, now, failure=ended_by, time=finish.time, running_time=finish.running_time)
+        self.record_event(kind, reason, now, failure=ended_by, time=finish.time, running_time=finish.running_time)
 
     # Helpers.
 
@@ -682,7 +684,7 @@ class RunMachine:
     def wake(self, agents: Iterable[Agent]) -> None:
         self._effects.append(WakeAgents(self.run.run_id, tuple([agent.join.agent_id for agent in agents])))
 
-    def tell(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
+    def record_event(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
         run = self.run
         run.event_number += 1
         if "failure" in more or len(reason) > LONG:

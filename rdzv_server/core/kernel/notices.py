@@ -126,14 +126,14 @@ def given(machine: Machine, reason: str, within_s: float, now: float, node_id: s
     """Note that the workers have a notice; `settle` sends it."""
     run = machine.run
     run.notice_since = now if run.notice_since is None else run.notice_since
-    machine.tell("notice_given", words.given(reason, within_s), now, node_id=node_id)
+    machine.record_event("notice_given", words.given(reason, within_s), now, node_id=node_id)
 
 
 def ended(machine: Machine, fact: events.NoticeEnded, now: float) -> None:
     """End the round: agents that announced it leave, and waiting ones are admitted."""
     run, soon = machine.run, pending(machine.run)
     run.notice_since = None
-    machine.tell("notice_ended", fact.reason, now)
+    machine.record_event("notice_ended", fact.reason, now)
     if run.replacement and not run.leaving and completion.has_standby(run):
         _blame(machine, run.replacement)
     release(machine, now)

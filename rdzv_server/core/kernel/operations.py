@@ -79,7 +79,7 @@ def check_admission(machine: Machine, event: events.ArrivalsAdmitted, now: float
     if event.request_id in run.answers:
         return None
     if run.stage is not Stage.RUNNING or not run.waiting or admission.free_seats(run) <= 0:
-        raise NoStandby(words.nobody_waits(run.run_id))
+        raise NoStandby(words.no_standby(run.run_id))
     return event
 
 
@@ -262,7 +262,7 @@ def _tell(
     """Record the action as the answer to its request and, if it changes something, as an event."""
     machine.run.answer(fact, sentence)
     if not fact.idle:
-        machine.tell(kind, sentence, now, by=fact.by, request_id=fact.request_id or None, node_id=node_id)
+        machine.record_event(kind, sentence, now, by=fact.by, request_id=fact.request_id or None, node_id=node_id)
 
 
 # The table.

@@ -19,7 +19,7 @@ class Kernel(Protocol):
     @property
     def run(self) -> Run: ...
 
-    def tell(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
+    def record_event(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
         """Emit an event of the run."""
 
     def wake(self, agents: Iterable[Agent]) -> None:

@@ -76,8 +76,8 @@ def verdict(run: Run, failure: Failure, now: float) -> Verdict | None:
         return Verdict(words.fatal_exit_code(failure.exit_code))
     if failure.verdict == "retry":
         return None
-    if run.settings.fail_when_hopeless and (why := failed_rounds.no_use(run, failure.recurs, now)):
-        return Verdict(words.hopeless(words.no_use(why)))
+    if run.settings.fail_when_hopeless and (why := failed_rounds.restart_useless(run, failure.recurs, now)):
+        return Verdict(words.hopeless(words.restart_useless(why)))
     return _without_progress(run, now) or (None if left(run, now) > 0 else _spent(run))
 
 

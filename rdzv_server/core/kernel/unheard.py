@@ -63,13 +63,13 @@ def lost(machine: Machine, fact: events.ContactLost, now: float) -> None:
     run = machine.run
     run.unheard_since = fact.heard_at
     run.leases.suspect_all()
-    machine.tell("warning", words.awaited(_silent_s(run, now)), now)
+    machine.record_event("warning", words.awaited(_silent_s(run, now)), now)
 
 
 def regained(machine: Machine, fact: events.ContactRegained, now: float) -> None:
     run = machine.run
     silent_s, run.unheard_since = _silent_s(run, now), None
-    machine.tell("warning", words.heard_again(silent_s, fact.node_id, has_others=len(run.agents) > 1), now)
+    machine.record_event("warning", words.heard_again(silent_s, fact.node_id, has_others=len(run.agents) > 1), now)
 
 
 def deserted(machine: Machine, fact: events.RunDeserted, now: float) -> None:

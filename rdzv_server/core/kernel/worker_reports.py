@@ -150,11 +150,11 @@ def _attribute_restart(machine: Machine, root: Failure, verdict: restart_budget.
 
 def _with_outlook(machine: Machine, failure: Failure, now: float) -> Failure:
     """Add to the failure's hint that a restart does not help, if that is known; warn about it once."""
-    why = failed_rounds.no_use(machine.run, failure.recurs, now)
+    why = failed_rounds.restart_useless(machine.run, failure.recurs, now)
     if why is None or not restart_budget.is_to_blame(machine.run, failure):
         return failure
-    warning = words.no_use(why)
-    machine.tell("warning", warning, now, node_id=failure.node_id)
+    warning = words.restart_useless(why)
+    machine.record_event("warning", warning, now, node_id=failure.node_id)
     return replace(failure, hint=words.hints(clip(failure.hint, HINT_BYTES), warning))
 
 
@@ -175,7 +175,7 @@ def _tell_of_failure(machine: Machine, record: FailureRecord, reason: str, now: 
     details = (final_report.details if is_remembered else final_report.summary)(failure)
     seat = run.seat_of(record.agent_id)
     group_rank = seat.group_rank if seat else None
-    machine.tell(
+    machine.record_event(
         "workers_failed",
         reason,
         now,

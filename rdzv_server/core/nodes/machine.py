@@ -30,7 +30,7 @@ class Runs(Protocol):
     def with_node(self, node_id: str) -> list[RunMachine]:
         """Return the runs that have not ended and that have agents of the node, or its cordon."""
 
-    def tell(self, machine: RunMachine, event: events.Event, now: float) -> list[Effect]:
+    def deliver(self, machine: RunMachine, event: events.Event, now: float) -> list[Effect]:
         """Let a run handle an event."""
 
 
@@ -118,7 +118,7 @@ class Nodes:
             if isinstance(event, events.NodeUncordoned) and event.by:
                 machine.history.forgive(event.node_id)
             shown = event if machine.run.run_id == quoted else for_others(event)
-            effects += self._runs.tell(machine, shown, now)
+            effects += self._runs.deliver(machine, shown, now)
         return effects + self._record(replace(event, life=self._life), now)
 
     def _check(self, event: events.NodeOperation, concerned: Collection[RunMachine]) -> None:
@@ -175,7 +175,7 @@ class Nodes:
         for machine in machines:
             if machine.awaits_verdict:
                 machine.awaits_verdict = False
-                effects += self._runs.tell(machine, events.TimePassed(), now)
+                effects += self._runs.deliver(machine, events.TimePassed(), now)
         return effects + self.judge(now) if self.suspects else effects
 
     def _exclude(self, node_id: str, blames: Sequence[tuple[RunMachine, Blame]], now: float) -> list[Effect]:
@@ -195,7 +195,7 @@ class Nodes:
                 concerned = dict.fromkeys([*self._runs.with_node(node_id), *blaming])
                 effects += self._operate(event, concerned, run.run_id, now)
             elif run.is_scoped and node_id not in run.cordons and len(run.cordons) < MOST_OF_RUN:
-                effects += self._runs.tell(machine, event, now)
+                effects += self._runs.deliver(machine, event, now)
         return effects
 
 

@@ -176,12 +176,12 @@ class Stragglers(Policy[StragglersState, Comparisons]):
         for straggler in fact.found:
             self.state.stragglers[straggler.agent_id] = straggler
             self.signs.looks.pop(straggler.agent_id, None)
-            self.kernel.tell("straggler_found", straggler.sentence, now, node_id=straggler.node_id)
+            self.kernel.record_event("straggler_found", straggler.sentence, now, node_id=straggler.node_id)
         for agent_id in fact.over:
             self.signs.looks.pop(agent_id, None)
             if was := self.state.stragglers.pop(agent_id, None):
-                reason = printable(words.slow_no_more(was.node_id))
-                self.kernel.tell("straggler_over", reason, now, node_id=was.node_id)
+                reason = printable(words.no_longer_slow(was.node_id))
+                self.kernel.record_event("straggler_over", reason, now, node_id=was.node_id)
 
     def _replaced_one(self, fact: StragglerReplaced, now: float) -> None:
         """Have the straggler replaced: it is cordoned for the next round (see `registry`)."""

@@ -193,7 +193,7 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
             ledger.kept_steps, ledger.repeated_steps = ledger.kept_steps + kept, ledger.repeated_steps + repeated
             ledger.returned_s = at_stake.lost_s - lost_s
             told = words.resumed(resumed_step, repeated, kept, at_stake.saved_step)
-            self.kernel.tell("training_resumed", told, now)
+            self.kernel.record_event("training_resumed", told, now)
 
     def run_ended(self, now: float) -> None:
         self.settle(now)

@@ -15,5 +15,5 @@ def resumed(step: int, repeated: int, kept: int, saved_step: int) -> str:
     )
 
 
-def slow_no_more(node_id: str) -> str:
+def no_longer_slow(node_id: str) -> str:
     return f"node {node_id} is no longer slow"

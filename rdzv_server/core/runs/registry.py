@@ -106,13 +106,13 @@ class Registry:
             machine, effects = self._machine_to_join(event, now)
             if event.join.node_id in self.nodes.state.cordons:
                 event = self.nodes.with_cordon(event, machine.run)
-            effects += self.tell(machine, event, now)
+            effects += self.deliver(machine, event, now)
         elif isinstance(event, events.Operation):
             return self._operate(run_id, event, now)
         else:
             assert run_id is not None
             machine = self._machine_for(run_id, event)
-            effects = self.tell(machine, event, now)
+            effects = self.deliver(machine, event, now)
         return machine, effects + self._judge(now) if self.nodes.suspects else effects
 
     def incidents_of(self, node_id: str) -> list[Incident]:
@@ -141,7 +141,7 @@ class Registry:
         else:
             assert run_id is not None
             machine = self._machine_for(run_id, event)
-            effects = self.tell(machine, event, now)
+            effects = self.deliver(machine, event, now)
         if self.nodes.suspects:
             effects = effects + self._judge(now)
         sentence = self.answer_to(run_id, event.request_id)
@@ -188,10 +188,10 @@ class Registry:
             raise RunStillActive(words.still_active(event.run_id, latest.run.stage))
         effects: list[Effect] = []
         for machine in list(self._attempts[event.run_id]):
-            effects += self.tell(machine, event, now)
+            effects += self.deliver(machine, event, now)
         return effects + self.nodes.forgotten(event, now)
 
-    def tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
+    def deliver(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
         """Let the machine handle an event, and forget the run if its time has come.
 
         If the machine raises an exception, the run is set apart and the other runs are not affected.
@@ -251,7 +251,7 @@ class Registry:
         effects: list[Effect] = []
         for key in self._deadlines.due(now):
             if machine := self._machines.get(key):  # else it was forgotten when another run's events took the room
-                effects += self.tell(machine, TimePassed(), now)
+                effects += self.deliver(machine, TimePassed(), now)
         return effects
 
     def next_deadline(self) -> float | None:
@@ -359,7 +359,7 @@ class Registry:
             is_full = self._room.is_full_of_agents and not _has_place(latest.run, join)
             return latest, self._make_room_for_agent(now, latest) if is_full else []
         if join.after_round > 0:
-            raise AgentFenced(words.join_anew(join.run_id, join.node_id))
+            raise AgentFenced(words.must_rejoin(join.run_id, join.node_id))
         if latest is None and join.returning and (end := self._used.end_of(join.run_id)):
             raise RunFailed(runs.ended(join.run_id, Stage.FAILED, end))
         if latest is None and join.returning and self._used.has_ended(join.run_id, join.attempt):
@@ -384,7 +384,7 @@ class Registry:
         if ended := self._forgettable(now):
             return self._forget_some(ended, now)
         giver = self._room.ask_for_run(silent(self._machines.values(), now), now)
-        return self.tell(giver, events.RunDeserted(for_room=True), now)
+        return self.deliver(giver, events.RunDeserted(for_room=True), now)
 
     def _make_room_for_agent(self, now: float, joined: RunMachine | None = None) -> list[Effect]:
         """Forget ended attempts if there are too many agents to admit one more: until then a run keeps its agents.
@@ -406,7 +406,7 @@ class Registry:
         those = [machine for machine in silent(self._machines.values(), now) if machine is not joined]
         effects: list[Effect] = []
         for machine in self._room.ask_for_agent(those, now):
-            effects += self.tell(machine, events.RunDeserted(for_agents=True), now)
+            effects += self.deliver(machine, events.RunDeserted(for_agents=True), now)
             self._room.count_places(machine)
         return effects
 
@@ -429,21 +429,21 @@ class Registry:
         """Drop the oldest events of an attempt that has new ones, and of others, while there are too many."""
         effects: list[Effect] = []
         if dropped := kept_events.beyond_own(machine.run):
-            effects += self.tell(machine, dropped, now)
+            effects += self.deliver(machine, dropped, now)
         while drops := self._room.surplus(self.runs()):
             for run, dropped in drops:
                 if other := self._machines.get(run.key):
-                    effects += self.tell(other, dropped, now)
+                    effects += self.deliver(other, dropped, now)
         return effects
 
     def _supersede(self, machine: RunMachine, now: float) -> list[Effect]:
         """End a deserted attempt, so that attempts end, and are forgotten, in their order."""
-        return [] if machine.run.stage.is_end else self.tell(machine, RunSuperseded(), now)
+        return [] if machine.run.stage.is_end else self.deliver(machine, RunSuperseded(), now)
 
     def _is_followed(self, machine: RunMachine, join: JoinRequest, now: float) -> bool:
         """Whether the join begins another attempt; False if the core raises an exception."""
         try:
-            return succession.begins_anew(machine.run, join, now)
+            return succession.starts_new_attempt(machine.run, join, now)
         except ProtocolError:
             raise
         except Exception as error:

@@ -59,7 +59,7 @@ class SetApart(RunMachine):
         self.run.event_number = max(last_event, self.run.event_number)
         self._settle_apart()
         self.run.set_apart_at = now
-        self.tell("warning", self.sentence, now)
+        self.record_event("warning", self.sentence, now)
         self.wake(self.run.agents.values())
         return self._taken()
 
@@ -181,8 +181,8 @@ class SetApart(RunMachine):
         self._is_stopped = run.is_stopped = isinstance(fact, events.RunStopped)
         if self._is_stopped:
             run.answer(fact, run.end_reason)
-            self.tell("run_stopped", run.end_reason, now, by=fact.by, request_id=fact.request_id or None)
-            self.tell("run_failed", run.end_reason, now)
+            self.record_event("run_stopped", run.end_reason, now, by=fact.by, request_id=fact.request_id or None)
+            self.record_event("run_failed", run.end_reason, now)
         self.wake(run.agents.values())
 
 

@@ -16,7 +16,7 @@ from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.words import attempts, runs
 
 
-def begins_anew(run: Run, join: JoinRequest, now: float) -> bool:
+def starts_new_attempt(run: Run, join: JoinRequest, now: float) -> bool:
     """Whether the join begins another attempt after this one. Raises `RunSucceeded` or `RunFailed` if it must not."""
     if (join.returning or join.unfit) and run.stage.is_end:  # it has no place, and learns how the run ended
         end = RunSucceeded if run.stage is Stage.SUCCEEDED else RunFailed

@@ -92,7 +92,7 @@ def outlook(run: Run, now: float) -> Outlook:
 
 def run_remarks(run: Run, now: float) -> list[str]:
     """Return the policies' phrases about the running round."""
-    return [said for policy in POLICIES if (said := policy.run_remark(run, now))]
+    return [remark for policy in POLICIES if (remark := policy.run_remark(run, now))]
 
 
 def waits_for_agents(run: Run) -> bool:
@@ -250,7 +250,7 @@ def node_remarks(run: Run, agent_id: str) -> dict[str, str]:
 
     The key of each is a word for its state, such as `slow`.
     """
-    return {word: said for policy in POLICIES for word, said in policy.node_remarks(run, agent_id).items()}
+    return {word: remark for policy in POLICIES for word, remark in policy.node_remarks(run, agent_id).items()}
 
 
 def place(agent: Agent) -> str:

@@ -27,6 +27,6 @@ EXAMPLES: Examples = {
             ({"running": 6.2, "detecting": 12.0, "restarting": 0.3}, None),
         )
     ],
-    leaving.joining_anew: [{"reason": "<reason>", "slept_s": each} for each in (60.0, 0.0)],
+    leaving.rejoining: [{"reason": "<reason>", "slept_s": each} for each in (60.0, 0.0)],
     hangs.wrote_no_number: [{"value": "nan", "times": each} for each in (1, 2)],
 }

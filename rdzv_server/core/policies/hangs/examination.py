@@ -202,4 +202,4 @@ def _answer_operator(token: str, round_: int, kernel: Kernel, summary: StackSumm
 def asked_for(kernel: Kernel, fact: StacksAsked, now: float) -> None:
     """Emit the event that says which operator asked, and why."""
     why = clip(printable(fact.reason), REASON_BYTES)
-    kernel.tell("stacks_asked", words.operator_looks(fact.rank, why), now, by=fact.by)
+    kernel.record_event("stacks_asked", words.operator_examines(fact.rank, why), now, by=fact.by)

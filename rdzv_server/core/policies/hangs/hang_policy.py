@@ -113,7 +113,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         elif (hang.judge_at is None and not hang.is_reported) or self._is_overtaken(hang):
             hang.judge_at, latest = now + SETTLE_S, hang.believed(len(run.running))[-1]
             sentence = printable(words.may_hang(latest.ranks, latest.node_id, latest.reason))
-            self.kernel.tell("hang_suspected", sentence, now, node_id=latest.node_id)
+            self.kernel.record_event("hang_suspected", sentence, now, node_id=latest.node_id)
         if not hang.suspicions:
             self.state.hang = None
 
@@ -219,7 +219,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         seat = run.seat_of(fact.agent_id)
         is_reported = run.settings.on_hang == "report" or is_withheld
         sentence = _reported(failure) if is_reported else failure.sentence
-        self.kernel.tell(
+        self.kernel.record_event(
             "hang_found", f"{sentence}{withheld}", now, failure=final_report.details(failure),
             node_id=failure.node_id if failure.singled_out else None,
             group_rank=seat.group_rank if seat and failure.singled_out else None,
@@ -231,7 +231,7 @@ class Hangs(Policy[HangsState, HangSigns]):
             self.kernel.fail(failure, verdict, now)
         else:
             if warning := repeated_hangs.restarts(run, self.state, fact, now):
-                self.kernel.tell("warning", warning, now)
+                self.kernel.record_event("warning", warning, now)
             self.kernel.open_round(Cause.HANG, failure.sentence, now)
 
     # Operators' questions.

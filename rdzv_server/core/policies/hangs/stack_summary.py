@@ -175,9 +175,9 @@ def summarise(
     first = next((cluster for cluster in facts.clusters if _is_meant(cluster, culprits, facts.count)), None)
     error = facts.errors[culprits[0].rank] if culprits and mark is _HAS_RAISED else None
     folder_node = _node_with_files(evidence, culprits)
-    said = _sentence(facts, guilty, mark, silent, is_verdict_due=hangs is True)
+    parts = _sentence(facts, guilty, mark, silent, is_verdict_due=hangs is True)
     return StackSummary(
-        sentence=clip("; ".join([*said, *_of_nccl(evidence)]), SENTENCE_BYTES),
+        sentence=clip("; ".join([*parts, *_of_nccl(evidence)]), SENTENCE_BYTES),
         has_stacks=bool(facts.clusters),
         culprits=culprits,
         why=mark.words if mark else "",
@@ -211,9 +211,9 @@ def _problems(evidence: Iterable[Evidence]) -> tuple[str, ...]:
 
 def _of_nccl(evidence: Mapping[str, Evidence]) -> Iterable[str]:
     """Yield what NCCL reports about its communicators, which number ranks differently."""
-    said = next((each.nccl for _, each in sorted(evidence.items()) if each.nccl), ())
-    if said:
-        yield clip(printable(words.nccl_says([line.strip() for line in said])), NCCL_BYTES)
+    lines = next((each.nccl for _, each in sorted(evidence.items()) if each.nccl), ())
+    if lines:
+        yield clip(printable(words.nccl_says([line.strip() for line in lines])), NCCL_BYTES)
 
 
 # Clusters.
@@ -436,7 +436,9 @@ def _sentence(
     if more := sum(len(each.ranks) for each in facts.clusters) - sum(len(each.ranks) for each in named):
         parts.append(words.more_elsewhere(more))
     if silent:
-        parts.append(words.nothing_of(sorted(facts.silent), facts.count, clip(next(iter(silent)), 64), len(silent) - 1))
+        parts.append(
+            words.no_answer_from(sorted(facts.silent), facts.count, clip(next(iter(silent)), 64), len(silent) - 1)
+        )
     if not parts:
         return [words.NO_EVIDENCE]
     if mark and facts.count > 1 and (mark is _HAS_RAISED or not _is_obvious(facts, guilty)):

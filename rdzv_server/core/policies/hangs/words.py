@@ -81,7 +81,7 @@ def operator_asks(by: str, why: str) -> str:
     return f"{by} asks: {why}" if why else f"{by} asks"
 
 
-def operator_looks(rank: int | None, why: str) -> str:
+def operator_examines(rank: int | None, why: str) -> str:
     """Return the sentence of the run's event. `rank`: the only rank that is examined; None if all are."""
     what = "all workers" if rank is None else f"the worker of rank {rank}"
     return f"an operator examines {what}: {why}" if why else f"an operator examines {what}"
@@ -127,7 +127,7 @@ def more_elsewhere(ranks: int) -> str:
     return f"{ranks} more elsewhere"
 
 
-def nothing_of(ranks: Sequence[int], count: int, node_id: str, more_nodes: int = 0) -> str:
+def no_answer_from(ranks: Sequence[int], count: int, node_id: str, more_nodes: int = 0) -> str:
     """Return ranks of `count` whose nodes did not answer, with the first of these nodes and the number of others."""
     others = f" and {more_nodes} more node{'s' * (more_nodes != 1)}" if more_nodes else ""
     return f"no answer for {_who(ranks, count)} (node {node_id}{others})"

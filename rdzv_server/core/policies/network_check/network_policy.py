@@ -208,15 +208,15 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
         """Emit the result, and tell the agents of unfit nodes to leave."""
         self.signs.result = None
         self.kernel.release()
-        self.kernel.tell("network_tested", fact.reason, now)
+        self.kernel.record_event("network_tested", fact.reason, now)
         if fact.warning:
-            self.kernel.tell("warning", fact.warning, now)
+            self.kernel.record_event("warning", fact.warning, now)
         self.state.broken_links = [
             *broken_links(self.run), *(BrokenLink((one, other), why) for one, other, why in fact.broken)
         ]  # fmt: skip
         for agent_id, why in fact.unfit:
             if agent := self.run.agents.get(agent_id):
-                self.kernel.tell("node_unfit", why, now, node_id=agent.node_id)
+                self.kernel.record_event("node_unfit", why, now, node_id=agent.node_id)
                 self.kernel.note_unfit(agent.node_id, why)
                 self.kernel.drain(agent, now, Cause.NODE_LEFT, why, now, unfit=True)
 

@@ -530,7 +530,7 @@ def test_a_mistake_is_answered_with_the_correct_command(argv, says, tmp_path, mo
         (
             ["--rdzv-conf", "join_timout=5"],
             {},
-            words.cli.means_nothing("--rdzv-conf", ["join_timout"], "; did you mean join_timeout?"),
+            words.cli.unknown_keys("--rdzv-conf", ["join_timout"], "; did you mean join_timeout?"),
         ),
         (
             ["--notice-timeout", "60"],

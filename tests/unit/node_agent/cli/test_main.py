@@ -194,7 +194,7 @@ def test_workers_inherit_the_agents_environment_with_its_variables():
 
 def test_settings_of_a_rendezvous_that_mean_nothing_are_reported_once():
     notes = plan("--rdzv-conf", "store_type=file,rank=1", "train.py").notes
-    assert notes == (words.cli.means_nothing("--rdzv-conf", ["store_type", "rank"], ""),)
+    assert notes == (words.cli.unknown_keys("--rdzv-conf", ["store_type", "rank"], ""),)
 
 
 # What the program does with it.

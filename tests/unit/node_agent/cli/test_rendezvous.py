@@ -249,7 +249,7 @@ def test_contradicting_flags_are_refused(flags, line):
         *((f"{flags} --node-rank 1", {}, SAY.rank_of_one_node("--node-rank", 1))
           for flags in ("", "--nnodes=1", "--rdzv-backend=c10d")),
         ("--standalone --endpoint host:1 --rdzv_id 7", {"PET_RDZV_BACKEND": "c10d"},
-         SAY.counts_for_nothing_alone("--standalone", ["--endpoint", "--rdzv_id"])),
+         SAY.ignored_on_one_node("--standalone", ["--endpoint", "--rdzv_id"])),
     ],
 )  # fmt: skip
 def test_values_that_are_probably_missing_or_void_are_reported(flags, environment, note):

@@ -91,7 +91,7 @@ async def test_a_server_that_does_not_take_its_shard_is_left_no_more_until_it_re
     await server.leads(4)
 
     def left() -> int:
-        return sum(words.leaves_it_to("b:1") in message for message in caplog.messages)
+        return sum(words.hands_over_to("b:1") in message for message in caplog.messages)
 
     for life in (1, 2):
         lease_id, _ = await client.grant(60)

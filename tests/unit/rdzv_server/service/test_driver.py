@@ -710,7 +710,7 @@ async def test_a_run_whose_core_raises_when_the_server_starts_is_set_apart(start
 
 async def test_a_join_that_crashes_its_run_sets_the_run_apart(server, monkeypatch):
     await two_runs(server)
-    monkeypatch.setattr(succession, "begins_anew", lambda *_: 1 / 0)
+    monkeypatch.setattr(succession, "starts_new_attempt", lambda *_: 1 / 0)
     await join_run(server, "poison", "c")
     assert server.registry.runs_apart == ["poison"]
     assert isinstance(told(server, "poison", "c"), Wait) and isinstance(told(server, "poison", "a"), Start)

@@ -247,7 +247,7 @@ async def test_a_removed_state_file_is_rewritten_with_everything_confirmed(store
     await first.append(RECORDS[:1])
     take(path)
     await first.append(RECORDS[1:])
-    assert tells(caplog.text, words.written_anew, what=words.WAS_REMOVED, state=str(path))
+    assert tells(caplog.text, words.rewritten, what=words.WAS_REMOVED, state=str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert await reopened(store, first) == RECORDS
 

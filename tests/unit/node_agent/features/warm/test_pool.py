@@ -165,7 +165,7 @@ async def test_processes_that_all_die_are_given_up_and_workers_start_cold(said: 
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     async with closing_pool(["deadly"], environment, said.append) as pool:
         await full(pool)
-        assert said[-1] == words.start_cold(words.DIE_BEFORE_THEY_START)
+        assert said[-1] == words.start_cold(words.END_BEFORE_START)
         assert start(pool, CommandProcess) == 3
 
 

@@ -82,7 +82,7 @@ TOLD_OF_HANG = SuspectRequest(
 )
 OVER_SAID = Log("run r has already succeeded", Level.ROUTINE, "run_succeeded")
 REFUSED_SAID = Log(words.leaving.error("no"), Level.ERROR, "refused")
-ANEW = Log(words.leaving.joining_anew("gone", 0.0), event="fenced")
+ANEW = Log(words.leaving.rejoining("gone", 0.0), event="fenced")
 KILLING_SAID = Log(words.leaving.killing_workers("SIGINT"), event="node_left")
 waits, drains = partial(Log, event="waiting"), partial(Log, event="node_drained")
 begins = partial(Log, level=Level.ROUTINE, event="round_started")
@@ -825,7 +825,7 @@ def test_a_fenced_agent_that_did_not_run_says_so(slept_s, said_s):
     agent.is_told(start())
     agent.now += slept_s
     agent.handle(Answered(AgentFenced("gone")))
-    assert Log(words.leaving.joining_anew("gone", said_s), event="fenced") in agent.effects
+    assert Log(words.leaving.rejoining("gone", said_s), event="fenced") in agent.effects
 
 
 def test_an_agent_that_was_cut_off_does_not_say_that_it_did_not_run():
@@ -835,7 +835,7 @@ def test_an_agent_that_was_cut_off_does_not_say_that_it_did_not_run():
     agent.handle(ConnectionFailed(Unreachable("HTTP", words.connection.NO_ANSWER)))
     agent.now += 60.0
     agent.handle(Answered(AgentFenced("gone")))
-    assert Log(words.leaving.joining_anew("gone", 0.0), event="fenced") in agent.effects
+    assert Log(words.leaving.rejoining("gone", 0.0), event="fenced") in agent.effects
 
 
 def test_an_agent_that_ends_or_is_fenced_answers_nothing_of_before():

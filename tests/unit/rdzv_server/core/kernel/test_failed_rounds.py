@@ -216,16 +216,16 @@ def test_memory_that_runs_out_at_the_same_step_again_is_told():
     fails_again(run, 120, recurs="at_step", hint="less")
     assert outlook(run) == ""
     fails_again(run, 120, recurs="at_step", hint="less")
-    assert outlook(run) == words.no_use(words.failed_at_step(120))
+    assert outlook(run) == words.restart_useless(words.failed_at_step(120))
     assert not run.stage.is_end
 
 
 def test_the_longest_hint_leaves_room_for_it_and_for_a_snapshot():
     run = running("1", "a", max_restarts=99)
     attempt_of_a = fails_again(run, recurs="at_start", hint="x" * 1_024)
-    assert attempt_of_a == 0.0 and outlook(run).endswith(words.no_use(words.FAILED_AT_START))
+    assert attempt_of_a == 0.0 and outlook(run).endswith(words.restart_useless(words.FAILED_AT_START))
     run.restarts_from_a_snapshot()
-    assert outlook(run).endswith(words.no_use(words.FAILED_AT_START))
+    assert outlook(run).endswith(words.restart_useless(words.FAILED_AT_START))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
     ),
     "there must be a node to admit": (
         "1:2 scale_up=manual", "join a; form; refused admit",
-        {"refused": "NoStandby", "refusal": words.nobody_waits("run")},
+        {"refused": "NoStandby", "refusal": words.no_standby("run")},
     ),
     "and a seat for them": ("1", "join a b; refused admit", {"refused": "NoStandby"}),
     "and no seats are given after the end": ("1", "join a b; succeed a; refused admit", {"refused": "NoStandby"}),

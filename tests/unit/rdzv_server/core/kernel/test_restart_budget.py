@@ -113,7 +113,7 @@ def fatal(rank: int, node_id: str) -> str:
     "or it ends the run": (
         "2 max_restarts=1 fail_when_hopeless=True", "join a b; fail a recurs=at_start",
         {"stage": "failed",
-         "reason b": failed(0, "a", words.hopeless(words.no_use(words.FAILED_AT_START)))},
+         "reason b": failed(0, "a", words.hopeless(words.restart_useless(words.FAILED_AT_START)))},
     ),
     "also when a consequence was reported first": (
         "2 max_restarts=1 fail_when_hopeless=True", f"join a b; fail b {SUFFERS}; fail a recurs=at_start",

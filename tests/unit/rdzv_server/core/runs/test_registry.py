@@ -87,7 +87,7 @@ def test_an_unknown_run_is_fenced(server):
 
 
 def test_a_run_is_not_founded_by_an_agent_that_claims_a_past_in_it(server):
-    with pytest.raises(AgentFenced, match=pattern(attempts.join_anew, node_id="a")):
+    with pytest.raises(AgentFenced, match=pattern(attempts.must_rejoin, node_id="a")):
         server.join("a", after_round=3)
     assert server.attempts() == []
 

@@ -79,7 +79,7 @@ def test_a_node_that_is_silent_is_part_of_what_is_found() -> None:
     run = three()
     answers(run, a=evidence(0), b=evidence(1))
     run.passes(WITHIN_S)
-    assert found(run).sentence == parts(wait(0, 1), words.nothing_of([2], 3, "c"))
+    assert found(run).sentence == parts(wait(0, 1), words.no_answer_from([2], 3, "c"))
     assert found(run).culprits == (Culprit(2, "c"),)
 
 
@@ -137,7 +137,7 @@ def test_the_summary_says_what_is_unknown_from_agents_that_cannot_be_asked() -> 
     run.suspects("a", 0)
     answers(run, c=evidence(2, LOADING))
     run.passes(SETTLE_S)
-    summary = parts(load(2), words.nothing_of([0, 1], 3, "a", 1), words.CULPRIT_UNKNOWN)
+    summary = parts(load(2), words.no_answer_from([0, 1], 3, "a", 1), words.CULPRIT_UNKNOWN)
     assert run.run.failures[-1].failure.cause == words.hang(HUNG, summary)
 
 
@@ -145,7 +145,7 @@ def test_an_operator_is_told_what_all_do_and_the_runs_people_who_asked():
     run = running("2", "a", "b")
     asks(run)
     (event,) = [event for event in run.events if event.kind == "stacks_asked"]
-    assert (event.reason, event.by) == (words.operator_looks(None, "slow since noon"), BY)
+    assert (event.reason, event.by) == (words.operator_examines(None, "slow since noon"), BY)
     why = words.operator_asks(BY, "slow since noon")
     assert {name: query.reason for name, query in run.examined().items()} == dict.fromkeys("ab", why)
     answers(run, a=evidence(0, folder="/logs/evidence_1"), b=evidence(1, LOADING))
@@ -213,7 +213,7 @@ def test_only_the_requested_rank_of_a_silent_node_is_missing() -> None:
     run.join("a", local_world_size=2)
     asks(run, rank=1)
     run.passes(WITHIN_S)
-    assert found(run).sentence.endswith(words.nothing_of([1], 1, "a")) and not found(run).has_stacks
+    assert found(run).sentence.endswith(words.no_answer_from([1], 1, "a")) and not found(run).has_stacks
 
 
 def test_operators_have_the_workers_looked_at_once_in_a_while_and_a_hang_does_not_wait_for_that():

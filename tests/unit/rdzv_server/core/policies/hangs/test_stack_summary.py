@@ -349,7 +349,7 @@ def test_a_run_that_is_not_suspected_to_hang_has_no_verdict_that_it_does_not_nee
 
 def test_a_node_that_does_not_answer_is_to_blame_while_the_others_wait_for_it() -> None:
     summary = summary_of(group(range(4)), silent={"node9": [4, 5]})
-    assert summary.sentence == parts(do(range(4)), words.nothing_of([4, 5], 6, "node9"))
+    assert summary.sentence == parts(do(range(4)), words.no_answer_from([4, 5], 6, "node9"))
     assert {(culprit.rank, culprit.node_id) for culprit in summary.culprits} == {(4, "node9"), (5, "node9")}
 
 
