@@ -20,8 +20,11 @@ def no_answer(node_id: str, limit_s: float) -> str:
 
 
 def unfit(node_id: str, failed: Sequence[str]) -> str:
-    """Return the evidence against a node. `failed`: each of its failed tests, from `failed_with`."""
-    return f"node {node_id} is unfit: its network test failed {'; and '.join(failed)}"
+    """Return the evidence against a node, with its condition (`rdzv_protocol.node_conditions`).
+
+    `failed`: each of its failed tests, from `failed_with`.
+    """
+    return f"node {node_id} is unfit: its network test failed {'; and '.join(failed)} (NetworkBroken, permanent)"
 
 
 def failed_with(peer: str, why: str) -> str:

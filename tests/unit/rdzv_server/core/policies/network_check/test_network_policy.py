@@ -1,6 +1,7 @@
 """The network test of a round's nodes: when it runs, what it costs, and that no run waits for it forever."""
 
 from rdzv_protocol.messages import Drain, Start, Wait
+from rdzv_protocol.node_conditions import condition
 from rdzv_protocol.queries import PairTest, PairTested, Refused
 
 from rdzv_server.core.events import QueryAnswered
@@ -158,3 +159,7 @@ def test_the_reason_is_that_of_the_node_that_connects():
         problem = "nobody came" if asked[name].listens else "no way to b"
         run.handle(QueryAnswered(name, asked[name].number, PairTested(problem=problem)))
     assert tells(run.reasons("warning")[0], words.undecided, why="no way to b")
+
+
+def test_the_reason_names_the_condition_for_schedulers():
+    assert condition(BAD_B) == ("NetworkBroken", "permanent")
