@@ -1,7 +1,7 @@
 """Survivors save the last completed step when a worker or a node dies: no step is trained twice, and losses are equal.
 
-The program is `examples/gallery/survivors.py`. It has no checkpoint before its last step, so without survivors every
-step would be trained again.
+The programs are `survivors.py` and `hsdp_survivors.py` of `examples/gallery`. They have no checkpoint before their last
+step, so without survivors every step would be trained again.
 """
 
 import asyncio
@@ -14,21 +14,24 @@ import pytest
 
 from node_agent import words
 from tests.support.cluster import PATIENT
-from tests.support.launchers import PROGRAMS, warm_torch
+from tests.support.launchers import PROGRAMS, warm_python, warm_torch
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
 from tests.support.rdzvctl import rdzvctl
 from tests.support.told import tells
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600), pytest.mark.xdist_group("warm torch")]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 PATIENCE_S = 280.0
-EXAMPLE = Path(__file__).parents[2] / "examples" / "gallery" / "survivors.py"
+GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
+FSDP_MODULES = "torch.distributed.fsdp,torch.distributed.checkpoint,torch.distributed.nn,torch._dynamo"
 INTERRUPTED = str(PROGRAMS / "interrupted.py")
 PRINTED = re.compile(r"^step=(\d+) rank=\d+ loss=(\S+)$", re.M)
 STEPS = [*range(1, 11)]
-PRECISION = 1e-12
-"""In its first step DistributedDataParallel adds the gradients of more than two ranks in another order."""
+PRECISIONS = {"survivors": 1e-12, "hsdp_survivors": 1e-5}
+"""In its first step DistributedDataParallel adds the gradients of more than two ranks in another order. The other
+program's type is less precise.
+"""
 PROMPT = (*PATIENT[:-1], "60")
 """Flags of a run without timers, whose workers have more time to save than they take."""
 
@@ -39,19 +42,21 @@ def printed(folder: Path) -> list[list[tuple[int, str]]]:
     return [[(int(step), loss) for step, loss in PRINTED.findall(text)] for text in texts]
 
 
-async def undisturbed(tmp_path: Path, python: Mapping[str, str], workers: int) -> dict[int, float]:
+async def undisturbed(example: str, tmp_path: Path, python: Mapping[str, str]) -> dict[int, float]:
     (folder := tmp_path / "undisturbed").mkdir()
-    flags = ("--standalone", "--nproc", str(workers), INTERRUPTED)
-    agent = await start_agent(*flags, env=python, cwd=folder, script=EXAMPLE)
+    flags = ("--standalone", "--nproc", "4", INTERRUPTED)
+    agent = await start_agent(*flags, env=python, cwd=folder, script=GALLERY / f"{example}.py")
     assert await agent.exit_code(PATIENCE_S) == 0
     return {step: float(loss) for step, loss in printed(folder)[0]}
 
 
 async def node(
-    server: Server, node_id: str, folder: Path, env: Mapping[str, str], *flags: str, kept: str = "survivors"
-) -> list[Program]:
+    server: Server, node_id: str, folder: Path, env: Mapping[str, str], *flags: str, example: str = "survivors",
+    kept: str = "kept",
+) -> list[Program]:  # fmt: skip
     """Run a node's agent, again when it was killed. Return all of its agents. `kept`: where its survivors save."""
-    words = ("--endpoint", server.endpoint, "--node-id", node_id, *PROMPT, *flags, INTERRUPTED, str(EXAMPLE))
+    script = (INTERRUPTED, str(GALLERY / f"{example}.py"))
+    words = ("--endpoint", server.endpoint, "--node-id", node_id, *PROMPT, *flags, *script)
     agents: list[Program] = []
     while True:
         agents.append(await start_agent(*words, "--survivors", env=env, cwd=folder, script=kept))
@@ -60,12 +65,24 @@ async def node(
             return agents
 
 
-@pytest.mark.parametrize("is_shared", [True, False], ids=["one disk", "a disk for each node"])
+WARM = pytest.mark.xdist_group("warm torch")
+
+
+@pytest.mark.parametrize(
+    ("example", "is_shared"),
+    [
+        pytest.param("survivors", True, marks=WARM),
+        pytest.param("survivors", False, marks=WARM),
+        pytest.param("hsdp_survivors", True, marks=pytest.mark.xdist_group(FSDP_MODULES)),
+    ],
+    ids=["DDP, one disk", "DDP, a disk for each node", "HSDP, one disk"],
+)
 async def test_no_step_is_taken_again_after_the_death_of_a_worker_and_of_each_agent(
-    is_shared: bool, tmp_path: Path
+    example: str, is_shared: bool, tmp_path: Path
 ) -> None:
-    """The first agent that dies is rank 0's, with the workers' store."""
-    python = warm_torch(tmp_path)
+    """The first agent that dies is rank 0's, with the workers' store. A replica of HSDP has one node."""
+    is_ddp = example == "survivors"
+    python = warm_torch(tmp_path) if is_ddp else warm_python(FSDP_MODULES, tmp_path, {"OMP_NUM_THREADS": "1"})
     happens = [("step=3 ", 1, "kill worker"), ("step=5 ", 0, "kill agent"), ("step=8 ", 2, "kill agent")]
     server = await Server.listen("--store", "memory")
     (folder := tmp_path / "disturbed").mkdir()
@@ -73,20 +90,22 @@ async def test_no_step_is_taken_again_after_the_death_of_a_worker_and_of_each_ag
     async def run(node_id: str) -> list[Program]:
         env = {**python, "INTERRUPTIONS": json.dumps(happens)}
         flags = ("--nnodes", "2", "--nproc", "2", "--max-restarts", "3")
-        return await node(server, node_id, folder, env, *flags, kept="shared" if is_shared else node_id)
+        kept = "shared" if is_shared else node_id
+        return await node(server, node_id, folder, env, *flags, example=example, kept=kept)
 
-    losses, *_ = await asyncio.gather(undisturbed(tmp_path, python, 4), run("a"), run("b"))
+    losses, *_ = await asyncio.gather(undisturbed(example, tmp_path, python), run("a"), run("b"))
     found = printed(folder)
     for steps in found:
         assert [step for step, _ in steps] == sorted({step for step, _ in steps}), "no rank has taken a step twice"
     for step, loss in (taken for steps in found for taken in steps):
-        assert float(loss) == pytest.approx(losses[step], rel=PRECISION)
+        assert float(loss) == pytest.approx(losses[step], rel=PRECISIONS[example])
     assert sorted({step for steps in found for step, _ in steps}) == STEPS
     run = await server.run()
     assert {cause: times for cause, times in run["restarts"].items() if times} == {"worker_failure": 1, "node_lost": 2}
     assert run["time_s"]["kept_steps"] >= 3 and run["time_s"]["repeated_steps"] == 0
 
 
+@WARM
 async def test_a_worker_that_is_blocked_in_a_collective_operation_saves_when_it_is_stopped(tmp_path: Path) -> None:
     """Rank 1 does not come to the next step. Then rank 0's main thread runs no handler of a signal."""
     python = warm_torch(tmp_path)
