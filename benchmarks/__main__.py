@@ -10,6 +10,7 @@ from types import FrameType
 
 from benchmarks import (
     coordinator,
+    data_order,
     floors,
     formation,
     logs,
@@ -53,6 +54,7 @@ MEASUREMENTS: dict[str, tuple[str, Measure]] = {
     ),
     "shards": ("sixteen runs at one server, and shared by four", shards.measure),
     "logs": ("workers that write as fast as they may", logs.measure),
+    "data": ("the shuffled order of an epoch, beside torch's DistributedSampler", data_order.measure),
 }
 """Measurements by their names on the command line, each with a line for the help."""
 
