@@ -47,7 +47,7 @@ Server: --endpoint, else --context, else RDZV_ENDPOINT, else the current context
 Exit codes: 0 done; 1 refused, or no such run; 2 bad input; 75 no server answers; 77 wrong token; 130 Ctrl-C."""
 
 FLAGS = {
-    "endpoint": ("HOST:PORT", "connect to rdzv-server at this address; HOST:PORT,HOST:PORT: several servers "
+    "endpoint": ("HOST:PORT", "connect to rdzv-server at this address; HOST:PORT,HOST:PORT for several servers "
         "(RDZV_ENDPOINT)"),
     "context": ("NAME", "use this context of the configuration file"),
     "token_file": ("FILE", "authenticate with the token in this file (RDZV_TOKEN_FILE)"),

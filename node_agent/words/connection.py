@@ -18,7 +18,7 @@ _HINTS: dict[Stage, str] = {
     "port": "another program listens at this port of this node: stop it, or choose another port",
     "host": "this node hosts rdzv-server: give --master-addr or --rdzv-endpoint an address of this node",
     "proxy": "check that rdzv-server runs, and that the proxy reaches it",
-    "server": "look at its log",
+    "server": "read rdzv-server's log",
     "address": "name rdzv-server by a global address, or give --local-addr",
     "leader": "check that etcd runs, and that rdzv-server reaches it",
 }

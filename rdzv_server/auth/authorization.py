@@ -179,7 +179,7 @@ class Permit:
         return any(token.most_runs is not None for token in self.tokens or ())
 
     def check_quota(self, run_id: str, active_runs: Collection[str]) -> None:
-        """Raise `ServerUnavailable` if this run would be new, and one too many beside the active runs `active_runs`."""
+        """Raise `ServerUnavailable` if this run is not one of `active_runs` and the token allows no further run."""
         mine = [token for token in self.tokens or () if token.covers(run_id)]
         if run_id not in active_runs and not any(token.has_room(active_runs) for token in mine):
             most = max(token.most_runs or 0 for token in mine)

@@ -57,7 +57,7 @@ class StoreFenced(Exception):
 
 
 class Store(Protocol):
-    """Store, as the driver needs it. After a failed write, the server does nothing that follows from the write."""
+    """Interface of a store. After a failed write, the server does nothing that follows from the write."""
 
     async def load(self) -> Sequence[Record]:
         """Read all records that are not forgotten; the records of one attempt are in the order of writing.

@@ -91,7 +91,7 @@ async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster:
     tab.is_content()
 
 
-async def test_a_node_that_is_not_heard_shows_for_how_long_and_how_long_it_may_be(cluster: Cluster, tab: Tab) -> None:
+async def test_a_silent_node_shows_its_silence_and_its_limit(cluster: Cluster, tab: Tab) -> None:
     await cluster.nodes("ab", "--nnodes", "2", *ALL_COME, "--lease", "18", "--disconnect-grace", "60", "--run-id", "r")
     await tab.open(cluster, "/runs/r")
     await tab.choose("b")
@@ -235,7 +235,7 @@ async def test_a_node_that_the_server_keeps_out_is_excluded(hub: WorkerHub, tab:
         tab.is_content()
 
 
-async def test_nodes_that_are_kept_out_stand_there_though_no_run_has_them(cluster: Cluster, tab: Tab) -> None:
+async def test_excluded_nodes_are_listed_even_without_a_run(cluster: Cluster, tab: Tab) -> None:
     await tab.open(cluster)
     assert await tab.page.is_hidden("#kept-out")
     cordon = {"node_id": "n<b>7", "reason": "its fan", "for_s": 86_400}

@@ -177,7 +177,7 @@ async def test_a_burst_is_one_line_and_older_events_come_by_page(cluster: Cluste
     tab.is_content()
 
 
-async def test_the_last_failure_stands_below_the_first_with_the_number_of_failed_rounds(
+async def test_the_page_shows_the_last_failure_below_the_first_with_the_number_of_failed_rounds(
     cluster: Cluster, tab: Tab
 ) -> None:
     async with Crowd(cluster.server.port) as crowd:

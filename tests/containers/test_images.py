@@ -68,7 +68,7 @@ async def test_a_killed_container_comes_back_to_its_run(run: Run, engine: Contai
     await run.finish(agents)
 
 
-async def test_a_server_that_is_made_anew_knows_its_runs(run: Run, engine: ContainerEngine) -> None:
+async def test_a_recreated_server_pod_knows_its_runs(run: Run, engine: ContainerEngine) -> None:
     """The server's state outlives its container in a volume."""
     server = await run.serve()
     agents = [await run.agent(name) for name in ("a", "b")]

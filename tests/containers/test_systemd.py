@@ -105,7 +105,7 @@ def test_a_server_that_hangs_is_started_again_and_keeps_its_runs(machine: Machin
 
 
 @pytest.mark.parametrize("signal", ["KILL", "TERM"])
-def test_an_agent_that_is_killed_or_told_to_leave_comes_back_to_its_run(machine: Machine, signal: str) -> None:
+def test_a_killed_or_drained_agent_pod_returns_to_its_run(machine: Machine, signal: str) -> None:
     worker = machine.worker()
     machine.shell(f"systemctl kill --kill-whom=main --signal={signal} {AGENT}")
     machine.says(AGENT, "trains", times=2)

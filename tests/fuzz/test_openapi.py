@@ -84,7 +84,7 @@ def test_the_document_explains_the_fields_of_messages() -> None:
         assert schemas[name]["properties"][field]["description"].endswith(meaning)
 
 
-def test_without_the_packages_source_the_document_lacks_meanings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_packages_source_the_document_lacks_only_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_source(module: object) -> str:
         raise OSError("could not get source code")
 

@@ -157,7 +157,7 @@ def test_names_fit_and_tell_whose_they_are() -> None:
     assert namespaces._leftovers([f"{PREFIX}{os.getpid()}-1", "somebody-else", f"{PREFIX}0-1"]) == {f"{PREFIX}0-1"}
 
 
-def test_a_machine_without_the_tools_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_the_tools_reports_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     namespaces.why_impossible.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "tests/install-debian-packages.sh" in (namespaces.why_impossible() or "")

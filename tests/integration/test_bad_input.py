@@ -209,7 +209,7 @@ async def test_two_users_without_run_ids_share_a_server_without_conflict(cluster
     await cluster.finish(a)
 
 
-async def test_nodes_whose_commands_differ_by_a_number_are_told_and_run(cluster: Cluster, tmp_path: Path) -> None:
+async def test_nodes_whose_commands_differ_by_a_number_run_with_a_warning(cluster: Cluster, tmp_path: Path) -> None:
     a = await cluster.node("a", "--nnodes", "2", *PATIENT)
     await a.line("1 of 2 joined")
     cluster.script = shutil.copy(WORKER, tmp_path / "worker2.py")

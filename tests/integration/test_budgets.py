@@ -21,7 +21,7 @@ from tests.support.worker_hub import restart_count
 FATAL = ("--fatal-rule", r"bad record \d+")
 
 
-async def test_the_second_restart_in_a_row_waits_and_says_so(cluster: Cluster) -> None:
+async def test_the_second_restart_in_a_row_waits_and_reports_it(cluster: Cluster) -> None:
     flags = (
         "--nnodes",
         "2",
@@ -113,7 +113,7 @@ async def test_a_pattern_that_never_finishes_delays_neither_the_agent_nor_its_le
     await first.line("no restarts left")  # the failure was reported anyway
 
 
-async def test_a_script_that_cannot_start_is_told_once_and_ends_the_run_if_that_is_wanted(tmp_path: Path) -> None:
+async def test_a_script_that_cannot_start_is_reported_once_and_can_end_the_run(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import nowhere_to_be_found")
     for flags, restarts in (

@@ -117,7 +117,7 @@ def of_node_a(workers: list[Worker]) -> Worker:
 
 
 @jumps
-async def test_while_a_round_forms_the_last_call_takes_as_long_as_ever(clocked: Clocked, jump_s: int) -> None:
+async def test_a_forming_round_keeps_its_full_last_call(clocked: Clocked, jump_s: int) -> None:
     last_call_s = 3.0
     agent = await clocked.node("a", "--nnodes", "1:2", "--last-call-timeout", str(last_call_s), "--join-timeout", "500")
     await agent.line("1 \\(a\\) joined of 1 to 2")
@@ -191,7 +191,7 @@ async def test_a_server_that_hung_for_longer_than_the_leases_loses_no_agent(clus
     await cluster.finish(workers)
 
 
-async def test_a_node_that_is_gone_after_such_a_hang_is_missed_with_its_lease(cluster: Cluster) -> None:
+async def test_a_node_lost_after_such_a_hang_is_noticed_by_its_lease(cluster: Cluster) -> None:
     await cluster.nodes("ab", "--nnodes", "1:2", *ALL_COME, "--lease", str(LEASE_S), nproc=1)
     gone = cluster.agents.pop("b")
     gone.signal(signal.SIGSTOP)  # its connection stays open

@@ -42,11 +42,11 @@ COPIED = ("Makefile", "constraints.txt", "deploy", "examples", "pyproject.toml",
 FRAMEWORKS = "test_every_command_of_the_page_is_carried_out_here"
 SECRETS, FOLDERS_TO_APPLY = (
     "test_the_pages_commands_make_every_secret_that_is_asked_for",
-    "test_every_folder_that_is_to_be_applied_is_there_and_told_of",
+    "test_every_manifest_folder_exists_and_is_documented",
 )
 ELSEWHERE = {
     "README.md": {"node-agent --standalone": "test_one_node"},
-    "docs/how-to/bad-nodes.md": {"node-agent --endpoint": "needs eight GPUs: test_the_command_lines_are_good_ones"},
+    "docs/how-to/bad-nodes.md": {"node-agent --endpoint": "needs eight GPUs: test_the_command_lines_are_valid"},
     "docs/development/chaos.md": {"python -m tests.chaos": "takes half an hour: test_the_run_survives_the_campaign"},
     "docs/how-to/clusters.md": {
         "sbatch": "test_the_job_of_a_page",

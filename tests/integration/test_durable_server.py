@@ -103,7 +103,7 @@ async def test_finishing_a_node_that_is_done_stays_done(durable: Cluster) -> Non
     assert (await durable.server.run())["phase"] == "succeeded"
 
 
-async def test_ended_a_late_agent_is_told_that_the_run_has_succeeded(durable: Cluster) -> None:
+async def test_after_the_end_a_late_agent_gets_the_runs_success(durable: Cluster) -> None:
     await durable.finish(await durable.nodes("a", "--run-id", "nightly"))
     await durable.restart_server()
     late = await durable.node("b", "--run-id", "nightly")
@@ -111,7 +111,7 @@ async def test_ended_a_late_agent_is_told_that_the_run_has_succeeded(durable: Cl
     assert await late.line("run nightly has already succeeded")
 
 
-async def test_a_node_that_vanishes_while_it_is_down_is_missed_after_its_fresh_lease(durable: Cluster) -> None:
+async def test_a_node_that_vanishes_while_the_server_is_down_is_lost_after_its_fresh_lease(durable: Cluster) -> None:
     first = await durable.nodes("ab", "--nnodes", "1:2", "--lease", "3", *ALL_COME, "--join-timeout", "500")
     await durable.lose_server()
     agent = durable.agents.pop("b")

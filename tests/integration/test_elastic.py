@@ -126,7 +126,7 @@ async def test_an_agent_that_slept_until_its_run_was_forgotten_does_not_begin_it
     assert (await cluster.server.status())["runs"] == []
 
 
-async def test_agents_whose_server_has_lost_its_state_form_their_run_anew(cluster: Cluster) -> None:
+async def test_agents_form_their_run_again_if_their_server_has_lost_its_state(cluster: Cluster) -> None:
     first = await cluster.nodes("ab", "--run-id", "r", "--nnodes", "2", *PATIENT, nproc=1)
     await cluster.lose_server()
     await cluster.regain_server()

@@ -51,7 +51,7 @@ def error_of(path: Path) -> dict[str, Any]:
 # How a worker ends.
 
 
-async def test_an_exception_without_record_is_told_with_its_traceback(tmp_path: Path) -> None:
+async def test_an_exception_without_record_is_reported_with_its_traceback(tmp_path: Path) -> None:
     own = tmp_path / "new" / "agent.json"
     script = SECOND_FAILS + "def step(): raise ValueError('boom')\nstep()\n"
     agent = await fails(script, tmp_path, TORCHELASTIC_ERROR_FILE=str(own))
@@ -145,7 +145,7 @@ except Exception:
 
 
 @pytest.mark.torch
-async def test_a_real_consequence_is_told_from_its_cause(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_consequence_is_distinguished_from_its_cause(cluster: Cluster, tmp_path: Path) -> None:
     """Rank 0 closes its connections, and does not end before the other node's worker is about to."""
     script, gate = tmp_path / "train.py", tmp_path / "gate"
     script.write_text(CONSEQUENCE)
@@ -182,7 +182,7 @@ async def test_each_failure_is_on_every_console_and_on_the_status_page(cluster: 
     assert run["end_failure"]["exit_code"] == 9
 
 
-async def test_a_success_after_restarts_says_so_in_one_line(hub: WorkerHub) -> None:
+async def test_a_success_after_restarts_is_one_line_with_their_number(hub: WorkerHub) -> None:
     agent = await start_agent("--standalone", "--max-restarts", "1", env=hub.env)
     (first,) = await hub.group(1)
     first.order_exit(1)
@@ -209,7 +209,9 @@ async def test_a_worker_does_not_see_the_agents_error_file(hub: WorkerHub, tmp_p
     assert not own.exists(), "nothing went wrong"
 
 
-async def test_an_agent_that_is_told_to_go_or_finds_no_server_says_so_there(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_an_agent_that_is_stopped_or_finds_no_server_reports_it_in_the_error_file(
+    hub: WorkerHub, tmp_path: Path
+) -> None:
     own = tmp_path / "agent.json"
     env = {**hub.env, "TORCHELASTIC_ERROR_FILE": str(own)}
     agent = await start_agent("--standalone", env=env)

@@ -134,7 +134,7 @@ async def test_an_agent_that_hosts_its_server_has_not_succeeded(hub: WorkerHub, 
     await agent.line(LEAVING)
 
 
-async def test_a_run_whose_workers_alone_got_a_signal_succeeds(cluster: Cluster) -> None:
+async def test_a_run_succeeds_if_only_its_workers_got_a_signal(cluster: Cluster) -> None:
     """The agent waits for a signal of its own, which never comes."""
     (worker,) = await cluster.nodes("a", "--nnodes", "1", nproc=1)
     await heeds(worker)

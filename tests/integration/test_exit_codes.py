@@ -37,7 +37,7 @@ async def test_a_run_that_succeeds_and_one_that_fails(cluster: Cluster) -> None:
         assert await cluster.agents.pop(name).exit_code() == ExitCode.FAILED
 
 
-async def test_an_agent_that_is_told_to_leave_is_to_be_started_again(cluster: Cluster) -> None:
+async def test_an_agent_that_was_asked_to_leave_exits_with_the_code_for_a_new_start(cluster: Cluster) -> None:
     await cluster.nodes("a", "--nnodes", "1", nproc=1)
     agent = cluster.agents.pop("a")
     agent.signal(signal.SIGTERM)

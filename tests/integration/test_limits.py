@@ -314,7 +314,7 @@ async def test_a_run_beyond_the_limit_is_refused_with_advice(cluster: Cluster) -
     await cluster.finish(workers)
 
 
-async def test_a_silent_run_gives_its_place_and_its_agent_is_told_when_it_is_back(
+async def test_a_silent_run_is_evicted_and_its_returning_agent_gets_the_reason(
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unheard, "GIVES_PLACE_S", SHORT_S)
@@ -340,7 +340,7 @@ async def test_a_silent_run_gives_its_place_and_its_agent_is_told_when_it_is_bac
         await back.exchange(structs.replace(silent, returning=True, attempt=1))
 
 
-async def test_an_agent_too_many_is_refused_and_a_lost_one_is_replaced_all_the_same(cluster: Cluster) -> None:
+async def test_an_agent_beyond_the_limit_is_refused_but_a_lost_one_is_replaced(cluster: Cluster) -> None:
     server = await cluster.serve("--max-agents", "2")
     given = ("--run-id", "one", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
     await cluster.node("a", *given, nproc=1)

@@ -288,7 +288,7 @@ async def test_a_broken_plug_in_is_named_and_nothing_is_started(tmp_path: Path) 
 
 
 @pytest.mark.torch
-async def test_an_agent_that_is_told_to_go_while_its_plug_in_thinks_goes(tmp_path: Path) -> None:
+async def test_an_agent_that_gets_a_stop_signal_while_its_plug_in_runs_leaves(tmp_path: Path) -> None:
     site = install(tmp_path / "site")
     env = {"PYTHONPATH": str(site)}
     agent = await Program.start(

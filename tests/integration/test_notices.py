@@ -63,7 +63,7 @@ async def events(cluster: Cluster, kind: str) -> list[dict[str, Any]]:
     return [event for event in found if event["kind"] == kind]
 
 
-async def test_all_workers_are_told_of_a_node_that_leaves_and_the_round_ends_when_all_have_saved(
+async def test_all_workers_get_a_notice_of_a_leaving_node_and_the_round_ends_when_all_have_saved(
     cluster: Cluster,
 ) -> None:
     first, leaver = await b_leaves(cluster)
@@ -234,7 +234,7 @@ async def test_a_preemption_that_the_cloud_tells_of_is_like_a_signal(cluster: Cl
     await cluster.finish(second)
 
 
-async def test_workers_are_told_once_when_all_nodes_are_told_to_leave(cluster: Cluster) -> None:
+async def test_workers_get_one_notice_when_all_nodes_leave(cluster: Cluster) -> None:
     """Slurm does this before a job's time limit. Workers get the signal itself when they have saved."""
     first = await cluster.nodes("ab", "--nnodes", "1:2", "--signals-to-handle", "SIGUSR1", *NOTICE)
     await all_listen(first)

@@ -91,7 +91,7 @@ async def test_a_server_that_shuts_down_releases_its_polls_and_no_worker_notices
         assert await worker.tell("say still here") == "still here"
 
 
-async def test_a_server_without_memory_makes_the_agents_join_anew(cluster: Cluster) -> None:
+async def test_a_server_without_its_state_makes_the_agents_rejoin(cluster: Cluster) -> None:
     """State is only in memory: after a restart the server knows nothing, and the run forms again."""
     await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
     port = cluster.server.port

@@ -141,7 +141,7 @@ def numbers(lines: list[str]) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
-async def test_events_are_told_in_the_words_of_the_log(cluster: Cluster) -> None:
+async def test_events_have_the_sentences_of_the_log(cluster: Cluster) -> None:
     at = cluster.endpoint
     workers = await cluster.nodes("ab", "--nnodes", "2", "--run-id", "r/ 1", "--max-restarts", "1", nproc=1)
     workers[0].order_exit(3)

@@ -86,7 +86,7 @@ async def test_no_name_acts_when_it_is_offered(cluster: Cluster) -> None:
     assert await offered("nodes", endpoint=cluster.endpoint) == ["n.1"]
 
 
-async def test_without_a_server_that_answers_in_time_nothing_is_offered_and_nothing_said(
+async def test_without_an_answer_in_time_completion_offers_and_prints_nothing(
     cluster: Cluster, authority: Authority, unused_tcp_port: int
 ) -> None:
     """A server that accepts the connection and is silent is abandoned too; other commands wait half a minute for it."""

@@ -239,7 +239,7 @@ def listening_sockets() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
 @pytest.mark.parametrize(("flag", "nnodes"), [("--endpoint", "1:2"), ("--rdzv-endpoint", "1")])
-async def test_a_server_that_is_hosted_at_loopback_is_for_this_machine_alone(
+async def test_a_server_hosted_at_loopback_serves_only_this_machine(
     cluster: Cluster, unused_tcp_port: int, host: str, flag: str, nnodes: str
 ) -> None:
     endpoint = f"[{host}]:{unused_tcp_port}" if ":" in host else f"{host}:{unused_tcp_port}"

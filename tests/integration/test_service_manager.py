@@ -147,7 +147,7 @@ async def test_systemds_own_activator_starts_it_with_the_first_agent(cluster: Cl
 # The agent.
 
 
-async def test_an_agent_is_ready_when_it_is_let_in_and_says_what_it_waits_for(
+async def test_an_agent_is_ready_once_it_has_joined_and_reports_what_it_waits_for(
     cluster: Cluster, manager: Manager
 ) -> None:
     agent = await cluster.node("a", "--nnodes", "2", *PATIENT, env=manager.env)
@@ -163,7 +163,7 @@ async def test_an_agent_is_ready_when_it_is_let_in_and_says_what_it_waits_for(
     assert not agent.is_running
 
 
-async def test_an_agent_that_stops_its_workers_says_so_while_they_run(cluster: Cluster, manager: Manager) -> None:
+async def test_an_agent_that_stops_its_workers_reports_it_while_they_run(cluster: Cluster, manager: Manager) -> None:
     agent = await cluster.node("a", "--shutdown-timeout", "300", env=manager.env)
     workers = await cluster.hub.group(2)
     await workers[0].tell("ignore SIGTERM")

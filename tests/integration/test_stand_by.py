@@ -26,7 +26,7 @@ async def stand_by(port: str, earlier: Server, *flags: str) -> Program:
     return program
 
 
-async def test_agents_form_their_run_on_a_server_that_stands_by_and_go_back_to_the_first(hub: WorkerHub) -> None:
+async def test_agents_form_their_run_on_a_standby_server_and_return_to_the_first(hub: WorkerHub) -> None:
     with free_port() as port:
         first = await Server.listen("--store", "memory")
         second = await stand_by(port, first, *AFTER, "--exit-when-idle", "600")
@@ -73,9 +73,7 @@ async def test_a_stand_by_takes_over_from_a_server_that_hangs(programs: None) ->
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGUSR2])
-async def test_a_stand_by_that_was_never_needed_listens_nowhere_and_ends_when_told(
-    programs: None, how: signal.Signals
-) -> None:
+async def test_an_unused_standby_server_never_listens_and_ends_on_a_signal(programs: None, how: signal.Signals) -> None:
     with free_port() as port:
         second = await stand_by(port, await Server.listen("--store", "memory"))
         probe = await Program.start(sys.executable, "-m", "rdzv_server", "--probe", "--port", port)

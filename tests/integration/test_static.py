@@ -240,7 +240,7 @@ async def test_a_host_that_is_gone_for_good_ends_the_run_in_the_end(nodes: Nodes
     del nodes.agents["0"]
 
 
-async def test_the_host_waits_until_the_others_have_heard_of_the_end(nodes: Nodes) -> None:
+async def test_the_host_waits_until_the_others_have_received_the_end(nodes: Nodes) -> None:
     host = await nodes.static(0)
     server = await nodes.server_pid(host)
     other = await nodes.static(1, "--shutdown-timeout", "2")

@@ -51,7 +51,7 @@ async def failure(port: int, credentials: Credentials | None, host: str = "127.0
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_an_agent_that_trusts_the_servers_authority_comes_in(authority: Authority, host: str) -> None:
+async def test_an_agent_that_trusts_the_servers_ca_joins(authority: Authority, host: str) -> None:
     async with serving(TlsFiles(*authority.issue("server")).context()) as port:
         assert isinstance(await join(port, authority.credentials(), host), Reply)
 

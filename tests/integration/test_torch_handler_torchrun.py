@@ -162,7 +162,7 @@ async def test_a_torchrun_without_restarts_left_ends_the_run_everywhere(torchrun
     assert f"on node {blamed} failed: {words.torchrun.no_restarts_left('exit code 7')}" in run["reason"]
 
 
-async def test_a_torchrun_that_is_told_to_go_leaves_and_the_others_continue(torchruns: Torchruns) -> None:
+async def test_a_torchrun_that_gets_a_stop_signal_leaves_and_the_others_continue(torchruns: Torchruns) -> None:
     first = await torchruns.nodes("ab", "--nnodes=1:2", "--max-restarts=3")
     leaver, agent = await torchruns.lose(first, 0, signal.SIGTERM)
     second = await torchruns.hub.group(2)

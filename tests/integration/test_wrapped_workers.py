@@ -127,7 +127,7 @@ async def test_a_program_that_saves_still_has_the_processes_that_it_has_started(
     assert whole(saved)
 
 
-async def test_a_process_is_told_to_end_when_the_program_that_has_started_it_has_ended() -> None:
+async def test_a_process_gets_the_stop_signal_after_its_parent_program_has_ended() -> None:
     command = ("--no-python", sys.executable, "-c")
     agent = await start_agent("--standalone", "--nproc", "1", *GRACE, *command, script=STARTS_ONE_THAT_IS_TOLD)
     await agent.line("trains")
@@ -137,7 +137,7 @@ async def test_a_process_is_told_to_end_when_the_program_that_has_started_it_has
 
 
 @pytest.mark.parametrize("code", [0, 1])
-async def test_remaining_processes_of_a_worker_that_ended_by_itself_are_told_to_end(
+async def test_remaining_processes_of_an_ended_worker_get_the_stop_signal(
     code: int, saved: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "leaves_a_helper.py"

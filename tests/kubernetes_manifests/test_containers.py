@@ -112,7 +112,7 @@ async def test_the_servers_pod_is_replaced_and_the_run_continues(hub: WorkerHub,
     assert auth.WRONG_TOKEN in unauthenticated.err[-1]
 
 
-async def test_the_server_lives_without_rights_on_a_read_only_root(tmp_path: Path) -> None:
+async def test_the_server_runs_unprivileged_on_a_read_only_root(tmp_path: Path) -> None:
     if os.getuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv")
     server = server_pod("server", tmp_path / "pod")

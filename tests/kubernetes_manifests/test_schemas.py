@@ -279,7 +279,7 @@ def secrets(template: Document, container: Document) -> dict[str, str]:
 PAGES = [*ROOT.joinpath("docs").rglob("*.md"), *ROOT.joinpath("deploy").rglob("*.md"), *FOLDER.rglob("*.yaml")]
 
 
-def test_every_folder_that_is_to_be_applied_is_there_and_told_of() -> None:
+def test_every_manifest_folder_exists_and_is_documented() -> None:
     applied = {
         name
         for page in PAGES

@@ -172,7 +172,7 @@ def test_a_join_repeated_over_a_new_connection_is_a_sign_of_life():
     assert list(story.run.agents) == [a.agent_id]
 
 
-def test_an_agent_that_never_heard_of_its_round_joins_the_next():
+def test_an_agent_that_never_got_its_round_joins_the_next():
     story = Story("2", 2)
     a, b = story.agents
     story.until(lambda: story.run and story.run.stage is Stage.RUNNING, 1.0, "the round runs")

@@ -145,7 +145,7 @@ class Files:
         self._ca, self._token = ca, token
 
     async def read(self) -> tuple[ssl.SSLContext, str]:
-        """Return both as they are now. Raises `OSError` and `ssl.SSLError`, which is one."""
+        """Return a TLS context and the token, read from their files now. Raises `OSError`, such as `ssl.SSLError`."""
         return await in_thread(self._read, READ_S)
 
     def _read(self) -> tuple[ssl.SSLContext, str]:

@@ -265,7 +265,7 @@ async def test_the_servers_name_may_be_in_any_script(server: Server) -> None:
     assert await elastic_launch(config, functions.rank).launch_async() == {0: 0}
 
 
-async def test_looking_names_up_leaves_the_loop_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_resolution_does_not_block_the_event_loop(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """c10d checks whether its host is this one. The resolver answers once the loop has had its turn."""
     may_answer, resolve = threading.Event(), socket.getaddrinfo
 
@@ -284,7 +284,7 @@ async def test_a_crash_on_one_node_restarts_both(server: Server) -> None:
     assert sorted(await together(*nodes, args=(1,)), key=list) == [{0: 1}, {1: 1}]
 
 
-async def test_the_failure_of_another_node_is_told_here(server: Server) -> None:
+async def test_the_failure_of_another_node_is_reported_here(server: Server) -> None:
     def fail_on_rank_1() -> None:
         if os.environ["RANK"] == "1":
             raise ValueError("dear me")
@@ -430,7 +430,7 @@ def test_ctrl_c_ends_the_workers_and_is_raised_again(times: int, ignored: tuple[
 
 
 @pytest.mark.parametrize("gap_s", [0.0, 0.2])
-async def test_workers_that_exit_0_by_a_signal_shortly_before_the_program_is_told_to_leave_have_not_succeeded(
+async def test_workers_that_exit_0_by_a_signal_shortly_before_the_agents_own_have_not_succeeded(
     server: Server, line: Line, gap_s: float
 ) -> None:
     """A scheduler signals every process of a node."""

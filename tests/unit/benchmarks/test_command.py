@@ -15,7 +15,7 @@ def measurements(monkeypatch):
     return lambda name, measure: monkeypatch.setitem(MEASUREMENTS, name, ("made up", measure))
 
 
-def test_a_measurement_that_fails_is_told_and_the_next_one_is_made(measurements, capsys, tmp_path):
+def test_a_failed_measurement_is_reported_and_the_next_one_runs(measurements, capsys, tmp_path):
     def fails(plan):
         raise Broken("fell over\nits log")
 

@@ -54,7 +54,7 @@ def test_failed_measurements_are_reported_and_cannot_break_the_page(written):
 
 
 @pytest.mark.parametrize("text", ["no markers", page.BEGIN, f"{page.END} {page.BEGIN}"])
-def test_a_page_without_both_markers_is_left_alone(written, text):
+def test_a_page_without_both_markers_is_unchanged(written, text):
     written.write_text(text)
     with pytest.raises(page.Unwritable, match="needs the lines <!-- benchmarks: begin -->"):
         page.write(str(written), a_run(), "2 CPUs")

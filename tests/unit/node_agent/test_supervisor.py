@@ -114,7 +114,7 @@ async def test_an_attempt_that_is_forgotten_has_no_end(ends, capsys: pytest.Capt
     assert words.supervisor.attempt_forgotten("my run", 1) in capsys.readouterr().err
 
 
-async def test_a_server_that_has_lost_its_state_counts_anew(ends) -> None:
+async def test_a_server_without_its_old_state_counts_from_zero(ends) -> None:
     server = PlayedServer(stream(phase("running", 1), phase("succeeded", 1)))
     assert await ends(server, attempt=3) == 0
 

@@ -110,7 +110,7 @@ def test_an_integer_is_accepted_as_a_number():
     assert isinstance(join.settings.lease_s, float)
 
 
-def test_directives_are_told_apart_by_their_tag():
+def test_directives_are_distinguished_by_their_tag():
     wait, finish = Wait(reason="soon"), Finish(succeeded=True, reason="soon")
     for directive in (wait, finish):
         reply = Reply(epoch="e", revision=1, lease_s=10.0, directive=directive)

@@ -22,7 +22,7 @@ def test_every_error_arrives_as_what_it_was_with_a_status_that_http_knows(error)
     assert HTTPStatus(error.status) >= HTTPStatus.BAD_REQUEST
 
 
-def test_a_newer_servers_code_is_an_error_all_the_same():
+def test_an_unknown_error_code_of_a_newer_server_is_an_error():
     error = from_code("from_the_future", "what is wrong")
     assert (type(error), str(error)) == (ProtocolError, "what is wrong")
 

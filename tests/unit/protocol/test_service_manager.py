@@ -68,7 +68,7 @@ def test_the_service_manager_gets_each_state_once(manager: Socket) -> None:
     assert heard(bound) == ["READY=1", "STATUS=1 run", "STOPPING=1\nEXTEND_TIMEOUT_USEC=2500000"]
 
 
-def test_a_sign_of_life_is_given_whenever_the_event_loop_calls_back_and_never_else(manager: Socket) -> None:
+def test_the_watchdog_is_fed_only_by_callbacks_of_the_event_loop(manager: Socket) -> None:
     bound, name = manager
     service = ServiceManager.of({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())})
     assert service

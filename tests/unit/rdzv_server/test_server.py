@@ -122,7 +122,7 @@ async def test_a_connection_that_closes_after_its_first_answer_is_no_loss(site):
     assert isinstance((await a.poll(hold=False)).directive, Start)
 
 
-async def test_an_agent_that_comes_back_over_a_new_connection_is_not_missed(site):
+async def test_an_agent_that_returns_on_a_new_connection_is_not_lost(site):
     a, b = await two_running(site)
     older, b.transport = b.transport, site.transport()
     await b.poll(hold=False)
@@ -131,7 +131,7 @@ async def test_an_agent_that_comes_back_over_a_new_connection_is_not_missed(site
     assert isinstance((await a.poll(hold=False)).directive, Start)
 
 
-async def test_the_close_of_a_line_that_carries_reports_alone_is_nobodys_loss(site):
+async def test_closing_a_report_only_connection_loses_no_agent(site):
     a, _ = await two_running(site)
     other_transport = site.transport()
     await other_transport.exchange(ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=None))

@@ -61,7 +61,7 @@ def test_an_age_is_short(seconds: float | None, shown: str) -> None:
     ids=["forming", "last call", "node gone", "failed", "stopping", "running", "finishing",
          "finishing for long", "manual", "succeeded", "ended"],
 )  # fmt: skip
-def test_why_says_where_a_run_stands_and_what_to_do(nodes: str, happens: str, says: str, next_step: str) -> None:
+def test_why_shows_a_runs_state_and_what_to_do(nodes: str, happens: str, says: str, next_step: str) -> None:
     run = told(check((nodes, happens)))
     found = views.why(run, SERVER)
     assert says in found.text
@@ -273,7 +273,7 @@ def test_why_says_at_once_that_no_agent_is_connected_and_promises_no_loss() -> N
     assert not any("lost within" in row[-1] for row in views.nodes_table(told(run)).rows)
 
 
-def test_why_says_that_no_agent_is_heard_since_when_and_what_to_do() -> None:
+def test_why_reports_silent_agents_since_when_and_what_to_do() -> None:
     run = told(check(("2 lease_s=10", "join a b; 42s")))
     found = views.why(run, SERVER)
     assert found.text == (

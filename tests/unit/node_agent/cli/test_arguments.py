@@ -195,7 +195,7 @@ def test_an_unknown_flag_is_refused_with_a_suggestion(typed, meant):
     assert complaint(typed, "train.py") == words.cli.see_help(words.cli.unknown_argument(typed, meant))
 
 
-def test_flags_of_the_server_are_told_apart():
+def test_flags_of_the_server_are_recognized():
     servers = {
         name
         for action in make_parser()._actions

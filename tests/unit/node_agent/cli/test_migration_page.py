@@ -106,7 +106,7 @@ def test_the_tables_have_every_backend_and_setting() -> None:
     assert sorted(settings) == sorted(torchs | {"join_timeout", "last_call_timeout"})
 
 
-def test_the_command_lines_are_good_ones() -> None:
+def test_the_command_lines_are_valid() -> None:
     lines = [line for line in on_all_pages("node-agent") if line != ["--standalone"]]  # the name of a benchmark
     assert len(lines) >= 20
     for line in lines:
@@ -128,7 +128,7 @@ def test_torchrun_takes_its_lines() -> None:
         get_args_parser().parse_args(line)
 
 
-def test_the_servers_lines_are_good_ones() -> None:
+def test_the_servers_command_lines_are_valid() -> None:
     lines = on_all_pages("rdzv-server")
     assert len(lines) >= 10
     for line in lines:

@@ -58,7 +58,7 @@ def test_a_script_or_a_module(argv, environment, expected):
         ("-- -c print(1)", ""),
     ],
 )
-def test_runs_are_told_apart_by_the_name_of_what_they_run(argv, name, monkeypatch):
+def test_runs_are_distinguished_by_their_programs(argv, name, monkeypatch):
     monkeypatch.setattr("node_agent.cli.plan._check_script", lambda script: None)
     assert command(*argv.split()).name == name
 

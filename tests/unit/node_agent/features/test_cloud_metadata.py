@@ -172,7 +172,7 @@ async def test_other_answers_are_warned_of_once_and_have_no_effect(status: int, 
     assert reason.startswith(why)
 
 
-async def test_a_machine_of_no_cloud_is_told_so() -> None:
+async def test_a_machine_outside_any_cloud_gets_a_message() -> None:
     async with listening(web.Application()) as base:
         pass
     warned: asyncio.Queue[str] = asyncio.Queue()

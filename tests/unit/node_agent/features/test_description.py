@@ -13,7 +13,7 @@ from node_agent.features.description import describe
 SECRET = "hunter2hunter2"
 
 
-def test_versions_and_machine_are_told() -> None:
+def test_an_agents_description_has_versions_and_machine() -> None:
     found = describe({})
     versions = {each.name: each.version for each in found.versions}
     assert (versions["node-agent"], versions["python"]) == (rdzv_protocol.VERSION, platform.python_version())

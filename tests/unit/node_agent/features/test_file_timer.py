@@ -61,7 +61,7 @@ async def test_a_worker_that_misses_its_deadline_gets_the_signal_it_asked_for(se
     assert await served.hears() == words.timer_signals("step", served.worker.pid, "SIGTERM")
 
 
-async def test_a_timer_that_is_released_or_set_anew_no_longer_counts(served):
+async def test_a_released_or_reset_timer_no_longer_counts(served):
     served.ask(time.time() + 1000, scope="released")
     served.ask(-1, scope="released")
     served.ask(time.time() + 1000, scope="anew")
@@ -84,7 +84,7 @@ async def test_only_workers_are_signalled(served):
         '{"pid": 1, "scope_id": "step", "expiration_time": 0.0, "signal": 2147483648}',
     ],
 )  # fmt: skip
-async def test_nonsense_is_told_and_harmless(served, line):
+async def test_an_invalid_timer_request_is_logged_and_ignored(served, line):
     served.write(line)
     assert await served.hears() == words.no_timer_request(served.timer.path, line.encode())
     served.ask(LONG_AGO)

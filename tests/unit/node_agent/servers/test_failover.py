@@ -209,7 +209,7 @@ async def test_a_refusal_of_the_leader_is_an_answer(cluster):
 # Leaving the leader.
 
 
-async def test_an_agent_kept_out_by_one_server_asks_another_the_next_time(cluster):
+async def test_an_agent_rejected_by_one_server_tries_another_next(cluster):
     """The first server has not read its tokens again yet."""
     a, b, _c = cluster.all
     await cluster.lead(b, 5)
@@ -354,7 +354,7 @@ async def test_a_servers_outdated_leader_is_ignored(cluster):
     assert c.polls == 0
 
 
-async def test_numbers_that_begin_anew_are_followed(cluster):
+async def test_event_numbers_that_restart_are_followed(cluster):
     a, b, c = cluster.all
     client = await cluster.polled(a, 1_000)
     await a.close()

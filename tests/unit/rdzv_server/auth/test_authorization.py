@@ -146,7 +146,7 @@ def permit(*patterns: str, action: tuple[str, str] = JOIN):
         (["team-?"], "team-12", False),
     ],
 )
-def test_a_token_is_good_for_the_runs_that_it_names_and_shows_these_alone(patterns, run_id, may):
+def test_a_token_allows_and_shows_only_the_runs_that_it_names(patterns, run_id, may):
     assert permit(*patterns, action=LOOK).covers(run_id) is may
     with (
         nullcontext()

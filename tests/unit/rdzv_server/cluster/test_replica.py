@@ -315,7 +315,7 @@ async def test_damaged_records_end_the_server_and_its_leadership(server):
     assert leadership.has_resigned.is_set()
 
 
-async def test_a_server_that_stops_resigns_and_says_so_to_its_agents(server):
+async def test_a_stopping_server_resigns_and_notifies_its_agents(server):
     leadership = await server.lead()
     await server.join("a")
     poll = await server.parked("a")

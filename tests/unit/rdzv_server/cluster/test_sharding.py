@@ -208,7 +208,7 @@ async def test_a_server_is_ready_once_it_knows_a_leader(start, gated):
     assert server.shards.state().unhealthy_reason == words.SHUTTING_DOWN
 
 
-async def test_a_shard_whose_records_are_damaged_stands_still_alone(start, client, prefix, caplog):
+async def test_damaged_records_stop_only_their_own_shard(start, client, prefix, caplog):
     await client.transact([], [put(f"{prefix}/shards/2/records/x".encode(), b"not ours")])
     first = start("a:1")
     await first.leads(3)

@@ -14,7 +14,7 @@ def kinds(events: list[RunEvent]) -> list[str]:
     return [event.kind for event in events]
 
 
-def test_a_run_is_told_from_its_creation_to_its_end():
+def test_events_cover_a_run_from_its_creation_to_its_end():
     run = Scenario("2", max_restarts=1)
     run.join("a", "b")
     run.fails("a")
@@ -59,7 +59,7 @@ def test_the_wall_clock_may_be_set_while_a_run_continues():
     assert [entry.at for entry in run.directive("a").restarts] == [WALL_AT - 3_600.0, WALL_AT - 3_600.0 + 5.0]
 
 
-def test_a_node_that_is_gone_is_told_with_its_rank_and_the_reason():
+def test_a_lost_node_is_reported_with_its_rank_and_the_reason():
     run = running("1:2", "a", "b")
     run.leaves("b", "SIGTERM")
     left = next(event for event in run.events if event.kind == "node_left")

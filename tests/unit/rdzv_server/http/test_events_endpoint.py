@@ -131,7 +131,7 @@ async def test_a_run_that_has_no_leader_at_present_keeps_no_reader_of_others_wai
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_a_token_for_some_runs_reads_the_events_of_those_alone():
+async def test_a_token_for_some_runs_reads_only_their_events():
     async with serving(Token(Role.AGENT, b"mine", "mine-*"), Token(Role.READ, b"all")) as site:
         await site.happens(run_id="mine-1")
         await site.happens(run_id="yours-1")

@@ -106,7 +106,7 @@ async def test_a_run_that_an_operator_stops_has_not_failed(server):
     assert not (await scrape(server, most_runs=0)).all("rdzv_run_ended")
 
 
-async def test_a_lease_that_runs_out_is_told_apart_from_a_connection_that_closes(server):
+async def test_an_expired_lease_is_distinguished_from_a_closed_connection(server):
     settings = RequestedSettings(
         min_nodes=2, max_nodes=2, lease_s=0.2, disconnect_grace_s=0.0, join_timeout_s=0.2
     )  # fmt: skip
@@ -122,7 +122,7 @@ async def test_a_lease_that_runs_out_is_told_apart_from_a_connection_that_closes
     assert said("rdzv_lost_seconds_total", cause="node_lost") > 0  # although no round has started
 
 
-async def test_the_longest_wait_for_a_round_is_told_without_a_series_for_each_run(server):
+async def test_the_longest_wait_for_a_round_is_one_metric_for_all_runs(server):
     forming = asyncio.create_task(join(server, "forming", "a", high=2, last_call_timeout_s=60.0))
     said = await scrape(server, most_runs=0)
     while not said("rdzv_long_polls"):

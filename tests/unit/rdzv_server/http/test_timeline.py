@@ -30,7 +30,7 @@ async def test_an_unknown_run_is_refused():
         assert (status, refusal["code"]) == (404, "unknown_run")
 
 
-async def test_a_token_for_some_runs_reads_the_timelines_of_those_alone():
+async def test_a_token_for_some_runs_reads_only_their_timelines():
     async with serving(Token(Role.AGENT, b"mine", "mine-*")) as site:
         for run_id in ("mine-1", "yours-1"):
             await site.happens(run_id=run_id)

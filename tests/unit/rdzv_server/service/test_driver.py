@@ -409,7 +409,7 @@ async def test_agents_that_gave_the_server_up_while_it_could_not_write_are_not_l
 
 
 @pytest.mark.parametrize("still_s", [1.0, 10.0, 100.0])
-async def test_while_the_event_loop_stands_still_no_lease_and_no_grace_ends(server, time, still_s):
+async def test_while_the_event_loop_is_blocked_no_lease_and_no_grace_ends(server, time, still_s):
     await server.join("a", "b", "c", nodes="3", lease_s=LEASE_S)
     server.driver.notify(RUN_ID, AgentDisconnected("b"))
     time.passes(server, 0.5)
@@ -551,7 +551,7 @@ async def test_a_refusal_reaches_its_caller_and_changes_nothing(server, event, r
     assert [durable(run) for run in server.driver.runs()] == [before]
 
 
-async def test_a_refusal_is_its_callers_alone(server):
+async def test_a_refusal_reaches_only_its_caller(server):
     results = await asyncio.gather(
         server.join("a"),
         server.driver.submit(RUN_ID, NodeLeft("unknown", "SIGTERM")),

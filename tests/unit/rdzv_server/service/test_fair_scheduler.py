@@ -132,7 +132,7 @@ def test_strangers_however_many_let_an_agent_in_between(site):
     assert "run" in site.done and site.done.count("stranger") <= 2 * UNAUTHENTICATED_PER_TURN
 
 
-def test_each_agent_that_comes_in_lets_some_more_strangers_have_their_turn_once(site):
+def test_each_joining_agent_gives_unauthenticated_requests_some_extra_turns_once(site):
     for _ in range(100 * UNAUTHENTICATED_PER_TURN):
         site.scheduler.ask("stranger", partial(site.done.append, "stranger"), is_unauthenticated=True)
     taken = []

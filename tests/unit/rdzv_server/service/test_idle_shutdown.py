@@ -80,7 +80,7 @@ async def test_the_server_exits_when_the_last_agent_of_an_ended_run_disconnects(
     assert (site.reasons, site.verdicts) == ([words.ALL_RUNS_OVER], [success])
 
 
-async def test_an_agent_that_has_not_heard_of_the_end_may_come_back_for_it(site: Site) -> None:
+async def test_an_agent_that_did_not_get_the_runs_end_can_return_for_it(site: Site) -> None:
     site.watch()
     a, b = await two(site)
     await b.reports()

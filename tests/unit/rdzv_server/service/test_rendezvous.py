@@ -281,7 +281,7 @@ async def test_the_wait_for_a_silent_agent_is_bounded(monkeypatch):
             await server.rendezvous.ask(QUESTION, OPERATOR)
 
 
-async def test_an_operator_who_gets_no_stack_is_told_so_with_the_reasons():
+async def test_an_operator_who_gets_no_stack_sees_the_reasons():
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         reply = await a_running_agent(server)
         question = asyncio.create_task(
@@ -322,7 +322,7 @@ async def test_a_run_whose_core_raises_over_a_directive_is_set_apart_and_its_age
 # Workers that still run long after others have finished.
 
 
-async def test_agents_are_told_that_workers_still_run_long_after_others_finished(monkeypatch: pytest.MonkeyPatch):
+async def test_agents_log_that_workers_still_run_long_after_others_finished(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(finishing, "WARNED_AFTER_S", 60.0)
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await server.rendezvous.ask(a_join("a", settings=settings_of("1"), local_world_size=2), Connection("a"))

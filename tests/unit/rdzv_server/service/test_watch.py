@@ -67,7 +67,7 @@ patches = st.fixed_dictionaries({}, optional={"nodes": parts, "run": parts, "ser
 
 
 @given(st.lists(st.tuples(patches, st.booleans()), min_size=1, max_size=30), st.sampled_from([1, 3, 100]))
-def test_a_watcher_that_returns_gets_the_missed_changes_or_the_whole_document(
+def test_a_returning_watcher_gets_the_missed_patches_or_the_whole_document(
     story: list[tuple[Document, bool]], kept: int
 ) -> None:
     async def tell() -> None:
@@ -231,7 +231,7 @@ async def test_a_team_sees_the_cordons_of_its_own_nodes(story: Story) -> None:
     assert [cordon["reason"] for cordon in own.document["server"]["cordons"]] == ["fan of a"]
 
 
-async def test_no_id_that_lets_others_speak_in_an_agents_name_is_told(story: Story) -> None:
+async def test_no_secret_agent_id_is_shown(story: Story) -> None:
     name = "agent-" + 8 * "secret-"
     await story.join(name, node="a")
     reader = Reader()
@@ -239,7 +239,7 @@ async def test_no_id_that_lets_others_speak_in_an_agents_name_is_told(story: Sto
     assert name not in json.dumps(reader.document)
 
 
-async def test_a_run_of_1000_nodes_is_told_in_less_than_a_megabyte_a_little_at_a_time(story: Story) -> None:
+async def test_a_run_of_1000_nodes_is_streamed_in_parts_below_a_megabyte(story: Story) -> None:
     await story.join(*(f"node-{number}-of-the-cluster-with-a-long-name" for number in range(1_000)), nodes="1000")
     await Reader().follow(story.follow(), lambda document: Counter(states(document).values()) == {"running": 1_000})
     reader, sizes = Reader(), []

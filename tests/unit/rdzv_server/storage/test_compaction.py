@@ -198,7 +198,7 @@ def test_a_beginning_of_a_snapshot_does_not_count(written):
     assert settled(before + snapshot[:written] + LATER) == before + LATER
 
 
-def test_a_whole_snapshot_stands_for_what_was_before():
+def test_a_complete_snapshot_replaces_earlier_records():
     records = whole(5)
     snapshot = records[5:]
     assert settled(records + LATER) == snapshot + LATER

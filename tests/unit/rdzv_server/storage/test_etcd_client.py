@@ -99,7 +99,7 @@ def secure(tls: Path, tmp_path: Path):
     member.release()
 
 
-async def test_etcd_is_spoken_to_in_tls_and_told_who_asks(secure: Member, tls: Path) -> None:
+async def test_etcd_is_reached_over_tls_with_a_client_certificate(secure: Member, tls: Path) -> None:
     files = EtcdTls(f"{tls}/ca.pem", f"{tls}/server.pem", f"{tls}/server.key")
     async with client_of([secure.address], files) as client, asyncio.timeout(PATIENCE_S):
         while True:

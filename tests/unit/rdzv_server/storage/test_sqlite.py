@@ -151,7 +151,7 @@ async def test_a_record_that_is_none_is_damage(store, first, path, kind, body, w
         await store().load()
 
 
-async def test_another_programs_database_is_left_alone(store, path):
+async def test_another_programs_database_is_not_changed(store, path):
     with closing(sqlite3.connect(path)) as file:
         file.execute("CREATE TABLE theirs (x)")
     with pytest.raises(StoreBroken, match=pattern(words.another_programs, path=str(path))):

@@ -182,7 +182,7 @@ def test_an_error_of_another_node_gets_a_file_here() -> None:
     assert failure.message["extraInfo"] == {"py_callstack": "Traceback\nValueError: x", "timestamp": "5"}
 
 
-def test_without_an_error_the_message_is_torchs_and_the_evidence_stands_beside_it() -> None:
+def test_without_an_error_the_message_is_torchs_with_the_evidence_beside_it() -> None:
     failure = process_failure(evidence(stderr_tail=("one", "two")))
     assert (failure.message, failure.timestamp) == (ProcessFailure(1, 9, 1, "").message, 5)
     assert failure.details and failure.details.stderr_tail == ("one", "two")

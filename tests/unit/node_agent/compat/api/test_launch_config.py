@@ -47,7 +47,7 @@ def test_fields_and_defaults_are_torchs() -> None:
     assert described(LaunchConfig) == [*described(theirs), ("exit_barrier_timeout", None)]  # proposed for torch
 
 
-def test_defaults_are_a_run_of_this_node_alone() -> None:
+def test_by_default_a_run_has_only_this_node() -> None:
     made = plan()
     config = made.launch.config
     assert made.launch.target.endpoint is None

@@ -305,7 +305,7 @@ async def test_a_program_that_is_not_python_is_recognized(node: Node) -> None:
     assert evidence.problems[0].startswith(words.no_stack(0, [words.py_spy_failed("Failed to find")]))
 
 
-async def test_without_leave_to_read_its_memory_the_reason_is_told_as_py_spy_says_it(node: Node) -> None:
+async def test_without_permission_to_read_memory_py_spys_reason_is_shown(node: Node) -> None:
     node.py_spy("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1")
     evidence = await node.examine(await node.start(WAITS))
     assert [functions(group) for group in evidence.groups] == [[]]
@@ -402,7 +402,7 @@ def ras(unused_tcp_port: int) -> Ras:
     return str(unused_tcp_port), {"NCCL_RAS_ADDR": f"localhost:{unused_tcp_port}"}
 
 
-async def test_nccls_complaints_are_told_and_all_that_it_says_is_kept(node: Node, ras: Ras) -> None:
+async def test_nccls_complaints_are_shown_and_its_whole_answer_is_kept(node: Node, ras: Ras) -> None:
     port, variable = ras
     evidence = await node.examine(await node.start(f"ANSWERS = {NCCL}{RAS}", port, **variable))
     assert evidence.nccl[0].endswith("MISMATCH") and "Rank 7 has launched up to operation 60" in evidence.nccl[3]

@@ -48,7 +48,7 @@ def test_a_hang_is_found_within_twice_the_longest_that_was_seen(step_s: float) -
     assert found.silent_s == pytest.approx(node.now - began, abs=1.0)
 
 
-def test_a_script_that_says_when_it_saves_has_a_limit_for_steps_alone() -> None:
+def test_a_script_that_reports_its_saves_has_a_separate_limit_for_steps() -> None:
     node = learned(10.0)
     node.progress(kind="saving")
     node.passes(30.0)

@@ -187,7 +187,7 @@ def other_size_steps(node: Node) -> None:
         "start of another world size", "steps of another world size", "the shortest limit",
     ],
 )  # fmt: skip
-def test_a_hang_is_found_within_the_time_that_is_told(
+def test_a_hang_is_found_within_the_documented_time(
     node: Callable[[], Node], leads_to: Callable[[Node], object], limit_s: float
 ) -> None:
     watched = node()

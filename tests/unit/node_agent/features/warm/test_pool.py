@@ -70,7 +70,7 @@ def start(pool: WarmPool, kind: type[Process] = WarmProcess) -> int:
     return process.reap()
 
 
-async def test_a_process_that_has_not_told_its_pid_yet_is_expected(
+async def test_a_process_that_has_not_reported_its_pid_yet_is_expected(
     pool: WarmPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await full(pool)

@@ -67,7 +67,7 @@ def test_a_rejected_agent_is_answered_at_once_unless_it_was_a_member(refusal):
     assert fail(retry, refusal).failure is refusal
 
 
-def test_another_server_is_asked_at_once_and_nobody_is_told():
+def test_another_server_is_tried_at_once_without_a_log_line():
     pause = fail(Retry(), Unreachable("leader", words.connection.no_longer_leads("a:1"), At(True)))
     assert (pause.delay_s, pause.failure) == (0.0, None)
 

@@ -691,7 +691,7 @@ def test_workers_that_end_by_the_signal_that_their_agent_got_have_not_succeeded(
     assert agent.effects == [Log(words.leaving.WORKERS_ENDED_AFTER_NOTICE, event="noticed")]
 
 
-def test_workers_that_end_before_a_preemption_of_which_no_signal_told_have_done_their_work():
+def test_workers_that_end_before_a_preemption_without_a_signal_have_succeeded():
     agent = Story(notice_s=24.0, stop_s=30.0)
     agent.is_told(start())
     agent.handle(Signalled("SIGTERM", "preempted: the file is there"))
@@ -699,7 +699,7 @@ def test_workers_that_end_before_a_preemption_of_which_no_signal_told_have_done_
     assert agent.effects == [report()]
 
 
-def test_an_agent_whose_node_the_network_test_has_found_unfit_leaves_and_says_so_by_its_exit_code():
+def test_an_agent_of_a_node_unfit_by_the_network_test_exits_with_the_code_for_unfit_nodes():
     agent = Story()
     why = "node a is unfit: some evidence"
     agent.is_told(Drain(reason=why, remaining_s=0.0, unfit=True))
@@ -798,7 +798,7 @@ def queries(*numbers: int) -> tuple[TailLog, ...]:
 TAIL = LogTail(path="/stderr.log", text="Boom", offset=4)
 
 
-def test_a_query_is_taken_up_once_though_every_reply_has_it_and_the_polls_say_so():
+def test_a_query_in_every_reply_is_answered_once_and_acknowledged_in_polls():
     agent = Story()
     agent.is_told(start(), queries=queries(7))
     assert Ask(*queries(7)) in agent.effects
@@ -819,7 +819,7 @@ def test_a_query_is_answered_beside_the_poll_unless_its_caller_has_gone():
 
 
 @pytest.mark.parametrize(("slept_s", "said_s"), [(7.0, 0.0), (60.0, 60.0)])
-def test_a_fenced_agent_that_did_not_run_says_so(slept_s, said_s):
+def test_a_fenced_agent_reports_that_it_was_suspended(slept_s, said_s):
     """An agent with a lease of 9 s stops waiting for a poll after a silence of 6.75 s."""
     agent = Story()
     agent.is_told(start())

@@ -232,9 +232,7 @@ async def test_a_moved_or_removed_file_is_still_followed_and_reported(bench: Ben
     assert bench.console.lines == [_trouble(log.path, words.output.REMOVED)]
 
 
-async def test_a_file_that_cannot_be_read_any_more_ends_its_reader_alone(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unreadable_file_ends_only_its_own_reader(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     log, other = bench.log("a"), bench.log("b")
 
     def fail(file: int, count: int, offset: int) -> bytes:
@@ -303,7 +301,7 @@ async def test_an_agent_ends_while_the_disk_hangs(bench: Bench, monkeypatch: pyt
     disk.answers.set()
 
 
-async def test_each_kind_of_trouble_is_told_once(bench: Bench) -> None:
+async def test_each_kind_of_error_is_logged_once(bench: Bench) -> None:
     for path in "ab":
         bench.files.report(path, OSError(errno.ENOSPC, "No space left on device"))
     bench.files.report("b", "it was removed")

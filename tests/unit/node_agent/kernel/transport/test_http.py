@@ -110,7 +110,7 @@ async def test_a_late_answer_is_accepted(server, transport, answer):
     assert await transport.exchange(POLL) == REPLY
 
 
-async def test_after_a_server_closed_as_it_said_it_would_the_line_is_opened_anew(server, transport):
+async def test_after_an_announced_close_the_connection_is_reopened(server, transport):
     server.answers = [http(REPLY, "200 OK", "Connection: close") + HANG_UP, http(ACK)]
     assert await transport.exchange(POLL) == REPLY
     assert await transport.exchange(LEAVE) == ACK

@@ -70,7 +70,7 @@ async def test_a_poll_after_an_outage_is_not_held() -> None:
     assert [request.hold for request in transport.requests] == [True, False, False, True, True]
 
 
-async def test_a_poll_that_is_cut_and_answered_at_the_next_try_is_told_apart_from_a_failure(monkeypatch):
+async def test_a_cut_poll_answered_on_retry_is_not_a_failure(monkeypatch):
     monkeypatch.setattr(backoff, "CUT_S", 0.0)
     is_cut = Unreachable("HTTP", words.connection.CLOSED, is_cut=True)
     failures: list[Exception] = []

@@ -46,7 +46,7 @@ class Driver:
         return 0
 
 
-def test_the_drivers_devices_are_told_of_in_its_order() -> None:
+def test_devices_are_reported_in_the_drivers_order() -> None:
     driver = Driver("0000:AB:00.0", "0000:3B:00.0", "")
     answer = {"torch": "2.13.0+cu130", "device": "cuda", "count": 3, "warnings": []}
     assert ask_driver(driver, "2.13.0+cu130", "13.0", wants_addresses=False) == answer
@@ -67,7 +67,7 @@ def test_torch_is_asked_where_the_driver_gives_no_answer(driver: Driver, cuda: s
     assert ask_driver(driver, "2.13.0", cuda, wants_addresses=True) is None
 
 
-def test_a_torch_without_cuda_leaves_the_driver_alone() -> None:
+def test_a_torch_without_cuda_does_not_query_the_driver() -> None:
     driver = Driver("0000:3B:00.0")
     ask_driver(driver, "2.13.0+cpu", "", wants_addresses=False)
     assert not driver.is_started

@@ -69,7 +69,7 @@ def test_a_variable_set_by_the_user_is_kept(name, value):
     assert environment({name: value})[name] == value
 
 
-def test_one_worker_alone_may_use_every_core():
+def test_a_single_worker_may_use_every_core():
     assert "OMP_NUM_THREADS" not in environment({}, local_world_size=1)
 
 
@@ -105,7 +105,7 @@ def test_the_agents_own_environment_is_left_alone():
 
 
 @pytest.mark.parametrize("streams", [{1}, {2}, {1, 2}])
-def test_workers_are_told_the_size_of_the_agents_terminal(streams, monkeypatch):
+def test_workers_get_the_size_of_the_agents_terminal(streams, monkeypatch):
     def size(stream):
         if stream not in streams:
             raise OSError

@@ -243,7 +243,7 @@ async def test_workers_that_get_the_agents_signal_before_the_agent_have_not_fail
     assert crew.calls == ["stopped"]
 
 
-async def test_a_worker_that_alone_is_told_to_end_is_a_failure_soon(crew):
+async def test_a_worker_that_alone_got_a_stop_signal_soon_counts_as_failed(crew):
     crew.start(sh("kill -TERM $$"))
     await crew.calls_back("failed")
     assert crew.failures[0].exit_code == -signal.SIGTERM
@@ -410,7 +410,7 @@ while True:
 """Handles the signal and stays. Its child kills it when both are told to end."""
 
 
-async def test_a_stopped_workers_children_are_told_before_the_grace_ends(crew, monkeypatch):
+async def test_a_stopped_workers_children_get_the_signal_before_the_grace_ends(crew, monkeypatch):
     monkeypatch.setattr(workers, "remaining_signalled_after_s", lambda grace_s: 0.0)
     group = crew.start((sys.executable, "-c", STAYS))
     await crew.says(b"ready\n")

@@ -101,7 +101,7 @@ def test_an_orphan_in_a_workers_session_is_ended_even_without_a_subreaper() -> N
     )  # fmt: skip
 
 
-def test_an_orphan_that_is_expected_is_left_alone() -> None:
+def test_an_expected_orphan_is_not_signalled() -> None:
     run(
         OURS, f"expected, other = {MARKED}, {MARKED}", "ours.expects = lambda pid: pid == expected",
         "assert ours.strays() == {other} and ours.end() == 1 and look_at(expected)",

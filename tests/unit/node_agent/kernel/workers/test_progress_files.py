@@ -67,7 +67,7 @@ def run(script: str, **variables: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_agent_reads_what_each_worker_has_told(files: ProgressFiles) -> None:
+def test_the_agent_reads_each_workers_progress(files: ProgressFiles) -> None:
     assert files.summary(time.monotonic()) is None, "nothing has been told"
     run(TELL + STEPS, **files.environment(0))
     run(TELL + "progress(step=3)", **files.environment(1))
@@ -78,7 +78,7 @@ def test_the_agent_reads_what_each_worker_has_told(files: ProgressFiles) -> None
     assert found.age_s > 0
 
 
-def test_the_agent_knows_when_the_first_progress_was_told(files: ProgressFiles, tell: Callable[..., None]) -> None:
+def test_the_agent_knows_when_the_first_progress_was_reported(files: ProgressFiles, tell: Callable[..., None]) -> None:
     tell(100.0, step=1)
     for at, kind in ((103.0, "work"), (104.0, "step"), (109.0, "checkpoint")):
         tell(at, kind=kind)
@@ -157,7 +157,7 @@ def test_without_an_agent_nothing_happens(path: str) -> None:
 
 
 @pytest.mark.parametrize("size", [len(MAGIC), FILE_BYTES, 2 * FILE_BYTES])
-def test_a_script_with_another_version_of_the_library_is_told_once(tmp_path: Path, size: int) -> None:
+def test_a_script_with_another_library_version_gets_one_warning(tmp_path: Path, size: int) -> None:
     file = tmp_path / "memory"
     file.write_bytes(MAGIC.replace(b"2", b"3").ljust(size, b"\0"))
     script = TELL + "progress(step=1); progress(step=2); print('goes on')"

@@ -132,7 +132,7 @@ async def test_a_helper_that_was_dying_when_a_round_began_is_replaced(host):
     await successor.close()
 
 
-async def test_helpers_that_die_before_they_serve_anybody_are_told(host, tmp_path):
+async def test_helpers_that_die_before_their_first_request_are_logged(host, tmp_path):
     (tmp_path / "helper.py").write_text("raise SystemExit(5)")
     _, writer = await asyncio.open_connection("127.0.0.1", host.open())
     async with asyncio.timeout(PATIENCE_S):
@@ -178,7 +178,7 @@ async def test_a_helper_that_cannot_be_started_is_reported(host, monkeypatch):
     writer.close()
 
 
-async def test_a_port_at_which_the_store_cannot_listen_is_told(host):
+async def test_a_port_at_which_the_store_cannot_listen_is_reported(host):
     listener = socket.socket()
     listener.close()
     host.host.open(listener)

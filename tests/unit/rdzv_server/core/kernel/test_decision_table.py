@@ -138,7 +138,7 @@ ELSEWHERE = {
     ),
     "a connection closes after such a time, before its agent is heard again or within a second": (
         f"{KERNEL}.test_liveness",
-        "test_a_connection_that_closes_after_a_long_silence_is_no_sign_until_its_agent_is_heard",
+        "test_a_close_after_a_long_silence_counts_only_once_its_agent_polls_again",
     ),
     "the store takes some time for every write, less than half of `--lease`": (
         f"{SERVICE}.test_driver", "test_a_stopped_agent_is_lost_after_its_lease_though_each_write_is_slow",

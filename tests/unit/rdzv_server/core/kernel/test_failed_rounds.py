@@ -114,7 +114,7 @@ def test_an_operator_ends_the_wait():
     assert event.reason == operations.backoff_ended("the store is back")
 
 
-def test_too_few_nodes_are_waited_for_as_ever():
+def test_with_too_few_nodes_the_join_timeout_still_applies():
     run = running("2", "a", "b", join_timeout_s=5.0, **WAITS)
     fails_again(run)
     run.fails("a")
@@ -140,7 +140,7 @@ def test_a_run_ends_when_restarts_have_got_it_no_further():
 
 
 @pytest.mark.parametrize("on", [{"step": 101}, {"step": 90, "saved": 81}], ids=["a step", "a checkpoint"])
-def test_one_step_or_one_checkpoint_begins_the_count_anew(on: dict[str, int]):
+def test_one_step_or_one_checkpoint_resets_the_count(on: dict[str, int]):
     run = running("2", "a", "b", max_restarts=99, max_restarts_without_progress=2)
     for told in ({"step": 100, "saved": 80}, {"step": 100}, on, {"step": 95}):
         fails_again(run, **told)
@@ -211,7 +211,7 @@ def outlook(run: Scenario) -> str:
     return hint.removeprefix("less").removeprefix("; ")
 
 
-def test_memory_that_runs_out_at_the_same_step_again_is_told():
+def test_memory_that_runs_out_at_the_same_step_again_is_recognized():
     run = running("2", "a", "b", max_restarts=99)
     fails_again(run, 120, recurs="at_step", hint="less")
     assert outlook(run) == ""
@@ -266,7 +266,7 @@ def test_a_program_that_cannot_start_is_reported_only_at_its_start(step, lasts_s
     assert outlook(run) == "", "it has started before: then its surroundings have changed"
 
 
-def test_each_round_is_told_once_however_many_nodes_fail_so():
+def test_each_round_is_reported_once_for_any_number_of_failed_nodes():
     run = running("3", "a", "b", "c", max_restarts=99)
     for name in "abc":
         run.fails(name, recurs="at_start")

@@ -169,7 +169,7 @@ def test_the_largest_story_stays_small():
 
 
 @given(st.lists(values(Failure), min_size=1, max_size=6))
-def test_any_failure_that_the_server_takes_can_be_told(failures):
+def test_every_accepted_failure_can_be_put_into_a_sentence(failures):
     run = running("2", "a", "b", max_restarts=len(failures) - 1)
     for failure in failures:
         verdict = "count" if failure.verdict == "retry" else failure.verdict
@@ -182,7 +182,7 @@ def test_any_failure_that_the_server_takes_can_be_told(failures):
     assert len(encoded) < MOST_BYTES
 
 
-def test_a_story_is_told_of_an_ended_run_alone():
+def test_a_post_mortem_exists_only_for_an_ended_run():
     run = running("1", "a")
     run.handle(WorkersFailed("a", 1, a_failure("a")))
     assert final_report.finish(run.run) == end_of(run)

@@ -64,7 +64,7 @@ def test_a_warning_comes_once_when_others_run_long_after() -> None:
     assert warnings(run) == [MINUTES_5] and run.run.stage is Stage.RUNNING
 
 
-def test_a_node_that_finishes_later_starts_the_time_anew() -> None:
+def test_a_node_that_finishes_later_restarts_the_timeout() -> None:
     run = running("3", "a", "b", "c")
     run.succeeds("a")
     run.passes(WARNED_AFTER_S)

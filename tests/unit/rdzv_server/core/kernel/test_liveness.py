@@ -368,7 +368,7 @@ def test_repeated_outages_between_two_polls_give_one_fresh_lease():
     assert leases.ends_at("b") == 27.0
 
 
-def test_a_connection_that_closes_after_a_long_silence_is_no_sign_until_its_agent_is_heard():
+def test_a_close_after_a_long_silence_counts_only_once_its_agent_polls_again():
     leases = leases_of(a=0.0)
     leases.resume(100.0, HoldUp(silent_s=100.0))
     leases.disconnect("a", 100.0)

@@ -240,7 +240,7 @@ def test_the_number_of_remembered_requests_is_bounded() -> None:
     assert isinstance(run.directive("a"), Start)
 
 
-def test_agents_that_ask_for_the_old_size_are_let_in_and_told() -> None:
+def test_agents_that_ask_for_the_old_size_are_accepted_with_a_message() -> None:
     run = Scenario("2")
     run.join("a", "b", settings=settings_of("2"))
     run.is_resized("2:3")

@@ -175,7 +175,7 @@ def test_a_failure_stops_every_node_in_the_same_instant():
     assert run.directive("a") == Stop(round=1, reason=failed(1, "b", cause="exit code 3"))
 
 
-def test_the_charge_is_told_to_every_node():
+def test_every_node_logs_whether_the_restart_is_charged():
     run = running("2", "a", "b", max_restarts=1)
     run.fails("b")
     run.join("a", "b")

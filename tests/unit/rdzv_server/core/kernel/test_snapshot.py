@@ -27,7 +27,7 @@ def two_roles() -> Scenario:
     return run
 
 
-def test_participants_of_the_running_round_are_told_the_same_as_before():
+def test_participants_of_the_running_round_keep_their_directive():
     run = two_roles()
     assert told(restored(run)) == told(run)
 

@@ -320,7 +320,7 @@ def test_the_run_that_has_been_silent_for_longest_gives_its_place_to_a_new_one(f
     assert isinstance(full.directive("a", "silent"), Finish), "what its agent is told when it is back"
 
 
-def test_an_agent_that_is_back_after_its_run_is_forgotten_is_told_how_it_ended(full):
+def test_an_agent_that_returns_after_its_run_is_forgotten_gets_its_outcome(full):
     full.handle("silent", AgentDisconnected("a"))
     passes(full, GIVES_PLACE_S, ("b", "other"))
     wants_place(full, GIVES)

@@ -67,7 +67,7 @@ def kept_out(reason: str) -> str:
     return completion.standby_kept_out("b", reason, excluded=True)
 
 
-def test_a_node_that_run_after_run_blames_is_kept_out_for_a_time() -> None:
+def test_a_node_blamed_by_several_runs_is_excluded_for_a_time() -> None:
     cluster = Cluster()
     for number in range(3):
         assert cluster.excluded == {}
@@ -84,7 +84,7 @@ def test_a_node_that_run_after_run_blames_is_kept_out_for_a_time() -> None:
     assert not getattr(cluster.directive(agents["b"], "next"), "excluded", False)
 
 
-def test_only_the_run_that_blames_a_node_is_told_what_its_workers_said() -> None:
+def test_only_the_blaming_run_sees_what_its_workers_wrote() -> None:
     cluster = Cluster()
     settings = {"nnodes": "1:2", "lease_s": 5_000.0, "max_restarts": 3}
     blaming, beside = cluster.run("blaming", "a", "b", **settings), cluster.run("beside", "b", **settings)
@@ -269,7 +269,7 @@ def test_nodes_of_three_runs_that_vanish_together_are_not_to_blame_and_two_are()
         assert bool(cluster.excluded) is is_lost
 
 
-def test_an_operators_cordon_stands() -> None:
+def test_exclusion_does_not_replace_an_operators_cordon() -> None:
     cluster = Cluster()
     agents = cluster.run("run", "a", "b", max_restarts=3)
     cluster.handle(None, NodeCordoned("its fan", "admin", node_id="b"))

@@ -24,7 +24,7 @@ def on_node(server, kind, node_id, **more):
     server.handle(None, kind(by="me", node_id=node_id, **more))
 
 
-def test_a_drained_node_leaves_all_its_runs_and_stands_by_in_those_to_come(server):
+def test_a_drained_node_leaves_all_its_runs_and_stands_by_in_later_ones(server):
     for run_id in ("one", "two"):
         server.join("a", run_id)
         server.join("b", run_id, node="b")
@@ -63,7 +63,7 @@ def test_requests_about_nodes_and_forgotten_runs_are_carried_out_once_also_after
         assert again.registry.answer_to("run", "1") == "run run is forgotten"
 
 
-def test_a_snapshot_of_the_cordons_stands_for_what_led_to_them(server):
+def test_a_snapshot_of_the_cordons_replaces_their_records(server):
     for number in range(3):
         on_node(server, NodeCordoned, f"n{number}", request_id=str(number))
     on_node(server, NodeUncordoned, "n1")

@@ -59,7 +59,7 @@ def test_a_run_may_be_forgotten_as_its_events_are_dropped_at_the_moment_of_its_o
     assert [(run.run_id, run.ended_at) for run in server.registry.runs()] == [("one", late)]
 
 
-def test_a_run_that_ended_still_tells_how_though_its_events_are_dropped(server):
+def test_an_ended_run_keeps_its_last_event_when_others_are_dropped(server):
     server.join("a", "one", settings=ALONE)
     server.succeeds("a", "one")
     for number in range(10):

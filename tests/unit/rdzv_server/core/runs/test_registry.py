@@ -173,7 +173,7 @@ def test_a_returning_agent_does_not_begin_a_forgotten_run_again(server, restarts
 
 
 @pytest.mark.parametrize("attempt", [1, 0])
-def test_a_server_that_lost_its_state_lets_returning_agents_form_their_run_anew(server, attempt):
+def test_returning_agents_form_their_run_again_on_a_server_without_its_state(server, attempt):
     server.join("b", "another")
     server.succeeds("b", "another")
     server.passes(RETENTION_S)
@@ -199,7 +199,7 @@ def test_a_returning_agent_takes_a_place_in_a_later_attempt_that_runs(server):
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["same life", "restarted"])
-def test_a_run_that_is_set_apart_and_forgotten_before_its_end_is_formed_anew_by_its_agents(server, restarts):
+def test_the_agents_of_a_forgotten_set_apart_run_form_it_again(server, restarts):
     server.join("a")
     server.registry.set_apart(server.registry.machine_of("run", "a"), ZeroDivisionError())
     ((machine, _),) = server.registry.take_set_apart()

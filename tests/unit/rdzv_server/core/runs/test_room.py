@@ -96,7 +96,7 @@ def test_a_full_server_forgets_attempts_in_their_order_so_that_no_number_is_give
     assert [(run.run_id, run.attempt) for run in server.registry.runs()] == [("run", 2), ("x", 1), ("y", 1)]
 
 
-def test_an_end_is_not_forgotten_before_its_agents_have_heard_of_it(server):
+def test_an_end_is_kept_until_its_agents_have_received_it(server):
     server.registry = Registry(RETENTION_S, max_runs=1)
     server.join("a", "ran", settings=settings_of("1", lease_s=5))
     server.succeeds("a", "ran")

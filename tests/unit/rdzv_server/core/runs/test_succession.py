@@ -83,14 +83,14 @@ def test_the_deserted_attempt_ends_when_a_new_one_begins(server):
 # After a success.
 
 
-def test_a_latecomer_to_a_run_that_has_succeeded_is_told_so(server):
+def test_a_late_agent_of_a_succeeded_run_gets_its_outcome(server):
     server.join("a")
     server.succeeds("a")
     with pytest.raises(RunSucceeded, match=pattern(attempts.already_succeeded, run_id="run")):
         server.join("late")
 
 
-def test_another_program_is_not_told_that_it_has_succeeded(server):
+def test_another_program_does_not_get_the_runs_success(server):
     server.join("a", program="train.py")
     server.succeeds("a")
     refused = pattern(admission.other_program("run", "train.py", "a", "eval.py", "late"))

@@ -301,7 +301,7 @@ def test_the_worst_comes_first_and_the_others_are_named() -> None:
     assert [each.labels[1] for each in samples if each.metric is RUN_HEALTH] == states(run)
 
 
-def test_a_run_that_is_well_says_so_in_status_and_metrics_and_nothing_to_watchers() -> None:
+def test_a_healthy_run_is_ok_in_status_and_metrics_and_sends_nothing_to_watchers() -> None:
     run = running("2", "a", "b")
     assert to_builtins(status_view.view(run.run, run.now).health) == {
         "state": "ok", "sentence": words.OK, "age_s": 0.0, "next": [], "others": [], "is_trouble": False,

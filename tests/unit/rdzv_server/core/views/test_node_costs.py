@@ -24,7 +24,7 @@ def test_a_failure_costs_the_work_since_the_checkpoint_and_the_time_until_the_ne
     assert (other.failures, other.rounds, other.lost_s, other.formed_s) == (0, 0, 0.0, 0.0)
 
 
-def test_a_node_that_was_lost_is_known_though_it_takes_no_part_any_more() -> None:
+def test_a_lost_node_stays_known_to_its_run() -> None:
     found = cost("2:3", "join a b c; lose c; 3s; rejoin", node="c")
     assert found is not None
     assert (found.failures, found.losses, found.rounds, found.takes_part) == (0, 1, 1, False)

@@ -62,7 +62,7 @@ def missing(more_nodes, stopping="", gone=""):
     ],
     ids=["forming", "last call", "restarting", "running", "stopping", "finishing", "succeeded", "failed"],
 )  # fmt: skip
-def test_a_run_says_where_it_stands_and_why(nodes, happens, seen):
+def test_a_run_shows_its_state_and_the_reason(nodes, happens, seen):
     found = view(check((nodes, happens)))
     assert {name: found[name] for name in seen} == seen
 
@@ -97,7 +97,7 @@ def test_the_nodes_of_an_ended_run_show_its_end(end):
     assert node(run, "a")["state"] == view(run)["phase"]
 
 
-def test_nodes_stand_in_the_order_of_their_ranks_and_standbys_last():
+def test_nodes_are_listed_by_rank_with_standbys_last():
     run = running("2", "b", "a")
     run.join("0-spare")
     assert [(node["node_id"], node["group_rank"], node["state"]) for node in view(run)["nodes"]] == [

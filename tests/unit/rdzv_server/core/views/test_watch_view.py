@@ -58,7 +58,7 @@ def test_a_view_names_the_first_failure_and_the_seats_that_are_vacant() -> None:
     assert watch_view.node(run.run, run.run.agents["a"])["state"] == "stopping"
 
 
-def test_an_agent_that_is_not_heard_for_longer_than_a_poll_is_quiet() -> None:
+def test_an_agent_silent_for_longer_than_a_poll_is_marked_quiet() -> None:
     run = running("3:3", "a", "b", "c", lease_s=20.0)
     heard_at = run.now
     run.passes(watch_view.quiet_after_s(run.run) - 1.0)

@@ -141,7 +141,7 @@ def test_the_summary_says_what_is_unknown_from_agents_that_cannot_be_asked() -> 
     assert run.run.failures[-1].failure.cause == words.hang(HUNG, summary)
 
 
-def test_an_operator_is_told_what_all_do_and_the_runs_people_who_asked():
+def test_an_examination_tells_the_operator_what_all_ranks_do_and_the_run_who_asked():
     run = running("2", "a", "b")
     asks(run)
     (event,) = [event for event in run.events if event.kind == "stacks_asked"]
@@ -180,7 +180,7 @@ def test_the_summary_of_a_run_that_hangs_names_the_rank_that_the_others_wait_for
     assert found(run).sentence.endswith(f"; {words.CULPRIT_UNKNOWN}")
 
 
-def test_one_rank_is_looked_at_alone_and_its_stack_is_told() -> None:
+def test_a_single_rank_can_be_examined_with_its_stack() -> None:
     run = running("2", "a", "b")
     asks(run, rank=1)
     assert run.examined().keys() == {"b"}
@@ -189,7 +189,7 @@ def test_one_rank_is_looked_at_alone_and_its_stack_is_told() -> None:
     assert found(run).stack == ('  File "/home/a/data.py", line 31, in load',)
 
 
-def test_one_of_a_nodes_workers_is_told_of_without_the_others() -> None:
+def test_one_worker_of_a_node_can_be_reported_alone() -> None:
     run = Scenario("1")
     run.join("a", local_world_size=2)
     asks(run, rank=1)
@@ -200,7 +200,7 @@ def test_one_of_a_nodes_workers_is_told_of_without_the_others() -> None:
     assert (found(run).problems, found(run).error, found(run).folder) == ((), "", "/logs/evidence_1")
 
 
-def test_one_of_many_workers_at_the_same_place_is_told_of_alone() -> None:
+def test_one_of_many_workers_at_the_same_place_can_be_reported_alone() -> None:
     run = Scenario("1")
     run.join("a", local_world_size=2)
     asks(run, rank=1)

@@ -73,7 +73,7 @@ def test_both_nodes_of_a_pair_get_the_address_of_the_test():
     assert first.nonce != asked["b"].nonce
 
 
-def test_an_unfit_node_is_told_to_leave_as_such():
+def test_an_unfit_node_gets_the_directive_to_leave_as_unfit():
     run = joined("3:3", "abc")
     run.tests_network(bad="b", times=3)
     drain = run.directive("b")
