@@ -233,7 +233,7 @@ class ServerConfig:
         FILE,
         "require agents to authenticate with a token in this file: one on each line, or TOKEN RUN_ID_PATTERN for "
         "matching runs only, as in 'r4nd0m team-a-*' (default: everyone who reaches the port may join, watch and "
-        "disturb runs)",
+        "disrupt runs)",
     )
     read_token_file: str | None = _security(None, FILE, "accept the tokens in this file for reading only")
     admin_token_file: str | None = _security(

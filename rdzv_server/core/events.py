@@ -96,7 +96,7 @@ class NodeLost(Struct, frozen=True):
 
 
 class ContactLost(Struct, frozen=True):
-    """The server has heard no agent of the running round since `heard_at`, for at least a lease.
+    """The server has not heard from any agent of the running round since `heard_at`, for at least a lease.
 
     None of them counts as lost.
     """
@@ -111,7 +111,7 @@ class ContactRegained(Struct, frozen=True):
 
 
 class RunDeserted(Struct, frozen=True):
-    """The server has heard no agent of the run for a day, so the run ends.
+    """The server has not heard from any agent of the run for a day, so the run ends.
 
     `for_room`: the run ends sooner, because a new run needs its place. `for_agents`: because new agents need the places
     of its agents.

@@ -198,7 +198,7 @@ class Leases:
         return len(self.unconnected) == len(self.renewed_at)
 
     def are_silent(self, now: float) -> bool:
-        """Whether the server heard no agent for a lease."""
+        """Whether the server did not hear from any agent for a lease."""
         return bool(self.renewed_at) and min(now, self.unread_since) >= self.heard_at + self._lease_s
 
     def are_gone(self, now: float) -> bool:
