@@ -327,7 +327,7 @@ class Watch:
             return
         is_silent = self._clock.now - self._server.renewed_at[gone.agent_id] >= run.settings.lease_s - EPSILON
         assert process.host.is_suspect or not is_silent, f"{gone.agent_id} fell silent, and nothing had happened to it"
-        if "no sign of life" in gone.cause:
+        if gone.cause == losses.PROBE_UNANSWERED:
             assert process.is_dead or process.host.is_suspect, f"{gone.agent_id} lived, and nobody heard it"
             silent_s = self._clock.now - self._server.renewed_at[gone.agent_id]
             asked_s = run.settings.lease_s / HOLDS_PER_LEASE
