@@ -198,11 +198,11 @@ def link_slow(link: str, gbit_s: float | None, expected_gbit_s: float) -> str:
 
 
 def link_flapped(link: str, times: int) -> str:
-    return f"link {link} went down {times} time{'s' if times != 1 else ''} since the last look"
+    return f"link {link} went down {times} time{'s' if times != 1 else ''} since the last check"
 
 
 def link_errors(link: str, errors: int) -> str:
-    return f"link {link} had {errors} errors since the last look"
+    return f"link {link} had {_count(errors, 'error')} since the last check"
 
 
 def links_up(links: list[str]) -> str:
@@ -222,7 +222,7 @@ def storage_fails(folder: str, why: str) -> str:
 
 
 def storage_corrupt(folder: str) -> str:
-    return f"a file in {folder} contained other bytes than were written: do not trust this disk"
+    return f"a file in {folder} returned different bytes than were written: do not trust this disk"
 
 
 # Disks, clock and ports.
