@@ -6,4 +6,4 @@ fields. `codec` encodes and decodes messages, `paths` has the paths that they ar
 lines, metrics and traces.
 """
 
-VERSION = "0.1.0"
+VERSION = "1.0.0rc1"

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import rdzv_protocol
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -92,6 +93,7 @@ def test_the_hooks_of_a_commit_are_checks_of_make() -> None:
 def test_the_citation_names_this_project() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["license"] == PROJECT["license"]
+    assert citation["version"] == rdzv_protocol.VERSION
     assert citation["title"].startswith(PROJECT["name"])
 
 
