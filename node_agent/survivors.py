@@ -29,7 +29,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from node_agent import words
-from node_agent.in_worker import continues_after, progress
+from node_agent.in_worker import continues_after
 from node_agent.kernel.failures import hints
 
 UPDATE_S = 5.0
@@ -236,7 +236,6 @@ class SavedBySurvivors:
                     self._save(new, step)
                 _sync(new)
                 os.rename(new, path)
-                progress(step, "checkpoint")
                 _tell(words.survivors.saved(step, path, time.monotonic() - began))
                 _remove_older(self._folder)
         except Exception as error:  # a save that fails must not keep the worker from ending
