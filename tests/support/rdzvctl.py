@@ -1,4 +1,4 @@
-"""The program `rdzvctl` in a pipe, as scripts use it."""
+"""The program `rdzvctl`: in a pipe, as scripts use it, and at a terminal."""
 
 import json
 import sys
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.support import forked
+from tests.support.cluster import Cluster
 from tests.support.programs import Program
+from tests.support.terminal import Terminal
 
 RDZVCTL = (sys.executable, "-m", "rdzvctl")
 NOWHERE = "/nonexistent"
@@ -45,3 +47,8 @@ async def rdzvctl(*words: str | Path, endpoint: str = "", env: Mapping[str, str]
     code = await program.exit_code()
     assert not any("Traceback" in line for line in program.err), program.err
     return Done(code, program.out, program.err)
+
+
+def terminal(cluster: Cluster, *words: str, **how: int) -> Terminal:
+    """Return a terminal in which `rdzvctl` runs with these arguments, for this cluster."""
+    return Terminal(*RDZVCTL, *words, env=environment(cluster.endpoint), **how)

@@ -1,0 +1,129 @@
+"""`rdzvctl`: actions on runs and nodes, and the questions before them."""
+
+import asyncio
+import re
+import signal
+
+from rdzv_protocol.exit_codes import ExitCode
+
+from rdzv_server.words import completion, costs, operations
+from rdzvctl import words as ctl
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl, terminal
+from tests.support.terminal import Terminal
+
+
+async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    async with terminal(cluster, "stop", "--reason", "wrong data") as shown:
+        await shown.shows(r"run r: running for .*: round 1 runs on 1 node\n(?s:.*)\[y/N\] ")
+        shown.type("\n")
+        assert await shown.exit_code() == ExitCode.FAILED
+        assert ctl.NOT_DONE in shown.text and (await cluster.server.run())["phase"] == "running"
+    async with terminal(cluster, "stop", "--reason", "wrong data") as shown:
+        await shown.shows(r"\[y/N\] ")
+        shown.type("y\n")
+        await shown.shows(r"\nrun r: ")
+        assert await shown.exit_code() == 0
+    assert await cluster.agents["a"].exit_code() == 1
+    assert any(operations.stopped("wrong data") in line for line in cluster.agents["a"].err)
+    done = await rdzvctl("stop", "r", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.FAILED and ctl.nothing_to_do("stop", "run r: failed for") in done.err[0]
+
+
+async def test_an_action_that_has_nothing_to_do_says_so_and_fails(cluster: Cluster) -> None:
+    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r", nproc=1)).line(completion.waiting_for(1))
+    idle = {
+        ("uncordon", "nosuch"): operations.not_cordoned("nosuch"),
+        ("restart", "r"): operations.nothing_to_restart("r"),
+        ("resize", "r", "2:2"): operations.has_size("r", 2, 2),
+    }
+    for words, why in idle.items():
+        done = await rdzvctl(*words, endpoint=cluster.endpoint)
+        assert (done.code, done.out) == (ExitCode.FAILED, []) and ctl.idle(why) in done.err[0]
+
+
+async def test_a_resize_that_the_next_restart_would_wait_for_is_asked_about(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    async with terminal(cluster, "resize", "r", "1:4") as shown:
+        assert await shown.exit_code() == 0 and "[y/N]" not in shown.text, "it costs nothing"
+    async with terminal(cluster, "resize", "r", "4", columns=200) as shown:
+        await shown.shows(re.escape(ctl.costs(costs.waits(3))) + r"\nResize the run\? \[y/N\] ")
+        shown.type("\n")
+        assert await shown.exit_code() == ExitCode.FAILED
+
+
+async def test_a_script_is_never_asked_for_confirmation(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    done = await rdzvctl("stop", "r", "--json", endpoint=cluster.endpoint)
+    assert done.json.keys() == {"action", "run_id", "reason", "request_id", "message", "changed"}
+    assert (done.json["action"], done.json["run_id"]) == ("stop", "r")
+    assert await cluster.agents["a"].exit_code() == 1
+
+
+async def test_a_standby_is_admitted(cluster: Cluster) -> None:
+    flags = ("--nnodes", "1:2", "--run-id", "r", "--scale-up", "manual", *PATIENT, "--last-call-timeout", "0")
+    await cluster.nodes("a", *flags)
+    done = await rdzvctl("admit", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.FAILED and "no standby node" in done.err[0]
+    await (await cluster.node("b", *flags)).line("standing by")
+    shown = await rdzvctl("why", endpoint=cluster.endpoint)
+    assert "Next: Give the free seats to standby nodes: rdzvctl admit r" in shown.lines
+    assert (await rdzvctl("admit", endpoint=cluster.endpoint)).lines[0].startswith("run r: ")
+    await cluster.finish(await cluster.hub.group(4))
+
+
+async def test_an_action_with_a_request_id_is_carried_out_once(lasting: Cluster) -> None:
+    """The action is requested repeatedly, and at the next leader too."""
+    await lasting.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    words = ("restart", "r", "--request-id", "night-1", "--reason", "new data")
+    first = (await rdzvctl(*words, endpoint=lasting.endpoint)).lines
+    assert first == [f"run r: {operations.restarted('new data')}"]
+    await lasting.hub.group(1)
+    await lasting.lose_server()
+    await lasting.regain_server()
+    assert (await rdzvctl(*words, endpoint=lasting.endpoint)).lines == first
+    events = (await rdzvctl("events", "r", endpoint=lasting.endpoint)).lines
+    assert sum(f"{operations.restarted('new data')} (by " in line for line in events) == 1
+
+
+async def test_a_node_is_cordoned_for_a_time(cluster: Cluster) -> None:
+    at = cluster.endpoint
+    await cluster.nodes("ab", "--run-id", "r", "--nnodes", "2", *PATIENT, nproc=1)
+    done = await rdzvctl("cordon", "b", "--for", "10m", "--reason", "ECC errors", endpoint=at)
+    assert done.lines == [operations.cordoned("b", 600, "ECC errors")]
+    (row,) = (line for line in (await rdzvctl("nodes", endpoint=at)).lines if line.startswith("b "))
+    assert re.search(r"cordoned by .* until \d{4}-\d\d-\d\d \d\d:\d\d: ECC errors$", row)
+    assert (await rdzvctl("uncordon", "b", endpoint=at)).lines == [operations.uncordoned("b", "", by_operator=True)]
+    done = await rdzvctl("drain", "node-b", endpoint=at)
+    assert done.code == ExitCode.FAILED and done.err[0] == f"rdzvctl: {ctl.no_run_has('node-b', ['a', 'b'])}"
+
+
+async def test_a_node_is_drained_when_that_is_confirmed(cluster: Cluster) -> None:
+    await cluster.nodes("ab", "--run-id", "r", "--nnodes", "1:2", *PATIENT, nproc=1)
+    async with terminal(cluster, "drain", "a", "--deadline", "30s") as shown:
+        await shown.shows(r"node a: running in run r\n(?s:.*)\[y/N\] ")
+        shown.type("y\n")
+        await shown.shows(operations.drained("a", ""))
+        assert await shown.exit_code() == 0
+    assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
+    await cluster.hub.group(1)
+
+
+async def test_ctrl_c_while_a_server_is_silent() -> None:
+    """`rdzvctl` does not wait for a server that accepts the request and never answers, and prints no traceback."""
+    asked = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await reader.read()  # until rdzvctl is gone
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        at = "{}:{}".format(*server.sockets[0].getsockname())
+        async with Terminal(*RDZVCTL, "status", env=environment(at)) as shown:
+            await asked.wait()
+            shown.type("\x03")
+            assert await shown.exit_code() == 128 + signal.SIGINT
+            assert "Traceback" not in shown.text

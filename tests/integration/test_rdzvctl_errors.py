@@ -1,0 +1,171 @@
+"""`rdzvctl`: mistakes in a command line, servers that cannot be reached, tokens and TLS."""
+
+import asyncio
+import errno
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.words import flags as flag_words
+from rdzv_protocol.words import tls as tls_words
+
+from rdzv_server.auth.authorization import Action
+from rdzv_server.words import auth
+from rdzvctl import words as ctl
+from tests.support.certificates import Authority
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.programs import Server
+from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl
+
+
+async def test_a_misspelt_run_and_a_misspelt_command_and_limits_in_the_wrong_order(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "training", nproc=1)
+    done = await rdzvctl("why", "trianing", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.FAILED
+    assert done.err == [
+        f"rdzvctl: error: {ctl.no_such_run('trianing', ['training'])}", f"  {ctl.there_are(['training'], 0)}"
+    ]  # fmt: skip
+    done = await rdzvctl("stauts")
+    assert done.code == ExitCode.BAD_INPUT and ctl.no_command("stauts", ["status"]) in done.err[0]
+    done = await rdzvctl("--endpiont", cluster.endpoint, "status")
+    assert done.code == ExitCode.BAD_INPUT and ctl.no_flag("--endpiont", ["--endpoint"]) in done.err[0]
+    done = await rdzvctl("stop", "training", "other", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.BAD_INPUT
+    assert done.err == [f"rdzvctl: error: {ctl.see_help(ctl.surplus(['other']), 'rdzvctl stop')}"]
+    done = await rdzvctl("stop", "--resaon", "why", endpoint=cluster.endpoint)
+    assert ctl.see_help(ctl.no_flag("--resaon", ["--reason"]), "rdzvctl stop") in done.err[0]
+    done = await rdzvctl("resize", "training", "3:1", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.BAD_INPUT and flag_words.min_above_max("3:1", 3, 1) in done.err[0]
+
+
+async def test_an_absent_server_is_reported(unused_tcp_port: int) -> None:
+    at = f"127.0.0.1:{unused_tcp_port}"
+    done = await rdzvctl("status", "--endpoint", f"{at},nonexistent.invalid:1")
+    assert done.code == ExitCode.START_AGAIN
+    failures = {at: "connection refused", "nonexistent.invalid:1": ctl.no_host("")}
+    assert done.err[0].startswith(f"rdzvctl: error: {ctl.no_server_answers(failures)}")
+    assert done.err[1] == f"  {ctl.asked_because('--endpoint')}"
+
+
+async def test_the_port_of_an_agents_metrics(cluster: Cluster, unused_tcp_port: int) -> None:
+    await cluster.node("a", *PATIENT, "--metrics-port", str(unused_tcp_port), nproc=1)
+    workers = await cluster.hub.group(1)
+    done = await rdzvctl("why", endpoint=f"127.0.0.1:{unused_tcp_port}")
+    assert done.code == ExitCode.START_AGAIN
+    assert done.err[0].endswith(f":{unused_tcp_port}: {ctl.no_server(ctl.AN_AGENTS_METRICS)}")
+    assert done.err[-1] == f"  {ctl.NAME_ITS_PORT}"
+    await cluster.finish(workers)
+
+
+@pytest.mark.parametrize(
+    ("way", "source"),
+    [("flag", "--token-file"), ("variable", "RDZV_TOKEN_FILE"), ("context", "context lab of {folder}/config.toml")],
+)
+async def test_a_token_file_that_is_missing(way: str, source: str, tmp_path: Path) -> None:
+    """The message names the source of the path, and says what to do."""
+    gone, config = tmp_path / "gone.token", tmp_path / "config.toml"
+    config.write_text(f'current = "lab"\n[contexts.lab]\nendpoint = "127.0.0.1:1"\ntoken_file = "{gone}"\n')
+    env = {"RDZV_CONFIG": str(config)} | ({"RDZV_TOKEN_FILE": str(gone)} if way == "variable" else {})
+    words = {"flag": ("--token-file", str(gone)), "variable": (), "context": ()}[way]
+    place = () if way == "context" else ("--endpoint", "127.0.0.1:1")
+    done = await rdzvctl(*place, *words, "status", env=env)
+    why = flag_words.unreadable_token(str(gone), os.strerror(errno.ENOENT))
+    assert done.code == ExitCode.BAD_INPUT
+    assert done.err == [
+        f"rdzvctl: error: {ctl.unreadable_token(why, source.format(folder=tmp_path))}",
+        f"  {ctl.PUT_TOKEN_THERE}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\n\r\n<html>", b"HTTP/1.1 404 Not Found\r\n\r\n", b"",
+     b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 502 Bad Gateway\r\n\r\n{}"],
+    ids=["ssh", "a page", "not found", "nothing", "half an answer", "a proxy"],
+)  # fmt: skip
+async def test_rdzvctl_reports_another_program_at_the_endpoint(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        at = "{}:{}".format(*server.sockets[0].getsockname())
+        for words in (("status",), ("stop", "r", "--timeout", "0")):
+            done = await rdzvctl(*words, endpoint=at)
+            assert done.code in (ExitCode.START_AGAIN, ExitCode.FAILED)
+            assert done.err[0].startswith("rdzvctl: error: ") and at in done.err[0]
+
+
+async def test_a_reader_that_goes_away(cluster: Cluster) -> None:
+    """`rdzvctl runs | true`"""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    process = await asyncio.create_subprocess_exec(
+        *RDZVCTL,
+        "runs",
+        env={**os.environ, **environment(cluster.endpoint)},
+        stdout=theirs,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(theirs)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (128 + signal.SIGPIPE, b"")
+
+
+# Tokens and TLS.
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    """Files with a token each, by role."""
+    files = {role: tmp_path / f"{role}.token" for role in ("agents", "read", "admin")}
+    for role, file in files.items():
+        file.write_text(f"{role}-0123456789abcdef0123456789\n")
+        file.chmod(0o600)
+    return {role: str(file) for role, file in files.items()}
+
+
+async def test_tokens_and_tls(authority: Authority, tokens: dict[str, str], tmp_path: Path) -> None:
+    """Each missing thing is reported, until none is missing."""
+    pair, own = authority.issue("server"), authority.issue("operator", "operator")
+    server = await Server.listen(
+        "--tls-cert", pair.cert, "--tls-key", pair.key, "--tls-client-ca", authority.ca, "--token-file",
+        tokens["agents"], "--read-token-file", tokens["read"], "--admin-token-file", tokens["admin"],
+    )  # fmt: skip
+    at = server.endpoint
+    tls = ("--tls-ca", authority.ca, "--tls-cert", own.cert, "--tls-key", own.key)
+    for flags, says in (
+        ((), ctl.speaks_tls(at)),
+        (("--tls-ca", "system"), tls_words.other_authority("--tls-ca", "system")),
+        (("--tls-ca", authority.ca), tls_words.asks_for_certificate("--tls-cert", "--tls-key")),
+        (tls, ctl.asks_for_token(at)),
+        ((*tls, "--token-file", own.key), flag_words.no_token(own.key)),
+    ):
+        done = await rdzvctl("status", *flags, endpoint=at)
+        assert done.code == (ExitCode.BAD_INPUT if own.key in says else ExitCode.REFUSED), done.err
+        assert says in done.err[0]
+    wrong = tmp_path / "wrong.token"
+    wrong.write_text("wrong-0123456789abcdef0123456789\n")
+    done = await rdzvctl("status", *tls, endpoint=at, env={"RDZV_TOKEN_FILE": str(wrong)})
+    assert done.code == ExitCode.REFUSED and ctl.wrong_token(at, str(wrong)) in done.err[0]
+    assert (await rdzvctl("status", *tls, "--token-file", tokens["read"], endpoint=at)).code == 0
+
+    env = {"RDZV_CONFIG": str(tmp_path / "config.toml")}
+    await rdzvctl("config", "set-context", "lab", "--endpoint", at, *tls, "--token-file", tokens["admin"], env=env)
+    assert (await rdzvctl("runs", env=env)).lines == [ctl.no_runs(at)]
+    assert not any("0123456789abcdef" in line for line in server.err)
+
+
+async def test_a_client_that_may_read_may_not_act(hub: object, cluster: Cluster, tokens: dict[str, str]) -> None:
+    await cluster.serve(
+        "--token-file", tokens["agents"], "--read-token-file", tokens["read"], "--admin-token-file", tokens["admin"]
+    )
+    await cluster.nodes("a", "--run-id", "r", "--token-file", tokens["agents"], *PATIENT, nproc=1)
+    done = await rdzvctl("stop", "r", "--token-file", tokens["read"], endpoint=cluster.endpoint)
+    assert done.code == ExitCode.REFUSED and auth.role_lacks("read", Action.ACT.value) in done.err[0]
+    assert (await rdzvctl("stop", "r", "--token-file", tokens["admin"], endpoint=cluster.endpoint)).code == 0
+    assert await cluster.agents["a"].exit_code() == 1
