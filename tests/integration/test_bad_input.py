@@ -183,7 +183,7 @@ async def test_an_agent_with_other_settings_than_the_runs(cluster: Cluster) -> N
     await refuses(other, "--nnodes is 1:1 in the run, but 3:3 here", "or leave them out", code=ExitCode.REFUSED)
     del cluster.agents["b"]
     await cluster.server.line(
-        "WARNING rdzv-server: refused 127.0.0.1: run none has other settings: --nnodes is 1:1 here"
+        "WARNING rdzv-server: refused 127.0.0.1: run none has other settings: --nnodes is 1:1 in the run, but 3:3 here"
     )
     await cluster.finish(workers)
 
