@@ -188,11 +188,16 @@ class RestartCosts(Struct, frozen=True, kw_only=True):
     """Number of these restarts after which workers reported progress. Of the others, the time is known only until the
     workers were started."""
     cost: RestartCost = RestartCost()
+    kept_steps: Count = 0
+    """Steps after the last checkpoint that the restarts did not repeat, as the workers report it."""
+    repeated_steps: Count = 0
+    """Steps that the restarts repeated."""
 
     @property
     def sentence(self) -> str:
         """Return one line about all of it: the same in every log and on the page."""
-        return words.run.restarts_took(self.restarts, self.followed, asdict(self.cost))
+        steps = self.kept_steps, self.repeated_steps
+        return words.run.restarts_took(self.restarts, self.followed, asdict(self.cost), *steps)
 
 
 class JoinRequest(Struct, frozen=True, kw_only=True):

@@ -102,6 +102,7 @@ async def test_no_step_is_taken_again_after_the_death_of_a_worker_and_of_each_ag
     assert sorted({step for steps in found for step, _ in steps}) == STEPS
     run = await server.run()
     assert {cause: times for cause, times in run["restarts"].items() if times} == {"worker_failure": 1, "node_lost": 2}
+    assert run["restart_costs"]["kept_steps"] == run["time_s"]["kept_steps"]
     assert run["time_s"]["kept_steps"] >= 3 and run["time_s"]["repeated_steps"] == 0
 
 

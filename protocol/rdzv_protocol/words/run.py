@@ -59,7 +59,9 @@ SHOWN_S = 0.05
 """Least seconds of a part that is shown."""
 
 
-def restarts_took(restarts: int, followed: int, seconds: Mapping[str, float | None]) -> str:
+def restarts_took(
+    restarts: int, followed: int, seconds: Mapping[str, float | None], kept_steps: int = 0, repeated_steps: int = 0
+) -> str:
     """Time that restarts took, from the fields of `RestartCosts`. A part that is None is in the next known one."""
     parts, unknown = [], []
     for field, spent in seconds.items():
@@ -73,6 +75,10 @@ def restarts_took(restarts: int, followed: int, seconds: Mapping[str, float | No
     if followed < restarts:
         after = f"after {restarts - followed} of them " if followed else ""
         told += f"; {after}the workers reported no progress, so the time from their start is unknown"
+    if kept_steps:
+        told += f"; kept {count(kept_steps, 'step')} after the last checkpoint, repeated {repeated_steps}"
+    elif repeated_steps:
+        told += f"; repeated {count(repeated_steps, 'step')}"
     return told
 
 

@@ -89,8 +89,8 @@ class RestartTimes(Policy[RestartCostState, NoSigns]):
         self.state.restart_opened = None
 
     def report(self) -> Mapping[str, Any]:
-        total = self.state.restarts_total
-        return {"restart_costs": _rounded(total) if total.restarts else None}
+        costs = _complete(self.run, self.state.restarts_total)
+        return {"restart_costs": costs if costs.restarts else None}
 
     def is_news(self, agent_id: str, report: Progress, now: float) -> bool:
         """Whether this may complete the reports of the round's start, which is not recorded yet."""
@@ -198,16 +198,19 @@ def whole_s(cost: RestartCost) -> float:
     return sum(getattr(cost, part) or 0.0 for part in PARTS)
 
 
-def _rounded(total: RestartCosts) -> RestartCosts:
+def _complete(run: Run, total: RestartCosts) -> RestartCosts:
+    """Return the total with the steps that the restarts kept and repeated, and with rounded seconds."""
     known = {part: seconds for part, seconds in asdict(total.cost).items() if seconds is not None}
-    return replace(total, cost=RestartCost(**{part: round(seconds, 3) for part, seconds in known.items()}))
+    cost = RestartCost(**{part: round(seconds, 3) for part, seconds in known.items()})
+    ledger = TimeLedger.of(run).time
+    return replace(total, cost=cost, kept_steps=ledger.kept_steps, repeated_steps=ledger.repeated_steps)
 
 
 def total(run: Run) -> RestartCosts:
     """Return what all restarts of the run have taken so far, as far as it is known."""
     state = RestartTimes.of(run)
     begun = _begun(run)
-    return _rounded(state.restarts_total if begun is None else plus(state.restarts_total, begun.cost))
+    return _complete(run, state.restarts_total if begun is None else plus(state.restarts_total, begun.cost))
 
 
 def counted(run: Run) -> RestartCosts:

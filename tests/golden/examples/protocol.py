@@ -32,6 +32,8 @@ EXAMPLES: Examples = {
     run.restarts_took: [
         {"restarts": 1, "followed": 1, "seconds": KNOWN},
         {"restarts": 3, "followed": 2, "seconds": KNOWN | {"importing_s": None, "initializing_s": None}},
+        {"restarts": 1, "followed": 1, "seconds": KNOWN, "kept_steps": 15, "repeated_steps": 1},
+        {"restarts": 1, "followed": 1, "seconds": KNOWN, "repeated_steps": 1},
         {
             "restarts": 2,
             "followed": 0,

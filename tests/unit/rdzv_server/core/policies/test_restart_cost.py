@@ -93,6 +93,19 @@ def test_status_report_and_page_tell_the_same_in_one_sentence():
     assert restart_cost.counted(run.run) == told.restart_costs
 
 
+def test_status_report_and_page_count_the_steps_that_survivors_kept():
+    run = running("1", "a", max_restarts=3)
+    saved = "60s; tell a highest_step=55 step_s=1 telling_s=60 checkpoint_step=40 checkpoint_s=5"
+    play(run, f"{saved}; 3s; fail a; join a; 10s")
+    assert "kept" not in run_view.restart_sentence(run.run)
+    play(run, "tell a highest_step=56 step_s=1 telling_s=1 resumed_step=55")
+    told = status_view.view(run.run, run.now).restart_costs
+    assert (told.kept_steps, told.repeated_steps) == (15, 0)
+    assert "kept 15 steps" in run_view.restart_sentence(run.run)
+    run.succeeds("a")
+    assert run.directive("a").restart_costs == told
+
+
 def test_a_run_without_restarts_reports_no_cost():
     run = running("1", "a")
     run.succeeds("a")
