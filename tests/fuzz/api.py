@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from schemathesis.transport.serialization import quote_all
 
-from rdzv_server.words import admission, operations
+from rdzv_server.words import admission, failures, operations
 from tests.support.told import pattern
 
 NAMES = ("run", "../../etc/passwd", '{run="x"}')
@@ -41,8 +41,14 @@ LARGEST, SMALLEST = 2**64 - 1, -(2**63)
 
 _BEYOND_SCHEMA = (
     pattern(admission.min_above_max),
-    pattern(operations.min_above_max),
+    pattern(admission.fixed_below_min),
+    pattern(admission.grace_too_long),
+    pattern(admission.no_legal_size),
     pattern(admission.other_node),
+    pattern(operations.min_above_max),
+    pattern(operations.no_legal_size),
+    pattern(failures.other_node),
+    pattern(failures.foreign_rank),
     r"nests deeper than \d+ levels",
     r"must be an integer .*, not -?\d+\.0\b",
 )
