@@ -83,6 +83,11 @@ ELSEWHERE = {
     ),
     "docs/how-to/slurm.md": {"sbatch": "test_the_job_of_a_page"},
     "docs/how-to/schedulers.md": dict.fromkeys(("srun", "rdzv-server"), "test_the_commands_on_the_page_of_schedulers"),
+    "docs/how-to/show-in-the-scheduler.md": {
+        **dict.fromkeys(("srun", "squeue"), "test_the_comment_of_a_job_shows_the_run_and_its_end"),
+        "kubectl get job": "needs a cluster: test_a_job_gets_annotations_beside_its_own_and_nothing_else_changes",
+        "kubectl get trainjob": "needs a cluster: test_a_train_job_gets_metrics_as_trainer_wants_them",
+    },
     "docs/tutorials/slurm-with-a-spare.md": dict.fromkeys(
         ("cat", "sbatch", "grep", "scontrol"), "test_the_tutorial_runs_as_it_stands"
     ),
