@@ -79,6 +79,8 @@ DOORS: dict[str, Door] = {
     "streams without a token": Door("`/v1/...`, `/metrics`, streams", "open watch", 300),
     "a large form": Door("`POST /login`", "login", 150),
 }
+LEAVES_MOST = "half a head, from many addresses"
+"""Door at which strangers leave most connections behind: up to 13,000. Memory must not grow while they are closed."""
 ELSEWHERE, AGENTS_ADDRESS = "127.0.2.1", "127.0.1.1"
 """First address of the strangers, and that of many agents."""
 
@@ -166,16 +168,16 @@ async def peak_mb(server: Server, over: asyncio.Future[None]) -> float:
     return peak / 1024
 
 
-async def settled_mb(server: Server, files: int, at_most_mb: float, agent: Agent) -> float:
-    """Return the memory of the server once it is below the limit, or at the end. The agent continues meanwhile.
-
-    Before that, the server reads what the strangers have left in its queue, until it has as few open `files` as before
-    them.
-    """
+async def drained(server: Server, files: int, agent: Agent) -> None:
+    """Return when the server has closed what the strangers have left in its queue, and has at most these open files."""
     async with asyncio.timeout(DRAINED_S):
         while open_files(server) > files:
             await agent.poll()
             await asyncio.sleep(0.05)
+
+
+async def settled_mb(server: Server, at_most_mb: float, agent: Agent) -> float:
+    """Return the memory of the server once it is below the limit, or at the end. The agent continues meanwhile."""
     peak = ends_s = 0.0
     while (held_mb := rss_kb(server.pid) / 1024) > at_most_mb:
         now_s = time.monotonic() - starved_s(server.pid)
@@ -197,6 +199,7 @@ async def strangers_at(server: Server, deed: str, count: int, first: str = ELSEW
     return await Program.start(sys.executable, "-m", "tests.support.strangers", *words)
 
 
+@pytest.mark.timeout(600)  # on a busy machine, thousands of connections are closed
 @pytest.mark.parametrize("door", DOORS)
 async def test_no_unauthenticated_path_uses_much_memory_delays_agents_or_hides_a_loss(
     door: str, tmp_path: Path
@@ -215,7 +218,9 @@ async def test_no_unauthenticated_path_uses_much_memory_delays_agents_or_hides_a
         over.set_result(None)
         most_mb = await peak
         await load.kill()
-        after_mb = await settled_mb(server, files, before_mb + STAYS_MB, healthy)
+        if door == LEAVES_MOST:
+            await drained(server, files, healthy)
+        after_mb = await settled_mb(server, before_mb + STAYS_MB, healthy)
     print(
         f"{door}: 99 of 100 polls wait for {1e3 * waited_s:.1f} ms of the server's work; "
         f"{most_mb - before_mb:+.0f} MB, then {after_mb - before_mb:+.0f} MB"
