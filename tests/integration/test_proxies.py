@@ -9,11 +9,12 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
+from rdzv_server.words import losses
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.outages import LOST, REACHED
 from tests.support.programs import PATIENCE_S, Program
 from tests.support.proxies import Kind, Proxy, needs_proxies, of_page
-from tests.support.told import pattern
+from tests.support.told import beginning, pattern
 from tests.support.worker_hub import Worker, WorkerHub, all_run
 
 pytestmark = needs_proxies
@@ -28,7 +29,7 @@ HEALTHY_S = 7.0
 """Seconds for which a run is healthy there: three polls end."""
 AWAY_S = 3.0
 LEASE_S = 4.0
-BY_CONNECTION, BY_LEASE = "its connection closed", "not heard"
+BY_CONNECTION, BY_LEASE = "its connection closed", beginning(losses.not_heard)
 
 
 async def behind(
