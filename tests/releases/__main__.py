@@ -9,10 +9,17 @@ from typing import Any
 
 from rdzv_protocol import VERSION
 
+from rdzvctl.contexts import Contexts
 from tests.releases import FILES, FOLDER, state, wire
 from tests.releases.promises import promises
 from tests.support.programs import ended_programs
 from tests.unit.node_agent.cli.test_arguments import GOOD
+
+CONTEXTS = {
+    "lab": {"endpoint": "a:29400,b:29400", "token_file": "/home/me/lab.token", "tls_ca": "system"},
+    "two words": {"endpoint": "[::1]:29400"},
+}
+"""Contexts of rdzvctl in the recorded configuration file. The first one is the current one."""
 
 
 async def record() -> None:
@@ -23,8 +30,10 @@ async def record() -> None:
             steps = await wire.record(Path(temporary))
             known = await state.record(Path(temporary), folder / "state.db")
     (folder / "wire.json").write_bytes(wire.written(steps))
-    (folder / "promises.json").write_text(json.dumps({**promises(GOOD), "state": known}, indent=1) + "\n")
-    print(f"recording: {folder}: {len(steps)} messages, and a state file")
+    Contexts(str(folder / "config.toml"), next(iter(CONTEXTS)), CONTEXTS).write()
+    recorded = {**promises(GOOD), "state": known, "contexts": CONTEXTS}
+    (folder / "promises.json").write_text(json.dumps(recorded, indent=1) + "\n")
+    print(f"recording: {folder}: {len(steps)} messages, a state file and a configuration file")
 
 
 def unrecorded(version: str, present: dict[str, Any]) -> str:
@@ -33,7 +42,7 @@ def unrecorded(version: str, present: dict[str, Any]) -> str:
         if not (FOLDER / version / name).is_file():
             return f"tests/releases/{version}/{name} is missing: make recording"
     recorded = json.loads((FOLDER / version / "promises.json").read_text())
-    recorded.pop("state")
+    del recorded["state"], recorded["contexts"]
     return "" if recorded == present else f"tests/releases/{version}/promises.json is out of date: make recording"
 
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec import msgpack
 
 from node_agent.cli.arguments import FLAGS
+from rdzvctl.contexts import choose, load
 from tests.releases import FOLDER, VERSIONS, wire
 from tests.releases.__main__ import unrecorded
 from tests.releases.promises import broken, meaning, of_variable, promises
@@ -60,6 +61,18 @@ async def test_a_server_continues_with_the_run_in_its_state_file(version: Path, 
     assert summary(await server.run()) == promised(version)["state"]
 
 
+def test_rdzvctl_reads_its_configuration_file(version: Path, tmp_path: Path) -> None:
+    shutil.copy(version / "config.toml", tmp_path)
+    found, contexts = load(str(tmp_path / "config.toml")), promised(version)["contexts"]
+    assert (found.current, found.contexts) == (next(iter(contexts)), contexts)
+    for name, fields in contexts.items():
+        place = choose({"context": name}, {"RDZV_CONFIG": found.path})
+        assert {key: getattr(place, key) for key in fields if key != "endpoint"} == {
+            key: value for key, value in fields.items() if key != "endpoint"
+        }
+        assert len(place.endpoints) == len(fields["endpoint"].split(","))
+
+
 async def test_a_server_answers_its_agents_as_its_server_did(version: Path) -> None:
     steps = wire.load(version / "wire.json")
     server = await Server.listen("--store", "memory")
@@ -87,7 +100,7 @@ async def test_agents_do_what_its_server_tells_them(version: Path, tmp_path: Pat
 def test_a_version_without_its_recording_is_not_released() -> None:
     assert unrecorded("0.0.0", {}) == "tests/releases/0.0.0/promises.json is missing: make recording"
     recorded = promised(FOLDER / VERSIONS[-1])
-    recorded.pop("state")
+    del recorded["state"], recorded["contexts"]
     assert unrecorded(VERSIONS[-1], recorded) == ""
     assert unrecorded(VERSIONS[-1], {**recorded, "exit codes": {}}).endswith("is out of date: make recording")
 

@@ -94,6 +94,8 @@ async def record(folder: Path) -> list[Step]:
             proxy = TcpProxy(server.endpoint, recorder, recorder.on_request)
             await proxies.enter_async_context(proxy)
             agents.append(await agent_of(node, proxy.address, script))
+            if node != NODES[-1]:
+                await server.parks(1)  # so that the nodes join in this order, and get their ranks in it
         for agent in agents:
             assert await agent.exit_code() == 0, agent.err
     answered = {step.number for step in steps if isinstance(step, Answer)}
