@@ -52,7 +52,7 @@ def add_context(name: str, known: Sequence[str]) -> str:
 
 
 def cannot_write(path: str, why: str | None) -> str:
-    return f"cannot write {path}: {why}"
+    return f"cannot write {path}: {why}" if why else f"cannot write {path}"
 
 
 def cannot_read(path: str, why: str) -> str:

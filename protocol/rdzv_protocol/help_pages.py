@@ -11,7 +11,7 @@ _GENERAL = ("help", "help_all", "version")
 
 
 def add_help(parser: argparse.ArgumentParser, tasks: Tasks, examples: str) -> None:
-    """Give a parser without help both pages. `examples`: text at the end of the short page."""
+    """Add both help pages to a parser that has none. `examples`: text at the end of the short page."""
     parser.add_argument(
         "-h", "--help", action=_Page, page=lambda: short_page(parser, tasks, examples),
         help="show the most used flags",
