@@ -46,7 +46,7 @@ def call_not_picklable(function: str, reason: object) -> str:
 
 
 def cannot_write(path: str, reason: str | None) -> str:
-    return f"cannot write {path}: {reason}"
+    return f"cannot write {path}: {reason}" if reason else f"cannot write {path}"
 
 
 # Values.
