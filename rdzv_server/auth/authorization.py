@@ -21,6 +21,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 
+from msgspec import Struct
 from rdzv_protocol import paths
 from rdzv_protocol.errors import Forbidden, ServerUnavailable, Unauthorized
 
@@ -78,8 +79,7 @@ class Token:
         return f"Token({self.role.value})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """Sender of a request: its address, and what the headers say."""
 
     peer: str

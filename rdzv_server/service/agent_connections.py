@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from msgspec import Struct
-from rdzv_protocol.errors import ServerUnavailable
+from rdzv_protocol.errors import ProtocolError, ServerUnavailable
 
 from rdzv_server.service.interface import Connection
 from rdzv_server.service.long_polls import Key
@@ -67,6 +67,10 @@ class Connections:
             self.changed(len(self._agents))
         path.requests += 1
 
+    def bound(self, connection: Connection, key: Key) -> AbstractContextManager[None]:
+        """Bind the connection to the agent. Unbind it if the request is refused, unless the server is unavailable."""
+        return _Bound(self, connection, key)
+
     def unbind(self, connection: Connection, key: Key) -> None:
         """Forget that a connection carries an agent whose request was refused.
 
@@ -106,3 +110,18 @@ class Connections:
         if path is None or path.connection is not connection:
             return None
         return self._paths.pop(key)
+
+
+class _Bound(Struct):
+    """Binding of a connection while a request of its agent is handled; quicker than a generator."""
+
+    connections: Connections
+    connection: Connection
+    key: Key
+
+    def __enter__(self) -> None:
+        self.connections.bind(self.connection, self.key)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, ProtocolError) and not isinstance(error, ServerUnavailable):
+            self.connections.unbind(self.connection, self.key)

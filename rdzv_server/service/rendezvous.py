@@ -4,8 +4,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from msgspec import structs
@@ -115,7 +115,7 @@ class Rendezvous:
         """Answer a join with the assignment when the round completes, or with what the round waits for."""
         key = (request.run_id, request.agent_id)
         join = structs.replace(request, secret=agent_secrets.digest(request.secret))
-        with self._bound(key, connection):
+        with self.connections.bound(connection, key):
             joined = events.NodeJoined(join, connection.server_addr, is_scoped=connection.is_scoped)
             machine = await self._enter(joined)
         agent = machine.run.agents.get(request.agent_id)
@@ -134,7 +134,7 @@ class Rendezvous:
         machine = self._machine_of_sender(request)
         waited_s = 0  # in whole seconds: holds of equal length share a timer
         try:
-            with self._bound(key, connection):
+            with self.connections.bound(connection, key):
                 if machine is None or not self._driver.renew(heard, machine):
                     arrived_at = self._driver.now()
                     machine = await self._driver.submit(request.run_id, heard)
@@ -290,18 +290,6 @@ class Rendezvous:
             probes.remove(probe)
             if not probes:
                 self._probes.pop(key, None)
-
-    @contextmanager
-    def _bound(self, key: Key, connection: Connection) -> Iterator[None]:
-        """Bind the connection to the agent. Unbind it if the request is refused, unless the server is unavailable."""
-        self.connections.bind(connection, key)
-        try:
-            yield
-        except ServerUnavailable:
-            raise
-        except ProtocolError:
-            self.connections.unbind(connection, key)
-            raise
 
     async def _park(self, machine: RunMachine, agent_id: str, hold_s: float, connection: Connection) -> None:
         run = machine.run
