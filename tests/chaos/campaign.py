@@ -70,7 +70,7 @@ class Campaign:
             self._log("the run may finish")
             await patient.finish_work()
         await patient.ends_well()
-        _check_training(patient, len(self.ledger.entries))
+        _check_training(patient, self.ledger)
         view = await patient.view()
         assert view["phase"] == "succeeded", view["reason"]
         assert not (differences := self.ledger.differences(view)), "; ".join(differences)
@@ -108,12 +108,19 @@ class Campaign:
                 print(f"seed {self._seed}: {len(self.outcomes)} actions so far", file=sys.stderr, flush=True)
 
 
-def _check_training(patient: Fleet, restarts: int) -> None:
-    """Check that every worker has learned the same as without faults, and that no restart lost a checkpoint."""
+def _check_training(patient: Fleet, ledger: Ledger) -> None:
+    """Check that every worker has learned the same as without faults, and that no restart lost a checkpoint.
+
+    If survivors save the last step, a restart loses no step that all workers have completed.
+    """
     ends = patient.training.ends()
     assert sorted(ends) == list(range(patient.nproc * len(NODES)))
     ((steps, value),) = set(ends.values())
     assert value == undisturbed(steps), "a step was lost or taken twice"
     repeated = patient.training.repeated()
+    restarts = len(ledger.entries)
     assert len(repeated) <= restarts, f"the training began again {len(repeated)} times, not {restarts}"
     assert all(-1 <= again < CHECKPOINT_EVERY for again in repeated), f"steps that were taken again: {repeated}"
+    if patient.setting.survivors:
+        lost = sum(again > 1 for again in repeated)
+        assert lost <= ledger.without_survivors, f"{lost} restarts took several steps again: {repeated}"

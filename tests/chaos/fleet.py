@@ -83,6 +83,8 @@ class Setting:
     """Proxy through which the agents reach the server, empty for none."""
     names: bool = False
     """Whether the agents know the server by a name."""
+    survivors: bool = False
+    """Whether workers that survive a round save its last step."""
 
     def __post_init__(self) -> None:
         if self.tls and self.proxy:
@@ -381,6 +383,7 @@ class Fleet(Hosts):
     def _environment(self, name: str) -> dict[str, str]:
         own = {traces.MARK: self._mark, "TMPDIR": str(self.temporary), "TEST_STEP_S": f"{STEP_S:g}"}
         own |= {"TEST_EXIT_ON_SIGTERM": "1"} if name in OBEDIENT else {}
+        own |= {"TEST_SURVIVORS": str(self.training.path / "survivors")} if self.setting.survivors else {}
         return {**super()._environment(name), **own, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
 
     async def _sees(self, wanted: str, met: Callable[[View], object]) -> None:

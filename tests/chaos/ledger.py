@@ -56,6 +56,8 @@ class Ledger:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self._open: Entry | None = None
+        self.without_survivors = 0
+        """Number of times that all workers were killed at once, so that none could save its state."""
 
     def worker_failed(self) -> None:
         self._because("worker_failure")

@@ -97,6 +97,7 @@ class Monkey:
         self.log(f"kill the agents of {', '.join(nodes)}")
         await self.fleet.kill_agents(*nodes)
         self.ledger.node_lost(*nodes)
+        self.ledger.without_survivors += len(nodes) == len(NODES)
 
     async def dismiss_agents(self, *nodes: str, with_children: bool = False) -> None:
         """Dismiss these agents. They tell the server, or report that they could not."""

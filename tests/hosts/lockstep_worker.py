@@ -2,7 +2,7 @@
 
 They agree on every step and its result. Rank 0 saves checkpoints, from which the next round continues, and keeps the
 journal. Like a worker with torch, it fails when a peer's connection breaks, and waits for a peer that is only silent.
-It reports to the test's hub once all have met.
+It reports to the test's hub once all have met. With `TEST_SURVIVORS`, workers that survive a round save its last step.
 """
 
 import os
@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from training import CHECKPOINT_EVERY, STEP_S, Folder, learn, replace
+from training import CHECKPOINT_EVERY, STEP_S, Folder, learn, replace, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support" / "workers"))
 from worker import ORDERS, obey, report
@@ -26,6 +27,8 @@ HAS_STORE = os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "True"
 FOLDER = Folder(Path(os.environ["TEST_TRAINING"]))
 MEETING_PLACE = FOLDER.path / f"meet-{MASTER[0]}-{MASTER[1]}"
 LIFE = f"{os.getpid()}-{time.monotonic_ns()}"
+SURVIVORS = os.environ.get("TEST_SURVIVORS", "")
+"""Folder for the last step of workers that survive a round; empty if they do not save it."""
 BASE = 1_000
 """More than the number of workers. A worker's share of a sum combines its result and whether it was told to finish."""
 
@@ -35,27 +38,60 @@ Sum = Callable[[int], int]
 
 def main() -> None:
     if "TEST_EXIT_ON_SIGTERM" in os.environ:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0) if SURVIVORS else os._exit(0))
     store = [connect(lambda: MASTER)] if HAS_STORE else []
     together = meet()
     # The values that rank 0 has read: a rank that reads later might find another checkpoint.
-    step, value = (together(share if RANK == 0 else 0) for share in FOLDER.checkpoint())
+    step, value = (together(share if RANK == 0 else 0) for share in FOLDER.newest(SURVIVORS))
     if RANK == 0:
         FOLDER.note(LIFE, step)
     progress = Progress(step)
     threading.Thread(target=listen, args=(progress,), daemon=True).start()
-    all_told = False
-    while not all_told:  # every round takes a step
-        time.sleep(STEP_S)
-        step = progress.advance()
-        value = learn(value, step)
-        all_told = agree(together, value, progress.told_to_finish)
-        if RANK == 0:
-            if step % CHECKPOINT_EVERY == 0:
-                FOLDER.save(step, value)
-            FOLDER.note(LIFE, step)
-    FOLDER.end(RANK, step, value)
+    all_told, state = False, State(value)
+    with state:
+        while not all_told:  # every round takes a step
+            time.sleep(STEP_S)
+            step = progress.advance()
+            value = learn(state.value, step)
+            all_told = agree(together, value, progress.told_to_finish)
+            state.change(step, value)
+            if RANK == 0:
+                if step % CHECKPOINT_EVERY == 0:
+                    FOLDER.save(step, value)
+                FOLDER.note(LIFE, step)
+    FOLDER.end(RANK, step, state.value)
     del store
+
+
+class PeerGone(ConnectionError):
+    """The message is that of gloo, so that survivors save."""
+
+    def __init__(self) -> None:
+        super().__init__("[gloo] Connection closed by peer")
+
+
+class State:
+    """State of the training, which survivors save if they shall. Their import takes a while, so others leave it out."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self._guard: AbstractContextManager[object] = nullcontext()
+        self._update: Callable[[int], AbstractContextManager[None]] = lambda step: nullcontext()
+        if SURVIVORS:
+            from node_agent import saved_by_survivors
+
+            guard = saved_by_survivors(SURVIVORS, lambda path, step: write(Path(path), step, self.value))
+            self._guard, self._update = guard, guard.update
+
+    def change(self, step: int, value: int) -> None:
+        with self._update(step):
+            self.value = value
+
+    def __enter__(self) -> None:
+        self._guard.__enter__()
+
+    def __exit__(self, *error: object) -> bool | None:
+        return self._guard.__exit__(*error)
 
 
 class Progress:
@@ -119,7 +155,7 @@ def heard(peer: "socket.SocketIO") -> int:
     try:
         return int(peer.readline())
     except (ValueError, OSError):
-        sys.exit("a peer is gone")
+        raise PeerGone from None
 
 
 def say(peer: "socket.SocketIO", number: int) -> None:
@@ -127,7 +163,7 @@ def say(peer: "socket.SocketIO", number: int) -> None:
         peer.write(f"{number}\n")
         peer.flush()
     except OSError:
-        sys.exit("a peer is gone")
+        raise PeerGone from None
 
 
 def connect(address: Callable[[], tuple[str, int]]) -> socket.socket:

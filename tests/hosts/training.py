@@ -33,6 +33,13 @@ class Folder:
         """Return the newest saved step, and the value after it."""
         return _pair(self._checkpoint) if self._checkpoint.exists() else (0, 0)
 
+    def newest(self, survivors: str) -> tuple[int, int]:
+        """Return the newest step that was saved in the checkpoint or by survivors, and the value after it."""
+        from node_agent import newest_saved
+
+        saved = newest_saved(survivors) if survivors else None
+        return max(self.checkpoint(), _pair(Path(saved.path)) if saved else (0, 0))
+
     def save(self, step: int, value: int) -> None:
         """Save a checkpoint unless a later one exists: a host that was cut off may end its last step late."""
         if step > self.checkpoint()[0]:
@@ -44,7 +51,7 @@ class Folder:
             journal.write(f"{life} {step}\n")
 
     def end(self, rank: int, step: int, value: int) -> None:
-        (self.path / f"end-{rank}").write_text(f"{step} {value}")
+        write(self.path / f"end-{rank}", step, value)
 
     # The test's side.
 
@@ -77,6 +84,10 @@ def replace(path: Path, text: str) -> None:
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)
+
+
+def write(path: Path, step: int, value: int) -> None:
+    path.write_text(f"{step} {value}")
 
 
 def _pair(path: Path) -> tuple[int, int]:
