@@ -18,7 +18,9 @@ DEFAULTS: dict[str, Any] = {
     # of what a round waits for
     "more_gone": 0,
     # of a restart
-    "took_s": None,
+    "cost": None, "took_s": None,
+    # of the restarts together
+    "kept_steps": 0, "repeated_steps": 0,
     # of a hang
     "withheld": "",
     # of a node

@@ -287,7 +287,8 @@ def restarts_line(run: Fields) -> str:
     costs = run["restart_costs"]
     if not costs or not costs["restarts"]:
         return ""
-    return f"{restarts_took(costs['restarts'], costs['followed'], costs['cost'])}."
+    steps = costs["kept_steps"], costs["repeated_steps"]
+    return f"{restarts_took(costs['restarts'], costs['followed'], costs['cost'], *steps)}."
 
 
 def one_line(run: Fields) -> str:
@@ -456,8 +457,20 @@ def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = ""
         sentences.append(f"{run['failed_rounds']} rounds have failed{suffix}.")
     if restarts := sum(run["restarts"].values()):
         sentences.append(f"It has restarted {count(restarts, 'time')}: {_restarts(run)}.")
+        sentences += _last_restart(run)
     steps = [_MEND_SERVER] if unhealthy_reason else _next(run, failure, endpoint)
     return Why(" ".join(sentences), evidence(failure) if failure else [], steps)
+
+
+def _last_restart(run: Fields) -> list[str]:
+    """Return the sentence about what the latest restart took; none if it is unknown, or with an older server."""
+    from rdzv_protocol.words.run import last_restart_took
+
+    known = [restart for restart in run["history"] if restart["cost"]]
+    if not known:
+        return []
+    said = last_restart_took(known[-1]["round"], known[-1]["cost"])
+    return [f"{said[:1].upper()}{said[1:]}."]
 
 
 _MEND_SERVER = "Repair the server first: until it can decide, nothing else helps. Workers keep running."

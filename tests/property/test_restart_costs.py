@@ -70,7 +70,8 @@ def _adds_up(run):
     formed_s = sum(parts[part] for part in ("stopping_s", "waiting_s", "forming_s"))
     forming_s = run.now - run.run.opening.at if run.stage is Stage.FORMING and run.run.membership else 0.0
     assert formed_s + forming_s == approx(sum(spent.restarts.values()), abs=0.02), "no second is left out"
-    took_s = restart_cost.of_rounds(run.run)
+    costs = restart_cost.of_rounds(run.run)
+    took_s = {number: seconds for number, cost in costs.items() if (seconds := restart_cost.took_s(cost)) is not None}
     ledger = time_ledger.TimeLedger.of(run.run).time
     if ledger.starting_s is not None and run.run.round in took_s and run.stage is Stage.RUNNING:
         begun = run.run.started_at + ledger.starting_s

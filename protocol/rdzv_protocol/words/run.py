@@ -57,21 +57,17 @@ def continues_in(reason: str, remaining_s: float) -> str:
 
 SHOWN_S = 0.05
 """Least seconds of a part that is shown."""
+LARGEST = 3
+"""Number of parts that the sentence about a single restart shows."""
 
 
 def restarts_took(
     restarts: int, followed: int, seconds: Mapping[str, float | None], kept_steps: int = 0, repeated_steps: int = 0
 ) -> str:
     """Time that restarts took, from the fields of `RestartCosts`. A part that is None is in the next known one."""
-    parts, unknown = [], []
-    for field, spent in seconds.items():
-        unknown.append(field.removesuffix("_s").replace("_", " "))
-        if spent is not None:
-            parts += [f"{length(spent)} {_listed(unknown)}"] if spent >= SHOWN_S else []
-            unknown = []
-    whole = length(sum(spent or 0.0 for spent in seconds.values()))
-    until = "the next progress" if followed else "new workers started"
-    told = f"{count(restarts, 'restart')} took {whole} until {until}{': ' * bool(parts)}{', '.join(parts)}"
+    parts = [f"{length(spent)} {names}" for names, spent in _parts(seconds)]
+    told = f"{count(restarts, 'restart')} took {_whole(seconds)} until {_until(followed > 0)}"
+    told += f": {', '.join(parts)}" if parts else ""
     if followed < restarts:
         after = f"after {restarts - followed} of them " if followed else ""
         told += f"; {after}the workers reported no progress, so the time from their start is unknown"
@@ -80,6 +76,34 @@ def restarts_took(
     elif repeated_steps:
         told += f"; repeated {count(repeated_steps, 'step')}"
     return told
+
+
+def last_restart_took(round: int, seconds: Mapping[str, float | None]) -> str:
+    """Time that the restart before this round took, and its largest parts, from the fields of `RestartCost`."""
+    largest = sorted(_parts(seconds), key=lambda part: part[1], reverse=True)[:LARGEST]
+    parts = [f"{length(spent)} {names}" for names, spent in largest]
+    until = _until(seconds.get("first_step_s") is not None)
+    told = f"the last restart, before round {round}, took {_whole(seconds)} until {until}"
+    return f"{told}; largest parts: {', '.join(parts)}" if parts else told
+
+
+def _until(is_followed: bool) -> str:
+    return "the next progress" if is_followed else "new workers started"
+
+
+def _whole(seconds: Mapping[str, float | None]) -> str:
+    return length(sum(spent or 0.0 for spent in seconds.values()))
+
+
+def _parts(seconds: Mapping[str, float | None]) -> list[tuple[str, float]]:
+    """Return the name and seconds of each part that is shown. Unknown parts are named with the next known one."""
+    parts, unknown = [], []
+    for field, spent in seconds.items():
+        unknown.append(field.removesuffix("_s").replace("_", " "))
+        if spent is not None:
+            parts += [(_listed(unknown), spent)] if spent >= SHOWN_S else []
+            unknown = []
+    return parts
 
 
 def _listed(names: list[str]) -> str:

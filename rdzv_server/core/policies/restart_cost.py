@@ -193,17 +193,20 @@ def _sum(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else one + other
 
 
-def whole_s(cost: RestartCost) -> float:
-    """Return the sum of the known parts."""
-    return sum(getattr(cost, part) or 0.0 for part in PARTS)
+def took_s(cost: RestartCost) -> float | None:
+    """Return the sum of the known parts; None if the workers have reported no progress."""
+    return None if cost.first_step_s is None else round(sum(getattr(cost, part) or 0.0 for part in PARTS), 3)
+
+
+def _rounded(cost: RestartCost) -> RestartCost:
+    known = {part: seconds for part, seconds in asdict(cost).items() if seconds is not None}
+    return RestartCost(**{part: round(seconds, 3) for part, seconds in known.items()})
 
 
 def _complete(run: Run, total: RestartCosts) -> RestartCosts:
     """Return the total with the steps that the restarts kept and repeated, and with rounded seconds."""
-    known = {part: seconds for part, seconds in asdict(total.cost).items() if seconds is not None}
-    cost = RestartCost(**{part: round(seconds, 3) for part, seconds in known.items()})
     ledger = TimeLedger.of(run).time
-    return replace(total, cost=cost, kept_steps=ledger.kept_steps, repeated_steps=ledger.repeated_steps)
+    return replace(total, cost=_rounded(total.cost), kept_steps=ledger.kept_steps, repeated_steps=ledger.repeated_steps)
 
 
 def total(run: Run) -> RestartCosts:
@@ -218,11 +221,11 @@ def counted(run: Run) -> RestartCosts:
     return RestartTimes.of(run).restarts_total
 
 
-def of_rounds(run: Run) -> dict[int, float]:
-    """Return the seconds of each of the latest restarts by round, if its workers have reported progress."""
+def of_rounds(run: Run) -> dict[int, RestartCost]:
+    """Return the cost of each of the latest restarts by round, as far as it is known."""
     begun = _begun(run)
     restarts = [*RestartTimes.of(run).restarts_counted, *([begun] if begun else [])]
-    return {each.round: round(whole_s(each.cost), 3) for each in restarts if each.cost.first_step_s is not None}
+    return {each.round: _rounded(each.cost) for each in restarts}
 
 
 def _begun(run: Run) -> OneRestart | None:

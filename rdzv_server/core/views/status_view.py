@@ -5,7 +5,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct, structs
 from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank, RoleName, Round, Step, WorkerCount
-from rdzv_protocol.messages import Failure, RestartCosts
+from rdzv_protocol.messages import Failure, RestartCost, RestartCosts
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.kernel import admission, finishing, legal_sizes, restart_budget
@@ -119,6 +119,10 @@ class RestartStatus(Struct, frozen=True, kw_only=True):
     took_s: Annotated[
         Duration | None,
         Meta(description="seconds from the fault to the workers' next progress; null: not known, or not yet"),
+    ]
+    cost: Annotated[
+        RestartCost | None,
+        Meta(description="parts of that time that are known; null: its round has not started, or is too long ago"),
     ]
 
 
@@ -295,8 +299,13 @@ def nodes(run: Run, now: float) -> Iterator[NodeStatus]:
 
 
 def _history(run: Run, now: float) -> list[RestartStatus]:
-    took_s = restart_cost.of_rounds(run)
-    return [_aged(RestartStatus, restart, now, took_s=took_s.get(restart.round)) for restart in run.ledger]
+    costs = restart_cost.of_rounds(run)
+    return [_restart(restart, costs.get(restart.round), now) for restart in run.ledger]
+
+
+def _restart(restart: Restart, cost: RestartCost | None, now: float) -> RestartStatus:
+    took_s = restart_cost.took_s(cost) if cost else None
+    return _aged(RestartStatus, restart, now, took_s=took_s, cost=cost)
 
 
 def _deadline_s(run: Run, now: float) -> float | None:
@@ -401,7 +410,9 @@ def _progress(signs: Collection[ProgressSign], now: float) -> ProgressStatus | N
     )
 
 
-def _aged(kind: type[Status], record: Departure | Restart, now: float, **shown: str | float | None) -> Status:
+def _aged(
+    kind: type[Status], record: Departure | Restart, now: float, **shown: str | float | RestartCost | None
+) -> Status:
     """Return the status of a departure or a restart, with its age in seconds in place of its time."""
     fields = structs.asdict(record)
     age_s = _round(now - fields.pop("at"))

@@ -41,5 +41,11 @@ EXAMPLES: Examples = {
             | {"detecting_s": 0.0, "stopping_s": 0.1, "waiting_s": 0.0, "forming_s": 0.4},
         },
     ],
+    run.last_restart_took: [
+        {"round": 4, "seconds": KNOWN},
+        {"round": 4, "seconds": KNOWN | {"importing_s": None, "initializing_s": None}},
+        {"round": 2, "seconds": dict.fromkeys(KNOWN) | {"detecting_s": 0.0, "stopping_s": 0.1}},
+        {"round": 2, "seconds": dict.fromkeys(KNOWN, 0.0)},
+    ],
     run.started: [{"nodes": nodes, "reason": "<reason>"} for nodes in (1, 2)],
 }

@@ -4,6 +4,7 @@ from typing import Any, cast, get_args
 
 import pytest
 from msgspec import json
+from rdzv_protocol.words.run import last_restart_took, restarts_took
 
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
 from rdzv_server.core.policies import words as policy_words
@@ -197,6 +198,33 @@ def test_why_says_that_a_limit_may_be_too_short_and_what_to_do() -> None:
     assert tells(found.text, hang_words.limit_doubted, in_row=3, setting="--progress-timeout", limit_s=30.0)
     assert found.text.startswith("Hung for 2s: ") and found.text.count("may be too short") == 1
     assert found.next == [health.stacks("run"), health.restart("run"), health.RAISE_LIMIT]
+
+
+BACK = "50s; tell a telling_s=1 spawned_ago_s=45 imported_ago_s=15 initialized_ago_s=14 loaded_ago_s=2"
+
+
+@pytest.mark.parametrize(
+    ("happens", "says"),
+    [
+        ("20s; fail a ago_s=0.5; join a; 1s", last_restart_took(2, {"detecting_s": 0.5})),
+        (
+            f"20s; fail a ago_s=0.5; join a; {BACK}; 60s; fail a ago_s=3; join a; {BACK}",
+            last_restart_took(
+                3, {"detecting_s": 3.0, "spawning_s": 5.0, "importing_s": 30.0, "loading_s": 12.0, "first_step_s": 1.0}
+                | {"initializing_s": 1.0},
+            ),
+        ),
+    ],
+    ids=["no progress yet", "the latest of two"],
+)  # fmt: skip
+def test_why_shows_the_largest_parts_of_the_last_restart(happens: str, says: str) -> None:
+    text = views.why(told(check(("1 max_restarts=3", f"join a; {happens}"))), SERVER).text
+    assert f" T{says[1:]}." in text
+
+
+def test_why_shows_no_parts_of_a_restart_that_has_not_started() -> None:
+    beginning = last_restart_took(2, {}).partition(",")[0]
+    assert beginning[1:] not in views.why(told(check(("1 max_restarts=3", "join a; 20s; fail a; 5s"))), SERVER).text
 
 
 def test_why_names_the_silent_nodes() -> None:
@@ -439,6 +467,15 @@ def test_servers_and_the_nodes_that_they_keep_out() -> None:
     server |= {"shards": [], "uptime_s": 61.0, "cordons": [cordon]}
     lines = ["rdzv-server 1 at a:1: ready; up 1m1s", "node n 7: cordoned by admin 10.0.0.1"]
     assert views.server_lines([server]) == lines
+
+
+def test_status_shows_what_all_restarts_took_with_the_steps_that_they_kept_and_repeated() -> None:
+    run = told(check(("1 max_restarts=3", f"join a; 20s; fail a ago_s=0.5; join a; {BACK}")))
+    run["restart_costs"] |= {"kept_steps": 15, "repeated_steps": 1}
+    assert views.restarts_line(run) == f"{restarts_took(1, 1, run['restart_costs']['cost'], 15, 1)}."
+    for name in ("kept_steps", "repeated_steps"):
+        del run["restart_costs"][name]  # as an older server
+    assert views.restarts_line(run) == f"{restarts_took(1, 1, run['restart_costs']['cost'])}."
 
 
 def test_a_run_says_what_its_time_went_into() -> None:

@@ -86,7 +86,7 @@ def test_status_report_and_page_tell_the_same_in_one_sentence():
     run = running("2", "a", "b", max_restarts=3)
     play(run, f"60s; fail a ago_s=0.5; 2s; join a; 3s; join b; 10s; {STARTED}")
     told = status_view.view(run.run, run.now)
-    assert [each.took_s for each in told.history] == [14.5]
+    assert [(each.took_s, each.cost) for each in told.history] == [(14.5, told.restart_costs.cost)]
     assert run_view.restart_sentence(run.run) == told.restart_costs.sentence
     run.succeeds("a", "b")
     assert run.directive("a").restart_costs == told.restart_costs

@@ -4,6 +4,8 @@ import json
 
 import pytest
 from msgspec import to_builtins
+from msgspec.structs import asdict
+from rdzv_protocol.messages import RestartCost
 from rdzv_protocol.words.run import worker_failed
 
 from rdzv_server.core.views import status_view
@@ -169,6 +171,7 @@ def test_the_history_says_what_each_restart_was_for_and_how_long_ago():
             "reason": worker_failed("a", 0, "exit code 3", ""),
             "age_s": 60.0,
             "took_s": None,
+            "cost": asdict(RestartCost()),
         }
     ]
 
