@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.chaos.faults import AGENT, HOST, NEWCOMER, STATE
-from tests.chaos.fleet import LEASE_S, NODES
+from tests.chaos.fleet import LEASE_S, NODES, RUN
 from tests.chaos.monkey import BRIEF_S, WITHIN_S, Act, Monkey
 from tests.hosts.cluster import SERVER
 
@@ -289,6 +289,77 @@ async def every_process_of_the_run_is_ended_in_any_order(m: Monkey) -> None:
     await m.end_every_process(*NODES, within_s=m.random.choice(WITHIN_S[:3]))
     await m.pause(0.0, 2.0)
     await m.start_agents(*NODES)
+
+
+# Operators' actions.
+
+
+@action(ANY)
+async def an_operator_restarts_the_run(m: Monkey) -> None:
+    m.ledger.run_restarted()
+    await m.operate("restart", RUN)
+
+
+@action(HOST + STATE)
+async def an_operator_restarts_the_run_as_a_worker_dies(m: Monkey) -> None:
+    """Whichever comes first has its round; the other one needs none."""
+    held, failing = m.nodes(2)
+    async with m.worker_held(held):
+        m.kill_workers(failing)
+        m.ledger.worker_failed_or_run_restarted()
+        await m.operate("restart", RUN, may_be_idle=True)
+
+
+@action(AGENT + HOST)
+async def an_operator_restarts_the_run_as_the_server_dies(m: Monkey) -> None:
+    """The action is sent until it is answered, and is carried out once."""
+    m.ledger.run_restarted()
+    async with asyncio.TaskGroup() as both:
+        both.create_task(m.operate("restart", RUN))
+        await m.pause(0.0, 0.6)
+        async with m.server_down():
+            await m.pause(0.0, 1.0)
+
+
+@action(ANY)
+async def a_node_is_drained(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    m.ledger.node_drained(node)
+    await m.operate("drain", node, "--deadline", "30s")
+    await m.fleet.is_drained(node)
+    await m.calm()
+    await m.operate("uncordon", node)
+    await m.return_one_by_one(node)
+
+
+@action(HOST + STATE)
+async def a_node_is_drained_while_another_ones_agent_dies(m: Monkey) -> None:
+    """The round that follows from one of them also does without the other one."""
+    drained, dying, held = m.nodes(3)
+    async with m.worker_held(held):
+        m.ledger.node_drained(drained)
+        await m.operate("drain", drained, "--deadline", "30s")
+        await m.kill_agents(dying)
+        await m.fleet.is_drained(drained)
+    await m.calm()
+    await m.operate("uncordon", drained)
+    await m.return_one_by_one(drained, dying)
+
+
+@action(ANY)
+async def a_node_is_cordoned(m: Monkey) -> None:
+    """Its workers continue, and the next round does without it."""
+    cordoned, failing = m.nodes(2)
+    await m.operate("cordon", cordoned)
+    await m.calm()
+    m.kill_workers(failing)
+    m.fleet.up.discard(cordoned)
+    m.fleet.cordoned.add(cordoned)
+    await m.calm()
+    m.ledger.node_arrived(cordoned)
+    m.fleet.up.add(cordoned)
+    m.fleet.cordoned.discard(cordoned)
+    await m.operate("uncordon", cordoned)
 
 
 # Hosts.

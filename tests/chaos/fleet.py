@@ -37,14 +37,14 @@ PATIENCE_S = 60.0
 LOOK_S = 0.2
 STEP_S = 0.1
 """Seconds between two looks at the run, and between training steps: long, to leave processor time for the actions."""
+RUN = "chaos"
 STATE_FILES = "state.db", "state.db.last-record"
 FLAGS = (
-    *("--run-id", "chaos", "--nnodes", f"{MIN_NODES}:{len(NODES)}", "--max-restarts", "100000"),
+    *("--run-id", RUN, "--nnodes", f"{MIN_NODES}:{len(NODES)}", "--max-restarts", "100000"),
     *("--lease", f"{LEASE_S:g}", "--shutdown-timeout", "30", "--preload", "json"),
 )
 
-TOKEN = "chaos-agents-4f9d"
-READ_TOKEN = "chaos-operators-81c2"
+TOKENS = {"agents": "chaos-agents-4f9d", "readers": "chaos-readers-81c2", "operators": "chaos-operators-a7e0"}
 ETCD = "127.0.0.1:2379"
 
 PROXY, STRANGER = "p", "x"
@@ -111,13 +111,18 @@ class Fleet(Hosts):
         self._store_flags: tuple[str, ...] = ("--store", f"sqlite:{disk.path}/state.db")
         self._tls_flags: tuple[str, ...] = ()
         self._agent_flags: tuple[str, ...] = ()
+        self._operator_flags: tuple[str, ...] = ()
         self._tls: ssl.SSLContext | None = None
         self.disk = disk
         self.temporary = folder / "tmp"
         self.up: set[str] = set()
+        self.cordoned: set[str] = set()
+        """Nodes whose agents stand by, because the nodes are cordoned."""
         self.crew: list[Worker] = []
         """Workers, by rank, of the round that was last seen working."""
         self._mark = str(folder)
+        self._actions = 0
+        """Number of operators' actions."""
         self.training.path.mkdir()
         self.temporary.mkdir()
 
@@ -173,6 +178,10 @@ class Fleet(Hosts):
         self.up.difference_update(agents)
         return [name for name, agent in agents.items() if UNHEARD in "\n".join(agent.err)]
 
+    async def is_drained(self, name: str) -> None:
+        """Return when this node's agent has left the run because the node is drained."""
+        await self._dismissed({name: self.agents.pop(name)})
+
     def lose_names(self) -> None:
         for name in NODES:
             self.network[name].lose_names()
@@ -191,8 +200,24 @@ class Fleet(Hosts):
 
     async def forget_side_run(self) -> None:
         """Ask the server to forget the short runs. It may refuse, be down, or have forgotten them."""
-        command = (sys.executable, "-m", "rdzvctl", "--endpoint", f"localhost:{DEFAULT_PORT}", "forget", SIDE, "--yes")
-        await (await self.network[SERVER].start(Program, *command)).exit_code(PATIENCE_S)
+        await self._operate("forget", SIDE)
+
+    async def operate(self, *action: str) -> bool:
+        """Carry out an operator's action, once: the request is sent until it is answered, with one idempotency key.
+
+        Return whether it has changed something.
+        """
+        self._actions += 1
+        give_up_at = time.monotonic() + PATIENCE_S
+        while (code := await self._operate(*action, "--request-id", f"action-{self._actions}")) == ExitCode.START_AGAIN:
+            assert time.monotonic() < give_up_at, f"rdzvctl {' '.join(action)}: {code}"
+        assert code in (0, 1), f"rdzvctl {' '.join(action)}: {code}"
+        return code == 0
+
+    async def _operate(self, *action: str) -> int:
+        """Run rdzvctl on the server's host, which neither a proxy nor a lost name separates from the server."""
+        command = (sys.executable, "-m", "rdzvctl", "--endpoint", f"localhost:{DEFAULT_PORT}", *self._operator_flags)
+        return await (await self.network[SERVER].start(Program, *command, *action)).exit_code(PATIENCE_S)
 
     async def start_stranger(self, way: str) -> Program:
         """Start a program that attacks the server's port in this way until it is ended."""
@@ -224,7 +249,7 @@ class Fleet(Hosts):
     async def start_server(self) -> None:
         server = await self.serve(*self._server_flags)
         if self._tls:
-            server.tls, server.token = self._tls, READ_TOKEN
+            server.tls, server.token = self._tls, TOKENS["readers"]
 
     async def start_server_for(self, seconds: float) -> None:
         """Start a server that is killed soon, perhaps during its start."""
@@ -263,13 +288,15 @@ class Fleet(Hosts):
     def use_tls(self) -> None:
         authority = Authority(self._folder)
         shown = authority.issue("server", self.network[SERVER].address, NAME, "localhost")
-        for name, token in (("agents", TOKEN), ("operators", READ_TOKEN)):
-            (self._folder / name).write_text(f"{token}\n")
-            (self._folder / name).chmod(0o600)
-        agents, operators = str(self._folder / "agents"), str(self._folder / "operators")
-        self._tls_flags = ("--tls-cert", shown.cert, "--tls-key", shown.key)
-        self._tls_flags += ("--token-file", agents, "--read-token-file", operators)
+        files = {name: self._folder / name for name in TOKENS}
+        for name, token in TOKENS.items():
+            files[name].write_text(f"{token}\n")
+            files[name].chmod(0o600)
+        agents, readers, operators = map(str, files.values())
+        self._tls_flags = ("--tls-cert", shown.cert, "--tls-key", shown.key, "--token-file", agents)
+        self._tls_flags += ("--read-token-file", readers, "--admin-token-file", operators)
         self._agent_flags = ("--tls-ca", authority.ca, "--token-file", agents)
+        self._operator_flags = ("--tls-ca", authority.ca, "--token-file", operators)
         self._tls = ssl.create_default_context(cafile=authority.ca)
 
     async def kill_server(self) -> None:
@@ -411,7 +438,7 @@ class Fleet(Hosts):
 
     def _why_not(self, view: View, since: float) -> str:
         states = {(node["node_id"], node["state"]) for node in view["nodes"]}
-        if states != {(name, "running") for name in self.up}:
+        if states != {(name, "running") for name in self.up} | {(name, "cordoned") for name in self.cordoned}:
             return f"{view['phase']}: {view['reason']}; nodes: {sorted(states)}"
         if silent := [node["node_id"] for node in view["nodes"] if node["lease_age_s"] > time.monotonic() - since]:
             return f"not heard of: {', '.join(silent)}"

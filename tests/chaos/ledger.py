@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
-WEIGHT = {"node_arrived": 0, "worker_failure": 0, "node_left": 1, "node_lost": 1}
+WEIGHT = {
+    "node_arrived": 0, "worker_failure": 0, "node_left": 1, "node_lost": 1, "node_drained": 1, "run_restarted": 1,
+}  # fmt: skip
 """Weights of causes: during a restart, an event becomes its cause if its weight is higher."""
 
 NAMES = {
@@ -20,6 +22,8 @@ NAMES = {
     "worker_failure": r"^worker rank \d+ on node (.+) failed: ",
     "node_left": r"^node (.+) left: ",
     "node_lost": r"^node (.+) lost: ",
+    "node_drained": r"^node (.+) is drained by ",
+    "run_restarted": r"^restarted by (.+)$",
 }
 """Patterns for the nodes in the reason of a restart."""
 
@@ -30,8 +34,8 @@ class Entry:
 
     cause: str
     nodes: frozenset[str] = frozenset()
-    is_unheard: bool = False
-    """Whether the agent's leave got no answer. The server may have accepted it anyway."""
+    instead: str = ""
+    """Another cause that the restart may have: two events came at once, or a leave got no answer."""
 
     @property
     def is_charged(self) -> bool:
@@ -75,10 +79,22 @@ class Ledger:
             return
         self._because("node_lost", *nodes)
         if self._open and self._open.cause == "node_lost":
-            self._open = replace(self._open, is_unheard=True)
+            self._open = replace(self._open, instead="node_left")
 
     def node_arrived(self, *nodes: str) -> None:
         self._because("node_arrived", *nodes)
+
+    def node_drained(self, node: str) -> None:
+        self._because("node_drained", node)
+
+    def run_restarted(self) -> None:
+        self._because("run_restarted")
+
+    def worker_failed_or_run_restarted(self) -> None:
+        """Enter a worker's failure and an operator's restart at the same time: the first one is the cause."""
+        self._because("worker_failure")
+        if self._open and self._open.cause == "worker_failure":
+            self._open = replace(self._open, instead="run_restarted")
 
     def round_completes(self) -> None:
         """Every node that should be in the run has joined its next round, or no round was opened."""
@@ -105,11 +121,11 @@ class Ledger:
         return [f"{name}: {is_}, not {want}" for name, (is_, want) in checks.items() if is_ != want]
 
     def _settle(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Learn from the server which of the unanswered leaves it has accepted."""
+        """Learn from the server which of two possible causes its restarts had."""
         first = max(0, len(self.entries) - len(told))
         for at, (entry, restart) in enumerate(zip(self.entries[first:], told, strict=False), start=first):
-            if entry.is_unheard:
-                cause = "node_left" if restart["cause"] == "node_left" else "node_lost"
+            if entry.instead:
+                cause = entry.instead if restart["cause"] == entry.instead else entry.cause
                 self.entries[at] = Entry(cause, entry.nodes)
 
     def _because(self, cause: str, *nodes: str) -> None:

@@ -164,6 +164,14 @@ class Monkey:
         self.log(f"let go of rank {worker.rank}")
         os.kill(worker.pid, signal.SIGCONT)
 
+    # Operators.
+
+    async def operate(self, *action: str, may_be_idle: bool = False) -> None:
+        """Carry out an operator's action. `may_be_idle`: whether there may be nothing to do."""
+        self.log(f"an operator's action: {' '.join(action)}")
+        has_changed = await self.fleet.operate(*action)
+        assert has_changed or may_be_idle, f"nothing to do: {' '.join(action)}"
+
     # The network.
 
     @asynccontextmanager

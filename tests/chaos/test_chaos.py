@@ -20,9 +20,10 @@ ACTIONS = 6
     ("seed", "actions", "setting"),
     [
         pytest.param(103, ACTIONS, Setting(), id="helpers beside agents and workers"),
-        pytest.param(212, ACTIONS, Setting(), id="the server and its disk"),
+        pytest.param(30, ACTIONS, Setting(), id="the server and its disk"),
+        pytest.param(196, 5, Setting(), id="operators"),
         pytest.param(478, 5, Setting(etcd=True, tls=True), id="etcd and TLS"),
-        pytest.param(357, 3, Setting(etcd=True), id="etcd and its outages"),
+        pytest.param(557, 3, Setting(etcd=True), id="etcd and its outages"),
         pytest.param(7, 3, Setting(tls=True), id="TLS"),
         pytest.param(47, 4, Setting(proxy="nginx", names=True), id="nginx and names"),
         pytest.param(84, 3, Setting(proxy="haproxy"), id="haproxy"),

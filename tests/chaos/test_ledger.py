@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
-from rdzv_server.words import completion, losses
-from tests.chaos.ledger import Entry, Ledger
+from rdzv_server.words import completion, losses, operations
+from tests.chaos.ledger import Ledger
 
 REASONS = {
     "worker_failure": "worker rank 3 on node b failed: exit code 1",
     "node_lost": losses.lost("a", losses.not_heard(5)),
     "node_left": "node a left: SIGTERM",
     "node_arrived": completion.admitting(2, "a, b"),
+    "node_drained": operations.drained("a", ""),
+    "run_restarted": operations.restarted(""),
 }
 
 
@@ -48,11 +50,13 @@ def ledger_of(*rounds: str) -> Ledger:
         (["worker_failed, node_lost, worker_failed"], ["node_lost"]),
         (["node_arrived, node_lost, node_arrived"], ["node_lost"]),
         (["node_left", "node_arrived"], ["node_left", "node_arrived"]),
+        (["node_drained a, node_lost, worker_failed"], ["node_drained"]),
+        (["worker_failed, run_restarted"], ["run_restarted"]),
     ],
 )
 def test_events_before_all_nodes_work_again_are_one_restart(rounds: list[str], causes: list[str]) -> None:
     ledger = ledger_of(*rounds)
-    assert ledger.entries == [Entry(cause) for cause in causes]
+    assert [entry.cause for entry in ledger.entries] == causes
     assert not ledger.differences(told(*causes))
 
 
@@ -98,6 +102,12 @@ def test_an_unanswered_leave_can_have_been_accepted(cause: str) -> None:
     again = told("node_lost", other, "node_arrived", history=[lost, restart(other), story[2]])
     assert ledger.differences(again), "it has told once and for all"
     assert ledger_of("node_lost c", "node_lost a", "node_arrived a").differences(told("node_lost", "node_left"))
+
+
+@pytest.mark.parametrize("cause", ["worker_failure", "run_restarted"])
+def test_a_failure_and_an_operators_restart_at_once_are_one_restart_with_either_cause(cause: str) -> None:
+    assert not ledger_of("worker_failed_or_run_restarted").differences(told(cause))
+    assert ledger_of("worker_failed_or_run_restarted").differences(told("node_lost"))
 
 
 def test_a_leave_that_was_not_answered_may_have_come_before_those_that_were() -> None:
