@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -18,6 +17,7 @@ from urllib.parse import parse_qsl, quote, unquote
 import rdzv_protocol
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from msgspec import structs
 from rdzv_protocol import errors, paths
 from rdzv_protocol.actions import Action
 
@@ -205,7 +205,7 @@ class Pages:
         form = _form(await read_body(request, MOST_LOGIN_BYTES))
         token, to = form.get("token", ""), form.get("to", "")
         try:
-            self._check_look(request, replace(caller, authorization=f"Bearer {token}", session=""))
+            self._check_look(request, structs.replace(caller, authorization=f"Bearer {token}", session=""))
         except errors.Unauthorized as error:
             self._note(request, error)
             return await self._show_login(caller, to, status=401, refusal=words.UNKNOWN_TOKEN)
@@ -223,7 +223,9 @@ class Pages:
         return self._gatekeeper.check("GET", paths.WATCH, caller, credential, now)
 
     async def _show_login(self, caller: Caller, to: str, *, status: int = 200, refusal: str = "") -> web.Response:
-        return await self._show("login", replace(caller, session=""), status=status, to=_local(to), refusal=refusal)
+        return await self._show(
+            "login", structs.replace(caller, session=""), status=status, to=_local(to), refusal=refusal
+        )
 
     async def _show(
         self, name: str, caller: Caller, *, run_id: str = "", status: int = 200, **more: Any
