@@ -10,6 +10,7 @@ Each line of the file is one of these:
     hangs                      no function returns
 """
 
+import atexit
 import shutil
 import subprocess
 from functools import cache
@@ -89,10 +90,11 @@ int VERSION(Device *gpu, unsigned *count, Process *found) {
 
 @cache
 def library(version: str = "_v3") -> str:
-    """Return the folder of a library whose function for processes has this version."""
+    """Return the folder of a library whose function for processes has this version. It is removed with this process."""
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("needs a C compiler")
     folder = mkdtemp(prefix="nvml")
+    atexit.register(shutil.rmtree, folder)
     (source := Path(folder, "nvml.c")).write_text(SOURCE)
     name = f"-DVERSION=nvmlDeviceGetComputeRunningProcesses{version}"
     subprocess.run(
