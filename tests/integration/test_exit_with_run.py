@@ -18,7 +18,7 @@ from node_agent.kernel.workers.process import handles
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.outages import LOST
-from tests.support.process_info import ended, is_running, parent
+from tests.support.process_info import ended, is_running, parent, until
 from tests.support.programs import Program, refuses, start_agent
 from tests.support.told import pattern
 from tests.support.worker_hub import Worker, WorkerHub, of_node
@@ -221,8 +221,9 @@ async def test_an_agent_never_outlives_its_supervisor(hub: WorkerHub) -> None:
 async def strays_of(worker: Worker) -> list[int]:
     """Return daemons that the worker has started: one with the agent's mark, and one found only by its parents."""
     marked = await worker.tell("double-fork")
-    unmarked = await worker.tell("shell env -i setsid sleep 1000 >&- 2>&- & echo $!")
-    return [int(marked), int(unmarked)]
+    unmarked = int(await worker.tell("shell env -i setsid sleep 1000 >&- 2>&- & echo $!"))
+    await until(lambda: os.getsid(unmarked) == unmarked)  # it is `setsid` that has cleared its environment
+    return [int(marked), unmarked]
 
 
 def of_agent_of(workers: list[Worker], supervisor: Program) -> Worker:
