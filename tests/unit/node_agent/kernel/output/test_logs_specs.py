@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from node_agent import words
 from node_agent.kernel.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.kernel.output.logs_specs import LogsPlugin
 from node_agent.kernel.output.routing import PluginFailed, Route, Routing, WorkerRoutes, narrowed
+from tests.support.launchers import warm_python
 from tests.support.told import pattern
 from tests.unit.node_agent.logs_plugin import install
 from tests.unit.node_agent.story import an_assignment
@@ -20,6 +22,8 @@ pytestmark = pytest.mark.torch
 
 PATIENCE_S = 60.0
 """Seconds for an import of torch on a busy machine."""
+TORCH = "torch.distributed.elastic.multiprocessing"
+"""What the plug-ins import. Their processes are forks of one that has imported it."""
 
 
 Start = Callable[..., LogsPlugin]
@@ -34,12 +38,14 @@ async def broken() -> asyncio.Queue[str]:
 @pytest.fixture
 async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: asyncio.Queue[str]) -> AsyncIterator[Start]:
     monkeypatch.syspath_prepend(install(tmp_path / "site"))
+    warm = warm_python(TORCH, tmp_path, {})
+    monkeypatch.setattr(sys, "executable", warm["PYTHON_EXEC"])
     plugins: list[LogsPlugin] = []
     before = len(os.listdir("/proc/self/fd"))
 
     def start_plugin(name: str, **flags: Any) -> LogsPlugin:
         options = LogOptions(**{"log_dir": str(tmp_path / "logs"), **flags}, plugin=name)
-        plugins.append(LogsPlugin(options, dict(os.environ), broken.put_nowait))
+        plugins.append(LogsPlugin(options, os.environ | warm, broken.put_nowait))
         return plugins[-1]
 
     yield start_plugin
