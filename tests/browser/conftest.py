@@ -19,8 +19,8 @@ from tests.integration.conftest import etcd
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.etcd import Etcd
+from tests.support.message_search import nameless
 from tests.support.programs import PATIENCE_S, Server, ended_programs
-from tests.support.told import nameless
 from tests.support.worker_hub import WorkerHub
 
 HERE = str(Path(__file__).parent)

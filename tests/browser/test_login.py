@@ -13,8 +13,8 @@ from rdzv_server.words import auth, http, operations
 from tests.browser.conftest import NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.support.certificates import Authority
+from tests.support.message_search import pattern
 from tests.support.programs import Server
-from tests.support.told import pattern
 
 TOKENS = {
     "agent": "agents-0123456789\nteam-0123456789 team-*",

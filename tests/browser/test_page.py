@@ -23,10 +23,10 @@ from tests.integration.replicas import Replicas
 from tests.integration.test_actions import act
 from tests.support.cluster import ALL_COME, PATIENT, Cluster, straggling
 from tests.support.etcd import Etcd
+from tests.support.message_search import beginning, pattern
 from tests.support.poison import poison
 from tests.support.programs import STRAGGLING_WORKER, Server
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.told import beginning, pattern
 from tests.support.worker_hub import WorkerHub
 
 SOON_S = 1.0

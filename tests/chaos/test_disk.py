@@ -15,8 +15,8 @@ from rdzv_server.words import unheard
 from tests.chaos.disk import LAST_LOOKS, READS, SlowCalls
 from tests.support.cluster import Cluster
 from tests.support.disk import Disk
+from tests.support.message_search import any_numbers, pattern
 from tests.support.programs import Program
-from tests.support.told import any_numbers, pattern
 from tests.support.worker_hub import of_agent
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("possible")]

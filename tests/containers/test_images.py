@@ -13,9 +13,9 @@ from node_agent import words
 from rdzv_server.words import auth
 from tests.containers.held_workers import HeldWorkers
 from tests.support.container_engine import BASE, ContainerEngine
+from tests.support.message_search import pattern
 from tests.support.outages import LOST, REACHED
 from tests.support.programs import Program
-from tests.support.told import pattern
 
 pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.timeout(900)]
 

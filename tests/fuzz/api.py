@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 from schemathesis.transport.serialization import quote_all
 
 from rdzv_server.words import admission, failures, operations
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 NAMES = ("run", "../../etc/passwd", '{run="x"}')
 """Few names, so that requests are about the same runs and agents."""

@@ -14,12 +14,12 @@ from node_agent import words
 from rdzv_server.words import auth, operations
 from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
+from tests.support.message_search import message_fields, pattern
 from tests.support.outages import LOST
 from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER, Program
 from tests.support.proxies import HAPROXY, haproxy_configuration, needs_proxies
 from tests.support.rdzvctl import RDZVCTL, environment
-from tests.support.told import pattern, told
 
 pytestmark = pytest.mark.hosts
 
@@ -78,7 +78,7 @@ async def test_an_operator_on_the_servers_own_host_who_names_it_by_its_address_i
 
     refused = await cordon(host.authority(DEFAULT_PORT))
     assert await refused.exit_code() == ExitCode.REFUSED
-    port = told(refused.err[-1], auth.not_this_machine)["port"]
+    port = message_fields(refused.err[-1], auth.not_this_machine)["port"]
     done = await cordon(f"localhost:{port}")
     assert done.out[0] == operations.cordoned("n7", None, ""), done.err
 

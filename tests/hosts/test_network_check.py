@@ -13,8 +13,8 @@ from rdzv_server.words import health
 from tests.hosts.cluster import Hosts
 from tests.hosts.network import DEVICE
 from tests.hosts.switch import Switch
+from tests.support.message_search import pattern
 from tests.support.programs import WORKER, Program
-from tests.support.told import pattern
 
 pytestmark = pytest.mark.hosts
 

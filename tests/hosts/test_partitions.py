@@ -12,9 +12,9 @@ from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
 from tests.hosts.switch import Switch
 from tests.support.cluster import ALL_COME
+from tests.support.message_search import any_numbers, pattern
 from tests.support.outages import LOST, REACHED
 from tests.support.process_info import is_running
-from tests.support.told import any_numbers, pattern
 from tests.support.worker_hub import Worker
 
 pytestmark = pytest.mark.hosts

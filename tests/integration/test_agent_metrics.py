@@ -12,10 +12,10 @@ import pytest
 
 from node_agent.features.metrics import words as metrics
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import pattern
 from tests.support.outages import LOST
 from tests.support.programs import Program, get, refuses, start_agent
 from tests.support.prometheus import Scrape, promtool
-from tests.support.told import pattern
 from tests.support.worker_hub import all_run
 
 

@@ -17,8 +17,8 @@ from rdzv_server.words import admission, auth, startup
 from rdzv_server.words import etcd as etcd_words
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import need_aetcd
+from tests.support.message_search import has_message, message_fields, pattern
 from tests.support.programs import WORKER, Program, Server, refuses, start_agent
-from tests.support.told import pattern, tells, told
 
 NOWHERE = ("--endpoint", "127.0.0.1:1")
 NO_HOST = "no-such-host.invalid"
@@ -90,7 +90,7 @@ async def limited(files: int, flags: str) -> Program:
 async def test_too_few_files_for_the_workers(limit: int) -> None:
     agent = await limited(limit, "--nproc 4 -t 0:3 --no-python true")
     await refuses(agent)
-    needed = told(agent.err[-1], words.plan.too_few_descriptors, limit=limit, workers=4)["needed"]
+    needed = message_fields(agent.err[-1], words.plan.too_few_descriptors, limit=limit, workers=4)["needed"]
     assert 30 <= int(needed) < 40
 
 
@@ -104,7 +104,7 @@ async def test_an_agent_with_as_many_files_as_it_asks_for_runs(tmp_path: Path, f
     needed = (await (await limited(12, command)).line(pattern(words.plan.too_few_descriptors, workers=8)))["needed"]
     agent = await limited(int(needed), command)
     assert await agent.exit_code() == 0, agent.err
-    assert not tells(agent.err, words.plan.too_few_descriptors), agent.err
+    assert not has_message(agent.err, words.plan.too_few_descriptors), agent.err
 
 
 async def test_another_program_listens_at_the_endpoint(unused_tcp_port: int) -> None:

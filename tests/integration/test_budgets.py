@@ -14,8 +14,8 @@ from node_agent.features.rules.feature import CPU_S, MATCHED_WITHIN_S
 from rdzv_server.words import completion, failures
 from tests.integration.test_actions import act
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import pattern
 from tests.support.programs import start_agent
-from tests.support.told import pattern
 from tests.support.worker_hub import restart_count
 
 FATAL = ("--fatal-rule", r"bad record \d+")

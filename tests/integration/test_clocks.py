@@ -17,9 +17,9 @@ import pytest
 
 from node_agent import words
 from tests.support.cluster import ALL_COME, Cluster
+from tests.support.message_search import has_message, part
 from tests.support.outages import REACHED
 from tests.support.programs import Program, Server, start_agent
-from tests.support.told import part, tells
 from tests.support.wall_clock import WallClock, sweep
 from tests.support.worker_hub import Worker, WorkerHub, all_run, finish
 
@@ -212,4 +212,4 @@ async def test_an_agent_with_its_own_server_may_be_stopped_for_a_while(hub: Work
     (again,) = await hub.group(1)
     assert again.env["TORCHELASTIC_RESTART_COUNT"] == "1", "it is the same run"
     await finish(agent, again)
-    assert not tells(agent.err, words.leaving.rejoining, slept_s=0.0)
+    assert not has_message(agent.err, words.leaving.rejoining, slept_s=0.0)

@@ -19,9 +19,9 @@ from rdzv_server.cli import parse
 from rdzv_server.words import startup
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
+from tests.support.message_search import has_message
 from tests.support.programs import Program
 from tests.support.prometheus import promtool
-from tests.support.told import tells
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "docker"
@@ -99,7 +99,7 @@ async def test_the_server_of_the_image_serves_and_its_health_check_knows(
     )  # env looks programs up in the PATH that it is given
 
     early = await Program.start(*health, env=env)
-    assert await early.exit_code() == 1 and tells(early.err, startup.nothing_answers, host="127.0.0.1")
+    assert await early.exit_code() == 1 and has_message(early.err, startup.nothing_answers, host="127.0.0.1")
     server = await Program.start("env", *entry, *place, env=env)
     await server.line(f"state in {image}/state/port-{unused_tcp_port}.db")
     assert await (await Program.start(*health, env=env)).exit_code() == 0

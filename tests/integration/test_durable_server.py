@@ -25,11 +25,11 @@ from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as words
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.disk import Disk, why_no_disk
+from tests.support.message_search import has_message, nameless, part, pattern
 from tests.support.outages import REACHED
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
 from tests.support.scenario import RUN_ID, a_join
-from tests.support.told import nameless, part, pattern, tells
 from tests.support.worker_hub import WorkerHub, all_run, of_agent, restart_count
 
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
@@ -200,7 +200,9 @@ async def test_a_file_that_lost_changes_while_no_server_ran_is_never_an_empty_se
         overwrite(file) if "overwritten" in lost else file.unlink()
     for _ in range(2):  # a service manager starts it again
         refused = await refusal(*durable.server_flags)
-        assert tells(refused, words.lost_changes, state=str(state)) or tells(refused, words.damaged, place=str(state))
+        assert has_message(refused, words.lost_changes, state=str(state)) or has_message(
+            refused, words.damaged, place=str(state)
+        )
 
 
 @pytest.mark.parametrize("lost", ["file", "WAL", "both", "contents"])

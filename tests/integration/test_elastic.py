@@ -16,8 +16,8 @@ from rdzv_protocol.settings import LAST_CALL_QUIET_S
 from node_agent import words
 from rdzv_server.words import attempts, completion, failures, losses
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import pattern
 from tests.support.programs import PATIENCE_S, TORCH_WORKER
-from tests.support.told import pattern
 from tests.support.worker_hub import Worker, of_agent, of_node, restart_count
 
 

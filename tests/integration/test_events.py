@@ -17,9 +17,9 @@ from rdzv_protocol.words import flags
 from rdzv_server.words import exports
 from tests.integration.replicas import Replicas
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import pattern
 from tests.support.programs import PATIENCE_S, Program, Server
 from tests.support.receiver import Receiver
-from tests.support.told import pattern
 from tests.support.worker_hub import WorkerHub
 
 RUN = "run/with a slash"

@@ -14,9 +14,9 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import pattern
 from tests.support.process_info import until
 from tests.support.programs import Program, start_agent
-from tests.support.told import pattern
 from tests.support.worker_hub import Worker, WorkerHub
 
 GAPS_S = (0.0, 0.005, 0.02, 0.2)

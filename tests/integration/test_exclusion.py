@@ -9,10 +9,10 @@ from node_agent import words
 from rdzv_server.core.node_history import MOST_OF_A_NODE
 from rdzv_server.words import completion, startup
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, refuses
 from tests.support.prometheus import Scrape
-from tests.support.told import tells
 from tests.support.worker_hub import WorkerHub
 
 
@@ -35,7 +35,7 @@ async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart
             workers = await hub.group(2)
         del cluster.agents["a"]
         assert await bad.exit_code() == ExitCode.NODE_UNFIT
-        assert tells(bad.err[-1], words.leaving.kept_out)
+        assert has_message(bad.err[-1], words.leaving.kept_out)
         await until(lambda: drained.exists() and drained.read_text() == "a\n")
         (cordon,) = (await cluster.server.status())["server"]["cordons"]
         assert (cordon["node_id"], cordon["by"]) == ("a", "rdzv-server")

@@ -17,10 +17,10 @@ from node_agent.kernel.workers.orphans import MARK
 from node_agent.kernel.workers.process import handles
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import pattern
 from tests.support.outages import LOST
 from tests.support.process_info import ended, is_running, parent, until
 from tests.support.programs import Program, refuses, start_agent
-from tests.support.told import pattern
 from tests.support.worker_hub import Worker, WorkerHub, of_node
 
 FLAGS = ("--exit-with-run", "--nnodes", "1:3", *PATIENT)

@@ -22,11 +22,11 @@ from rdzv_server.words import storage as words
 from tests.integration.replicas import TAKEOVER_S, Probe, Replicas
 from tests.support.cluster import ALL_COME
 from tests.support.etcd import Etcd, Member, etcd_cluster, need_etcd, written
+from tests.support.message_search import has_message, part, pattern
 from tests.support.outages import LOST, REACHED
 from tests.support.programs import PATIENCE_S, Server
 from tests.support.scenario import a_join
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.told import part, pattern, tells
 from tests.support.worker_hub import all_run, restart_count
 
 GRACE_S = 1.0
@@ -56,7 +56,7 @@ async def test_running_one_after_another_takes_over_in_time_and_the_workers_noti
             began = time.monotonic()
             await leader.kill()
             assert await probe.takeover_s(began) < TAKEOVER_S
-        assert sum(tells(line, agent_words.connection.leads_now) for line in probe.notes) == 2
+        assert sum(has_message(line, agent_words.connection.leads_now) for line in probe.notes) == 2
     assert all_run(second)
     second[3].kill()
     third = await replicas.hub.group(4)

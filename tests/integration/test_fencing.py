@@ -19,10 +19,10 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from node_agent import words
 from rdzv_server.words import completion, losses
 from tests.support.cluster import Cluster
+from tests.support.message_search import part, pattern
 from tests.support.process_info import is_running
 from tests.support.programs import PATIENCE_S, Program, Server
 from tests.support.tcp_proxy import Exchange, TcpProxy
-from tests.support.told import part, pattern
 from tests.support.worker_hub import Worker, WorkerHub, of_agent, of_node, restart_count
 
 LEASE_S = 3.0

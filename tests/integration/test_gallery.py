@@ -25,9 +25,9 @@ from node_agent.features.warm.words import start_warm
 from tests.support.cluster import PATIENT
 from tests.support.later import need
 from tests.support.launchers import PROGRAMS, free_port, warm_python
+from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
-from tests.support.told import tells
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -164,7 +164,7 @@ async def undisturbed(name: str, folder: Path, env: Mapping[str, str]) -> Story:
         flags = ("--standalone", "--nproc", "2", str(INTERRUPTED))
         agent = await start_agent(*flags, env={**QUIET, **env}, cwd=alone, script=GALLERY / f"{name}.py")
         assert await agent.exit_code(PATIENCE_S) == 0, agent.err
-        assert any(tells(line, start_warm) for line in agent.err) is ("PET_PRELOAD" in env)
+        assert any(has_message(line, start_warm) for line in agent.err) is ("PET_PRELOAD" in env)
         _undisturbed[name] = story(alone)
     return _undisturbed[name]
 

@@ -22,10 +22,10 @@ from rdzv_server.core.policies.hangs.repeated_hangs import STANDSTILL_S
 from rdzv_server.words import health
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
+from tests.support.message_search import has_message, part, pattern
 from tests.support.programs import Program
 from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import rdzvctl
-from tests.support.told import part, pattern, tells
 from tests.support.worker_hub import Worker, restart_count
 
 LOOKED = feature_words.examined_workers("no progress", "").removesuffix(": ")
@@ -370,4 +370,4 @@ async def test_a_first_evaluation_that_takes_long_is_no_hang(tmp_path: Path) -> 
     flags = ("--standalone", "--progress-timeout", "auto", "--on-hang", "fail")
     agent = await Program.start(sys.executable, "-m", "node_agent", *flags, str(path))
     assert await agent.exit_code() == 0
-    assert not tells(agent.err, hang_words.may_hang, ranks=(0,))
+    assert not has_message(agent.err, hang_words.may_hang, ranks=(0,))

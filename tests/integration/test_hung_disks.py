@@ -9,8 +9,8 @@ import pytest
 from node_agent import words
 from tests.support.cluster import Cluster
 from tests.support.hanging_disk import Disk, why_no_fuse
+from tests.support.message_search import part
 from tests.support.programs import AGENT, WORKER, Program
-from tests.support.told import part
 
 pytestmark = pytest.mark.skipif(bool(why_no_fuse()), reason=f"no FUSE: {why_no_fuse()}")
 LEASE_S = 3.0

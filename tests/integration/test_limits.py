@@ -37,9 +37,9 @@ from rdzv_server.words import attempts, http, runs, startup
 from rdzv_server.words import unheard as words
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import any_numbers, beginning, pattern
 from tests.support.programs import Program, Server, refuses, start_agent
 from tests.support.scenario import a_join
-from tests.support.told import any_numbers, beginning, pattern
 
 SHORT_S = 0.3
 SOON_S = 10.0

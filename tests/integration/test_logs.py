@@ -14,9 +14,9 @@ import pytest
 from node_agent import words
 from tests.support.cluster import Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
+from tests.support.message_search import has_message, message_fields
 from tests.support.programs import Program, start_agent
 from tests.support.terminal import Terminal
-from tests.support.told import tells, told
 from tests.support.worker_hub import WorkerHub
 from tests.unit.node_agent.logs_plugin import install
 
@@ -99,7 +99,7 @@ async def test_a_console_that_blocks_holds_up_no_worker_whose_output_is_teed(tmp
     os.close(read_end)
     assert process.returncode == 0
     assert texts(tmp_path) == {"attempt_0/0/stdout.log": "x" * 30_000_000 + "\nlast words\n"}
-    assert told(err.decode(), words.output.console_too_slow)["folder"].startswith(str(tmp_path))
+    assert message_fields(err.decode(), words.output.console_too_slow)["folder"].startswith(str(tmp_path))
 
 
 @pytest.mark.torch
@@ -215,7 +215,7 @@ print("fine", file=sys.stderr)
     agent = await python(program, *ONE, "--max-restarts", "1", "-r", "1", "--log-dir", str(small_disk))
     said = [line for line in agent.err if "log files" in line]
     fields = {"problem": "No space left on device", "outlook": words.output.WORKER_MAY_FAIL, "loses_lines": False}
-    assert len(said) == 1 and tells(said[0], words.output.file_trouble, **fields)
+    assert len(said) == 1 and has_message(said[0], words.output.file_trouble, **fields)
     assert any("OSError: [Errno 28] No space left on device" in line for line in agent.err)
     assert [line.partition(":")[2] or line for line in agent.out] == ["fine"]
 
@@ -239,7 +239,7 @@ async def test_a_worker_whose_log_file_reaches_the_size_limit_is_reported_with_t
     problem = words.output.at_limit("File too large", 204_800)
     said = "\n".join(agent.err)
     fields = {"problem": problem, "outlook": words.output.WORKER_AT_LIMIT, "loses_lines": False}
-    assert told(said, words.output.file_trouble, **fields)["path"].endswith("stderr.log")
+    assert message_fields(said, words.output.file_trouble, **fields)["path"].endswith("stderr.log")
     assert words.failures.file_cannot_grow(problem, words.output.RAISE_THE_LIMIT) in said
 
 

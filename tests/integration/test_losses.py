@@ -4,7 +4,7 @@ import signal
 
 from rdzv_server.words import unheard
 from tests.support.cluster import Cluster
-from tests.support.told import any_numbers, pattern
+from tests.support.message_search import any_numbers, pattern
 from tests.support.worker_hub import WorkerHub
 
 

@@ -6,8 +6,8 @@ import signal
 from node_agent.features import words
 from rdzv_server.words import namesakes
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import pattern
 from tests.support.rdzvctl import rdzvctl
-from tests.support.told import pattern
 
 TWO = pattern(namesakes.shared, node_id="gpu", machines=2)
 

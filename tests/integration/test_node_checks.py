@@ -10,8 +10,8 @@ from node_agent.features.checks import words
 from rdzv_server.core.policies.network_check import words as network
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import has_message
 from tests.support.programs import Program
-from tests.support.told import tells
 
 
 async def test_an_unfit_node_never_joins_and_says_why(cluster: Cluster, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ async def test_nodes_test_the_network_between_them_before_the_first_round(cluste
     await cluster.finish(workers)
     events = json.loads(await cluster.server.get("/v1/runs/r/events"))["events"]
     (tested,) = [event["reason"] for event in events if event["kind"] == "network_tested"]
-    assert tells(tested, network.tested, nodes=3)
+    assert has_message(tested, network.tested, nodes=3)
 
 
 async def test_a_run_of_fixed_nodes_does_not_wait_for_what_never_comes(cluster: Cluster, tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from node_agent.features.preemption import words as preemption
 from rdzv_server.words import completion, notices
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import LONG_S
+from tests.support.message_search import has_message, message_fields
 from tests.support.outages import LOST
 from tests.support.programs import Program
 from tests.support.rdzvctl import rdzvctl
-from tests.support.told import tells, told
 from tests.support.worker_hub import Worker, of_agent
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "checkpoint_on_notice.py"
@@ -77,7 +77,7 @@ async def test_all_workers_get_a_notice_of_a_leaving_node_and_the_round_ends_whe
     assert words.leaving.leaving_after_notice("SIGTERM", 80.0) in "\n".join(leaver.err)
     assert len(await events(cluster, "notice_given")) == 1
     (ended,) = await events(cluster, "notice_ended")
-    assert tells(ended["reason"], notices.acknowledged, workers=4)
+    assert has_message(ended["reason"], notices.acknowledged, workers=4)
     await cluster.finish(second)
     assert await cluster.restarts() == {"node_left": 1}
 
@@ -98,7 +98,7 @@ async def test_a_worker_that_never_acknowledges_is_waited_for_as_long_as_the_sch
     second = await cluster.hub.group(2)
     assert await leaver.exit_code() == ExitCode.START_AGAIN
     ended = (await events(cluster, "notice_ended"))[0]
-    assert 1 <= float(told(ended["reason"], notices.not_acknowledged)["after_s"]) < 2
+    assert 1 <= float(message_fields(ended["reason"], notices.not_acknowledged)["after_s"]) < 2
     await cluster.finish(second)
 
 

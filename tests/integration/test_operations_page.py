@@ -23,12 +23,12 @@ from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.disk import Disk
 from tests.support.etcd import etcd_cluster, need_etcd
+from tests.support.message_search import any_numbers, part, pattern
 from tests.support.outages import LOST, REACHED
 from tests.support.poison import poison
 from tests.support.programs import Program, Server, start_agent
 from tests.support.prometheus import Prometheus, need_prometheus
 from tests.support.rdzvctl import rdzvctl
-from tests.support.told import any_numbers, part, pattern
 from tests.support.wall_clock import WallClock, sweep
 from tests.support.worker_hub import WorkerHub
 

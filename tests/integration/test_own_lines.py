@@ -12,10 +12,10 @@ import pytest
 from node_agent import words
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import pattern
 from tests.support.programs import WORKER, Program, Server, start_agent
 from tests.support.rdzvctl import rdzvctl
 from tests.support.terminal import Terminal
-from tests.support.told import pattern
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 JSON = ("--log-format", "json")

@@ -21,9 +21,9 @@ from node_agent.kernel.failures.diagnose import exit_status
 from tests.support.cluster import Cluster
 from tests.support.later import need
 from tests.support.launchers import PROGRAMS
+from tests.support.message_search import has_message
 from tests.support.process_info import children, ended, is_running, until
 from tests.support.programs import Program
-from tests.support.told import tells
 from tests.support.worker_hub import all_run
 
 STATE = PROGRAMS / "interpreter_state.py"
@@ -55,7 +55,7 @@ async def both(*flags: str, script: str, **how: Any) -> list[tuple[int, Program]
 
 
 def is_said_to_be_warm(agent: Program) -> bool:
-    return any(tells(line, words.start_warm) for line in agent.err)
+    return any(has_message(line, words.start_warm) for line in agent.err)
 
 
 # A script sees no difference.
@@ -202,7 +202,9 @@ async def test_a_module_that_cannot_be_preloaded(source: str, says: str, tmp_pat
     code, agent = await finished("--nproc", "2", "--preload", "json,bad", script="script.py", cwd=tmp_path)
     assert code == 0
     assert sorted(agent.out) == ["rank 0", "rank 1"]
-    (line,) = [line for line in agent.err if tells(line, words.start_cold) or tells(line, words.import_died_again)]
+    (line,) = [
+        line for line in agent.err if has_message(line, words.start_cold) or has_message(line, words.import_died_again)
+    ]
     assert says in line
 
 

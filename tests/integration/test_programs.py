@@ -13,11 +13,11 @@ from rdzv_protocol.exit_codes import ExitCode
 from node_agent import words
 from node_agent.cli.plan import CONNECT_TIMEOUT_S
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import pattern
 from tests.support.outages import LOST, REACHED
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server, get, start_agent
 from tests.support.rdzvctl import rdzvctl
-from tests.support.told import pattern
 from tests.support.worker_hub import WorkerHub, finish
 
 PRINT_PROTOCOL = "import protocol\nprint('the script sees', protocol.WHOSE)\n"

@@ -15,8 +15,8 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from node_agent.features.metrics import words as metrics
 from rdzv_server.http.metrics import METRICS
 from tests.support.cluster import Cluster
+from tests.support.message_search import pattern
 from tests.support.prometheus import Prometheus, promtool
-from tests.support.told import pattern
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yaml"

@@ -11,10 +11,10 @@ from rdzv_protocol.exit_codes import ExitCode
 from node_agent import words
 from rdzv_server.words import losses
 from tests.support.cluster import ALL_COME, Cluster
+from tests.support.message_search import beginning, pattern
 from tests.support.outages import LOST, REACHED
 from tests.support.programs import PATIENCE_S, Program
 from tests.support.proxies import Kind, Proxy, needs_proxies, of_page
-from tests.support.told import beginning, pattern
 from tests.support.worker_hub import Worker, WorkerHub, all_run
 
 pytestmark = needs_proxies

@@ -21,11 +21,11 @@ from rdzvctl import words as ctl
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import has_message
 from tests.support.programs import PATIENCE_S, Program
 from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl, terminal
 from tests.support.terminal import Terminal
-from tests.support.told import tells
 
 # Questions.
 
@@ -389,7 +389,7 @@ async def test_stacks_show_what_the_workers_are_doing_now(cluster: Cluster, tmp_
 
     cluster.agents["b"].signal(signal.SIGSTOP)
     while (done := await rdzvctl("stacks", "r", "--json", endpoint=at)).code:
-        assert tells(done.err[0], hang_words.examined_just_now, run_id="r")
+        assert has_message(done.err[0], hang_words.examined_just_now, run_id="r")
     nothing = re.escape(hang_words.no_answer_from([1, 2], 3, "b"))
     assert re.match(rf"rank 0 in \w+ at \S+:\d+; {nothing}", done.json["sentence"])
     cluster.agents["b"].signal(signal.SIGCONT)

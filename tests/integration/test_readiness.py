@@ -7,10 +7,10 @@ from node_agent import words
 from node_agent.features.readiness import words as readiness
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import pattern
 from tests.support.outages import LOST
 from tests.support.process_info import until
 from tests.support.programs import refuses, start_agent
-from tests.support.told import pattern
 from tests.support.worker_hub import of_agent
 
 

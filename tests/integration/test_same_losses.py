@@ -26,9 +26,9 @@ from tests.support.launchers import (
     warm_python,
     warm_torch,
 )
+from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import Program
-from tests.support.told import tells
 
 pytestmark = pytest.mark.torch
 
@@ -136,7 +136,7 @@ async def run(launcher: str, case: Case, folder: Path) -> Printed:
         program = str(PROGRAMS / case.program).split()
         nodes = [[*node.replace("PORT", port).split(), *TO_FILES, *program] for node in case.nodes]
         agents = await launch(launcher, *nodes, env=case.environment, cwd=folder, exit_code=case.exit_code)
-    is_warm = any(tells(line, warm_words.start_warm) for agent in agents for line in agent.err)
+    is_warm = any(has_message(line, warm_words.start_warm) for agent in agents for line in agent.err)
     assert is_warm is (launcher == NODE_AGENT and "PET_PRELOAD" in case.environment)
     return printed(folder)
 

@@ -4,7 +4,7 @@ import pytest
 
 from node_agent import words
 from tests.support.cluster import Cluster
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 from tests.support.worker_hub import of_node
 
 

@@ -16,10 +16,10 @@ from node_agent import words
 from rdzv_server.words import auth
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
+from tests.support.message_search import pattern
 from tests.support.outages import REACHED
 from tests.support.process_info import is_running
 from tests.support.programs import PRYING_WORKER, Program, Server, refuses, start_agent
-from tests.support.told import pattern
 from tests.support.worker_hub import all_run
 
 LOOK, JOIN, STOP, LOGS = ("GET", paths.STATUS), ("POST", paths.JOIN), ("POST", actions.STOP.path), ("POST", paths.LOGS)

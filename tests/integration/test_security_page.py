@@ -25,7 +25,7 @@ from rdzv_server.service.fair_scheduler import TURNS_AN_AGENT, UNAUTHENTICATED_P
 from rdzv_server.words import auth
 from tests.integration.test_strangers import DOORS, WAITS_S
 from tests.support.cluster import Cluster
-from tests.support.told import tells
+from tests.support.message_search import has_message
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to/secure-a-server.md").read_text()
@@ -47,7 +47,7 @@ async def test_a_run_works_with_the_files_that_the_page_makes(cluster: Cluster, 
     for host in ("localhost", "127.0.0.1"):
         await cluster.node("a", "--endpoint", f"{host}:{server.port}", *in_folder(tmp_path, node))
         await cluster.finish(await cluster.hub.group(2))
-    assert not tells(server.err, auth.exposed)
+    assert not has_message(server.err, auth.exposed)
 
 
 def in_folder(folder: Path, flags: tuple[str, ...]) -> list[str]:

@@ -8,10 +8,10 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
 from tests.support.cluster import Cluster
+from tests.support.message_search import has_message, pattern
 from tests.support.outages import LOST, REACHED
 from tests.support.process_info import is_running
 from tests.support.programs import PATIENCE_S
-from tests.support.told import pattern, tells
 from tests.support.worker_hub import WorkerHub, all_run
 
 TRIES = 3
@@ -45,9 +45,9 @@ async def test_a_lost_server_is_logged_once_however_often_the_agent_retries(hub:
         await agent.line(REACHED)
         await cluster.finish(workers)
         said = [line for line in agent.said if "rdzv-server" in line]
-        assert tells(said[0], words.connection.server_lost, has_workers=True, longest_s=inf)
-        assert tells(said[-1], words.connection.server_reached)
-        assert all(tells(line, words.connection.still_no_server) for line in said[1:-1])
+        assert has_message(said[0], words.connection.server_lost, has_workers=True, longest_s=inf)
+        assert has_message(said[-1], words.connection.server_reached)
+        assert all(has_message(line, words.connection.still_no_server) for line in said[1:-1])
         assert len(said) <= 4, "each cause is said once"
         run = await cluster.server.run()
         assert (run["phase"], run["round"], run["departures"]) == ("succeeded", 1, [])
@@ -61,4 +61,4 @@ async def test_an_agent_that_is_to_wait_no_longer_stops_its_workers_and_exits(cl
     assert all_run(workers)
     assert await agent.exit_code() == ExitCode.START_AGAIN
     assert not any(is_running(worker.pid) for worker in workers)
-    assert tells(agent.err, words.connection.server_given_up, within_s=1.0, stage="connect")
+    assert has_message(agent.err, words.connection.server_given_up, within_s=1.0, stage="connect")

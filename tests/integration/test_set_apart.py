@@ -13,10 +13,10 @@ from rdzv_server.words import service as service_words
 from rdzv_server.words import set_apart as words
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
+from tests.support.message_search import beginning
 from tests.support.poison import poison
 from tests.support.programs import Server
 from tests.support.rdzvctl import rdzvctl
-from tests.support.told import beginning
 from tests.support.worker_hub import Worker, WorkerHub, all_run, of_node, restart_count
 
 POISON, OTHER = "poison", "other"

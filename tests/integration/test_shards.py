@@ -16,9 +16,9 @@ import pytest
 from rdzv_server.words import cluster
 from tests.integration.replicas import TAKEOVER_S, Probe, Replica, Replicas
 from tests.support.etcd import Etcd, need_etcd
+from tests.support.message_search import pattern
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
-from tests.support.told import pattern
 from tests.support.worker_hub import Worker, WorkerHub
 
 need_etcd()

@@ -11,8 +11,8 @@ from rdzv_protocol.flag_values import address
 from rdzv_server.words import startup as words
 from tests.support.cluster import PATIENT
 from tests.support.launchers import free_port
+from tests.support.message_search import pattern
 from tests.support.programs import Program, Server, start_agent
-from tests.support.told import pattern
 from tests.support.worker_hub import WorkerHub
 
 AFTER = ("--take-over-after", "1")

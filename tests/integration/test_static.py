@@ -13,9 +13,9 @@ from node_agent import words
 from node_agent.cli.plan import CONNECT_TIMEOUT_S
 from rdzv_server.words import auth, completion
 from tests.support.cluster import Cluster
+from tests.support.message_search import has_message, message_fields, pattern
 from tests.support.process_info import ended, is_running
 from tests.support.programs import PATIENCE_S, Program, Server, refuses, start_agent
-from tests.support.told import pattern, tells, told
 from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
 PATIENT = ("--rdzv-conf", "join_timeout=500,last_call_timeout=500", "--shutdown-timeout", "5")
@@ -27,7 +27,7 @@ NOT_REACHED_YET = pattern(words.connection.not_reached_yet, longest_s=CONNECT_TI
 
 def pid_of(line: str) -> int:
     """Return the pid of the server that an agent reports in this line."""
-    return int(told(line, words.hosting.hosting)["pid"])
+    return int(message_fields(line, words.hosting.hosting)["pid"])
 
 
 class Nodes(Cluster):
@@ -53,7 +53,7 @@ class Nodes(Cluster):
 
     def server_pids(self) -> list[int]:
         lines = [line for agent in self.agents.values() for line in agent.err]
-        return [pid_of(line) for line in lines if tells(line, words.hosting.hosting)]
+        return [pid_of(line) for line in lines if has_message(line, words.hosting.hosting)]
 
     async def end(self) -> None:
         await super().end()
@@ -111,7 +111,7 @@ async def test_a_token_for_the_server_that_a_node_hosts(nodes: Nodes, tmp_path: 
     nodes.agents.popitem()
     await nodes.static(1, "--token-file", str(tmp_path / "token"))
     await nodes.finish(await nodes.hub.group(2))
-    assert not tells(host.err, auth.OPEN)
+    assert not has_message(host.err, auth.OPEN)
 
 
 async def test_one_node_with_a_port_of_its_own_choice(nodes: Nodes) -> None:
@@ -135,7 +135,9 @@ async def test_c10d_is_hosted_by_one_of_the_nodes_that_the_endpoint_names(nodes:
     for _ in "ab":
         await nodes.c10d()
     workers = await nodes.hub.group(2)
-    assert tells(nodes.agents["0"].said[0], words.progress.joining, run_id="job", address=f"127.0.0.1:{nodes.port}")
+    assert has_message(
+        nodes.agents["0"].said[0], words.progress.joining, run_id="job", address=f"127.0.0.1:{nodes.port}"
+    )
     assert {worker.env["TORCHELASTIC_RUN_ID"] for worker in workers} == {"job"}
     await nodes.finish(workers)
     assert len(nodes.server_pids()) == 1
@@ -186,7 +188,7 @@ async def test_losing_the_agent_that_hosts_the_server_does_not_end_the_run(nodes
     assert is_running(server)
     del nodes.agents["0"]
     await nodes.finish(workers)
-    assert not tells([*other.err, *back.err], words.hosting.hosting)
+    assert not has_message([*other.err, *back.err], words.hosting.hosting)
     await ended(server)
 
 
@@ -236,7 +238,7 @@ async def test_a_host_that_is_gone_for_good_ends_the_run_in_the_end(nodes: Nodes
     await host.exit_code()
     os.kill(server, signal.SIGKILL)
     assert await other.exit_code() == 1
-    assert tells(other.said, words.connection.server_given_up, server=f"127.0.0.1:{nodes.port}", stage="connect")
+    assert has_message(other.said, words.connection.server_given_up, server=f"127.0.0.1:{nodes.port}", stage="connect")
     del nodes.agents["0"]
 
 
@@ -252,7 +254,7 @@ async def test_the_host_waits_until_the_others_have_received_the_end(nodes: Node
     assert await host.exit_code() == 1
     assert await other.exit_code() == 1
     assert not is_running(server)
-    assert tells(other.err, words.progress.run_failed, reason="worker rank 0")
+    assert has_message(other.err, words.progress.run_failed, reason="worker rank 0")
 
 
 async def test_a_signal_ends_that_wait(nodes: Nodes) -> None:

@@ -17,9 +17,9 @@ from node_agent.kernel.workers.store import PROGRAM
 from tests.support import process_info
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.console import PATIENCE_S
+from tests.support.message_search import pattern
 from tests.support.process_info import children, command_line, ended, state, until
 from tests.support.programs import STORE_WORKER, WORKERS, Program
-from tests.support.told import pattern
 from tests.support.worker_hub import Worker
 
 STAND_IN = Path(__file__).parents[1] / "support" / "stand_in"

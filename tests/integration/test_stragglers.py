@@ -8,9 +8,9 @@ import pytest
 from rdzv_server.core.policies import words
 from rdzv_server.words import completion, notices
 from tests.support.cluster import ALL_COME, Cluster, straggling
+from tests.support.message_search import pattern
 from tests.support.programs import STRAGGLING_WORKER
 from tests.support.rdzvctl import rdzvctl
-from tests.support.told import pattern
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -23,9 +23,9 @@ from benchmarks.swarm import Swarm
 from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.words import losses, unheard
 from tests.support.certificates import Authority
+from tests.support.message_search import any_numbers, pattern
 from tests.support.programs import Program, Server
 from tests.support.scenario import a_join
-from tests.support.told import any_numbers, pattern
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 LEASE_S, LOST_AFTER_S, HEALTHY_LEASE_S = 1.0, 3.0, 60.0

@@ -23,10 +23,10 @@ from rdzv_protocol.exit_codes import ExitCode
 from node_agent import words
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import has_message, pattern
 from tests.support.outages import LOST
 from tests.support.process_info import children, command_line, ended, is_running, state, until
 from tests.support.programs import WORKER, Program, Server, refuses, start_agent
-from tests.support.told import pattern, tells
 from tests.support.worker_hub import Worker, WorkerHub
 
 GRACE_S = 0.5
@@ -192,7 +192,7 @@ async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
         agent.signal(signal.SIGTERM)
         assert await agent.exit_code() == ExitCode.START_AGAIN
     assert (state(workers[0].pid), state(workers[1].pid)) == ("", "D")
-    (line,) = [line for line in agent.err if tells(line, words.workers.outlives_kill)]
+    (line,) = [line for line in agent.err if has_message(line, words.workers.outlives_kill)]
     assert names_as_stuck(line, workers[1].pid)
     freezer.thaw()
     await workers[1].gone()

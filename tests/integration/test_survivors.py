@@ -15,10 +15,10 @@ import pytest
 from node_agent import words
 from tests.support.cluster import PATIENT
 from tests.support.launchers import PROGRAMS, warm_python, warm_torch
+from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
 from tests.support.rdzvctl import rdzvctl
-from tests.support.told import tells
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -116,6 +116,6 @@ async def test_a_worker_that_is_blocked_in_a_collective_operation_saves_when_it_
     await until(lambda: (tmp_path / "interruption-0").exists(), PATIENCE_S)
     assert (await rdzvctl("restart", "none", endpoint=server.endpoint)).code == 0
     (agent,) = await asyncio.wait_for(running, PATIENCE_S)
-    saved = [line for line in agent.err if tells(line, words.survivors.saved, step=4)]
+    saved = [line for line in agent.err if has_message(line, words.survivors.saved, step=4)]
     assert len(saved) == 1, "the other one has seen that it is saved"
     assert [[step for step, _ in steps] for steps in printed(tmp_path)] == [STEPS, STEPS]

@@ -8,8 +8,8 @@ import pytest
 from node_agent.features.tell_scheduler import words
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.kubernetes_api import TRAINER_PATH, Api, kubernetes
+from tests.support.message_search import pattern
 from tests.support.programs import WORKERS
-from tests.support.told import pattern
 
 
 @pytest.fixture

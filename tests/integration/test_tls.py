@@ -17,8 +17,8 @@ from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import http
 from tests.support.certificates import Authority, Pair
+from tests.support.message_search import has_message, pattern
 from tests.support.scenario import a_join
-from tests.support.told import pattern, tells
 
 
 @asynccontextmanager
@@ -97,7 +97,7 @@ async def test_an_untrusted_server_certificate_is_reported(
     pair = shown(authority, other_authority)
     async with serving(TlsFiles(*pair).context() if pair else None) as port:
         error = await failure(port, authority.credentials(), host)
-    assert tells(error, says)
+    assert has_message(error, says)
 
 
 async def test_an_agent_without_tls(authority: Authority) -> None:

@@ -14,11 +14,11 @@ from rdzv_server.words import auth
 from tests.support.certificates import Authority, Pair
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import etcd_cluster, need_etcd
+from tests.support.message_search import pattern
 from tests.support.outages import REACHED
 from tests.support.process_info import is_running, until
 from tests.support.programs import PATIENCE_S, Server
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.told import pattern
 
 
 def shows(pair: Pair) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import completion, http, runs
 from tests.support.certificates import Authority
 from tests.support.later import Later
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

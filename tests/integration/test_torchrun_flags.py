@@ -8,8 +8,8 @@ import pytest
 
 from node_agent import words
 from tests.support.launchers import NODE_AGENT, TORCHRUN, free_port, launch
+from tests.support.message_search import has_message
 from tests.support.programs import WORKER, Program, start_agent
-from tests.support.told import tells
 from tests.support.worker_hub import WorkerHub, finish
 
 SHOW = "import sys\nprint(__name__, sys.argv, 'of', sys.executable)\n"
@@ -23,7 +23,7 @@ async def test_a_signal_that_is_named_makes_the_agent_leave_and_reaches_the_work
     agent.signal(signal.SIGUSR1)
     assert await agent.exit_code() == 1
     await worker.gone()
-    assert tells(agent.said, words.leaving.leaving, why="SIGUSR1")
+    assert has_message(agent.said, words.leaving.leaving, why="SIGUSR1")
 
 
 async def test_a_scripts_background_command_hears_sigint_and_under_nohup_it_stays(hub: WorkerHub) -> None:
@@ -34,7 +34,7 @@ async def test_a_scripts_background_command_hears_sigint_and_under_nohup_it_stay
     agent.signal(signal.SIGINT)
     assert await agent.exit_code() == 1
     await worker.gone()
-    (leaving,) = [line for line in agent.said if tells(line, words.leaving.leaving)]
+    (leaving,) = [line for line in agent.said if has_message(line, words.leaving.leaving)]
     assert leaving.startswith("node-agent: SIGINT: ")
 
 

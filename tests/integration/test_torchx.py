@@ -13,8 +13,8 @@ import pytest
 
 from node_agent import words
 from tests.support.launchers import free_port
+from tests.support.message_search import has_message
 from tests.support.programs import WORKER, Program
-from tests.support.told import tells
 from tests.support.worker_hub import Worker, WorkerHub, restart_count
 
 pytest.importorskip("torchx.runner", reason="the extra torchx", exc_type=ImportError)
@@ -102,7 +102,7 @@ async def test_an_elastic_run_continues_without_a_killed_agent_and_the_app_succe
         finish(second)
         await app.ends("SUCCEEDED")
     logs = [path.read_text() for path in app.file("worker").glob("*/stderr.log")]
-    assert sum(tells(log, words.supervisor.agent_killed_run_awaited) for log in logs) == 1
+    assert sum(has_message(log, words.supervisor.agent_killed_run_awaited) for log in logs) == 1
     ends = json.loads(app.file("SUCCESS").read_text())["roles"]
     assert [each["exitcode"] for role in ends.values() for each in role] == [0] * (4 + (server == "role"))
 

@@ -19,9 +19,9 @@ from rdzv_protocol.words.tracing import traces_lost
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import free_port
+from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import PATIENCE_S, Program, start_agent
-from tests.support.told import tells
 
 COLLECTOR = str(Path(__file__).parents[1] / "support" / "otlp_collector.py")
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "50"}
@@ -158,4 +158,4 @@ async def test_an_exporter_in_trouble_costs_one_warning_and_nothing_else(fault: 
         agent = await start_agent(*command, script="echo hello; sleep 2", env=variables)
         assert await agent.exit_code() == 0
         assert agent.out == ["hello"]
-        assert sum(tells(line, traces_lost) for line in agent.err) == 1, agent.err
+        assert sum(has_message(line, traces_lost) for line in agent.err) == 1, agent.err

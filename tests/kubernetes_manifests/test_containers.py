@@ -24,9 +24,9 @@ from rdzv_server.words import auth, startup
 from tests.kubernetes_manifests.manifests import Pod, PodTemplate, mine, need_kubectl, only, render, template
 from tests.support.certificates import Authority
 from tests.support.etcd import Etcd
+from tests.support.message_search import pattern
 from tests.support.process_info import is_running
 from tests.support.programs import WORKER, Program, ended_programs
-from tests.support.told import pattern
 from tests.support.worker_hub import WorkerHub, of_agent, restart_count
 
 UID = "6d0c3c1e-0f6f-4d34-9d0c-2f6b7a1e5c11"

@@ -9,10 +9,10 @@ import pytest
 
 from node_agent.features.warm import words as warm_words
 from rdzv_server.words import completion, runs, startup
+from tests.support.message_search import pattern
 from tests.support.process_info import until
 from tests.support.programs import TORCH_WORKER, WORKER, Program
 from tests.support.slurm import PATIENCE_S, Slurm
-from tests.support.told import pattern
 from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("programs")]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from node_agent import words
+from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import Program
 from tests.support.slurm import PATIENCE_S, Slurm
-from tests.support.told import tells
 
 pytest.importorskip("torchx.runner", reason="the extra torchx", exc_type=ImportError)
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("programs")]
@@ -54,7 +54,9 @@ async def test_an_elastic_job_loses_a_node_and_succeeds(slurm: Slurm, tmp_path: 
     (tmp_path / "finish").touch()
     assert await slurm.ended(job) == "COMPLETED"
     output = {replica: (tmp_path / f"slurm-{job}-train-{replica}.err").read_text() for replica in range(3)}
-    assert all(tells(text, words.progress.joining, node_id=f"train-{replica}") for replica, text in output.items())
+    assert all(
+        has_message(text, words.progress.joining, node_id=f"train-{replica}") for replica, text in output.items()
+    )
     assert sum("run succeeded" in text for text in output.values()) == 2
 
 

@@ -3,7 +3,7 @@
 from math import inf
 
 from node_agent import words
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 LOST = pattern(words.connection.server_lost, longest_s=inf)
 REACHED = pattern(words.connection.server_reached)

@@ -36,9 +36,9 @@ from node_agent.features.hangs import words as hang_words
 from rdzv_server.words import completion
 from tests.integration.api import functions
 from tests.integration.api.line import PATIENCE_S, Line
+from tests.support.message_search import has_message, pattern
 from tests.support.process_info import ended, is_running, until
 from tests.support.programs import Server
-from tests.support.told import pattern, tells
 
 
 def alone(nproc: int = 2, **fields: Any) -> LaunchConfig:
@@ -225,7 +225,7 @@ def test_no_program_at_all() -> None:
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nothing") as caught:
         elastic_launch(alone(1), str(tmp_path / "nothing"))()
-    assert tells(caught.value.__cause__, words.workers.cannot_start)
+    assert has_message(caught.value.__cause__, words.workers.cannot_start)
     (tmp_path / "text").touch()
     with pytest.raises(PermissionError):
         launch_agent(alone(1), [str(tmp_path / "text")], [])

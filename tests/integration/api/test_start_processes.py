@@ -30,8 +30,8 @@ from node_agent import (
 from tests.integration.api import functions
 from tests.integration.api.conftest import METHODS
 from tests.integration.api.line import PATIENCE_S, Line
+from tests.support.message_search import pattern
 from tests.support.process_info import is_running
-from tests.support.told import pattern
 
 
 def run(entrypoint: Any, *args: Sequence[Any], **options: Any) -> RunProcsResult:

@@ -34,8 +34,8 @@ from node_agent.kernel.core.backoff import ServerLost, Unreachable
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.events import Signalled
 from node_agent.kernel.workers.process import own_children
+from tests.support.message_search import has_message
 from tests.support.process_info import until
-from tests.support.told import tells
 from tests.unit.node_agent.rig import Rig, rig
 from tests.unit.node_agent.story import finish, join, start, stop
 
@@ -232,7 +232,7 @@ async def test_a_program_that_is_not_there_is_a_failure_of_the_worker():
         await agent.server.answers(one_worker())
         failure = (await agent.server.hears(ReportRequest)).failure
         assert failure.exit_code == 127
-        assert tells(failure.cause, words.workers.cannot_start, title="/nowhere/to/be/found")
+        assert has_message(failure.cause, words.workers.cannot_start, title="/nowhere/to/be/found")
 
 
 async def test_the_server_goes_while_the_workers_finish():
@@ -243,7 +243,7 @@ async def test_the_server_goes_while_the_workers_finish():
         assert await agent.exit_code() == 0
         said = agent.console.lines
         assert words.connection.server_lost("server:1", "HTTP: closed", True, inf) in said
-        assert tells(said, words.connection.server_given_up, server="server:1", within_s=0.2, stage="connect")
+        assert has_message(said, words.connection.server_given_up, server="server:1", within_s=0.2, stage="connect")
         assert said[-1] == words.leaving.WORKERS_SUCCEEDED
 
 
@@ -294,7 +294,9 @@ async def test_each_worker_of_each_round_has_the_environment_of_its_place(preloa
             await agent.console.until(lambda said=said: set(said) <= set(agent.console.text().decode().splitlines()))
             await agent.server.answers(stop(round_))
             await agent.server.hears(JoinRequest, round_ + 1)
-        assert sum(tells(line, warm_words.start_warm, modules="json") for line in agent.console.lines) == len(preload)
+        assert sum(has_message(line, warm_words.start_warm, modules="json") for line in agent.console.lines) == len(
+            preload
+        )
 
 
 async def test_workers_wait_until_they_can_be_warm(slow):
@@ -331,7 +333,7 @@ async def test_workers_start_cold_when_nothing_can_be_kept_warm():
     async with rig(command=python(WARM), features=(WarmWorkers(preload=("no_such_module",)),)) as agent:
         await agent.server.answers(one_worker())
         assert (await agent.server.hears(ReportRequest)).failure is None
-        assert any(tells(line, warm_words.start_cold) for line in agent.console.lines)
+        assert any(has_message(line, warm_words.start_cold) for line in agent.console.lines)
 
 
 # An unexpected exception.

@@ -33,8 +33,8 @@ from node_agent.kernel.transport.base import ThreadLoop
 from node_agent.kernel.workers import group as group_module
 from node_agent.kernel.workers.environment import ERROR_FILE
 from node_agent.kernel.workers.temp_dir import TempDir
+from tests.support.message_search import has_message, pattern
 from tests.support.process_info import until
-from tests.support.told import pattern, tells
 from tests.unit.node_agent.rig import PATIENCE_S, Rig, rig
 from tests.unit.node_agent.story import finish, start
 
@@ -102,7 +102,7 @@ async def test_workers_start_when_the_disk_of_their_files_answers(name: str, tmp
         assert agent.pids == []
         disk.answers.set()
         await until(lambda: b"here" in agent.console.text())
-        assert tells(agent.console.lines[-1], words.progress.logs_are_in)
+        assert has_message(agent.console.lines[-1], words.progress.logs_are_in)
 
 
 async def test_workers_start_without_files_if_the_disk_does_not_answer(
@@ -225,7 +225,7 @@ async def test_workers_get_by_without_a_temporary_folder(disk: HungDisk, monkeyp
         await agent.server.answers(start(local_world_size=1))
         await polls_while_it_hangs(agent, disk)
         await until(lambda: b"here" in agent.console.text())
-        assert tells(agent.console.lines, notices.no_folder)
+        assert has_message(agent.console.lines, notices.no_folder)
 
 
 @pytest.mark.usefixtures("tmpdir_on_disk")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from node_agent import newest_saved, saved_by_survivors, survivors, words
+from tests.support.message_search import has_message
 from tests.support.process_info import until
-from tests.support.told import tells
 
 PEER_GONE = "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:1234"
 HEAD = f"""
@@ -82,7 +82,7 @@ def test_a_stopped_worker_whose_main_thread_is_blocked_saves_and_ends_by_sigterm
     script.terminate()
     code, err = script.ends()
     assert code == -signal.SIGTERM
-    assert tells(err, words.survivors.saved, step=7)
+    assert has_message(err, words.survivors.saved, step=7)
     saved = newest_saved(tmp_path / "kept")
     assert saved and saved.step == 7
     assert Path(saved.path).read_text() == f"{script.pid} 7"
@@ -144,7 +144,7 @@ def test_a_worker_in_an_update_that_does_not_end_saves_nothing(start: Callable[[
     script.ready()
     script.terminate()
     code, err = script.ends()
-    assert code == -signal.SIGTERM and tells(err, words.survivors.in_an_update)
+    assert code == -signal.SIGTERM and has_message(err, words.survivors.in_an_update)
     assert newest_saved(tmp_path / "kept") is None
 
 
@@ -156,7 +156,7 @@ def test_a_save_that_takes_too_long_does_not_keep_the_worker(start: Callable[[st
     script.ready()
     script.terminate()
     code, err = script.ends()
-    assert code == -signal.SIGTERM and tells(err, words.survivors.too_slow)
+    assert code == -signal.SIGTERM and has_message(err, words.survivors.too_slow)
     assert newest_saved(tmp_path / "kept") is None
 
 
@@ -230,7 +230,7 @@ async def test_one_of_several_survivors_saves(start: Callable[[str], Script], tm
     (tmp_path / "go").touch()
     errors = [script.ends()[1] for script in scripts]
     assert len(saving(tmp_path)) == 1
-    assert sum(tells(err, words.survivors.saved) for err in errors) == 1
+    assert sum(has_message(err, words.survivors.saved) for err in errors) == 1
 
 
 async def test_another_survivor_takes_over_if_the_one_that_saves_dies(
@@ -250,7 +250,7 @@ def test_another_survivor_takes_over_if_the_save_fails(start: Callable[[str], Sc
     fails = "def save(path, step):\n    open('tried', 'x')\n    raise OSError('disk full')\n"
     bad = start(peer_gone_after(4, fails + "survivor = guarded('kept', save)\n"))
     code, err = bad.ends()
-    assert code == 1 and tells(err, words.survivors.not_saved, step=4, why="OSError: disk full")
+    assert code == 1 and has_message(err, words.survivors.not_saved, step=4, why="OSError: disk full")
     assert newest_saved(tmp_path / "kept") is None
     start(peer_gone_after(4)).ends()
     assert kept(tmp_path) == [4]

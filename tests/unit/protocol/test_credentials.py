@@ -4,7 +4,7 @@ import pytest
 from rdzv_protocol.credentials import Credentials, read_token
 from rdzv_protocol.words import flags
 
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 
 def test_a_token_file_can_have_comments(tmp_path):

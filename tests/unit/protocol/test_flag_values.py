@@ -4,7 +4,7 @@ import pytest
 from rdzv_protocol.flag_values import address, endpoint, seconds
 from rdzv_protocol.words import flags
 
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 
 @pytest.mark.parametrize(("host", "shown"), [("a", "a:1"), ("::1", "[::1]:1")])

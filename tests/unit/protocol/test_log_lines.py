@@ -7,7 +7,7 @@ import pytest
 from rdzv_protocol.log_lines import LineFormat, complaint, lowest_level
 from rdzv_protocol.words import flags
 
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 AT = 1_785_585_600.1239
 

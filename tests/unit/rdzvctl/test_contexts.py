@@ -10,7 +10,7 @@ from rdzv_protocol.words import flags
 from rdzvctl import contexts, words
 from rdzvctl.contexts import Place, choose, load
 from rdzvctl.errors import BadInput
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 LAB = """\
 current = "lab"

@@ -14,9 +14,9 @@ from rdzv_server.core.views.health import State
 from rdzv_server.words import completion, health
 from rdzvctl import output, views
 from rdzvctl.answers import Fields, decoded
+from tests.support.message_search import has_message
 from tests.support.scenario import Scenario, running
 from tests.support.stories import check
-from tests.support.told import tells
 
 SERVER = "a:29400,b:29400"
 ONE_OF_3 = completion.too_few(2, 1, 3, "a")
@@ -195,7 +195,7 @@ def test_why_says_that_a_limit_may_be_too_short_and_what_to_do() -> None:
     hang = "suspect a 0 limit_s=30; judge"
     run = told(check(("1 max_restarts=9", f"join a; {hang}; join a; {hang}; join a; {hang}; join a; {hang}")))
     found = views.why(run, SERVER)
-    assert tells(found.text, hang_words.limit_doubted, in_row=3, setting="--progress-timeout", limit_s=30.0)
+    assert has_message(found.text, hang_words.limit_doubted, in_row=3, setting="--progress-timeout", limit_s=30.0)
     assert found.text.startswith("Hung for 2s: ") and found.text.count("may be too short") == 1
     assert found.next == [health.stacks("run"), health.restart("run"), health.RAISE_LIMIT]
 

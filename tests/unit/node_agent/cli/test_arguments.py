@@ -28,7 +28,7 @@ from node_agent.features.tell_scheduler import words as tell_scheduler
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.log_options import PREFIX_NAMES, Std
 from rdzv_server.cli import make_parser
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 from tests.unit.node_agent.command_lines import complaint, plan
 
 DEFAULTS = {argument: Arguments().value(argument) for argument in FLAGS}

@@ -8,7 +8,7 @@ from rdzv_protocol.words import flags as flag_words
 
 from node_agent import words
 from node_agent.kernel.config import Target
-from tests.support.told import tells
+from tests.support.message_search import has_message
 from tests.unit.node_agent.command_lines import complaint, plan
 
 ELSEWHERE = "198.51.100.7"
@@ -294,7 +294,9 @@ def test_an_endpoint_that_is_none_is_explained(text):
     says = complaint("--endpoint", text, "train.py")
     stripped = text.removeprefix("http://")
     assert (
-        tells(says, flag_words.no_port, text=stripped) if text in NO_PORT else flag_words.bad_endpoint(text, 1) in says
+        has_message(says, flag_words.no_port, text=stripped)
+        if text in NO_PORT
+        else flag_words.bad_endpoint(text, 1) in says
     )
 
 

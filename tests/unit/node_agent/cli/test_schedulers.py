@@ -11,7 +11,7 @@ from node_agent.cli import schedulers
 from node_agent.kernel.config import LaunchPlan, Target
 from node_agent.kernel.workers.spec import SpecMaker
 from node_agent.kernel.workers.temp_dir import TempDir
-from tests.support.told import pattern, tells
+from tests.support.message_search import has_message, pattern
 from tests.unit.node_agent.command_lines import complaint, plan
 from tests.unit.node_agent.story import an_assignment
 
@@ -257,7 +257,7 @@ def test_slurm_must_have_started_one_agent_a_node(changed, problem):
 def test_a_job_without_a_headless_service_has_no_name_for_its_first_pod(monkeypatch):
     monkeypatch.setattr("socket.getfqdn", lambda name: name)
     line = refusal(INDEXED)
-    assert tells(line, SAY.no_host, advice=SAY.KUBERNETES_SUBDOMAIN)
+    assert has_message(line, SAY.no_host, advice=SAY.KUBERNETES_SUBDOMAIN)
     assert plan("--endpoint=auto@s:1", "train.py", **INDEXED).target == Target(("s", 1))
 
 

@@ -12,7 +12,7 @@ from node_agent.cli.arguments import FLAGS
 from node_agent.cli.parser import Parser
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.command import Command
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 from tests.unit.node_agent.command_lines import complaint, plan
 
 PYTHON = (sys.executable, "-u")

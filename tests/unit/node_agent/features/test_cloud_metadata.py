@@ -13,7 +13,7 @@ from node_agent.features import preemption
 from node_agent.features.preemption import cloud_metadata, words
 from node_agent.features.preemption.cloud_metadata import CLOUDS, MOST_BYTES, PreemptionPoll
 from node_agent.words import connection
-from tests.support.told import tells, told
+from tests.support.message_search import has_message, message_fields
 
 LONG_S = 60.0
 TOKEN, ETAG = "AQAEAtoken==", "411261ca6c9e4a2b"
@@ -168,7 +168,7 @@ async def test_other_answers_are_warned_of_once_and_have_no_effect(status: int, 
         assert not poll.done()
         poll.cancel()
     (said,) = warned
-    reason = told(said, words.no_answer, cloud="Azure")["why"]
+    reason = message_fields(said, words.no_answer, cloud="Azure")["why"]
     assert reason.startswith(why)
 
 
@@ -178,7 +178,7 @@ async def test_a_machine_outside_any_cloud_gets_a_message() -> None:
     warned: asyncio.Queue[str] = asyncio.Queue()
     poll = asyncio.create_task(PreemptionPoll("gcp", base, warned.put_nowait).notice())
     async with asyncio.timeout(LONG_S):
-        assert tells(await warned.get(), words.no_answer, cloud="Google")
+        assert has_message(await warned.get(), words.no_answer, cloud="Google")
     assert not poll.done()
     poll.cancel()
 

@@ -12,8 +12,8 @@ import pytest
 from node_agent.features import words
 from node_agent.features.file_timer import FileTimer, open_pipe
 from tests.support.console import PATIENCE_S
+from tests.support.message_search import pattern
 from tests.support.process_info import until
-from tests.support.told import pattern
 
 LONG_AGO, SOON_ENOUGH = 0.0, 0.05
 

@@ -24,7 +24,7 @@ from node_agent.features.tell_scheduler.channels import (
 )
 from node_agent.features.tell_scheduler.feature import TellScheduler
 from tests.support.kubernetes_api import TRAINER_PATH, Api, kubernetes
-from tests.support.told import tells
+from tests.support.message_search import has_message
 
 LONG_S = 60.0
 JOB = "/apis/batch/v1/namespaces/ml/jobs/train"
@@ -324,7 +324,7 @@ async def test_without_the_scheduler_the_agent_says_so_once_and_asks_for_nothing
     teller.feature.began()
     async with asyncio.timeout(LONG_S):
         await asyncio.wait(set(teller.feature._tasks))
-    assert tells(teller.lines[0], words.not_inside, scheduler=words.SLURM) and len(teller.lines) == 1
+    assert has_message(teller.lines[0], words.not_inside, scheduler=words.SLURM) and len(teller.lines) == 1
     assert not teller.feature.wants_summary()
     await teller.feature.close()
 

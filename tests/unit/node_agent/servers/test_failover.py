@@ -16,8 +16,8 @@ from node_agent.kernel.transport.retrying import RetryingClient
 from node_agent.servers import failover
 from node_agent.servers.failover import Failover
 from rdzv_server.words import auth
+from tests.support.message_search import pattern
 from tests.support.process_info import until
-from tests.support.told import pattern
 from tests.unit.node_agent.kernel.transport.http_server import HttpServer, http
 
 PATIENCE_S = 10.0

@@ -16,7 +16,7 @@ from node_agent.kernel.core.command import Command
 from node_agent.servers.hosted import STARTS, HostedServer
 from node_agent.servers.modes import server_of
 from tests.support.console import FakeConsole
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 from tests.unit.node_agent.rig import PATIENCE_S
 from tests.unit.node_agent.story import join
 

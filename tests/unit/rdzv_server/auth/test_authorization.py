@@ -7,7 +7,7 @@ from rdzv_protocol.errors import Forbidden, ProtocolError, ServerUnavailable, Un
 
 from rdzv_server.auth.authorization import Access, Caller, Role, Token
 from rdzv_server.words import auth as words
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 METRICS = ("GET", "/metrics")
 JOIN, LOOK, ACT = ("POST", "/v1/agent/join"), ("GET", "/v1/status"), ("POST", "/v1/runs")

@@ -12,7 +12,7 @@ from rdzv_server.auth.reload import BadTokenFile, Security, read_tokens
 from rdzv_server.config import ServerConfig
 from rdzv_server.words import auth as words
 from tests.support.certificates import Authority
-from tests.support.told import pattern, tells
+from tests.support.message_search import has_message, pattern
 
 
 def write(path: Path, content: str, mode: int = 0o600) -> str:
@@ -32,7 +32,7 @@ def test_the_files_are_read_anew_and_the_old_tokens_stay_if_one_is_bad(tmp_path,
         write(tmp_path / "agents", content)
         security.renew(lambda access, tls: renewed.append(access))
     assert [access.tokens for access in renewed] == [(Token(Role.AGENT, b"second"), boss)]
-    assert security.access is renewed[0] and tells(caplog.text, words.not_renewed)
+    assert security.access is renewed[0] and has_message(caplog.text, words.not_renewed)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])

@@ -12,8 +12,8 @@ from rdzv_protocol.messages import LeaderReply, LeaderRequest, LeaveRequest
 from rdzv_server.words import etcd as etcd_words
 from rdzv_server.words import nodes, operations
 from tests.support.etcd import need_etcd
+from tests.support.message_search import has_message, pattern
 from tests.support.scenario import Connection, a_join, settings_of
-from tests.support.told import pattern, tells
 from tests.unit.rdzv_server.cluster.conftest import PATIENCE_S, until
 
 need_etcd()
@@ -212,7 +212,7 @@ async def test_damaged_records_stop_only_their_own_shard(start, client, prefix, 
     await client.transact([], [put(f"{prefix}/shards/2/records/x".encode(), b"not ours")])
     first = start("a:1")
     await first.leads(3)
-    await until(lambda: tells(caplog.text, words.shard_broken, shard=2))
+    await until(lambda: has_message(caplog.text, words.shard_broken, shard=2))
     assert not first.running.done() and first.led == [0, 1, 3]
     second = start("b:1")
     await until(lambda: second.led and len(first.led) <= 2)

@@ -15,8 +15,8 @@ from rdzv_server.server import RendezvousServer
 from rdzv_server.service import operator_scheduler
 from rdzv_server.words import service as service_words
 from rdzv_server.words import set_apart as words
+from tests.support.message_search import message_fields
 from tests.support.scenario import Connection, a_join
-from tests.support.told import told
 
 RUNS = 20
 
@@ -135,7 +135,7 @@ async def test_a_run_that_cannot_be_read_is_shown_without_details_and_the_others
         runs = json.loads(text)["runs"]
         odd = runs.pop(7)
         assert (odd["run_id"], odd["phase"], odd["nodes"]) == ("run-7", "running", [])
-        error = told(odd["reason"], service_words.run_cannot_be_shown)["error"]
+        error = message_fields(odd["reason"], service_words.run_cannot_be_shown)["error"]
         assert error.startswith(words.own_error("", "test_status_endpoint.py").partition(", line")[0])
         assert len(runs) == RUNS - 1 and {run["reason"] for run in runs} == {"round 1 runs on 1 node"}
 

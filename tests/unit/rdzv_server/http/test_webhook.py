@@ -17,8 +17,8 @@ from rdzv_server.server import RendezvousServer
 from rdzv_server.storage.base import MemoryStore
 from rdzv_server.words import exports as words
 from tests.support.agent_side import come_and_go, is_forgotten_for_another
+from tests.support.message_search import has_message
 from tests.support.receiver import Receiver
-from tests.support.told import tells
 
 SECRET = b"secret"
 RUNS = ["a", "b", "c"]
@@ -92,7 +92,7 @@ async def test_a_receiver_that_refuses_is_tried_again_and_misses_nothing(receive
         await receiver.has("a", 9)
     assert receiver.numbers("a") == list(range(1, 10))
     said = [record.getMessage() for record in caplog.records if "--webhook" in record.getMessage()]
-    assert words.webhook_refuses(503, "Service Unavailable") in said[0] and tells(said[1], words.webhook_answers)
+    assert words.webhook_refuses(503, "Service Unavailable") in said[0] and has_message(said[1], words.webhook_answers)
 
 
 async def test_a_server_that_starts_again_continues_where_the_one_before_was_acknowledged(receiver):

@@ -34,8 +34,8 @@ from rdzv_server.service.driver import MOST_UNREAD_S, Driver
 from rdzv_server.storage import compaction
 from rdzv_server.storage.base import Change, MemoryStore, StoreUnavailable
 from rdzv_server.words import service as words
+from tests.support.message_search import pattern
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
-from tests.support.told import pattern
 
 PATIENCE_S = 10.0
 

@@ -22,8 +22,8 @@ from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.words import admission as words
 from rdzv_server.words import losses
 from rdzv_server.words import service as service_words
+from tests.support.message_search import pattern
 from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
-from tests.support.told import pattern
 
 SHORT_S = 0.6
 """A lease so short that a test sees it end."""

@@ -21,8 +21,8 @@ from rdzv_server.service import watch as watching
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.watch import Feed, RunsFeed, Watch
 from rdzv_server.words import service as words
+from tests.support.message_search import beginning
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, running, settings_of
-from tests.support.told import beginning
 
 PATIENCE_S = 100.0
 

@@ -12,8 +12,8 @@ from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable,
 from rdzv_server.words import etcd as words
 from rdzv_server.words import storage as storage_words
 from tests.support.etcd import need_etcd
+from tests.support.message_search import has_message, message_fields, part, pattern
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
-from tests.support.told import part, pattern, tells, told
 from tests.unit.rdzv_server.storage.conftest import Shared
 from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
@@ -191,8 +191,8 @@ async def test_foreign_records_are_reported_as_damage(shared, key, value, what):
     tell = storage_words.damaged if what is words.no_records else storage_words.later_or_damaged
     with pytest.raises(StoreBroken) as raised:
         await held(shared)
-    why = told(raised.value, tell, restore=words.SNAPSHOT_OR_DELETE)["why"]
-    assert tells(f"{why} ", what), "msgpack's errors may have no text"
+    why = message_fields(raised.value, tell, restore=words.SNAPSHOT_OR_DELETE)["why"]
+    assert has_message(f"{why} ", what), "msgpack's errors may have no text"
 
 
 async def test_a_cluster_keeps_its_format_and_its_number_of_shards(client, prefix):

@@ -12,7 +12,7 @@ import pytest
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.words import etcd as words
 from tests.support.etcd import Etcd, Member, make_tls, need_etcd, written
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 need_etcd()
 

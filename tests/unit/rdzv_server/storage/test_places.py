@@ -7,7 +7,7 @@ import pytest
 from rdzv_server.storage.base import StoreBroken
 from rdzv_server.storage.places import EtcdPlace
 from rdzv_server.words import etcd as words
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 
 @pytest.mark.parametrize(

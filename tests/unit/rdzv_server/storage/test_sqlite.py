@@ -18,8 +18,8 @@ from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.sqlite import APPLICATION_ID, FORMAT, SqliteStore
 from rdzv_server.words import storage as words
+from tests.support.message_search import has_message, message_fields, part, pattern
 from tests.support.scenario import RUN_ID
-from tests.support.told import part, pattern, tells, told
 from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
 PATIENCE_S = 60.0
@@ -247,7 +247,7 @@ async def test_a_removed_state_file_is_rewritten_with_everything_confirmed(store
     await first.append(RECORDS[:1])
     take(path)
     await first.append(RECORDS[1:])
-    assert tells(caplog.text, words.rewritten, what=words.WAS_REMOVED, state=str(path))
+    assert has_message(caplog.text, words.rewritten, what=words.WAS_REMOVED, state=str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert await reopened(store, first) == RECORDS
 
@@ -267,8 +267,8 @@ async def test_a_file_that_was_shortened_and_cannot_be_read_is_unavailable(first
     os.truncate(path, 4096)
     with pytest.raises(StoreUnavailable) as raised:
         await first.append(RECORDS)
-    what = told(raised.value, words.only_in_memory, path=str(path), state=str(path))["what"]
-    assert tells(what, words.was_shortened, now=4096)
+    what = message_fields(raised.value, words.only_in_memory, path=str(path), state=str(path))["what"]
+    assert has_message(what, words.was_shortened, now=4096)
 
 
 async def test_a_file_that_was_replaced_is_left_alone_and_nothing_is_confirmed(store, first, path):
@@ -383,7 +383,7 @@ async def test_an_older_copy_is_accepted_with_its_own_note_or_without_one(store,
     shutil.copy(folder / path.name, path)
     with pytest.raises(StoreBroken) as raised:
         await store().load()
-    what = told(raised.value, words.lost_changes, state=str(path), note=f"{path}.last-record")["what"]
-    assert tells(what, words.lost_latest_changes, state=str(path))
+    what = message_fields(raised.value, words.lost_changes, state=str(path), note=f"{path}.last-record")["what"]
+    assert has_message(what, words.lost_latest_changes, state=str(path))
     remove(path.with_name("state.db.last-record"))
     assert await store().load() == RECORDS[:1]

@@ -20,7 +20,7 @@ from node_agent.features.hangs import Hangs
 from node_agent.features.numa import MODES, NumaBinding
 from node_agent.flags import BACKENDS, PLACES
 from node_agent.kernel.config import AgentConfig, UsageError
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 from tests.unit.node_agent.cli.test_arguments import GOOD
 
 SAY = words.values

@@ -13,7 +13,7 @@ from node_agent import DefaultLogsSpecs, words
 from node_agent.compat.api.default_logs_specs import checked_streams, to_map
 from node_agent.compat.api.processes import check_environments, check_ranks, checked_texts
 from node_agent.kernel.core.log_options import Std
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 BAD_KEYS: list[Any] = [{1: ()}, {0: (), 2: ()}, {0: (), 1: (), 2: ()}, {"0": (), "1": ()}, {-1: (), 0: ()}, {}]
 GOOD_KEYS = {1: (), 0: ()}

@@ -12,7 +12,7 @@ from rdzv_protocol.words import flags
 
 from node_agent import words
 from tests.support.later import Later
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 if TYPE_CHECKING:
     from node_agent.compat.torchrun.options import HandlerConfig

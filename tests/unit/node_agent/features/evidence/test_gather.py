@@ -16,8 +16,8 @@ from node_agent.features.evidence.gather import Target, gather
 from node_agent.features.warm.pool import WarmPool, WarmProcess
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.workers.environment import STACKS_FILE
+from tests.support.message_search import pattern
 from tests.support.process_info import children, ended, is_running, state, subreaper, until
-from tests.support.told import pattern
 
 LIMIT_S = 20.0
 Ras = tuple[str, dict[str, str]]

@@ -18,8 +18,8 @@ from node_agent.features.checks import words as check_words
 from node_agent.features.node_checks import storage_helper, words
 from node_agent.features.node_checks.pre_join import NodeCheck, built_in
 from tests.support.hanging_disk import Disk, why_no_fuse
+from tests.support.message_search import has_message
 from tests.support.programs import Program
-from tests.support.told import tells
 
 UNFIT = os.EX_OSERR
 H100 = "{}, NVIDIA H100 80GB HBM3, 81559, {}, {}"
@@ -109,10 +109,10 @@ async def test_room_for_log_files_also_in_a_folder_that_is_yet_to_be_made(tmp_pa
     folder = str(tmp_path / "logs" / "run")
     exit_code, (line,) = await checked("disk=0", folder=folder)
     assert (exit_code, line[:15]) == (0, "disk   ok      ")
-    assert tells(line, words.room, folder=str(tmp_path))
+    assert has_message(line, words.room, folder=str(tmp_path))
     exit_code, (line,) = await checked("disk=9999999", folder=folder)
     assert exit_code == UNFIT
-    assert tells(line, words.no_room, folder=str(tmp_path), least_gib=9999999.0, advice=words.MAKE_ROOM)
+    assert has_message(line, words.no_room, folder=str(tmp_path), least_gib=9999999.0, advice=words.MAKE_ROOM)
 
 
 async def test_shared_memory_and_ports() -> None:
@@ -153,14 +153,14 @@ async def test_a_clock_with_nothing_to_compare_says_nothing_about_the_node() -> 
     assert await checked("clock") == (0, [line_of("clock", "unknown", words.NO_SERVER)])
     exit_code, (line,) = await checked("clock", server=("127.0.0.1", 1))
     assert exit_code == 0
-    assert tells(line, words.no_time, server="127.0.0.1:1")
+    assert has_message(line, words.no_time, server="127.0.0.1:1")
 
 
 async def test_a_folder_that_takes_and_returns_a_file(tmp_path: Path) -> None:
     (other := tmp_path / "other").mkdir()
     exit_code, (line,) = await checked(f"storage={tmp_path}:{other}")
     assert exit_code == 0
-    assert tells(line, words.stored, folders=[str(tmp_path), str(other)])
+    assert has_message(line, words.stored, folders=[str(tmp_path), str(other)])
     assert os.listdir(tmp_path) == ["other"]
     assert os.listdir(other) == []
 

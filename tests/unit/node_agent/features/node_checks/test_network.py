@@ -9,7 +9,7 @@ from rdzv_protocol.queries import PAIR_TEST_BYTES, PairTest, PairTested
 from node_agent.features.node_checks import network, words
 from node_agent.features.node_checks.network import MOST_UNAUTHENTICATED, measure
 from node_agent.kernel.workers.ports import ReservedPort
-from tests.support.told import tells
+from tests.support.message_search import has_message
 
 NONCE = "0123456789abcdef" * 2
 LEAST = 0.1
@@ -46,7 +46,7 @@ async def test_a_slow_network_is_given_up_when_it_can_no_longer_reach_the_limit(
     reserved = ReservedPort()
     listened, connected = await both(reserved.number, least=1e7)
     reserved.release()
-    assert tells(listened.problem, words.too_little, peer="b", least_mb_per_s=1e7)
+    assert has_message(listened.problem, words.too_little, peer="b", least_mb_per_s=1e7)
     assert connected.problem
 
 
@@ -69,7 +69,7 @@ async def test_a_peer_that_dies_amid_the_test() -> None:
     writer.close()
     answer = await listening
     reserved.release()
-    assert tells(answer.problem, words.broke, peer="b")
+    assert has_message(answer.problem, words.broke, peer="b")
 
 
 async def connected_to(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -104,7 +104,7 @@ async def test_only_the_first_connection_with_the_nonce_is_taken_and_only_so_muc
     writer.write(NONCE.encode() + bytes(network.PAIR_TEST_PINGS + PAIR_TEST_BYTES))
     await reader.readexactly(network.PAIR_TEST_PINGS + PAIR_TEST_BYTES)
     late = asyncio.create_task(measure(query(reserved.number, listens=False, limit_s=0.4), LEAST))
-    assert tells((await late).problem, words.no_answer, peer="a")
+    assert has_message((await late).problem, words.no_answer, peer="a")
     writer.write(b"\0")
     assert (await listening).problem == ""
     writer.close()

@@ -10,8 +10,8 @@ from node_agent.features.node_checks import words
 from node_agent.features.node_checks.pre_join import EVIDENCE_BYTES, NodeCheck, PreJoinCheck, evidence
 from node_agent.kernel.core.effects import WAITING, Level
 from node_agent.kernel.failures.diagnose import exit_status
+from tests.support.message_search import has_message
 from tests.support.process_info import ended, until
-from tests.support.told import tells
 
 
 class Checked:
@@ -50,13 +50,13 @@ async def test_a_broken_check_does_not_make_a_node_unfit(command: str, exit_code
     (line,) = checked.said
     name, cause = f"--pre-join-check {shlex.quote(command)}", exit_status(exit_code).cause
     wrote = {} if exit_code == 127 else {"evidence": ""}
-    assert tells(line, words.broken, name=name, cause=cause, code=71, **wrote)
+    assert has_message(line, words.broken, name=name, cause=cause, code=71, **wrote)
 
 
 async def test_a_check_that_hangs_is_a_sign_of_a_broken_node_and_is_killed_with_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     unfit = await Checked(f"sleep 600 & echo $! $$ >{pids}; echo looking; wait", limit_s=0.5).run()
-    assert tells(unfit, words.too_slow, node_id="a", limit_s=0.5, evidence="looking")
+    assert has_message(unfit, words.too_slow, node_id="a", limit_s=0.5, evidence="looking")
     for pid in map(int, pids.read_text().split()):
         await ended(pid)
 

@@ -19,8 +19,8 @@ from node_agent.kernel.core.command import Command
 from node_agent.kernel.workers.orphans import children, reap
 from node_agent.kernel.workers.process import CommandProcess, Process, own_children
 from tests.support.console import PATIENCE_S
+from tests.support.message_search import has_message
 from tests.support.process_info import kill_unnoticed, subreaper, until
-from tests.support.told import tells
 
 COMMAND = (sys.executable, "-c", "import sys; sys.exit(3)")
 
@@ -104,7 +104,7 @@ async def test_a_slow_import_is_logged(said: list[str], monkeypatch: pytest.Monk
         (tmp_path / "go").write_text("")
         await filling
     assert said[0] == words.waiting_for_import("slow_module")
-    assert tells(said[1], words.start_warm, modules="slow_module")
+    assert has_message(said[1], words.start_warm, modules="slow_module")
 
 
 async def test_the_pool_survives_signals_to_every_process_of_the_node(pool: WarmPool, said: list[str]) -> None:
@@ -114,7 +114,7 @@ async def test_the_pool_survives_signals_to_every_process_of_the_node(pool: Warm
             os.kill(pid, signum)
     assert [start(pool), start(pool)] == [3, 3]
     await full(pool)
-    assert said == [said[0]] and tells(said[0], words.start_warm, modules="json")
+    assert said == [said[0]] and has_message(said[0], words.start_warm, modules="json")
 
 
 async def test_a_fork_server_that_dies_before_it_has_read_what_it_was_asked_for_is_replaced(

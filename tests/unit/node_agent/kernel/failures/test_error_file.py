@@ -14,7 +14,7 @@ from node_agent.kernel.core.effects import WriteFailureReport
 from node_agent.kernel.failures import error_file
 from node_agent.kernel.failures.error_file import ErrorFile
 from node_agent.kernel.workers.environment import ERROR_FILE
-from tests.support.told import tells
+from tests.support.message_search import has_message
 from tests.unit.node_agent.story import a_failure, finish
 
 TORCHS = {
@@ -257,4 +257,4 @@ def test_a_file_that_cannot_be_written_is_one_line(own):
     said: list[str] = []
     error_file.leave("boom", None, "", {ERROR_FILE: own}, said.append)
     (line,) = said
-    assert tells(line, words.failures.error_file_not_written, path=own, variable=ERROR_FILE)
+    assert has_message(line, words.failures.error_file_not_written, path=own, variable=ERROR_FILE)

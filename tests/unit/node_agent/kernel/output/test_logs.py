@@ -23,7 +23,7 @@ from node_agent.kernel.workers.process import CommandProcess
 from node_agent.kernel.workers.spec import WorkerSpec
 from node_agent.kernel.workers.temp_dir import TempDir
 from tests.support.console import PATIENCE_S, FakeConsole
-from tests.support.told import tells, told
+from tests.support.message_search import has_message, message_fields
 from tests.unit.node_agent.story import an_assignment, join
 
 OUT, ERR = 1, 2
@@ -248,7 +248,7 @@ async def test_without_a_log_dir_files_that_were_asked_for_are_kept_and_named(ma
     (said,) = agent.console.lines
     agent.scratch.remove()
     assert (
-        Path(told(said, words.progress.logs_are_in)["folder"]) / "attempt_0" / "0" / "stdout.log"
+        Path(message_fields(said, words.progress.logs_are_in)["folder"]) / "attempt_0" / "0" / "stdout.log"
     ).read_text() == "out 4\n"
 
 
@@ -276,7 +276,7 @@ async def test_a_file_that_cannot_be_opened_sends_its_stream_to_the_console(
     assert agent.out() == [b"[trainer0]:out 4"]
     assert list(agent.files(tmp_path)) == ["attempt_0/1/stdout.log"]
     fields = {"problem": "No space left on device", "outlook": words.output.RUN_CONTINUES, "loses_lines": True}
-    assert tells(agent.console.lines[-1], words.output.file_trouble, **fields)
+    assert has_message(agent.console.lines[-1], words.output.file_trouble, **fields)
 
 
 async def test_a_stderr_that_cannot_be_opened_lets_stdout_go(

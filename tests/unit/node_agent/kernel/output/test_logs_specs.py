@@ -14,7 +14,7 @@ from node_agent.kernel.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.kernel.output.logs_specs import LogsPlugin
 from node_agent.kernel.output.routing import PluginFailed, Route, Routing, WorkerRoutes, narrowed
 from tests.support.launchers import warm_python
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 from tests.unit.node_agent.logs_plugin import install
 from tests.unit.node_agent.story import an_assignment
 

@@ -20,8 +20,8 @@ from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.transport import connecting, name_lookup
 from node_agent.kernel.transport.http import HttpTransport
+from tests.support.message_search import pattern
 from tests.support.process_info import until
-from tests.support.told import pattern
 from tests.unit.node_agent.kernel.transport.http_server import HttpServer, http
 
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)

@@ -19,9 +19,9 @@ from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.transport import connecting, name_lookup
 from node_agent.kernel.transport.base import ThreadLoop
 from node_agent.kernel.transport.http import HttpTransport
+from tests.support.message_search import pattern
 from tests.support.process_info import until
 from tests.support.programs import PATIENCE_S
-from tests.support.told import pattern
 from tests.unit.node_agent.kernel.transport.http_server import HttpServer, http
 from tests.unit.node_agent.story import join
 

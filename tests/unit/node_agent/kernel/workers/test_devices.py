@@ -10,7 +10,7 @@ import pytest
 from node_agent import words
 from node_agent.kernel.workers import devices
 from node_agent.kernel.workers.devices import DeviceError, Devices
-from tests.support.told import pattern
+from tests.support.message_search import pattern
 
 MADE_UP = """
 import atexit, os, warnings

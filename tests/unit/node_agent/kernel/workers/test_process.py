@@ -8,7 +8,7 @@ import pytest
 from node_agent import words
 from node_agent.kernel.workers import process
 from node_agent.kernel.workers.process import DEVNULL, CommandProcess, given_up, outlived_kill, own_children, state
-from tests.support.told import pattern, tells
+from tests.support.message_search import has_message, pattern
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_a_child_that_does_not_go_in_time_is_given_up(child: CommandProcess, mon
     monkeypatch.setattr(process, "signal_group", lambda pid, signum: None)
     assert child.end(0.0) == -signal.SIGKILL
     assert child.pid in outlived_kill
-    assert tells(given_up(child.pid), words.workers.outlives_kill, pid=child.pid)  # in any state
+    assert has_message(given_up(child.pid), words.workers.outlives_kill, pid=child.pid)  # in any state
     os.kill(child.pid, signal.SIGKILL)
     os.waitpid(child.pid, 0)
     outlived_kill.remove(child.pid)

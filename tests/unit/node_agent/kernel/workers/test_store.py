@@ -17,8 +17,8 @@ from node_agent import words
 from node_agent.kernel.workers import store
 from node_agent.kernel.workers.store import StoreHost
 from tests.support.console import PATIENCE_S
+from tests.support.message_search import has_message
 from tests.support.process_info import kill_unnoticed
-from tests.support.told import tells
 
 HELPER = """
 import os, socket
@@ -136,7 +136,7 @@ async def test_helpers_that_die_before_their_first_request_are_logged(host, tmp_
     (tmp_path / "helper.py").write_text("raise SystemExit(5)")
     _, writer = await asyncio.open_connection("127.0.0.1", host.open())
     async with asyncio.timeout(PATIENCE_S):
-        assert tells(await host.errors.get(), words.workers.store_ended, exit_code=5)
+        assert has_message(await host.errors.get(), words.workers.store_ended, exit_code=5)
     writer.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 from node_agent import words
 from node_agent.kernel.workers import temp_dir
 from node_agent.kernel.workers.temp_dir import TempDir
-from tests.support.told import tells
+from tests.support.message_search import has_message
 
 LEAVES = (
     "from node_agent.kernel.workers.temp_dir import TempDir; made = TempDir(); made.make(); "
@@ -148,7 +148,7 @@ def test_an_unusable_tmpdir_is_ignored_and_files_go_to_tmp(tmp_path, monkeypatch
 
 def test_a_full_disk_is_no_place_for_temporary_files(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0))
-    assert tells(temp_dir.warning(), words.workers.tmpdir_unusable, problem=words.workers.DISK_FULL)
+    assert has_message(temp_dir.warning(), words.workers.tmpdir_unusable, problem=words.workers.DISK_FULL)
     assert os.path.dirname(TempDir().folder) == "/tmp"
 
 

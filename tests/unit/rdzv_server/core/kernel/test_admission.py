@@ -10,9 +10,9 @@ from rdzv_server.core.kernel.admission import MOST_NAMESAKES, RECENTLY_S
 from rdzv_server.core.kernel.run import AgentState, Stage
 from rdzv_server.words import admission as words
 from rdzv_server.words import completion, losses
+from tests.support.message_search import has_message, pattern
 from tests.support.scenario import Scenario, a_join, running, settings_of
 from tests.support.stories import check, stories
-from tests.support.told import pattern, tells
 
 # Settings.
 
@@ -73,7 +73,7 @@ def test_commands_are_compared_with_the_next_one_after_the_first_is_gone():
     run.join("a", command="1")
     run.leaves("a")
     run.join("b", command="2")
-    assert run.run.command_of == "b" and not any(tells(each, words.other_command) for each in run.announced())
+    assert run.run.command_of == "b" and not any(has_message(each, words.other_command) for each in run.announced())
     assert admission.differs(run.run, a_join("c", command="1")) == words.other_command("c", "b")
 
 

@@ -12,9 +12,9 @@ from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.views.status_view import view
 from rdzv_server.words import completion, operations, runs
 from rdzv_server.words import failures as words
+from tests.support.message_search import has_message
 from tests.support.scenario import Scenario, running
 from tests.support.stories import until
-from tests.support.told import tells
 
 WAITS = {"restart_backoff_s": 10.0, "restart_backoff_max_s": 35.0, "max_restarts": 99}
 STEADY_S = 70.0
@@ -121,7 +121,7 @@ def test_with_too_few_nodes_the_join_timeout_still_applies():
     run.join("a")
     run.leaves("b")
     run.passes(5.0)
-    assert run.told(Finish) == {"a"} and tells(run.run.end_reason, runs.join_timeout)
+    assert run.told(Finish) == {"a"} and has_message(run.run.end_reason, runs.join_timeout)
 
 
 # Runs without progress.
@@ -250,7 +250,9 @@ def test_the_steps_are_remembered_over_a_restart_of_the_server():
     run.restarts_from_a_snapshot()
     run.renews("a")
     fails_again(run, 120, recurs="at_step")
-    assert run.stage.is_end and tells(run.run.end_reason, words.failed_at_step, step=120) and not run.run.no_progress
+    assert (
+        run.stage.is_end and has_message(run.run.end_reason, words.failed_at_step, step=120) and not run.run.no_progress
+    )
 
 
 @pytest.mark.parametrize(

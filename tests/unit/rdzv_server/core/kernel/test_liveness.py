@@ -10,9 +10,9 @@ from rdzv_server.core.kernel.liveness import HoldUp, Leases
 from rdzv_server.core.kernel.run import AgentState
 from rdzv_server.words import completion
 from rdzv_server.words import losses as words
+from tests.support.message_search import pattern
 from tests.support.scenario import NEVER, a_failure, running
 from tests.support.stories import check, stories, until
-from tests.support.told import pattern
 
 LOST_10 = words.not_heard(10)
 TOGETHER_B = words.lost("b", words.excused(LOST_10, words.OTHERS_VANISHED))

@@ -13,9 +13,9 @@ from rdzv_server.core.kernel.operations import RULES, RunResized, RunRestarted
 from rdzv_server.core.kernel.run import REQUESTS, AgentState, Stage
 from rdzv_server.words import completion, failures, runs, sizes
 from rdzv_server.words import operations as words
+from tests.support.message_search import has_message, pattern
 from tests.support.scenario import Scenario, running, settings_of
 from tests.support.stories import check, stories, until
-from tests.support.told import pattern, tells
 
 
 def test_every_action_has_a_rule_whose_fact_has_the_fields_of_its_message() -> None:
@@ -182,7 +182,7 @@ def test_a_fatal_failure_of_before_the_drain_ends_the_run_also_in_its_next_round
     run.fails("b", verdict="retry", rule="store")
     assert run.stage is Stage.RUNNING
     run.fails("b", **failure)
-    assert run.stage is Stage.FAILED and tells(run.run.end_reason, failures.ends_run, verdict=why)
+    assert run.stage is Stage.FAILED and has_message(run.run.end_reason, failures.ends_run, verdict=why)
 
 
 # Restart and resize.

@@ -10,8 +10,8 @@ from rdzv_server.core.kernel.queries import MOST_OPEN
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.words import losses, operations, runs
 from rdzv_server.words import queries as words
+from tests.support.message_search import pattern
 from tests.support.scenario import Scenario, running
-from tests.support.told import pattern
 
 TAIL = LogTail(path="/logs/0/stderr.log", text="Boom\n", offset=5)
 WITHIN_S = 5.0

@@ -13,9 +13,9 @@ from rdzv_server.core.runs.registry import Registry
 from rdzv_server.core.views import run_view
 from rdzv_server.words import attempts, completion, runs
 from rdzv_server.words import unheard as words
+from tests.support.message_search import has_message, pattern
 from tests.support.scenario import OPERATOR, RETENTION_S, ManyRuns, running, settings_of
 from tests.support.stories import check, stories
-from tests.support.told import pattern, tells
 
 LOST_10 = words.awaited(10)
 HEARD_B = words.heard_again(60, "b", has_others=True)
@@ -412,7 +412,7 @@ def test_a_silent_run_gives_the_places_of_its_agents_to_new_ones(crowded: ManyRu
     crowded.join("c", run_id, settings=settings)
     assert stages(crowded)["silent"] is Stage.FAILED
     (run,) = crowded.registry.attempts_of("silent")
-    assert tells(run.end_reason, words.gave_place, for_s=325, to_agents=True)
+    assert has_message(run.end_reason, words.gave_place, for_s=325, to_agents=True)
     crowded.join("d", "third", settings=settings_of("1"))  # the silent run had two agents
     with pytest.raises(ServerUnavailable, match=no_room):
         crowded.join("e", "fourth", settings=settings_of("1"))

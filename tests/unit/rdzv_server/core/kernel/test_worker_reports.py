@@ -6,8 +6,8 @@ from rdzv_protocol.errors import MalformedMessage
 from rdzv_server.core.events import NodeJoined, NodeLeft, WorkersFailed
 from rdzv_server.words import completion, operations
 from rdzv_server.words import failures as words
+from tests.support.message_search import pattern
 from tests.support.scenario import SERVER_ADDR, Scenario, a_failure, a_join, running, snapshot
-from tests.support.told import pattern
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
 from rdzv_server.words import completion, operations
 from rdzv_server.words import nodes as words
+from tests.support.message_search import pattern
 from tests.support.scenario import RETENTION_S, ManyRuns, settings_of
-from tests.support.told import pattern
 
 
 @pytest.fixture

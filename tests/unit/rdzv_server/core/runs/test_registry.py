@@ -32,8 +32,8 @@ from rdzv_server.core.runs import used_numbers
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
 from rdzv_server.words import admission, attempts, completion, operations
+from tests.support.message_search import pattern
 from tests.support.scenario import RETENTION_S, SERVER_ADDR, ManyRuns, a_join, durable, settings_of
-from tests.support.told import pattern
 
 
 @pytest.fixture

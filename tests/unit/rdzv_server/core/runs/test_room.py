@@ -9,8 +9,8 @@ from rdzv_protocol.messages import Start
 from rdzv_server.core.kernel.run import END_DELIVERED_WITHIN_S
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.words import attempts as words
+from tests.support.message_search import pattern
 from tests.support.scenario import RETENTION_S, ManyRuns, settings_of
-from tests.support.told import pattern
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from rdzv_protocol.errors import (
 
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.words import admission, attempts, runs
+from tests.support.message_search import pattern
 from tests.support.scenario import ManyRuns, settings_of
-from tests.support.told import pattern
 
 
 @pytest.fixture

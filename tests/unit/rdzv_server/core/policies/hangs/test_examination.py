@@ -11,8 +11,8 @@ from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.examination import OPERATORS_PAUSE_S, StacksAsked
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S
 from rdzv_server.core.policies.hangs.stack_summary import Culprit, StackSummary
+from tests.support.message_search import pattern
 from tests.support.scenario import HUNG, Scenario, running
-from tests.support.told import pattern
 
 WITHIN_S = 5.0
 BY = "admin 10.0.0.7"

@@ -15,9 +15,9 @@ from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.policies.hangs.hang_policy import MOST_SOURCES, SETTLE_S, Hangs
 from rdzv_server.core.views import status_view
 from rdzv_server.words import failures
+from tests.support.message_search import pattern
 from tests.support.scenario import HUNG, Scenario, running
 from tests.support.stories import check, stories
-from tests.support.told import pattern
 
 HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
 

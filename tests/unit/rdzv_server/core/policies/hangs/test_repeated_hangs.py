@@ -7,9 +7,9 @@ from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S, Hangs
 from rdzv_server.core.policies.hangs.repeated_hangs import MOST_IN_ROW, STANDSTILL_S
 from rdzv_server.core.views import status_view
+from tests.support.message_search import message_fields
 from tests.support.scenario import HUNG, Scenario
 from tests.support.stories import check, stories
-from tests.support.told import told
 
 HANG = "suspect a 0 limit_s=30; judge"
 RESTART = f"{HANG}; join a"
@@ -157,5 +157,5 @@ def test_the_setting_is_named_after_the_source() -> None:
             run.judges()
             run.passes(SETTLE_S)
             run.join("a")
-        names += [told(run.reasons("warning")[0], words.limit_doubted)["setting"]]
+        names += [message_fields(run.reasons("warning")[0], words.limit_doubted)["setting"]]
     assert names == ["--silence-timeout", "--log-rule", words.limit_of("own")]

@@ -9,9 +9,9 @@ from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.policies.network_check import words
 from rdzv_server.core.policies.network_check.network_policy import ANSWERED_WITHIN_S, LONGEST_S, broken_links
 from rdzv_server.core.views import status_view, watch_view
+from tests.support.message_search import has_message
 from tests.support.scenario import Scenario
 from tests.support.stories import check, stories
-from tests.support.told import tells
 
 KNOWS = {"queries": ("pair_test",), "secret": "s"}
 K = "queries=('pair_test',) secret=s"
@@ -84,7 +84,7 @@ def test_agents_that_never_answer_hold_the_run_up_for_a_bounded_time():
     run = joined("3", "abc")
     run.passes(LONGEST_S + ANSWERED_WITHIN_S)
     assert run.told(Start) == set("abc")
-    assert tells(run.reasons("warning")[0], words.no_answer, limit_s=ANSWERED_WITHIN_S)
+    assert has_message(run.reasons("warning")[0], words.no_answer, limit_s=ANSWERED_WITHIN_S)
 
 
 def test_newcomers_without_end_hold_the_run_up_for_a_bounded_time():
@@ -158,7 +158,7 @@ def test_the_reason_is_that_of_the_node_that_connects():
     for name in sorted(asked, key=lambda name: not asked[name].listens):
         problem = "nobody came" if asked[name].listens else "no way to b"
         run.handle(QueryAnswered(name, asked[name].number, PairTested(problem=problem)))
-    assert tells(run.reasons("warning")[0], words.undecided, why="no way to b")
+    assert has_message(run.reasons("warning")[0], words.undecided, why="no way to b")
 
 
 def test_the_reason_names_the_condition_for_schedulers():

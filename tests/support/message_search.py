@@ -1,7 +1,7 @@
 """Search a text for a message by its kind and by known fields. The test does not know the sentence itself.
 
-    assert tells(stderr, words.workers.died, rank=3)         # each other field may have any value
-    pid = told(stderr, words.workers.died, rank=3)["pid"]
+    assert has_message(stderr, words.workers.died, rank=3)         # each other field may have any value
+    pid = message_fields(stderr, words.workers.died, rank=3)["pid"]
     with pytest.raises(UsageError, match=pattern(words.cli.no_script)):
     await server.line(f"opened: {part(words.slow, node_id='b')}.*takes its place")   # in a longer expression
 
@@ -78,12 +78,12 @@ def any_numbers(pattern: str) -> str:
     return re.sub(r"\d+(\\\.\d+)?", r"[\\d.]+", pattern)
 
 
-def tells(text: object, maker: Callable[..., str] | str, /, **known: Any) -> bool:
+def has_message(text: object, maker: Callable[..., str] | str, /, **known: Any) -> bool:
     """Return whether the text, exception or list of lines has a message of this kind with these fields."""
     return re.search(pattern(maker, **known), _lines(text)) is not None
 
 
-def told(text: object, maker: Callable[..., str] | str, /, **known: Any) -> dict[str, str]:
+def message_fields(text: object, maker: Callable[..., str] | str, /, **known: Any) -> dict[str, str]:
     """Return the other fields of the first message of this kind. Fail if there is none."""
     found = re.search(pattern(maker, **known), _lines(text))
     assert found, f"no message {pattern(maker, **known)} in:\n{text}"
