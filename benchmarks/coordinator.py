@@ -22,7 +22,7 @@ from tests.support.process_info import is_running
 SETTLE_S = 1.0
 WATCH_S = 5.0
 BACK_S = 30.0
-LOOK_S = 0.002
+CHECK_INTERVAL_S = 0.002
 REPEAT = 5
 
 
@@ -58,7 +58,7 @@ def _back() -> float:
         while not _are_back(cluster.port):
             if time.monotonic() > deadline_s:
                 raise Broken(f"the agents were not back in {BACK_S:g} s")
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_INTERVAL_S)
         return time.monotonic() - server.started_s
 
 

@@ -374,7 +374,7 @@ class Agent:
                 failed=lambda failure: self._worker_failed(round_, failure),
                 stopped=lambda left: self._workers_stopped(round_, left),
                 exited=self.orphans.exited if self.orphans else lambda pid: None,
-                strays=self.orphans.strays if self.orphans else None,
+                leftovers=self.orphans.leftovers if self.orphans else None,
             )
         except BaseException:
             progress.close()

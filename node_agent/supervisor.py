@@ -163,10 +163,10 @@ def _end_unmarked() -> None:
     empty_looks = 0
     for _ in range(MOST_LOOKS):
         found = {pid: began(pid) for pid in family(children()) if not _has_a_mark(pid)}
-        strays = {pid: when for pid, when in found.items() if when >= 0}
-        end(strays, END_S)
+        leftovers = {pid: when for pid, when in found.items() if when >= 0}
+        end(leftovers, END_S)
         reap()
-        empty_looks = 0 if strays else empty_looks + 1
+        empty_looks = 0 if leftovers else empty_looks + 1
         if empty_looks == EMPTY_LOOKS:
             break
 

@@ -152,17 +152,17 @@ class Node:
         "found_until",
         "hears",
         "index",
-        "life",
         "name",
         "offered",
         "parked",
         "report",
+        "starts",
         "until_s",
     )
 
     def __init__(self, index: int) -> None:
         self.index, self.name = index, f"node{index}"
-        self.life = 0
+        self.starts = 0
         """Number of agents that were started here."""
         self.agent: Agent | None = None
         """Running agent, if any. Messages and timers of an earlier agent are dropped."""

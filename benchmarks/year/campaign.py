@@ -41,7 +41,7 @@ RATE_S = 8.0
 SECOND_AFTER_S = 0.4
 DIES_S = 1.0
 """Longest wait for the end of a killed process."""
-LOOK_S = 0.05
+CHECK_INTERVAL_S = 0.05
 ENDED = re.compile(r"^[EW](\d{4} [\d:.]+).*failed \(exitcode: (-?\d+)\).*\(pid: (\d+)\)", re.M)
 """Pattern of torchrun's line about an ended worker."""
 NAMING = ("workers_failed", "node_lost", "node_left", "node_drained", "hang_found")
@@ -171,7 +171,7 @@ class Campaign:
         self._read = 0
         self._highest = self._first = 0
         self._last_step_s = 0.0
-        self._life = ""
+        self._attempt = ""
         self._lines = 0
         self._starts = 0
 
@@ -244,7 +244,7 @@ class Campaign:
     # Journal of the trainer.
 
     def _look(self) -> None:
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_INTERVAL_S)
         with suppress(FileNotFoundError):
             with open(self._path("journal"), encoding="ascii") as file:
                 file.seek(self._read)
@@ -252,14 +252,14 @@ class Campaign:
             complete = text[: text.rfind("\n") + 1]
             self._read += len(complete)
             for line in complete.splitlines():
-                at_s, step, life = line.split()
-                self._stepped(float(at_s), int(step), life)
+                at_s, step, attempt = line.split()
+                self._stepped(float(at_s), int(step), attempt)
 
-    def _stepped(self, at_s: float, step: int, life: str) -> None:
+    def _stepped(self, at_s: float, step: int, attempt: str) -> None:
         self._lines += 1
         self._last_step_s = at_s
-        if life != self._life:
-            self._life = life
+        if attempt != self._attempt:
+            self._attempt = attempt
             for each in self.score.faults:
                 if each.needs_recovery and each.recovered_s is None and each.at_s < at_s:
                     each.recovered_s = at_s
@@ -442,7 +442,7 @@ class Campaign:
         waited_s = time.monotonic() + PERSON_S
         while time.monotonic() < waited_s:
             self._do_what_is_due(time.monotonic())
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_INTERVAL_S)
         for node in sorted(set(self._programs) - self._out):
             if self._programs[node].exit_code is not None:
                 self._start(node)

@@ -144,15 +144,15 @@ class Simulation:
     def _start_agent(self, node: Node) -> None:
         if node.agent is not None or self.now < node.down_until or self._awaits_person:
             return
-        node.life += 1
+        node.starts += 1
         node.hears, node.due_s, node.report = True, inf, None
         join = JoinRequest(
             run_id=RUN_ID,
-            agent_id=f"{node.name}-{node.life}",
+            agent_id=f"{node.name}-{node.starts}",
             node_id=node.name,
             after_round=0,
             addr=node.name,
-            port=1 + node.life % 60_000,
+            port=1 + node.starts % 60_000,
             local_world_size=1,
             settings=self._settings,
             explicit_run_id=True,

@@ -47,13 +47,13 @@ def main() -> None:
 
 def train(peers: list[socket.socket], step: int) -> None:
     every = round(SECONDS["checkpoint every"] / SECONDS["step"])
-    life = f"{os.getpid()}"
+    attempt = f"{os.getpid()}"
     while True:
         time.sleep(SECONDS["step"] * (SLOW_FACTOR if os.path.exists(f"slow-{NODE}") else 1.0))
         step = together(peers, step + 1)
         progress(step=step)
         if RANK == 0:
-            note(f"{time.monotonic():.3f} {step} {life}\n")
+            note(f"{time.monotonic():.3f} {step} {attempt}\n")
         if step % every == 0:
             time.sleep(SECONDS["checkpoint"])
             if RANK == 0:

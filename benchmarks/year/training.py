@@ -24,7 +24,7 @@ FLAGS = (
 STEP_DELAY_MS = 100
 ALARMS = ("hang_suspected", "hang_found")
 START_TIMEOUT_S = 240.0
-LOOK_S = 15.0
+CHECK_INTERVAL_S = 15.0
 """Time between two checks that the training continues."""
 
 
@@ -51,7 +51,7 @@ def watch(minutes: float, note: Callable[[str], None]) -> Watched:
         agents = [stage.start(_agent(port, node, stage.folder), {"OMP_NUM_THREADS": "1"}) for node in range(NODES)]
         steps, ends_s = 0, None
         while ends_s is None or time.monotonic() < ends_s:
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_INTERVAL_S)
             now_steps = _steps(port)
             if ends_s is None and now_steps:
                 ends_s = time.monotonic() + 60 * minutes

@@ -15,7 +15,7 @@ from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.transport.base import spawn
 from node_agent.kernel.workers.orphans import MARK
 
-LOOK_S = 2.0
+SEARCH_DELAY_S = 2.0
 """Seconds from the first start of workers until the agent looks for earlier ones, so that it does not delay the start.
 """
 _JOB, _TIMES = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
@@ -34,7 +34,7 @@ class EarlierWorkers(Feature):
     def starting(self, assignment: Assignment) -> None:
         if not self._has_begun:
             self._has_begun = True
-            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_for_them, assignment)
+            self._look = asyncio.get_running_loop().call_later(SEARCH_DELAY_S, self._look_for_them, assignment)
 
     async def close(self) -> None:
         if self._look:

@@ -1,14 +1,14 @@
 """Events of a run. Durable facts are recorded and replayed; signs of life and the passing of time are not."""
 
-from msgspec import Struct
+from msgspec import Struct, field
 from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.messages import Failure, FinishedWorkers, JoinRequest, Progress
 from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.settings import RunSettings
 
 
-class Life(Struct, frozen=True):
-    """One lifetime of a server, from start to exit.
+class Incarnation(Struct, frozen=True):
+    """One incarnation of a server, from start to exit. Facts store it as `life`.
 
     Its clock is the machine's monotonic clock since boot, plus an offset.
     """
@@ -26,7 +26,7 @@ class RunCreated(Struct, frozen=True):
     settings: RunSettings
     wall_at: float
     """The server's wall clock at that moment, in seconds since 1970. Times shown to people follow from it."""
-    life: Life = Life()
+    incarnation: Incarnation = field(default=Incarnation(), name="life")
     event_number: int = 0
     """Number of the last event of the previous attempt."""
 
@@ -222,11 +222,11 @@ class RunForgotten(Operation, frozen=True, kw_only=True):
 
 
 class NodeOperation(Operation, frozen=True, kw_only=True):
-    """An operator's action on a node, for all runs. `wall_at` and `life` mean the same as in `RunCreated`."""
+    """An operator's action on a node, for all runs. `RunCreated` explains `wall_at` and `incarnation`."""
 
     node_id: str
     wall_at: float | None = None
-    life: Life = Life()
+    incarnation: Incarnation = field(default=Incarnation(), name="life")
 
 
 class NodeCordoned(NodeOperation, frozen=True, kw_only=True):

@@ -3,21 +3,21 @@
 The nodes' journal also holds operators' actions, which runs record as well.
 """
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from rdzv_server.core.events import Cordon, Life, NodeOperation, RunForgotten
+from rdzv_server.core.events import Cordon, Incarnation, NodeOperation, RunForgotten
 from rdzv_server.core.node_history import Fault, Incident
 
 
 class NodeBlamed(Struct, frozen=True, kw_only=True):
-    """A node has cost a run something: see `node_history`. `wall_at` and `life` mean the same as in `RunCreated`."""
+    """A node has cost a run something: see `node_history`. `RunCreated` explains `wall_at` and `incarnation`."""
 
     node_id: str
     fault: Fault
     run_id: str
     reason: str
     wall_at: float | None = None
-    life: Life = Life()
+    incarnation: Incarnation = field(default=Incarnation(), name="life")
 
 
 class CordonsKept(Struct, frozen=True):
@@ -28,7 +28,7 @@ class CordonsKept(Struct, frozen=True):
 
     cordons: tuple[Cordon, ...] = ()
     answers: dict[str, str] = {}
-    life: Life = Life()
+    incarnation: Incarnation = field(default=Incarnation(), name="life")
     history: dict[str, tuple[Incident, ...]] = {}
     lifted: dict[str, float] = {}
     idle: tuple[str, ...] = ()

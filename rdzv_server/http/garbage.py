@@ -21,7 +21,7 @@ YOUNG_S = 0.01
 FEW = 100
 """Number of closed connections after which all garbage is collected in a quiet moment, and free memory goes back to
 the system."""
-LOOK_S = 1.0
+CHECK_DELAY_S = 1.0
 """Seconds after a request or a closed connection in which the server checks whether a full collection is due."""
 GROWN, GROWN_BYTES = 1.25, 16 << 20
 """Growth of the process since the last full collection after which one is due, as a ratio plus a number of bytes."""
@@ -38,7 +38,7 @@ class GarbageCollector:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._young = Timeouts[None](YOUNG_S, lambda _: self._set_aside())
-        self._looks = Timeouts[None](LOOK_S, lambda _: self._look())
+        self._looks = Timeouts[None](CHECK_DELAY_S, lambda _: self._look())
         self._closings = self._closings_seen = 0
         self._grown_looks = 0
         """Number of checks since the last full collection at which the process had grown."""

@@ -16,7 +16,7 @@ from weakref import ref
 from rdzv_server.http.connection import READ_BYTES, HttpConnection, free
 from rdzv_server.service.fair_scheduler import scheduler
 
-LOOK_S, EVICTED_PER_LOOK = 0.02, 8
+EVICTION_INTERVAL_S, MOST_EVICTED = 0.02, 8
 """Least seconds between two searches for stale holders, and most holders evicted at once."""
 
 Holder = TypeVar("Holder", bound=Hashable)
@@ -140,12 +140,12 @@ class Places(Generic[Holder]):
         if self._timer is None and self._holders:
             loop = asyncio.get_running_loop()
             _, since = next(iter(self._holders.values()))
-            self._timer = loop.call_at(max(since + self._stale_s, loop.time() + LOOK_S), self._evict_stale)
+            self._timer = loop.call_at(max(since + self._stale_s, loop.time() + EVICTION_INTERVAL_S), self._evict_stale)
 
     def _evict_stale(self) -> None:
         """Evict the stale holders that others wait for."""
         self._timer = None
-        left, stale_at = EVICTED_PER_LOOK, asyncio.get_running_loop().time() - self._stale_s
+        left, stale_at = MOST_EVICTED, asyncio.get_running_loop().time() - self._stale_s
         for holder, (peer, since) in list(self._holders.items()):
             if not self._waiting or not left or since > stale_at:
                 break

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import Life, NodeOperation, RunCreated
+from rdzv_server.core.events import Incarnation, NodeOperation, RunCreated
 from rdzv_server.core.kernel.liveness import HoldUp
 from rdzv_server.core.kernel.machine import WALL_CLOCK_SLACK_S
 from rdzv_server.core.node_facts import NodeBlamed
@@ -31,7 +31,7 @@ MOST_STARVED_S = 0.75 * BEAT_S
 """Most seconds of waiting for a processor that count from one beat to the next: so a lost node is detected at most four
 times as late, even on a very busy machine."""
 DATED = RunCreated | NodeOperation | NodeBlamed
-"""Facts that record the server's lifetime in which they happened, and the wall-clock time."""
+"""Facts that record the server's incarnation in which they happened, and the wall-clock time."""
 SCHEDULER_STATISTICS = "/proc/thread-self/schedstat"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -44,7 +44,7 @@ class Clock:
 
     def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
         self._wall_s = wall_s
-        self.life = Life()
+        self.incarnation = Incarnation()
         self._beat_at = float("inf")
         self._wall_ahead_s = float("inf")
         """Difference between the wall clock and the server's time when it was last set."""
@@ -60,9 +60,9 @@ class Clock:
         self._scheduler: FairScheduler | None = None
 
     def start(self, records: Sequence[Record]) -> None:
-        """Continue from the earlier lifetime of the server that wrote these records, and begin to detect hold-ups."""
+        """Continue from the incarnation of the server that wrote these records, and begin to detect hold-ups."""
         self._scheduler = scheduler()
-        self.life = _life(records, _boot_id(), self._loop_s(), self._wall_s())
+        self.incarnation = _incarnation(records, _boot_id(), self._loop_s(), self._wall_s())
         self._starved_s = starved_s()
         self._beat()
 
@@ -71,7 +71,7 @@ class Clock:
             self._timer.cancel()
 
     def now(self) -> float:
-        return self._loop_s() + self.life.offset_s
+        return self._loop_s() + self.incarnation.offset_s
 
     def wall_clock_set(self) -> float | None:
         """Return the wall-clock time in seconds since 1970, at the first call or if it was just set; else None."""
@@ -91,7 +91,7 @@ class Clock:
 
     def unread_since(self) -> float:
         """Return the arrival of the oldest message that still waits to be read; infinite if there is none."""
-        return self._scheduler.unread_since() + self.life.offset_s if self._scheduler else float("inf")
+        return self._scheduler.unread_since() + self.incarnation.offset_s if self._scheduler else float("inf")
 
     def answered_nobody(self, still_s: float = 0.0) -> None:
         """Note that until now, for `still_s` seconds, the server was not running for agents or refused all of them."""
@@ -131,20 +131,20 @@ class Clock:
         return asyncio.get_running_loop().time()
 
 
-def _life(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: float) -> Life:
-    """Return the lifetime that follows those of the records and continues their time."""
+def _incarnation(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: float) -> Incarnation:
+    """Return the incarnation that follows those of the records and continues their time."""
     if not records:
-        return Life(boot_id, 0.0)
+        return Incarnation(boot_id, 0.0)
     last_at = max(record.at for record in records)
     created = [(record.at, record.fact) for record in records if isinstance(record.fact, DATED)]
-    same_boot = [fact.life.offset_s for _, fact in created if boot_id and fact.life.boot_id == boot_id]
+    same_boot = [fact.incarnation.offset_s for _, fact in created if boot_id and fact.incarnation.boot_id == boot_id]
     away_s = 0.0
     if same_boot:
         away_s = monotonic_s + same_boot[-1] - last_at
     elif known := [(at, fact.wall_at) for at, fact in created if fact.wall_at is not None]:
         at, wall_at = known[-1]
         away_s = wall_s - wall_at - (last_at - at)
-    return Life(boot_id, last_at + max(0.0, away_s) - monotonic_s)
+    return Incarnation(boot_id, last_at + max(0.0, away_s) - monotonic_s)
 
 
 def starved_s() -> float:

@@ -74,7 +74,7 @@ is not called again."""
 class Driver:
     """Driver of the core: gives it events, and carries out its effects.
 
-    Time continues from the server's earlier lifetime.
+    Time continues from the server's earlier incarnation.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Driver:
         """Reason why the driver accepts no more events; empty while it does."""
         self._observers: list[Observer] = [RunMeasurements(self.measurements).observe]
         self._late: list[RunEvent] = []
-        """Events of recorded facts that the earlier lifetime of the server did not write."""
+        """Events of recorded facts that the earlier incarnation of the server did not write."""
         self._clock = clock or Clock()
         self._clock.noticed = self._called.set
         self.may_decide: Callable[[], bool] = lambda: True
@@ -126,7 +126,7 @@ class Driver:
         self._compaction.written(records)
         self._clock.start(records)
         self.started_at = self._clock.now()
-        self.registry.restart(self.started_at, self._clock.life)
+        self.registry.restart(self.started_at, self._clock.incarnation)
         self._late += [each.event for each in await self._rebuilt(self.started_at) if isinstance(each, Happened)]
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
         self._task.add_done_callback(self._ended)

@@ -35,7 +35,7 @@ log = logging.getLogger("rdzv_server")
 
 INTERVAL_S = 0.2
 """Least seconds between two differences."""
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 """Seconds between two checks for changes without an effect of the core: quiet nodes, and the server's own state."""
 PING_S = 5.0
 """Seconds between two signs of life to a watcher."""
@@ -67,7 +67,7 @@ class Feed:
 
     def __init__(self) -> None:
         self.document: Document = {}
-        self.life = os.urandom(6).hex()
+        self.incarnation = os.urandom(6).hex()
         """Id that distinguishes this document from all others; its numbers belong to it."""
         self.number = 0
         self.is_over = False
@@ -117,8 +117,8 @@ class Feed:
 
     def place(self, last_event_id: str) -> int | None:
         """Return the number of the last difference that a watcher has seen; None if it needs the whole document."""
-        life, _, number = last_event_id.rpartition(".")
-        return int(number) if life == self.life and number.isascii() and number.isdigit() else None
+        incarnation, _, number = last_event_id.rpartition(".")
+        return int(number) if incarnation == self.incarnation and number.isascii() and number.isdigit() else None
 
     async def follow(self, last_event_id: str, audience: "Audience | None") -> AsyncGenerator[bytes, None]:
         """Yield the events for one watcher, until the server closes. `audience`: None if it may know of every run."""
@@ -170,7 +170,7 @@ class Feed:
         return _event("patch", content, self._id(patch.number))
 
     def _id(self, number: int) -> str:
-        return f"{self.life}.{number}"
+        return f"{self.incarnation}.{number}"
 
 
 class Audience:
@@ -406,17 +406,17 @@ class Watch:
         while self._feeds and not self._is_closed:
             await checkpoint("")
             began = time.monotonic()
-            is_look = began >= looked_at + LOOK_S
+            is_look = began >= looked_at + CHECK_INTERVAL_S
             looked_at = began if is_look else looked_at
             changed, self._changed = self._changed, set()
             try:
                 await self._update(changed, is_look)
             except Exception:
                 log.exception(words.PAGE_NOT_UPDATED)
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(CHECK_INTERVAL_S)
             await asyncio.sleep(INTERVAL_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, looked_at + LOOK_S - time.monotonic())):
+                async with asyncio.timeout(max(0.0, looked_at + CHECK_INTERVAL_S - time.monotonic())):
                     await self._wake.wait()
             self._wake.clear()
 

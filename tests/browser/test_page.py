@@ -413,9 +413,7 @@ async def test_the_list_of_runs_is_filtered_sorted_and_paged_and_stays_so_over_b
     tab.is_content()
 
 
-async def test_links_that_the_network_test_has_found_broken_are_named_with_what_is_wrong(
-    cluster: Cluster, tab: Tab
-) -> None:
+async def test_links_that_fail_the_network_test_are_named_with_the_problem(cluster: Cluster, tab: Tab) -> None:
     """No link is as fast as this check demands. With two nodes it is unknown which one is at fault."""
     await cluster.nodes("ab", *FLAGS, "--check", "network=1000000", nproc=1)
     broken = re.compile(r"(a and b|b and a): .*node [ab]")

@@ -34,7 +34,7 @@ MIN_NODES = 4
 LEASE_S = 6.0
 PATIENCE_S = 60.0
 """Seconds that the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
-LOOK_S = 0.2
+CHECK_INTERVAL_S = 0.2
 STEP_S = 0.1
 """Seconds between two looks at the run, and between training steps: long, to leave processor time for the actions."""
 RUN = "chaos"
@@ -386,7 +386,7 @@ class Fleet(Hosts):
         give_up_at = time.monotonic() + PATIENCE_S
         while left := [*traces.of(self._mark, self.network), *self._files()]:
             assert time.monotonic() < give_up_at, f"left behind: {', '.join(left)}"
-            await asyncio.sleep(LOOK_S)  # forgotten processes report nothing
+            await asyncio.sleep(CHECK_INTERVAL_S)  # forgotten processes report nothing
 
     def _files(self) -> list[str]:
         state = (path for path in self.disk.path.iterdir() if path.name not in STATE_FILES)
@@ -424,7 +424,7 @@ class Fleet(Hosts):
                 view = await self.view()
                 if not (why := why_not(view)):
                     return view
-            await asyncio.sleep(LOOK_S)  # as an operator looks, also while the server is down
+            await asyncio.sleep(CHECK_INTERVAL_S)  # as an operator looks, also while the server is down
         raise AssertionError(f"after {PATIENCE_S:g} s still: {why}")
 
     async def view(self) -> View:

@@ -66,7 +66,7 @@ async def test_an_agent_whose_address_changes_within_its_lease_connects_from_the
     note(fault, took_s, KEEP_ALIVE_S, BY_KEEP_ALIVE)
 
 
-async def test_an_operator_on_the_servers_own_host_who_names_it_by_its_address_is_told_to_use_localhost(
+async def test_on_the_servers_own_host_its_address_is_refused_with_a_hint_to_use_localhost(
     hosts: Hosts,
 ) -> None:
     host = hosts.network[SERVER]
@@ -84,7 +84,7 @@ async def test_an_operator_on_the_servers_own_host_who_names_it_by_its_address_i
 
 
 @pytest.mark.torch
-async def test_torch_trains_on_a_network_that_has_ipv6_alone(ipv6_hosts: Hosts) -> None:
+async def test_torch_trains_on_a_network_with_only_ipv6(ipv6_hosts: Hosts) -> None:
     ipv6_hosts.script = TORCH_WORKER
     workers = await ipv6_hosts.nodes("ab", "--nnodes", "2")
     assert workers[0].env["MASTER_ADDR"] == ipv6_hosts.network[host_of(workers[0])].address

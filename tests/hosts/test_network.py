@@ -152,7 +152,7 @@ async def test_leftovers_of_a_killed_test_run_are_removed(monkeypatch: pytest.Mo
         ours.remove()
 
 
-def test_names_fit_and_tell_whose_they_are() -> None:
+def test_names_fit_and_identify_their_owner() -> None:
     assert len(f"{PREFIX}4194304-999") <= 15
     assert namespaces._leftovers([f"{PREFIX}{os.getpid()}-1", "somebody-else", f"{PREFIX}0-1"]) == {f"{PREFIX}0-1"}
 

@@ -31,6 +31,6 @@ def test_steps_that_are_taken_again_are_counted(
     tmp_path: Path, steps: list[tuple[str, int]], repeated: list[int]
 ) -> None:
     folder = Folder(tmp_path)
-    for life, step in steps:
-        folder.note(life, step)
+    for attempt, step in steps:
+        folder.note(attempt, step)
     assert folder.repeated() == repeated

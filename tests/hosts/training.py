@@ -45,10 +45,10 @@ class Folder:
         if step > self.checkpoint()[0]:
             replace(self._checkpoint, f"{step} {value}")
 
-    def note(self, life: str, step: int) -> None:
-        """Note that rank 0 of one incarnation of the training is at this step, first at the step where it continues."""
+    def note(self, attempt: str, step: int) -> None:
+        """Note that rank 0 of one attempt of the training is at this step, first at the step where it continues."""
         with self._journal.open("a") as journal:
-            journal.write(f"{life} {step}\n")
+            journal.write(f"{attempt} {step}\n")
 
     def end(self, rank: int, step: int, value: int) -> None:
         write(self.path / f"end-{rank}", step, value)
@@ -71,12 +71,12 @@ class Folder:
         """Return the steps of each incarnation. If it was cut off, leave out a step that it ended when others were
         ahead.
         """
-        lives: dict[str, list[int]] = {}
+        attempts: dict[str, list[int]] = {}
         for line in self._journal.read_text().splitlines() if self._journal.exists() else ():
-            life, step = line.split()
-            if life not in lives or life == next(reversed(lives)):
-                lives.setdefault(life, []).append(int(step))
-        return lives
+            attempt, step = line.split()
+            if attempt not in attempts or attempt == next(reversed(attempts)):
+                attempts.setdefault(attempt, []).append(int(step))
+        return attempts
 
 
 def replace(path: Path, text: str) -> None:

@@ -150,7 +150,9 @@ async def test_while_a_round_restarts_workers_get_their_grace_and_no_more(clocke
 
 
 @jumps
-async def test_a_server_whose_clock_jumped_between_its_two_lives_continues(clocked: Clocked, jump_s: int) -> None:
+async def test_a_server_continues_though_its_clock_jumped_between_two_incarnations(
+    clocked: Clocked, jump_s: int
+) -> None:
     first = await clocked.nodes("ab", "--nnodes", "2", "--max-restarts", "2", "--lease", "500", nproc=1)
     first[0].kill()
     second = await clocked.hub.group(2)

@@ -79,7 +79,7 @@ ELSEWHERE = {
         "pip install shtab": "test_a_shell_completes_names_from_the_server",
     },
     "docs/how-to/scale-past-one-server.md": dict.fromkeys(
-        ("rdzv-server", "curl"), "needs an etcd: test_operators_see_from_every_server_who_leads_what"
+        ("rdzv-server", "curl"), "needs an etcd: test_every_server_shows_the_leader_of_each_shard"
     ),
     "docs/how-to/slurm.md": {"sbatch": "test_the_job_of_a_page"},
     "docs/how-to/schedulers.md": dict.fromkeys(("srun", "rdzv-server"), "test_the_commands_on_the_page_of_schedulers"),

@@ -128,7 +128,7 @@ def test_the_commands_of_the_containers_page_are_valid() -> None:
     assert (ROOT / asked.script.lstrip("/")).is_file()
 
 
-def test_prometheus_and_grafana_find_what_is_mounted_and_whom_to_ask(tmp_path: Path) -> None:
+def test_prometheus_and_grafana_find_their_files_and_their_data_source(tmp_path: Path) -> None:
     services = COMPOSE["services"]
     mounted = {}
     for name in ("prometheus", "grafana"):

@@ -57,13 +57,13 @@ async def test_two_agents_of_one_name_in_one_run(cluster: Cluster, addresses: st
         await cluster.agent(name, *TWO_OF_ONE_NAME, *here)
     workers, (a, b) = await cluster.hub.group(2), cluster.agents.values()
     lost, other = of_agent_of(workers, a), of_agent_of(workers, b)
-    left, agent = await strays_of(lost), other.agent_pid
+    left, agent = await leftovers_of(lost), other.agent_pid
     os.kill(lost.agent_pid, signal.SIGKILL)
     await a.line(pattern(words.supervisor.agent_killed_run_awaited, signal_name="SIGKILL", run_id="none"))
     for pid in (lost.pid, *left):
         await ended(pid)
     (last_worker,) = await cluster.hub.group(1)
-    kept = await strays_of(last_worker)
+    kept = await leftovers_of(last_worker)
     assert last_worker.agent_pid == agent and a.is_running and all(map(is_running, kept))
     last_worker.order_exit(3)
     assert [await each.exit_code() for each in (a, b)] == [1, 1]
@@ -79,7 +79,7 @@ async def test_two_launches_of_one_name_in_two_runs(cluster: Cluster) -> None:
         await cluster.agent(name, *TWO_OF_ONE_NAME, "--endpoint", cluster.endpoint, "--nnodes", "1", *flags)
     workers, (a, b) = [*await cluster.hub.group(1), *await cluster.hub.group(1)], cluster.agents.values()
     lost, other = of_agent_of(workers, a), of_agent_of(workers, b)
-    left, kept = await strays_of(lost), await strays_of(other)
+    left, kept = await leftovers_of(lost), await leftovers_of(other)
     os.kill(lost.agent_pid, signal.SIGKILL)
     await a.line(pattern(words.supervisor.agent_killed_run_awaited, signal_name="SIGKILL", run_id="first"))
     for pid in (lost.pid, *left):
@@ -218,7 +218,7 @@ async def test_an_agent_never_outlives_its_supervisor(hub: WorkerHub) -> None:
     await worker.gone()
 
 
-async def strays_of(worker: Worker) -> list[int]:
+async def leftovers_of(worker: Worker) -> list[int]:
     """Return daemons that the worker has started: one with the agent's mark, and one found only by its parents."""
     marked = await worker.tell("double-fork")
     unmarked = int(await worker.tell("shell env -i setsid sleep 1000 >&- 2>&- & echo $!"))

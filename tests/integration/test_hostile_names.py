@@ -83,7 +83,7 @@ class Place:
             env={"HOME": str(self.home), "TMPDIR": str(self.temporary), "TORCHELASTIC_ERROR_FILE": "error.json"},
         )  # fmt: skip
 
-    def strays(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Return the files in wrong places."""
         ours = (self.logs, self.state, self.script)
         everything = [path for path in self.root.rglob("*") if not path.is_dir()]
@@ -118,7 +118,7 @@ async def test_any_printable_name_works_and_reaches_no_file(place: Place, server
 
     await asyncio.gather(*map(run, NAMES))
     assert place.outputs() == sorted(f"{name}\n" for name in NAMES)
-    assert place.strays() == []
+    assert place.leftovers() == []
     assert await runs_of(server) == dict.fromkeys(NAMES, "succeeded")
 
     await server.end()
@@ -134,7 +134,7 @@ async def test_a_name_that_cannot_be_shown_is_refused_in_one_line(place: Place, 
         assert len(agent.err) == 1 and agent.err[0].isprintable()
         assert agent.err[0].endswith(f"{flag}: {printable(words.values.not_a_name(name))}")
     assert await runs_of(server) == {}
-    assert place.strays() == [] and place.outputs() == []
+    assert place.leftovers() == [] and place.outputs() == []
 
 
 async def test_only_the_server_itself_writes_lines_of_its_log(server: Server) -> None:

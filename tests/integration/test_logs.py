@@ -300,7 +300,7 @@ async def test_an_agent_that_gets_a_stop_signal_while_its_plug_in_runs_leaves(tm
     assert await agent.exit_code() == 1
 
 
-async def test_an_unknown_plug_in_is_refused_and_those_that_there_are_are_named(tmp_path: Path) -> None:
+async def test_an_unknown_plug_in_is_refused_and_the_existing_ones_are_named(tmp_path: Path) -> None:
     env = {"PYTHONPATH": str(install(tmp_path / "site"))}
     agent = await python("print('started')", *ONE, "--logs-specs", "onefolder", env=env, code=2)
     assert agent.out == []

@@ -12,7 +12,7 @@ from tests.support.rdzvctl import rdzvctl
 TWO = pattern(namesakes.shared, node_id="gpu", machines=2)
 
 
-async def test_people_of_two_machines_with_one_node_id_read_what_is_wrong(cluster: Cluster) -> None:
+async def test_people_of_two_machines_with_one_node_id_read_the_reason(cluster: Cluster) -> None:
     for name, address in (("a", "127.0.0.1"), ("b", "127.0.0.2")):
         flags = (
             "--endpoint",

@@ -207,7 +207,7 @@ def _classified(metadata: PackageMetadata) -> str:
     return found[0].rpartition(" :: ")[2].removesuffix(" License") if found else ""
 
 
-def test_the_licences_are_those_that_the_packages_name() -> None:
+def test_the_licences_match_the_packages() -> None:
     rows = re.findall(r"^\| ([\w-]+) \| (\S.*?) \|", (ROOT / "docs/reference/licences.md").read_text(), re.M)
     told = dict(rows[1:])
     for name in closure(iter(["rdzv-server"]), "etcd", "ctl", "hang", "otel", "torchx") - {"rdzv-server"}:

@@ -98,7 +98,7 @@ def metrics_of(text: str) -> set[str]:
     return set(re.findall(r"\b(?:rdzv|process)_\w+", text))
 
 
-def test_every_metric_of_an_alert_is_on_the_dashboard_and_every_one_that_is_mentioned_exists() -> None:
+def test_every_metric_of_an_alert_is_on_the_dashboard_and_every_mentioned_metric_exists() -> None:
     shown = {name for query in expressions(DASHBOARD) for name in metrics_of(query)}
     asked = {name for query in expressions(deployed_alerts()) for name in metrics_of(query)}
     assert len(asked) > 10 and asked <= shown

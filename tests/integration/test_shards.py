@@ -170,7 +170,7 @@ async def test_a_node_that_dies_is_noticed_at_once(four: Shared) -> None:
     await four.finish(await four.hub.group(1))
 
 
-async def test_operators_see_from_every_server_who_leads_what(four: Shared) -> None:
+async def test_every_server_shows_the_leader_of_each_shard(four: Shared) -> None:
     leaders = await four.leaders()
     led_by = {shard: leader.proxy.address for shard, leader in leaders.items()}
     owner, *others = four.running()

@@ -56,7 +56,7 @@ def is_past_its_checkpoint(run: dict[str, Any]) -> bool:
     return told["checkpoint_step"] is not None and told["highest_step"] >= told["checkpoint_step"] + 10
 
 
-async def test_every_second_is_told_once_though_a_worker_a_node_and_the_server_are_killed(
+async def test_every_second_is_counted_once_though_a_worker_a_node_and_the_server_are_killed(
     durable: Cluster,
 ) -> None:
     durable.script, durable.nproc = WORKERS / "training_worker.py", 1

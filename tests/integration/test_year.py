@@ -32,7 +32,7 @@ TRAINING = """
 import json, sys
 from benchmarks.year import training
 
-training.LOOK_S, training.STEP_DELAY_MS = 6.0, 1500
+training.CHECK_INTERVAL_S, training.STEP_DELAY_MS = 6.0, 1500
 training.FLAGS = ("--progress-timeout", "start=60,step=1,checkpoint=1", "--on-hang", "report")
 print(json.dumps(training.watch(0.05, lambda text: print(text, file=sys.stderr)).as_json()))
 """
@@ -75,7 +75,7 @@ async def test_faults_are_injected_recovered_from_and_named():
     assert score["steps"] > 0 and score["repeated"] >= 0
 
 
-async def test_a_server_that_cannot_be_asked_who_was_named_is_trouble_and_no_rank_is_named_wrongly():
+async def test_an_unreachable_server_is_trouble_and_no_rank_is_named_wrongly():
     score = await play(NOTHING_COMES_BACK, json.dumps([(0.3, "crash", 0.3), (1.5, "server killed", 0.5)]))
     assert score["trouble"].startswith("Broken: rdzv-server does not say who was named: ")
     assert [fault["named"] for fault in score["faults"]] == [None, None]

@@ -146,7 +146,7 @@ def test_the_component_for_metrics_fits_either_server(folder: str, tmp_path: Pat
     assert selects(scrapers["from"][0]["podSelector"]["matchLabels"], {"app.kubernetes.io/name": "prometheus"})
 
 
-def test_the_alerts_are_those_that_are_tested(tmp_path: Path) -> None:
+def test_the_alerts_match_the_tested_ones(tmp_path: Path) -> None:
     rules = only(render(mine(tmp_path, "server", "monitoring")), "PrometheusRule")["spec"]
     assert rules == yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())
     for name in ("alert", "expr", "annotations"):

@@ -94,7 +94,7 @@ def deaf_readers(port: int) -> Iterator[None]:
             client.close()
 
 
-async def test_no_agent_waits_for_those_who_do_not_read(server: Server) -> None:
+async def test_no_agent_waits_for_slow_status_readers(server: Server) -> None:
     async with Crowd(server) as crowd:
         before = Footprint.of(server.pid)
         with deaf_readers(server.port):

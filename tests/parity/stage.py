@@ -16,7 +16,7 @@ from benchmarks.stage import Program
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 START_S = 60.0
 """Seconds that a set-up may take: several imports of torch on a small machine."""
-LOOK_S = 0.05
+CHECK_INTERVAL_S = 0.05
 QUIET = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
 """The workers of every node share this machine."""
 
@@ -77,7 +77,7 @@ class Stage(benchmarks.stage.Stage):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return False
-            self._socket.settimeout(min(LOOK_S, left_s))
+            self._socket.settimeout(min(CHECK_INTERVAL_S, left_s))
             with suppress(TimeoutError):
                 self.reports.append(Report(**json.loads(self._socket.recv(4096))))
         return True

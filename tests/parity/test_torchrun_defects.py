@@ -46,7 +46,7 @@ async def test_torchrun_has_this_defect(name: str, tmp_path: Path) -> None:
     assert await verdict(name, "torchrun", tmp_path) == "defect shown"
 
 
-def test_the_page_names_what_is_run_here() -> None:
+def test_the_page_names_the_programs_that_run_here() -> None:
     page = (Path(ROOT) / "docs" / "explanation" / "torchrun-defects.md").read_text()
     table, _, notes = page.partition("\n- The test suite runs every line")
     assert {name for name in NAMES if f"`--only {name}`" in table} == {*NAMES}

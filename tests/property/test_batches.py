@@ -24,7 +24,7 @@ from rdzv_server.core import journals
 from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import (
     Event,
-    Life,
+    Incarnation,
     NodeJoined,
     NodeLeft,
     RunForgotten,
@@ -87,7 +87,7 @@ class GivenClock(Clock):
 
     def start(self, records: Sequence[Record]) -> None:
         super().start(records)
-        self.life = Life()
+        self.incarnation = Incarnation()
 
     def _loop_s(self) -> float:
         return self.at
@@ -201,7 +201,7 @@ class BatchStory(RuleBasedStateMachine):
         for record in self.do(self.one_by_one.load()):
             self.model.replay(record)
         self.model.resume_numbers(self.do(self.one_by_one.event_numbers()))
-        self.model.restart(self.clock.at, Life())
+        self.model.restart(self.clock.at, Incarnation())
 
     async def _take(self, happened: list[tuple[str, Any]]) -> None:
         """Submit all events in one batch, which the driver takes at its turn."""

@@ -1,4 +1,4 @@
-"""Data in its place: any number of lives, each with its number of ranks, which end between checkpoints.
+"""Data in its place: any number of attempts, each with its number of ranks, which end between checkpoints.
 
 The model is a list of the samples of each epoch, cut into batches. What the ranks train on, without what a crash takes
 back, is that list: each sample once an epoch, in the same order, in the same batches.
@@ -7,7 +7,7 @@ back, is that list: each sample once an epoch, in the same order, in the same ba
 import pickle
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -26,8 +26,8 @@ LONG = 1_000
 
 
 @dataclass(frozen=True)
-class Life:
-    """The time between two crashes."""
+class Attempt:
+    """Attempt to train, until it crashes."""
 
     world_size: int
     steps: int
@@ -38,8 +38,8 @@ class Life:
     """Samples by which a global batch is larger than the number of ranks."""
 
 
-lives = st.builds(
-    Life,
+attempts = st.builds(
+    Attempt,
     world_size=st.integers(1, 6),
     steps=st.integers(0, 9),
     saves_every=st.integers(1, 4),
@@ -47,33 +47,33 @@ lives = st.builds(
     processes=st.integers(1, 3),
     spare=st.integers(0, 3),
 )
-stories = st.lists(lives, max_size=5)
-last_lives = lives.map(
-    lambda life: Life(life.world_size, LONG, life.saves_every, life.prefetched, life.processes, life.spare)
-)
+stories = st.lists(attempts, max_size=5)
+last_attempts = attempts.map(lambda attempt: replace(attempt, steps=LONG))
 
 
 # Data sets with a length.
 
 
 @given(length=st.integers(1, 40), seed=st.integers(0, 99), shuffle=st.booleans(), drops=st.booleans(),
-       size=st.none() | st.integers(6, 12), story=stories, last=last_lives)  # fmt: skip
+       size=st.none() | st.integers(6, 12), story=stories, last=last_attempts)  # fmt: skip
 def test_every_sample_is_trained_on_once_an_epoch_and_in_order(
-    length: int, seed: int, shuffle: bool, drops: bool, size: int | None, story: list[Life], last: Life
+    length: int, seed: int, shuffle: bool, drops: bool, size: int | None, story: list[Attempt], last: Attempt
 ) -> None:
-    """`size`: size of all global batches, None if each life has its own."""
+    """`size`: size of all global batches, None if each attempt has its own."""
     saved: tuple[Any, list[list[int]], tuple[int, int]] = (None, [], (0, 0))
-    for life in [*story, last]:
+    for attempt in [*story, last]:
         batch_size = (
-            min(size or life.world_size + life.spare, length) if drops else size or life.world_size + life.spare
+            min(size or attempt.world_size + attempt.spare, length)
+            if drops
+            else size or attempt.world_size + attempt.spare
         )
-        world_size = min(life.world_size, batch_size)
+        world_size = min(attempt.world_size, batch_size)
         loaders = [
             ElasticLoader(
                 Ahead(
                     ElasticSampler(length, batch_size, rank=rank, world_size=world_size, seed=seed, shuffle=shuffle,
                                    drop_last=drops),
-                    life.prefetched,
+                    attempt.prefetched,
                 )
             )
             for rank in range(world_size)
@@ -82,13 +82,13 @@ def test_every_sample_is_trained_on_once_an_epoch_and_in_order(
         trained = list(trained)
         for loader in loaders if state else ():
             loader.load_state_dict(pickle.loads(pickle.dumps(state)))
-        for step, shares in enumerate(islice(steps_of(loaders), life.steps), 1):
+        for step, shares in enumerate(islice(steps_of(loaders), attempt.steps), 1):
             weighted = zip(loaders, shares, strict=True)
             trained.append(sorted(sample for loader, share in weighted if loader.weight for sample in share))
             expected, place = model(length, seed, shuffle, drops, batch_size, place)
             assert trained[-1] == sorted(expected)
             assert sum(loader.weight for loader in loaders) == pytest.approx(world_size)
-            if step % life.saves_every == 0:
+            if step % attempt.saves_every == 0:
                 saved = merge_states([loader.state_dict() for loader in loaders]), list(trained), place
     assert loaders[0].epoch == EPOCHS
     if not drops:
@@ -150,30 +150,33 @@ class ProcessesAhead:
 
 
 @given(
-    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=12), shuffle=st.booleans(), story=stories, last=last_lives
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=12),
+    shuffle=st.booleans(),
+    story=stories,
+    last=last_attempts,
 )
 def test_every_sample_of_every_shard_is_trained_on_once_an_epoch(
-    lengths: list[int], shuffle: bool, story: list[Life], last: Life
+    lengths: list[int], shuffle: bool, story: list[Attempt], last: Attempt
 ) -> None:
     shards = [100 * number + length for number, length in enumerate(lengths)]
     original = shards_module._loader_process
     saved: tuple[Any, list[list[tuple[int, int]]]] = (None, [[] for _ in range(EPOCHS)])
-    for life in [*story, last]:
+    for attempt in [*story, last]:
         loaders = [
             ElasticLoader(
                 ProcessesAhead(
-                    Numbers(shards, rank=rank, world_size=life.world_size, shuffle=shuffle),
-                    life.spare + 1, life.processes, life.prefetched,
+                    Numbers(shards, rank=rank, world_size=attempt.world_size, shuffle=shuffle),
+                    attempt.spare + 1, attempt.processes, attempt.prefetched,
                 )
             )
-            for rank in range(life.world_size)
+            for rank in range(attempt.world_size)
         ]  # fmt: skip
         state, trained = saved[0], [list(epoch) for epoch in saved[1]]
         for loader in loaders if state else ():
             loader.load_state_dict(pickle.loads(pickle.dumps(state)))
-        for step, (epoch, batches) in enumerate(islice(rounds_of(loaders), life.steps), 1):
+        for step, (epoch, batches) in enumerate(islice(rounds_of(loaders), attempt.steps), 1):
             trained[epoch] += [sample for batch in batches for sample in batch]
-            if step % life.saves_every == 0:
+            if step % attempt.saves_every == 0:
                 saved = merge_states([loader.state_dict() for loader in loaders]), [list(each) for each in trained]
     shards_module._loader_process = original
     everything = {(number, place) for number, length in enumerate(lengths) for place in range(length)}

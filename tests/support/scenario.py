@@ -22,9 +22,9 @@ from rdzv_server.core.events import (
     AgentDisconnected,
     ArrivalsAdmitted,
     Event,
+    Incarnation,
     LeaseRenewed,
     LeaveAnnounced,
-    Life,
     NodeCordoned,
     NodeDrained,
     NodeJoined,
@@ -407,7 +407,7 @@ class ManyRuns:
         again.now, again.records, again.event_numbers = self.now, list(self.records), self.event_numbers
         for record in self.records:
             again.registry.replay(unpack(record.run_id, record.attempt, record.at, *pack(record)))
-        again.registry.restart(again.now, Life())
+        again.registry.restart(again.now, Incarnation())
         return again
 
     def directive(self, agent: str, run_id: str = RUN_ID) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 from rdzv_protocol.log_lines import LineFormat
 
-from node_agent.compat.api.signals import Bell
+from node_agent.compat.api.signals import WakeupPipe
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.output.console import ERR, OUT, Console
 from node_agent.kernel.transport.base import ThreadLoop
@@ -32,7 +32,7 @@ log = logging.getLogger("node_agent")
 class Awaited(Future[T]):
     """A future that the main thread can wait for while it still handles signals at once.
 
-    It uses only a lock and a bell, so that an exception in a signal handler leaves nothing half done.
+    It uses only a lock and a pipe, so that an exception in a signal handler leaves nothing half done.
     """
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class Awaited(Future[T]):
         self._is_over = False
         self._closed = threading.Lock()
         self._closed.acquire()
-        self._bells: list[Bell] = []
-        """Bells of the main thread's current waits. If there are several, each further one is in a signal's handler."""
+        self._pipes: list[WakeupPipe] = []
+        """Pipes of the main thread's current waits. If there are several, each further one is in a signal's handler."""
         self.add_done_callback(lambda _: self._tell())
 
     def wait(self, limit_s: float = inf) -> bool:
@@ -54,23 +54,23 @@ class Awaited(Future[T]):
         return self._is_over
 
     def _wait_for_signals(self, until: float) -> None:
-        bell = Bell()
-        self._bells.append(bell)
+        pipe = WakeupPipe()
+        self._pipes.append(pipe)
         try:
-            bell.install()
+            pipe.install()
             while not self._is_over and (left_s := until - monotonic()) > 0:
-                bell.wait(left_s)
+                pipe.wait(left_s)
         finally:
-            if bell.before:
-                signal.set_wakeup_fd(bell.before[0])
-            self._bells.remove(bell)
-            bell.removed()
+            if pipe.before:
+                signal.set_wakeup_fd(pipe.before[0])
+            self._pipes.remove(pipe)
+            pipe.removed()
 
     def _tell(self) -> None:
         self._is_over = True
         self._closed.release()
-        for bell in list(self._bells):
-            bell.ring()
+        for pipe in list(self._pipes):
+            pipe.wake()
 
 
 class LoopThread(Generic[T]):

@@ -13,7 +13,7 @@ from types import FrameType
 Callback = Callable[[signal.Signals], None]
 
 _LONGEST_WAIT_S = 1e6
-_BELL = b"\0"
+_WAKEUP = b"\0"
 
 _listeners: defaultdict[int, list[Callback]] = defaultdict(list)
 
@@ -41,14 +41,14 @@ class SignalWatch:
         self._signals.clear()
 
 
-class Bell:
-    """Ends a wait of the main thread. Any thread can ring it, and the kernel does for a signal.
+class WakeupPipe:
+    """Ends a wait of the main thread. Any thread can call `wake`; the kernel wakes it for a signal.
 
     Python runs signal handlers between two of its steps. A signal does not interrupt a wait if it comes just before the
-    wait begins, or to another thread. While this bell is Python's wakeup descriptor, such a signal ends the wait.
+    wait begins, or to another thread. While this pipe is Python's wakeup descriptor, such a signal ends the wait.
 
     A handler may raise anything at any time. So call `install` inside a `try`, whose `finally` has the line `if
-    bell.before: signal.set_wakeup_fd(bell.before[0])`, which a handler cannot interrupt, and then calls `removed`.
+    pipe.before: signal.set_wakeup_fd(pipe.before[0])`, which a handler cannot interrupt, and then calls `removed`.
     """
 
     def __init__(self) -> None:
@@ -62,13 +62,13 @@ class Bell:
         # in one step, so that no handler can run in between
         self.before.extend(map(signal.set_wakeup_fd, (self._writer,)))
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """End the current wait, or else the next one. Any thread may call this."""
-        with suppress(BlockingIOError):  # its pipe is full, so it rings anyway
-            os.write(self._writer, _BELL)
+        with suppress(BlockingIOError):  # it is full, so it wakes the thread anyway
+            os.write(self._writer, _WAKEUP)
 
     def wait(self, limit_s: float) -> None:
-        """Return when the bell rings, a signal has come, or the time is up."""
+        """Return when another thread calls `wake`, a signal has come, or the time is up."""
         waited = select.poll()
         waited.register(self._reader, select.POLLIN)
         waited.poll(ceil(1000 * min(limit_s, _LONGEST_WAIT_S)))
@@ -85,7 +85,7 @@ class Bell:
 
     def _drain(self) -> None:
         with suppress(BlockingIOError):
-            self._signals += os.read(self._reader, 1 << 16).replace(_BELL, b"")
+            self._signals += os.read(self._reader, 1 << 16).replace(_WAKEUP, b"")
 
     def __del__(self) -> None:
         if not self.before:  # otherwise Python may still write to it

@@ -40,7 +40,7 @@ from node_agent.kernel.core.machine import LONGEST_REASON
 from node_agent.kernel.failures.diagnose import failure_from_torch
 from node_agent.servers.failover import Failover
 
-STORE_LOOK_S = 0.02
+STORE_CHECK_INTERVAL_S = 0.02
 """Seconds between two checks whether the round's other nodes are at the store. They are usually milliseconds apart."""
 PROBE_TIMEOUT_S = 1.0
 
@@ -170,7 +170,7 @@ class RdzvServerHandler(RendezvousHandler):
             if agents.add("arrivals", 1) == assignment.group_world_size:
                 agents.set("complete", "1")
             while not agents.check(["complete"]):
-                if agent.round_is_over.wait(STORE_LOOK_S):
+                if agent.round_is_over.wait(STORE_CHECK_INTERVAL_S):
                     return None
                 if time.monotonic() > deadline:
                     missing = assignment.group_world_size - agents.add("arrivals", 0)
@@ -226,7 +226,7 @@ def _listens(assignment: Assignment, round_is_over: threading.Event, deadline: f
         except OSError:
             if time.monotonic() > deadline:
                 raise
-            round_is_over.wait(STORE_LOOK_S)
+            round_is_over.wait(STORE_CHECK_INTERVAL_S)
     return False
 
 

@@ -29,8 +29,8 @@ LEAST_GROWTH = 2.0
 """Least ratio of the next limit to a silence that a restart has cut off."""
 LOOKS_A_LIMIT = 4
 """Looks within the shortest limit. Each look shows whether the agent was held up."""
-LONGEST_LOOK_S = 10.0
-"""Most seconds between two looks, because learned limits become shorter meanwhile."""
+MAX_CHECK_INTERVAL_S = 10.0
+"""Most seconds between two checks, because learned limits become shorter meanwhile."""
 LATE_S = 0.5
 """Seconds by which a look may be late. A later look shows that the agent was held up."""
 MOST_PAUSES = 100
@@ -286,7 +286,7 @@ class HangDetector:
             self._limit_of = {rank: self._limit(signs.readings.get(rank)) for rank in signs.last_output_at}
         found, due = self._judge(signs, now)
         shortest = min(self._limits(), default=inf)
-        tick_s = min(shortest / LOOKS_A_LIMIT, LONGEST_LOOK_S)
+        tick_s = min(shortest / LOOKS_A_LIMIT, MAX_CHECK_INTERVAL_S)
         self._look_at = None if shortest == inf else max(now + LATE_S / 2, min(due, now + tick_s))
         return [suspicion for suspicion in found if self._is_new(suspicion)]
 

@@ -22,7 +22,7 @@ from node_agent.kernel.output.threads import in_thread, leave_to_thread
 from node_agent.kernel.workers.group import READ_WITHIN_S
 from node_agent.kernel.workers.temp_dir import TempDir
 
-LOOK_S = 0.02
+CHECK_INTERVAL_S = 0.02
 """Seconds between two checks whether all have acknowledged."""
 MARGIN_S = 0.2
 """Seconds before the deadline at which the answer is sent, even if workers have not acknowledged."""
@@ -87,10 +87,10 @@ class NoticeBoard:
         seen = Noticed(listening=0, acknowledged=0)
         while True:
             with suppress(OSError):  # the disk hangs: the previous look counts
-                seen = await self._look(max(LOOK_S, until - loop.time()), alive())
+                seen = await self._look(max(CHECK_INTERVAL_S, until - loop.time()), alive())
             if seen.acknowledged >= seen.listening or loop.time() >= until:
                 return seen
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
     def close(self) -> None:
         """Remove the files, later."""

@@ -10,7 +10,7 @@ from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.output.threads import in_thread
 from node_agent.kernel.transport.base import spawn
 
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 """Seconds between two checks of `--preemption-file` and `--preemption-annotations`."""
 DRAINED = 'nodeset.slinky.slurm.net/pod-cordon="true"'
 """Line of a downward API volume for a pod that Slinky drains."""
@@ -41,12 +41,12 @@ class Preemption(Feature):
 
     async def _await_file(self, path: str) -> None:
         while not await in_thread(partial(os.path.exists, path)):  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
         self.kernel.leave("SIGTERM", words.preempted(words.file_is_there(path)))
 
     async def _await_annotation(self, path: str) -> None:
         while not await in_thread(partial(_is_drained, path)):  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
         self.kernel.leave("SIGTERM", words.preempted(words.slinky_drains(path)))
 
     async def _await_cloud(self, cloud: str, base: str) -> None:

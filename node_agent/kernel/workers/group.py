@@ -23,7 +23,7 @@ from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
 from node_agent.kernel.output.threads import in_thread
 from node_agent.kernel.workers.process import KILL_TIMEOUT_S, outlasts, signal_group
-from node_agent.kernel.workers.remains import Remains, Strays, in_session
+from node_agent.kernel.workers.remains import ListLeftovers, Remains, in_session
 from node_agent.kernel.workers.signalling import SignalledProcesses, remaining_signalled_after_s
 from node_agent.kernel.workers.spec import WorkerSpec
 
@@ -37,7 +37,7 @@ READ_WITHIN_S = 5.0
 """Most seconds that the end of a worker waits for its files on a disk."""
 FULL_WITHIN_S = 2.0
 """Most seconds that the end of a worker waits to learn whether the node's own disks are full."""
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 """Seconds between two checks whether a writing worker handles signals, and before the first check of a silent one."""
 
 STOP_SIGNALS = frozenset(signal.Signals[name] for name in SIGNALS)
@@ -123,7 +123,7 @@ class Worker:
         """Check now unless the last check was a moment ago, and once more in a moment."""
         if not self._look_timer and not self.may_get_signal and self.exit_code is None:
             self.look()
-            self._look_timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+            self._look_timer = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._look_again)
 
     def _look_again(self) -> None:
         self._look_timer = None
@@ -210,14 +210,14 @@ class Worker:
 class ProcessGroup:
     """Processes that are stopped together. Derived classes define what their ends mean."""
 
-    def __init__(self, strays: Strays | None = None) -> None:
-        """`strays`: returns the processes that workers have left behind, if this process adopts them.
+    def __init__(self, leftovers: ListLeftovers | None = None) -> None:
+        """`leftovers`: returns the processes that workers have left behind, if this process adopts them.
 
         If it is None, the processes left in the workers' sessions count. All of them get time to end.
         """
         self._alive: dict[int, Worker] = {}
         """Workers that have not exited, by pid, in the order of the local ranks."""
-        self._strays = strays
+        self._leftovers = leftovers
         self._stopping = self._killed = False
         self._stop_signal, self._stops_at = 0, 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -252,7 +252,7 @@ class ProcessGroup:
         If no code adopts them, kill them.
         """
         for remains in self._remains:
-            if not self._strays:
+            if not self._leftovers:
                 remains.kill()
             remains.close()
         self._remains.clear()
@@ -293,18 +293,18 @@ class ProcessGroup:
         if self._killed or self._stop_signal == signal.SIGKILL:
             return False
         self._exited_pids.add(pid)
-        if not self._strays:
+        if not self._leftovers:
             return self._leave(partial(in_session, pid), pid)
         is_last = self._stopping and self._alive.keys() <= self._exited_pids
-        return self._leave(self._strays, None if is_last else pid)
+        return self._leave(self._leftovers, None if is_last else pid)
 
-    def _leave(self, strays: Strays, session: int | None) -> bool:
+    def _leave(self, leftovers: ListLeftovers, session: int | None) -> bool:
         """Let the remaining processes end within the rest of the grace, or a few seconds. Return False if there are
         none.
         """
         within_s = self._stops_at - asyncio.get_running_loop().time() if self._stopping else LEFT_S
         signum = self._stop_signal if self._stopping else signal.SIGTERM
-        remains = Remains(strays, session, signum, self._sent, within_s, self._remains_gone)
+        remains = Remains(leftovers, session, signum, self._sent, within_s, self._remains_gone)
         if remains:
             self._remains.append(remains)
         return bool(remains)
@@ -321,7 +321,7 @@ class ProcessGroup:
         return not self._alive and not self._remains
 
     def _adopted(self) -> Collection[int]:
-        return self._strays() if self._strays else ()
+        return self._leftovers() if self._leftovers else ()
 
     def _signal_remaining(self) -> None:
         """Signal the processes that the workers have not signalled themselves, before they are killed."""
@@ -378,10 +378,10 @@ class WorkerGroup(ProcessGroup):
         failed: Callable[[Failure], None],
         stopped: Callable[[list[int]], None],
         exited: Callable[[int], None] = lambda pid: None,
-        strays: Strays | None = None,
+        leftovers: ListLeftovers | None = None,
     ) -> None:
         """`exited` is called with the pid of each worker that has exited, before it is reaped."""
-        super().__init__(strays)
+        super().__init__(leftovers)
         self._exiting = exited
         self._succeeded, self._failed, self._stopped = succeeded, failed, stopped
         self._settled = False
@@ -390,7 +390,7 @@ class WorkerGroup(ProcessGroup):
         """The first failure that follows from another, or from a signal that the agent may be about to get too."""
         self.signal_until = 0.0
         """Time until which the agent may still get the signal that ended a worker. The group cannot succeed before."""
-        self._set_up_at = asyncio.get_running_loop().time() + LOOK_S
+        self._set_up_at = asyncio.get_running_loop().time() + CHECK_INTERVAL_S
         """Time until which a forked worker may still have the handlers of the process that it is a copy of."""
         self.finished_at: dict[int, float] = {}
         """Times, by the event loop's clock, at which workers exited 0, by local rank."""

@@ -48,8 +48,8 @@ MARK = "NODE_AGENT_ID"
 
 REPLACEMENT_S = 0.5
 """Seconds before a killed guardian is replaced."""
-FIRST_LOOK_S, LOOK_S = 0.5, 10.0
-"""Least seconds between two looks at the workers' descendants: at first, and after repeated doubling."""
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.5, 10.0
+"""Least seconds between two scans of the workers' descendants: at first, and after repeated doubling."""
 END_S = 1.0
 """Most seconds to wait for killed orphans. The agent is blocked meanwhile."""
 
@@ -72,7 +72,7 @@ class Orphans:
         self._killed: set[int] = set()
         self._roster = Roster({}, {})
         self._roster_file = _new_roster()
-        self._look_at, self._pause_s = 0.0, FIRST_LOOK_S
+        self._look_at, self._pause_s = 0.0, MIN_INTERVAL_S
         """Time of the next look at the descendants, and the pause after it."""
         self._adopts_others = os.getpid() == 1 or bool(children())
         """Whether this process may become the parent of processes that no worker has started."""
@@ -103,7 +103,7 @@ class Orphans:
     def started(self, workers: Iterable[int]) -> None:
         """Enter the workers of a round in the roster."""
         self._enter({pid: began(pid) for pid in workers}, {})
-        self._look_at, self._pause_s = monotonic() + FIRST_LOOK_S, FIRST_LOOK_S
+        self._look_at, self._pause_s = monotonic() + MIN_INTERVAL_S, MIN_INTERVAL_S
 
     def exited(self, worker: int) -> None:
         """Remove an exited worker, which is about to be reaped, from the roster: its pid may be used again.
@@ -118,7 +118,7 @@ class Orphans:
     def look(self) -> None:
         """Enter the descendants of the roster's workers, unless the last look was a moment ago."""
         if monotonic() >= self._look_at:
-            self._pause_s = min(2 * self._pause_s, LOOK_S)
+            self._pause_s = min(2 * self._pause_s, MAX_INTERVAL_S)
             self._look_at = monotonic() + self._pause_s
             workers = self._roster.workers
             found = family([*workers, *self._orphans()], main_children) - workers.keys() - own_children
@@ -132,19 +132,19 @@ class Orphans:
         ended: dict[int, int] = {}
         until, empty_looks = monotonic() + END_S, 0
         for _ in range(MOST_LOOKS):
-            found = {pid: when for pid in self.strays() if (when := began(pid)) >= 0}
-            strays = {pid: when for pid, when in found.items() if ended.get(pid) != when}
-            end(strays, until - monotonic())
-            ended |= strays
+            found = {pid: when for pid in self.leftovers() if (when := began(pid)) >= 0}
+            leftovers = {pid: when for pid, when in found.items() if ended.get(pid) != when}
+            end(leftovers, until - monotonic())
+            ended |= leftovers
             reap()
-            empty_looks = 0 if strays else empty_looks + 1
+            empty_looks = 0 if leftovers else empty_looks + 1
             if empty_looks == EMPTY_LOOKS:
                 break
         self._killed |= ended.keys()
         self._enter({}, {})
         return len(ended)
 
-    def strays(self) -> set[int]:
+    def leftovers(self) -> set[int]:
         """Return the orphans and their descendants."""
         return family(self._orphans()) - own_children
 

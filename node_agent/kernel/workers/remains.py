@@ -18,7 +18,7 @@ from node_agent.kernel.workers.signalling import SignalledProcesses, held, remai
 GIVEN_UP_S = 1.0
 """Seconds after which a process counts as surviving SIGKILL, and the run no longer waits for it. Such a process sleeps
 in the kernel or belongs to another user."""
-Strays = Callable[[], Collection[int]]
+ListLeftovers = Callable[[], Collection[int]]
 """Return the processes that workers have left behind and that still run."""
 
 
@@ -26,7 +26,7 @@ class Remains:
     """Remaining processes of one worker or of all ended ones. Signalled once and watched until all are gone."""
 
     def __init__(
-        self, strays: Strays, session: int | None, signum: int, sent: SignalledProcesses, within_s: float,
+        self, leftovers: ListLeftovers, session: int | None, signum: int, sent: SignalledProcesses, within_s: float,
         gone: Callable[["Remains"], None],
     ) -> None:  # fmt: skip
         """Signal the existing processes, except those to be signalled later.
@@ -35,7 +35,7 @@ class Remains:
         called when the last process is gone or abandoned, unless there is none at all. After `within_s` seconds they
         are killed, and `GIVEN_UP_S` later abandoned.
         """
-        self._strays, self._session, self._signum, self._sent, self._gone = strays, session, signum, sent, gone
+        self._leftovers, self._session, self._signum, self._sent, self._gone = leftovers, session, signum, sent, gone
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, int] = {}
         """Descriptors of processes, by pid."""
@@ -93,7 +93,7 @@ class Remains:
         self._loop.add_reader(descriptor, self._ended, pid)
 
     def _found(self) -> Iterator[tuple[int, Process]]:
-        for pid in self._strays():
+        for pid in self._leftovers():
             process = look_at(pid)
             if process and self._session in (None, process.session):
                 yield pid, process

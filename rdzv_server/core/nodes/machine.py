@@ -12,7 +12,7 @@ from rdzv_protocol.text import clip
 
 from rdzv_server.core import events, journals
 from rdzv_server.core.effects import Effect, Record
-from rdzv_server.core.events import EXCLUDER, Life, NodeJoined
+from rdzv_server.core.events import EXCLUDER, Incarnation, NodeJoined
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.node_facts import NodeBlamed, NodeFact
@@ -49,13 +49,13 @@ class Nodes:
         """Whether there are no other shards. If there are, all shards were asked before whether they know the node."""
         self._runs = runs
         self._exclusion = exclusion
-        self._life = Life()
+        self._incarnation = Incarnation()
         self.suspects: dict[str, list[tuple[RunMachine, Blame]]] = {}
         """Blame on each node, with the attempts that it came from, waiting for the verdict of `judge`."""
 
-    def begin_life(self, life: Life) -> None:
-        """Begin a new lifetime of the server."""
-        self._life = life
+    def begin_incarnation(self, incarnation: Incarnation) -> None:
+        """Begin a new incarnation of the server."""
+        self._incarnation = incarnation
 
     def handle(self, event: events.NodeOperation, now: float) -> list[Effect]:
         """Act on a node in all its runs, then for later runs, unless the request was carried out before.
@@ -98,7 +98,7 @@ class Nodes:
 
     def snapshot(self, now: float) -> list[Record]:
         """Return the records that replace all records before them in a replay."""
-        return [Record(*journals.NODES, now, self.state.snapshot(self._life))]
+        return [Record(*journals.NODES, now, self.state.snapshot(self._incarnation))]
 
     def _record(self, fact: NodeFact, now: float) -> list[Effect]:
         self.state.apply(fact, now)
@@ -119,7 +119,7 @@ class Nodes:
                 machine.history.forgive(event.node_id)
             shown = event if machine.run.run_id == quoted else for_others(event)
             effects += self._runs.deliver(machine, shown, now)
-        return effects + self._record(replace(event, life=self._life), now)
+        return effects + self._record(replace(event, incarnation=self._incarnation), now)
 
     def _check(self, event: events.NodeOperation, concerned: Collection[RunMachine]) -> None:
         """Raise a `ProtocolError` for a drain of a node that is in no run, and for a cordon beyond the limit."""
@@ -148,7 +148,7 @@ class Nodes:
                 continue
             fact = NodeBlamed(
                 node_id=blame.node_id, fault=blame.fault, run_id=run.run_id, reason=clip(blame.reason, REASON_BYTES),
-                wall_at=run.wall_clock(now), life=self._life,
+                wall_at=run.wall_clock(now), incarnation=self._incarnation,
             )  # fmt: skip
             effects += self._record(fact, now)
         return effects

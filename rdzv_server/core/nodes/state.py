@@ -4,7 +4,7 @@ Times are in seconds by the server's clock.
 """
 
 from rdzv_server.core import events
-from rdzv_server.core.events import EXCLUDER, Cordon, Life
+from rdzv_server.core.events import EXCLUDER, Cordon, Incarnation
 from rdzv_server.core.kernel import operations
 from rdzv_server.core.kernel.run import keep_latest, remember_answer
 from rdzv_server.core.node_facts import CordonsKept, NodeBlamed, NodeFact
@@ -56,10 +56,10 @@ class NodesState:
         """Return the ids of the nodes whose cordons have ended."""
         return [cordon.node_id for cordon in self.cordons.values() if cordon.until is not None and now >= cordon.until]
 
-    def snapshot(self, life: Life) -> CordonsKept:
+    def snapshot(self, incarnation: Incarnation) -> CordonsKept:
         """Return the fact that replaces all facts applied so far."""
         return CordonsKept(
-            tuple(self.cordons.values()), self.answers, life, self.history.by_node, self.lifted, self.idle
+            tuple(self.cordons.values()), self.answers, incarnation, self.history.by_node, self.lifted, self.idle
         )
 
     def _keep_out(self, fact: events.NodeCordoned, at: float) -> None:

@@ -23,7 +23,7 @@ from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import events, journals
 from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
-from rdzv_server.core.events import Event, Life, NodeJoined, RunCreated, RunSuperseded, TimePassed
+from rdzv_server.core.events import Event, Incarnation, NodeJoined, RunCreated, RunSuperseded, TimePassed
 from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel import admission, kept_failures, operations, snapshot
 from rdzv_server.core.kernel.liveness import Closings, HoldUp
@@ -82,7 +82,7 @@ class Registry:
         """Arrival of the oldest message that the server has not read: see `Leases`."""
         self._closings = Closings()
         self._deadlines = Deadlines()
-        self._life = Life()
+        self._incarnation = Incarnation()
         self._wall_ahead_s = 0.0
         self.nodes = Nodes(self, exclusion, knows_all_runs=knows_all_runs)
         self._apart: list[SetApart] = []
@@ -312,7 +312,7 @@ class Registry:
             return []
         run = machine.run
         wall_at = run.wall_clock(run.created_at)
-        created = RunCreated(run.run_id, run.attempt, run.explicit, run.settings, wall_at, self._life)
+        created = RunCreated(run.run_id, run.attempt, run.explicit, run.settings, wall_at, self._incarnation)
         records = [Record(run.run_id, run.attempt, run.created_at, created)]
         try:
             return [*records, *(Record(run.run_id, run.attempt, now, fact) for fact in snapshot.take(run))]
@@ -320,10 +320,10 @@ class Registry:
             self.set_apart(machine, error)
             return []
 
-    def restart(self, now: float, life: Life) -> None:
-        """Begin a lifetime of the server after the replay. Agents are not penalised for the server's downtime."""
-        self._life = life
-        self.nodes.begin_life(life)
+    def restart(self, now: float, incarnation: Incarnation) -> None:
+        """Begin an incarnation of the server after the replay. Agents are not penalised for the server's downtime."""
+        self._incarnation = incarnation
+        self.nodes.begin_incarnation(incarnation)
         for machine in self._machines.values():
             try:
                 machine.restart(now)
@@ -371,7 +371,7 @@ class Registry:
         effects += self._supersede(latest, now) if latest else []
         last, number = (latest.run.attempt, latest.run.event_number) if latest else self._used.last(join.run_id)
         wall_at = now + self._wall_ahead_s
-        created = RunCreated(join.run_id, last + 1, join.explicit_run_id, settings, wall_at, self._life, number)
+        created = RunCreated(join.run_id, last + 1, join.explicit_run_id, settings, wall_at, self._incarnation, number)
         effects.append(Record(join.run_id, last + 1, now, created))
         return self._create(created, now), effects
 

@@ -154,7 +154,7 @@ def test_each_runs_on_the_cpus_that_it_is_given(method: str, monkeypatch: pytest
     assert result.return_values == dict(enumerate(sets))
 
 
-def test_pids_are_those_of_the_processes(method: str, line: Line) -> None:
+def test_pids_match_the_processes(method: str, line: Line) -> None:
     with waiting(line, 2, start_method=method) as context:
         assert line.pids(2) == set(context.pids().values())
         assert list(context.pids()) == [0, 1]

@@ -44,7 +44,7 @@ def test_a_seed_gives_the_same_year_and_another_one_another():
     assert trace.resample(128, 7) == trace.resample(128, 7) != trace.resample(128, 8)
 
 
-def test_parts_of_a_year_have_all_of_its_faults_and_those_that_are_not_repaired_yet():
+def test_parts_of_a_year_have_all_of_its_faults_and_unrepaired_ones():
     whole, days = trace.resample(512, 5), trace.DAYS / 3
     for number in range(3):
         begin_s, end_s = (each * days * trace.DAY_S for each in (number, number + 1))

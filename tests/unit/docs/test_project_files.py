@@ -97,7 +97,7 @@ def test_the_citation_names_this_project() -> None:
     assert citation["title"].startswith(PROJECT["name"])
 
 
-def test_python_versions_are_those_that_are_tested() -> None:
+def test_python_versions_match_the_tested_ones() -> None:
     classified = [each.rpartition(" ")[2] for each in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", each)]
     (tested,) = re.findall(r"^VERSIONS = \((.+)\)$", (ROOT / "tests/integration/test_packaging.py").read_text(), re.M)
     assert classified == re.findall(r"[\d.]+", tested)

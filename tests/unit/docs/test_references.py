@@ -48,7 +48,7 @@ def test_decision_records_that_the_code_names_are_there(folder: str) -> None:
     assert named - RECORDS == set()
 
 
-def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> None:
+def test_the_layers_of_the_architecture_page_match_the_checked_ones() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     declared = {
         contract["containers"][0]: " > ".join(contract["layers"])

@@ -159,7 +159,7 @@ PORT = words.an_integer(1, 65_535)
         ("settings", msgpack.ExtType(5, b"x"), words.A_MAP, words.a_list_of(2)),
     ],
 )
-def test_a_wrong_field_is_named_with_what_is_wrong(field, value, wanted, found):
+def test_a_wrong_field_is_named_with_the_problem(field, value, wanted, found):
     assert refusal(JoinRequest, JOIN | {field: value}) == words.unexpected(f"JoinRequest.{field}", wanted, found)
 
 
@@ -206,7 +206,7 @@ DIRECTIVE = "Reply.directive"
         ),
     ],
 )
-def test_a_wrong_directive_is_named_with_what_is_wrong(directive, complaint):
+def test_a_wrong_directive_is_named_with_the_problem(directive, complaint):
     reply = {"epoch": "e", "revision": 1, "lease_s": 1, "directive": directive}
     assert refusal(Reply, reply).startswith(complaint)
 

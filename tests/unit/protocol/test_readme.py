@@ -54,7 +54,7 @@ def whole() -> str:
     return "\n".join([PAGE.partition(BEGIN)[0], *map(message, AGENT_PARTS)])
 
 
-def test_the_messages_are_those_of_the_types() -> None:
+def test_the_messages_match_the_types() -> None:
     assert whole() == PAGE, f"python -m {__name__} writes them again"
 
 

@@ -281,7 +281,7 @@ def test_no_node_of_several_that_vanish_together_is_announced_as_lost_before_its
     assert views.why(told(run), SERVER).text.count("it is lost within 20s.") == 2
 
 
-def test_the_files_of_a_worker_are_those_of_its_round_even_if_the_run_has_another_round() -> None:
+def test_the_files_of_a_worker_belong_to_its_round_even_if_the_run_has_another_round() -> None:
     run = Scenario("2", max_restarts=1)
     run.join("a", "b", log_dir="logs")
     run.fails("a")
@@ -430,7 +430,7 @@ def test_all_runs_are_asked_which_of_them_need_a_person() -> None:
     assert views.troubles(runs[:1], SERVER) == ["No run needs anything."]
 
 
-def test_nodes_are_listed_by_rank_then_standbys_then_those_that_are_gone() -> None:
+def test_nodes_are_listed_by_rank_then_standbys_then_gone_nodes() -> None:
     run = running("2:3", *"abc")
     run.disconnects("b")
     run.join("spare")

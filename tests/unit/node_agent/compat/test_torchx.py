@@ -72,7 +72,7 @@ def settle(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("scheduler", "cfg", "name", "arguments"), CASES, ids=[f"{c[0]}-{c[2]}" for c in CASES])
-def test_the_job_is_the_one_that_was_reviewed(
+def test_the_job_is_the_reviewed_one(
     settled: None, scheduler: str, cfg: dict[str, str], name: str, arguments: Sequence[str]
 ) -> None:
     assert job(scheduler, cfg, arguments) == (JOBS / f"{scheduler}-{name}.txt").read_text()

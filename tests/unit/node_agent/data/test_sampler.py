@@ -64,7 +64,7 @@ def test_weights_make_the_mean_over_ranks_the_mean_over_samples() -> None:
             assert mean / world_size == pytest.approx(sum(samples) / size)
 
 
-def test_rank_and_world_size_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_and_world_size_match_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (ElasticSampler(8, 4).rank, ElasticSampler(8, 4).world_size) == (0, 1)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

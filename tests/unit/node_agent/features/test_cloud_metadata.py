@@ -183,5 +183,5 @@ async def test_a_machine_outside_any_cloud_gets_a_message() -> None:
     poll.cancel()
 
 
-def test_the_clouds_of_the_command_line_are_those_of_the_table() -> None:
+def test_the_clouds_of_the_command_line_match_the_table() -> None:
     assert tuple(CLOUDS) == preemption.CLOUDS

@@ -48,7 +48,7 @@ def test_torch_is_not_imported_for_its_version() -> None:
         ("LAB_SETTINGS", SECRET, None),
     ],
 )
-def test_only_variables_of_torch_and_its_libraries_have_values_and_no_secret_is_told(
+def test_only_variables_of_torch_and_its_libraries_have_values_and_secrets_are_redacted(
     name: str, value: str, told: str | None
 ) -> None:
     found = describe({name: value})

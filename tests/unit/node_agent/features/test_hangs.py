@@ -21,7 +21,7 @@ from tests.unit.node_agent.story import an_assignment
         ((), words.no_longer_hung("progress")),
     ],
 )
-def test_ranks_are_those_of_the_run(local_ranks: tuple[int, ...], says: str) -> None:
+def test_ranks_match_the_run(local_ranks: tuple[int, ...], says: str) -> None:
     event = reported(Suspicion("progress", "stuck", local_ranks, silent_s=9.0, limit_s=8.0))
     assert event.ranks == tuple(2 + rank for rank in local_ranks)
     assert (event.round, event.source, event.reason, event.silent_s, event.limit_s) == (

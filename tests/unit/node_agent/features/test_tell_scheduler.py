@@ -167,7 +167,7 @@ def scontrol(folder: Path, script: str) -> dict[str, str]:
     (("trainer", "", ""), words.not_inside(words.TRAINER, "KUBEFLOW_TRAINER_SERVER_URL")),
     (("kubernetes", "job", "train"), words.not_inside(words.KUBERNETES, "KUBERNETES_SERVICE_HOST")),
 ])  # fmt: skip
-def test_outside_of_the_scheduler_nothing_is_told(wanted: tuple[str, str, str], missing: str) -> None:
+def test_outside_of_the_scheduler_no_summary_is_sent(wanted: tuple[str, str, str], missing: str) -> None:
     with pytest.raises(NotInside, match=missing):
         channels.channel(wanted, {})
 
@@ -257,7 +257,7 @@ async def test_while_one_message_is_on_its_way_only_the_newest_is_kept(teller: T
     assert [each.step for each in teller.channel.sent] == [1, 49]
 
 
-async def test_the_same_is_not_told_twice(teller: Teller) -> None:
+async def test_an_unchanged_summary_is_not_sent_again(teller: Teller) -> None:
     teller.hear(at(1))
     await teller.channel.tried()
     teller.hear(at(1))
@@ -287,7 +287,7 @@ async def test_a_message_has_a_time_limit(teller: Teller, monkeypatch: pytest.Mo
     teller.channel.may_send.set()
 
 
-async def test_the_end_is_told_at_once_even_within_the_pause(teller: Teller) -> None:
+async def test_the_end_is_sent_at_once_even_within_the_pause(teller: Teller) -> None:
     teller.channel.every_s = LONG_S * 10
     teller.hear(at(1))
     await teller.channel.tried()
@@ -297,7 +297,9 @@ async def test_the_end_is_told_at_once_even_within_the_pause(teller: Teller) -> 
     assert [each.phase for each in teller.channel.sent] == ["running", "succeeded"]
 
 
-async def test_an_exit_waits_for_the_scheduler_only_so_long(teller: Teller, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_exit_waits_for_the_scheduler_for_a_limited_time(
+    teller: Teller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(feature, "LAST_S", 0.01)
     teller.channel.may_send.clear()
     teller.hear(at(1))

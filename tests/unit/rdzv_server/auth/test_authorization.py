@@ -59,7 +59,7 @@ def test_every_path_below_the_version_asks_for_a_token(action):
     assert answer(Access(TOKENS), tuple(action.split())) == Unauthorized.code
 
 
-def test_metrics_are_for_those_who_may_look_at_everything():
+def test_metrics_need_permission_to_view_every_run():
     access = Access([*TOKENS, Token(Role.AGENT, b"team", "team-*")])
     assert [answer(access, METRICS, f"secret-{role.value}") for role in Role] == ["yes"] * 3
     assert answer(access, METRICS) == Unauthorized.code

@@ -74,7 +74,7 @@ async def start(client: EtcdClient, prefix: str, gates: object) -> AsyncIterator
         await server.end()
 
 
-async def test_servers_that_come_are_left_their_part_and_those_that_go_leave_theirs(start):
+async def test_new_servers_get_their_shards_and_leaving_servers_hand_theirs_over(start):
     first = start("a:1")
     await first.leads(4)
     second = start("b:1")

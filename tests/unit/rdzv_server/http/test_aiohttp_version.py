@@ -11,7 +11,7 @@ from rdzv_server.words import startup as words
 PROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
-def test_the_versions_are_those_of_the_package():
+def test_the_versions_match_the_package():
     wanted = tomllib.loads(PROJECT.read_text())["project"]["dependencies"]
     assert f"aiohttp>={FIRST},<{BEFORE}" in wanted
     check()

@@ -33,7 +33,7 @@ def site():
     return Site()
 
 
-def test_guesses_are_slowed_down_and_a_right_one_cannot_be_told_from_a_wrong_one(site):
+def test_guesses_are_slowed_down_and_a_right_one_looks_like_a_wrong_one(site):
     assert [site.asks(WRONG) for _ in range(4)] == ["unauthorized"] * 3 + ["too_many_requests"]
     assert site.asks(RIGHT) == "too_many_requests"
     site.now += 1.0

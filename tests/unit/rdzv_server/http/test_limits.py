@@ -37,7 +37,7 @@ def test_taking_from_an_empty_bucket_delays_neither_this_peer_nor_others():
     assert buckets.has_any("a", 1.5)
 
 
-def test_memory_is_bounded_and_those_who_came_last_are_remembered(monkeypatch):
+def test_memory_is_bounded_and_the_latest_clients_are_remembered(monkeypatch):
     monkeypatch.setattr(limits, "MOST_PEERS", 10)
     buckets = Buckets(TWO_A_SECOND)
     taken(buckets, "full again by then", 0.0)

@@ -14,7 +14,7 @@ from rdzv_server.server import RendezvousServer, bind
 PATIENCE_S = 20.0
 
 
-async def test_many_who_ask_for_the_first_page_have_it_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_requests_for_the_first_page_load_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     load, loaded, before_s = page.load_templates, list[float](), sys.getswitchinterval()
 
     def note() -> None:

@@ -9,7 +9,7 @@ import pytest
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import JoinTimedOut, LeaseRenewed, Life, NodeJoined, RunCreated
+from rdzv_server.core.events import Incarnation, JoinTimedOut, LeaseRenewed, NodeJoined, RunCreated
 from rdzv_server.core.kernel.liveness import HoldUp
 from rdzv_server.core.kernel.machine import WALL_CLOCK_SLACK_S
 from rdzv_server.core.kernel.run import Stage
@@ -123,7 +123,7 @@ async def test_a_server_that_was_not_there_has_answered_no_agent_for_any_time(cl
 # The wall clock.
 
 
-async def test_the_wall_clock_is_told_at_first_and_when_it_was_set(clock):
+async def test_the_wall_clock_is_reported_at_first_and_when_it_was_set(clock):
     assert clock.wall_clock_set() == 1_000.0 + WALL_AT
     clock.loop_s += 3_600.0
     clock.wall_ahead_s += WALL_CLOCK_SLACK_S
@@ -140,7 +140,7 @@ LAST = Record(RUN_ID, 1, 110.0, JoinTimedOut())
 
 def created(boot_id: str, offset_s: float = 0.0, wall_at: float = WALL_AT) -> Record:
     settings = RunSettings(min_nodes=1, max_nodes=1)
-    return Record(RUN_ID, 1, 100.0, RunCreated(RUN_ID, 1, True, settings, wall_at, Life(boot_id, offset_s)))
+    return Record(RUN_ID, 1, 100.0, RunCreated(RUN_ID, 1, True, settings, wall_at, Incarnation(boot_id, offset_s)))
 
 
 @pytest.mark.parametrize(
@@ -155,19 +155,19 @@ def created(boot_id: str, offset_s: float = 0.0, wall_at: float = WALL_AT) -> Re
     ids=["same boot", "wall clock jumped", "never back", "after a reboot", "reboot with a wrong clock"],
 )
 def test_time_continues_between_two_server_processes(first, monotonic_s, wall_s, now):
-    life = clock_module._life([first, LAST], "this", monotonic_s, wall_s)
-    assert monotonic_s + life.offset_s == pytest.approx(now)
+    incarnation = clock_module._incarnation([first, LAST], "this", monotonic_s, wall_s)
+    assert monotonic_s + incarnation.offset_s == pytest.approx(now)
 
 
 def test_the_first_server_process_uses_its_machines_clock():
-    assert clock_module._life([], "this", 90.0, WALL_AT) == Life("this", 0.0)
+    assert clock_module._incarnation([], "this", 90.0, WALL_AT) == Incarnation("this", 0.0)
 
 
 @pytest.mark.parametrize("crashes_every_s", [3.0, 7.0, 15.0])
 def test_however_often_the_server_crashes_a_join_times_out_in_time(crashes_every_s):
     """One agent is back after each restart. The other one never joins."""
     registry, records, loop_s, next_crash = Registry(60.0), [], 50.0, 50.0 + crashes_every_s
-    registry.restart(loop_s, Life("this"))
+    registry.restart(loop_s, Incarnation("this"))
     settings = settings_of("2", join_timeout_s=20.0, lease_s=10.0)
 
     def note(effects):
@@ -176,12 +176,12 @@ def test_however_often_the_server_crashes_a_join_times_out_in_time(crashes_every
     note(registry.handle(RUN_ID, NodeJoined(a_join("a", settings=settings), SERVER_ADDR), loop_s)[1])
     while registry.runs()[0].stage is Stage.FORMING:
         loop_s += 0.5
-        life = clock_module._life(records, "this", loop_s, WALL_AT)
+        incarnation = clock_module._incarnation(records, "this", loop_s, WALL_AT)
         if loop_s >= next_crash:
             registry, next_crash = Registry(60.0), loop_s + crashes_every_s
             for record in records:
                 registry.replay(record)
-            registry.restart(loop_s + life.offset_s, life)
-        note(registry.pass_time(loop_s + life.offset_s))
-        note(registry.handle(RUN_ID, LeaseRenewed("a"), loop_s + life.offset_s)[1])
+            registry.restart(loop_s + incarnation.offset_s, incarnation)
+        note(registry.pass_time(loop_s + incarnation.offset_s))
+        note(registry.handle(RUN_ID, LeaseRenewed("a"), loop_s + incarnation.offset_s)[1])
     assert loop_s == 70.0

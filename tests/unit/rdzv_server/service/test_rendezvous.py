@@ -283,7 +283,7 @@ async def test_the_wait_for_a_silent_agent_is_bounded(monkeypatch):
             await server.rendezvous.ask(QUESTION, OPERATOR)
 
 
-async def test_an_operator_who_gets_no_stack_sees_the_reasons():
+async def test_an_operator_without_a_stack_sees_the_reasons():
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         reply = await a_running_agent(server)
         question = asyncio.create_task(
@@ -296,7 +296,7 @@ async def test_an_operator_who_gets_no_stack_sees_the_reasons():
             await question
 
 
-async def test_a_server_that_ends_and_an_operator_who_goes_leave_nothing_behind():
+async def test_an_ending_server_and_a_cancelled_request_leave_nothing_behind():
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         reply = await a_running_agent(server)
         gone, waits = (asyncio.create_task(server.rendezvous.ask(QUESTION, OPERATOR)) for _ in range(2))

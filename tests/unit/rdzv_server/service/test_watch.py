@@ -58,7 +58,7 @@ class Reader:
 async def catch_up(reader: Reader, feed: Feed) -> None:
     """Read all messages: the reader is up to date when its number is the feed's."""
     async with aclosing(feed.follow(reader.last_event_id, None)) as events:
-        while reader.last_event_id != f"{feed.life}.{feed.number}":
+        while reader.last_event_id != f"{feed.incarnation}.{feed.number}":
             reader.take(await anext(events))
 
 
@@ -106,9 +106,17 @@ async def test_a_slow_watcher_gets_the_whole_document_and_nothing_is_buffered_fo
 
 def test_a_revision_of_an_earlier_document_is_unknown() -> None:
     feed = Feed()
-    for wrong in ("", "1", f"{feed.life}.", f"{feed.life}.x", f"other.{1}", f"{feed.life}.-1", "é.²"):
+    for wrong in (
+        "",
+        "1",
+        f"{feed.incarnation}.",
+        f"{feed.incarnation}.x",
+        f"other.{1}",
+        f"{feed.incarnation}.-1",
+        "é.²",
+    ):
         assert feed.place(wrong) is None
-    assert feed.place(f"{feed.life}.7") == 7 and feed.after(7) is None, "a number that was never given"
+    assert feed.place(f"{feed.incarnation}.7") == 7 and feed.after(7) is None, "a number that was never given"
 
 
 async def test_the_list_of_runs_shows_a_run_that_stalls_without_anything_happening() -> None:
@@ -282,7 +290,7 @@ async def test_when_the_server_closes_every_stream_ends(story: Story) -> None:
 async def test_a_run_that_cannot_be_read_is_shown_as_such_until_it_can_and_others_as_they_are(
     story: Story, monkeypatch: pytest.MonkeyPatch, run_id: str | None
 ) -> None:
-    monkeypatch.setattr(watching, "LOOK_S", 0.05)
+    monkeypatch.setattr(watching, "CHECK_INTERVAL_S", 0.05)
     reader = Reader()
     await story.join("a", "b")
     await story.join("a", "b", run_id="other")
@@ -306,7 +314,7 @@ async def test_a_run_that_cannot_be_read_is_shown_as_such_until_it_can_and_other
 async def test_an_error_over_the_server_s_own_state_is_logged_and_tried_again(
     story: Story, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "LOOK_S", 0.05)
+    monkeypatch.setattr(watching, "CHECK_INTERVAL_S", 0.05)
     reader = Reader()
     await story.join("a", "b")
     await reader.follow(story.follow(), lambda document: phase(document) == "running")

@@ -171,7 +171,7 @@ async def test_a_file_of_another_format_asks_for_its_server_and_is_left_as_it_is
     assert path.read_bytes() == before and sorted(os.listdir(path.parent)) == [path.name, f"{path.name}.last-record"]
 
 
-async def test_state_is_for_this_user_alone(store, path):
+async def test_only_this_user_can_read_the_state(store, path):
     """It contains the runs' nodes. The user's own umask would have allowed others to read it."""
     before = os.umask(0o022)
     try:

@@ -80,7 +80,7 @@ def an_event(number: int, run_id: str = RUN_ID, attempt: int = 1) -> RunEvent:
 EVENTS = [an_event(number) for number in range(1, 8)]
 
 
-async def test_the_next_server_finds_the_events_in_whatever_batches_they_came(make_store):
+async def test_the_next_server_finds_the_events_of_any_batches(make_store):
     first = await make_store()
     await first.load()
     assert await first.event_numbers() == {}

@@ -142,7 +142,7 @@ def test_except_clauses_with_torchs_classes_catch_our_errors(monkeypatch: pytest
     assert type(pickle.loads(pickle.dumps(error))) is ChildFailedError
 
 
-def test_without_torch_it_is_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_it_is_only_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, TORCHS_ERRORS, raising=False)
     assert in_torchs_terms(ChildFailedError) is ChildFailedError
 

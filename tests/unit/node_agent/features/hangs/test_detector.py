@@ -90,7 +90,7 @@ def test_given_limits_are_kept(limits: dict[str, float], kinds: tuple[str, ...],
     assert len(node.passes(1.0)) == 1 and node.passes(100.0) == [], "once"
 
 
-def test_nothing_is_expected_of_workers_after_the_end_nor_of_those_that_are_gone() -> None:
+def test_nothing_is_expected_of_workers_after_the_end_or_of_gone_workers() -> None:
     node = Node(progress=ProgressLimits(step_s=5.0))
     node.progress()
     node.progress(0, kind="end")

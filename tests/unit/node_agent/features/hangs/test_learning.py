@@ -22,7 +22,7 @@ from node_agent.features.hangs.detector import (
 )
 from tests.unit.node_agent.features.hangs.watched_node import HOUR_S, Node
 
-LOOK_S = 2.0
+CHECK_INTERVAL_S = 2.0
 """Most seconds from a limit to the detector's next look."""
 SCRIPTS = 40
 """Random scripts of each test, each with several rounds of some hours."""
@@ -109,7 +109,7 @@ def test_a_limit_that_found_a_hang_doubles_up_to_the_limit_for_unseen_phases() -
         while len(node.found) == before:
             node.passes(1.0)
         limits.append(node.found[-1].limit_s or 0.0)
-        assert node.now - began <= limits[-1] + LOOK_S
+        assert node.now - began <= limits[-1] + CHECK_INTERVAL_S
         node.restarts()
     assert limits[0] == 10.0 and limits[-1] == UNSEEN_S
     assert all(later >= min(2 * earlier, UNSEEN_S) for earlier, later in pairwise(limits))
@@ -138,7 +138,7 @@ def test_the_growth_is_measured_in_the_phase_that_was_cut_off() -> None:
     node.progress(kind="checkpoint")
     node.progress(step=31)
     node.found.clear()
-    assert node.passes(29.0) == [] and node.passes(LOOK_S)[0].limit_s == 30.0
+    assert node.passes(29.0) == [] and node.passes(CHECK_INTERVAL_S)[0].limit_s == 30.0
 
 
 def saving(node: Node) -> None:
@@ -194,7 +194,7 @@ def test_a_hang_is_found_within_the_documented_time(
     leads_to(watched)
     assert watched.found == []
     assert watched.passes(limit_s - 0.5) == []
-    (found,) = watched.passes(LOOK_S)
+    (found,) = watched.passes(CHECK_INTERVAL_S)
     assert found.source == "progress" and found.limit_s == pytest.approx(limit_s)
 
 
@@ -233,7 +233,7 @@ def test_a_round_that_ends_in_the_middle_of_its_work_teaches_nothing_wrong() -> 
     node.restarts()
     node.passes(40.0)
     node.progress(step=41)
-    assert len(node.passes(30.0 + LOOK_S)) == 1
+    assert len(node.passes(30.0 + CHECK_INTERVAL_S)) == 1
 
 
 class Script(Struct):
@@ -356,7 +356,7 @@ def test_a_hang_at_any_point_of_a_healthy_script_is_found(seed: int, at: int) ->
     assert node.found == []
     longest_s = max(script.seen_s.values(), default=0.0)
     in_start = not node.readings
-    (found,) = node.passes(max(UNSEEN_START_S if in_start else UNSEEN_S, 2.0 * longest_s) + LOOK_S)
+    (found,) = node.passes(max(UNSEEN_START_S if in_start else UNSEEN_S, 2.0 * longest_s) + CHECK_INTERVAL_S)
     assert found.source == "progress" and found.local_ranks == (0,)
 
 
@@ -379,10 +379,10 @@ def test_pauses_of_the_agent_and_the_server_are_no_hangs(seed: int) -> None:
     assert node.found == []
 
 
-def test_starts_are_learned_from_those_that_had_a_checkpoint_to_load() -> None:
+def test_starts_are_learned_from_starts_that_loaded_a_checkpoint() -> None:
     node = experienced()
     assert SHORTEST_START_S < 80.0
     node.restarts()
     node.passes(79.0)
     assert node.found == []
-    assert len(node.passes(LOOK_S)) == 1
+    assert len(node.passes(CHECK_INTERVAL_S)) == 1

@@ -19,7 +19,7 @@ def test_a_module_that_opens_a_gpu_is_refused(tmp_path, monkeypatch):
     assert fork_server_helper._load("opens_a_gpu") == words.opens_device("opens_a_gpu", f"{tmp_path}/nvidia0")
 
 
-def test_the_devices_are_those_of_the_kernels_gpu_drivers():
+def test_the_devices_match_the_kernels_gpu_drivers():
     for path in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/renderD128", "/dev/accel0"):
         assert path.startswith(fork_server_helper.DEVICES)
     assert not "/dev/null".startswith(fork_server_helper.DEVICES)

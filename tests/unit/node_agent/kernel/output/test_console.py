@@ -61,7 +61,7 @@ async def called(console: Console) -> None:
         await drained.wait()
 
 
-async def test_the_agents_own_lines_say_whose_they_are(console, capfd):
+async def test_the_agents_own_lines_name_the_agent(console, capfd):
     console.log("joining the run")
     console.log("name with \udcff in it")
     await asyncio.to_thread(console.close)

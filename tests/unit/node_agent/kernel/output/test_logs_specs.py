@@ -61,7 +61,9 @@ async def reified(plugin: LogsPlugin, ranks: int = 2) -> Routing:
     )
 
 
-async def test_the_plug_in_decides_where_output_goes_and_what_workers_are_told(start: Start, tmp_path: Path) -> None:
+async def test_the_plug_in_decides_where_output_goes_and_sets_the_workers_variables(
+    start: Start, tmp_path: Path
+) -> None:
     folder = f"{tmp_path}/logs/by-rank"
     plugin = start("one-folder")
     logs = await reified(plugin)

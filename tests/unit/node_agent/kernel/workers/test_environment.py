@@ -91,7 +91,7 @@ def test_the_agent_logs_that_it_set_omp_num_threads():
         ),
     ],
 )
-def test_with_virtual_local_ranks_a_worker_sees_its_own_gpu_alone(parent, seen):
+def test_with_virtual_local_ranks_a_worker_sees_only_its_own_gpu(parent, seen):
     """torch 2.15 does the same on ROCm."""
     made = environment(parent, 1, virtual_local_rank=True, local_world_size=2)
     assert made["LOCAL_RANK"] == "0"

@@ -296,7 +296,7 @@ async def test_the_success_of_workers_that_handle_no_signal_waits_for_nothing(cr
 
 async def test_a_silent_worker_is_looked_at_once_in_a_while(crew, monkeypatch, tmp_path):
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
-    monkeypatch.setattr(workers, "LOOK_S", 0.0)
+    monkeypatch.setattr(workers, "CHECK_INTERVAL_S", 0.0)
     program = PYTHON_HEEDS.replace('print("ready", flush=True)', f'open({str(tmp_path / "ready")!r}, "w")')
     group = crew.start((sys.executable, "-c", program))
     await until((tmp_path / "ready").exists)
@@ -445,7 +445,7 @@ while True:
 """
 
 
-async def test_the_child_of_a_program_that_saves_is_told_after_it_if_no_process_adopts_it(crew):
+async def test_the_child_of_a_program_that_saves_is_signalled_after_it_if_no_process_adopts_it(crew):
     group = crew.start((sys.executable, "-c", SAVES))
     await crew.says(b"ready\n")
     group.stop(signal.SIGTERM, NEVER_S)
@@ -453,7 +453,7 @@ async def test_the_child_of_a_program_that_saves_is_told_after_it_if_no_process_
     assert crew.console.text().splitlines()[1:] == [b"[0]:worker saves", b"[0]:child saves"]
 
 
-async def test_the_child_of_a_worker_that_ended_by_itself_is_told_if_no_process_adopts_it(crew, monkeypatch):
+async def test_the_child_of_a_worker_that_ended_by_itself_is_signalled_if_no_process_adopts_it(crew, monkeypatch):
     monkeypatch.setattr(workers, "LEFT_S", NEVER_S)
     crew.start((sys.executable, "-c", SAVES, "ends"))
     await crew.calls_back("succeeded")

@@ -53,12 +53,12 @@ def test_an_orphan_goes_with_its_descendants() -> None:
 
 def test_children_started_between_two_looks_are_found_by_the_next_one() -> None:
     run(
-        OURS, f"first, seen, late = {MARKED}, ours.strays, []",
-        "def strays():",
+        OURS, f"first, seen, late = {MARKED}, ours.leftovers, []",
+        "def leftovers():",
         "    found = seen()",
         f"    if not late: late.append({UNMARKED})",
         "    return found",
-        "ours.strays = strays",
+        "ours.leftovers = leftovers",
         "assert ours.end() == 2 and not look_at(late[0])",
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def test_an_orphan_in_a_workers_session_is_ended_even_without_a_subreaper() -> N
 def test_an_expected_orphan_is_not_signalled() -> None:
     run(
         OURS, f"expected, other = {MARKED}, {MARKED}", "ours.expects = lambda pid: pid == expected",
-        "assert ours.strays() == {other} and ours.end() == 1 and look_at(expected)",
+        "assert ours.leftovers() == {other} and ours.end() == 1 and look_at(expected)",
         "os.kill(expected, signal.SIGKILL)",
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ def test_nothing_is_made_before_it_is_needed(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_can_be_written_there_by_this_user_alone(tmp_path):
+def test_only_this_user_can_write_a_file_there(tmp_path):
     temp_dir = made()
     path = temp_dir.path("timer")
     with open(path, "x"):

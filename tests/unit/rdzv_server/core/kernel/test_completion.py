@@ -137,7 +137,7 @@ def test_completion(story):
         {"reason s": words.standby_some_finished(1, 2), "start": "a b"},
     ),
 })  # fmt: skip
-def test_an_agent_reads_what_is_waited_for(story):
+def test_an_agent_reads_the_reason_of_a_wait(story):
     check(story)
 
 
@@ -164,6 +164,6 @@ def test_no_sentence_grows_with_the_number_of_nodes():
     assert all(len(short) + 10 >= len(long) for short, long in zip(few, many, strict=True))
 
 
-def test_the_status_of_a_running_round_says_who_is_over():
+def test_the_status_of_a_running_round_names_finished_ranks():
     run = running("4:8", "a", "b", "c", "d", "e", legal_sizes=(4, 8))
     assert completion.running_reason(run.run) == words.running(1, 4, of=5, sizes=sizes.legal_sizes([4, 8]))

@@ -81,7 +81,7 @@ def test_a_run_that_has_dropped_its_evidence_ends_with_the_same_report() -> None
     assert reports[0] == reports[1]
 
 
-def test_a_server_that_starts_again_keeps_no_more(server: ManyRuns) -> None:
+def test_a_restarted_server_keeps_no_more(server: ManyRuns) -> None:
     for run_id in ("one", "two", "three", "four"):
         fails(server, run_id, HISTORY)
     again = Registry(RETENTION_S, max_evidence=MOST)

@@ -212,7 +212,7 @@ def test_the_same_request_again_changes_nothing_also_after_a_restart_of_the_serv
         assert len(run.records) == before and run.run.answers["1"] == answer
 
 
-def test_the_event_names_the_operator_who_admits() -> None:
+def test_the_event_names_the_admitting_operator() -> None:
     run = running("1:2", "a", scale_up="manual")
     run.join("b")
     run.handle(ArrivalsAdmitted("now", "admin 10.0.0.7", "1"))

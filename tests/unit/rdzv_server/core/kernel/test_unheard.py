@@ -5,7 +5,7 @@ from rdzv_protocol.errors import RunFailed, ServerUnavailable, UnknownRun
 from rdzv_protocol.messages import Finish, Start
 
 from rdzv_server.core import journals
-from rdzv_server.core.events import AgentDisconnected, LeaseRenewed, Life, RunForgotten, RunStopped
+from rdzv_server.core.events import AgentDisconnected, Incarnation, LeaseRenewed, RunForgotten, RunStopped
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.kernel.unheard import ASKED_AGAIN_S, GIVES_PLACE_S, MOST_S, WANTED_S
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
@@ -368,7 +368,7 @@ def test_after_a_server_restart_silent_agents_get_the_full_time_to_return(full):
     registry = Registry(RETENTION_S, max_runs=2)
     for record in full.records:
         registry.replay(record)
-    registry.restart(full.now, Life())
+    registry.restart(full.now, Incarnation())
     full.registry = registry
     full.handle("other", LeaseRenewed("b"))
     wants_place(full, NO_ROOM)

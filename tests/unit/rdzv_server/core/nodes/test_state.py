@@ -14,7 +14,7 @@ from msgspec import msgpack
 
 from rdzv_server.core import journals
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import Life
+from rdzv_server.core.events import Incarnation
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.support.scenario import RETENTION_S, WALL_AT
@@ -40,7 +40,7 @@ def replayed(written: list[Record]) -> Registry:
     registry = Registry(RETENTION_S)
     for record in written:
         assert registry.replay(record) == []
-    registry.restart(100.0, Life())
+    registry.restart(100.0, Incarnation())
     return registry
 
 

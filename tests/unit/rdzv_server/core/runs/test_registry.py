@@ -157,7 +157,7 @@ def returns(server: ManyRuns, *, attempt: int = 1, **changes: Any) -> None:
     server.join("a.2", node="a", returning=True, attempt=attempt, **changes)
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["same life", "restarted"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["same incarnation", "restarted"])
 @pytest.mark.parametrize("told", [1, 0], ids=["attempt", "older agent"])
 @pytest.mark.parametrize("more", [{}, {"rerun": True}, {"explicit": False}], ids=["explicit", "rerun", "no run id"])
 def test_a_returning_agent_does_not_begin_a_forgotten_run_again(server, restarts, told, more):
@@ -198,7 +198,7 @@ def test_a_returning_agent_takes_a_place_in_a_later_attempt_that_runs(server):
     assert "a.2" in server.registry.runs()[-1].agents
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["same life", "restarted"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["same incarnation", "restarted"])
 def test_the_agents_of_a_forgotten_set_apart_run_form_it_again(server, restarts):
     server.join("a")
     server.registry.set_apart(server.registry.machine_of("run", "a"), ZeroDivisionError())

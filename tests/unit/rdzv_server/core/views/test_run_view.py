@@ -172,7 +172,7 @@ def test_a_run_whose_agents_are_all_gone_waits_for_them_and_loses_none() -> None
 
 
 @pytest.mark.parametrize(("name", "round_"), [("forming", 0), ("restarting", 1), ("running", 1), ("succeeded", 1)])
-def test_the_round_of_the_last_workers_is_told(name: str, round_: int) -> None:
+def test_the_status_has_the_round_of_the_last_workers(name: str, round_: int) -> None:
     run = stories()[name].run
     assert run_view.workers_round(run) == round_
     run.set_apart = "an error"

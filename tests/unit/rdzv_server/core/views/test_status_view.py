@@ -212,7 +212,7 @@ def test_the_first_failure_comes_with_its_evidence():
     assert node(run, "b")["failures"] == 1
 
 
-def test_departures_say_who_left_and_who_was_lost():
+def test_departures_distinguish_nodes_that_left_from_lost_nodes():
     run = running("1:3", "a", "b", "c")
     run.leaves("c", "SIGTERM")
     run.is_lost("b")

@@ -75,7 +75,7 @@ def test_the_last_answer_ends_an_examination() -> None:
     assert (summary.folder, summary.folder_node, summary.problems) == ("/logs/evidence_1", "b", ("no py-spy",))
 
 
-def test_a_node_that_is_silent_is_part_of_what_is_found() -> None:
+def test_a_silent_node_is_part_of_the_finding() -> None:
     run = three()
     answers(run, a=evidence(0), b=evidence(1))
     run.passes(WITHIN_S)
@@ -141,7 +141,7 @@ def test_the_summary_says_what_is_unknown_from_agents_that_cannot_be_asked() -> 
     assert run.run.failures[-1].failure.cause == words.hang(HUNG, summary)
 
 
-def test_an_examination_tells_the_operator_what_all_ranks_do_and_the_run_who_asked():
+def test_an_examination_shows_the_operator_all_ranks_and_names_the_operator_in_the_run():
     run = running("2", "a", "b")
     asks(run)
     (event,) = [event for event in run.events if event.kind == "stacks_asked"]
@@ -189,7 +189,7 @@ def test_a_single_rank_can_be_examined_with_its_stack() -> None:
     assert found(run).stack == ('  File "/home/a/data.py", line 31, in load',)
 
 
-def test_one_worker_of_a_node_can_be_reported_alone() -> None:
+def test_one_worker_of_a_node_can_be_reported_separately() -> None:
     run = Scenario("1")
     run.join("a", local_world_size=2)
     asks(run, rank=1)
@@ -200,7 +200,7 @@ def test_one_worker_of_a_node_can_be_reported_alone() -> None:
     assert (found(run).problems, found(run).error, found(run).folder) == ((), "", "/logs/evidence_1")
 
 
-def test_one_of_many_workers_at_the_same_place_can_be_reported_alone() -> None:
+def test_one_of_many_workers_at_the_same_place_can_be_reported_separately() -> None:
     run = Scenario("1")
     run.join("a", local_world_size=2)
     asks(run, rank=1)
