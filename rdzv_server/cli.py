@@ -34,12 +34,11 @@ from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
 from rdzv_server.http.aiohttp_version import WrongAiohttp
 from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.http.garbage import COLLECT_AFTER
-from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind, import_http
+from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind, import_http, import_late
 from rdzv_server.service.stand_by import StandBy
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.places import EtcdPlace, make_store
 from rdzv_server.tasks import first_of
-from rdzv_server.words import load as load_sentences
 from rdzv_server.words import startup as words
 
 log = logging.getLogger("rdzv_server")
@@ -170,7 +169,7 @@ async def _serve(
         await server.listen(listener, security.tls, security.access, limits)
         if security.has_files or exports.has_files:
             loop.add_signal_handler(signal.SIGHUP, renew)
-        load_sentences()
+        import_late()
         gc.collect()
         gc.freeze()  # later collections skip what was imported
         address, port = listener.getsockname()[:2]

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
+from rdzv_server import words as sentences
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.runs.kept_events import MOST_EVENTS
 from rdzv_server.core.runs.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S, Registry
@@ -150,6 +151,16 @@ def import_http() -> None:
     import rdzv_server.http.listener
     import rdzv_server.http.metrics
     import rdzv_server.http.routes  # noqa: F401
+
+
+def import_late() -> None:
+    """Import what a running server may need later: its sentences, and the summary of a run.
+
+    A server calls this once it listens: later it may have no file descriptor left, or another version may have been
+    installed. Raises `OSError` or `ImportError`.
+    """
+    sentences.load()
+    import rdzv_server.core.views.summary_view  # noqa: F401
 
 
 def bind(host: str | None, port: int) -> socket.socket:

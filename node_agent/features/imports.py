@@ -57,5 +57,5 @@ def load() -> None:
     """Import the modules."""
     for name in MODULES:
         import_module(name)
-    if of_embedded_server := sys.modules.get("rdzv_server.words"):
-        of_embedded_server.load()
+    if embedded := sys.modules.get("rdzv_server.server"):
+        embedded.import_late()

@@ -21,6 +21,7 @@ def begin() -> None:
     """
     gc.disable()
     import_msgspec()
+    import_logging()
 
 
 def end() -> None:
@@ -31,21 +32,29 @@ def end() -> None:
 
 
 def import_asyncio() -> None:
-    """Import asyncio without TLS, which takes five megabytes, and without `inspect`, which takes seven milliseconds."""
-    _import("asyncio", later=("ssl", "asyncio.sslproto", "inspect"))
+    """Import asyncio without TLS, which takes five megabytes, and without `inspect`, which takes seven milliseconds.
+
+    `subprocess`, which asyncio imports, uses `locale` only for pipes of text.
+    """
+    _import("asyncio", later=("ssl", "asyncio.sslproto", "inspect", "locale"))
 
 
 def import_h11() -> None:
-    """Import h11 without `inspect`, which it uses only for data classes without a docstring. It has none of these."""
+    """Import h11 without `inspect`, with which `dataclasses` writes the docstring of a class that has none."""
     _import("h11", later=("inspect",))
+
+
+def import_logging() -> None:
+    """Import logging without `tokenize` and `textwrap`, which only a traceback needs."""
+    _import("logging", later=("tokenize", "textwrap"))
 
 
 def import_msgspec() -> None:
     """Import msgspec without its schema part, which needs `typing` where `typing_extensions` is not installed.
 
-    `uuid`, which msgspec imports, asks `platform` for the operating system.
+    `uuid`, which msgspec imports, asks `platform` for the operating system. Its JSON schemas use `textwrap`.
     """
-    _import("msgspec", later=("platform", "msgspec.inspect"), absent=("typing_extensions",))
+    _import("msgspec", later=("platform", "msgspec.inspect", "textwrap"), absent=("typing_extensions",))
 
 
 def _is_coroutine_function(function: object) -> bool:
@@ -64,13 +73,18 @@ _ANSWERS: Mapping[str, Mapping[str, object]] = {
 }
 """Names that are looked up in a module at every start, with answers that do not need the module."""
 
+_ANSWERS_WHILE_IMPORTED: Mapping[str, Mapping[str, object]] = {"inspect": {"signature": lambda _: ""}}
+"""The same for names that only the library's import looks up. Later, the module itself answers."""
+
 
 class _Later(ModuleType):
     """Placeholder for a module inside a library. It loads the module on first use."""
 
     def __getattr__(self, name: str) -> Any:
-        answers = _ANSWERS.get(self.__name__, {})
-        if name in answers and sys.modules.get(self.__name__, self) is self:
+        imported = sys.modules.get(self.__name__)
+        if imported is self and name in (answers := _ANSWERS_WHILE_IMPORTED.get(self.__name__, {})):
+            return answers[name]
+        if imported in (self, None) and name in (answers := _ANSWERS.get(self.__name__, {})):
             return answers[name]
         _remove({self.__name__: self})  # if the library's import is not complete
         return getattr(import_module(self.__name__), name)

@@ -31,7 +31,6 @@ from rdzv_server.core.node_history import Incident
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S, StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
-from rdzv_server.core.views import summary_view
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver, Observer
 from rdzv_server.service.fair_scheduler import scheduler
@@ -151,6 +150,8 @@ class Rendezvous:
             await self._park(machine, request.agent_id, left_s, connection)
         reply = self._reply(machine, request.agent_id)
         if request.wants_summary:
+            from rdzv_server.core.views import summary_view  # `import_late` imports it before it is needed
+
             run, now = machine.run, self._driver.now()
             summary = read(run, lambda: summary_view.view(run, now), lambda why: None)
             reply = structs.replace(reply, summary=summary)

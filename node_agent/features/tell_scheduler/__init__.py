@@ -8,13 +8,13 @@ from node_agent.kernel.config import Options
 
 KINDS = ("job", "jobset", "trainjob", "leaderworkerset", "pod")
 """Kinds of Kubernetes objects that can get annotations."""
-_OBJECT = re.compile(r"([a-z]+)/([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)")
+_OBJECT = r"([a-z]+)/([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)"
 
 
 def scheduler(given: object) -> tuple[str, str, str]:
     """Parse `slurm`, `trainer` or `kubernetes=KIND/NAME` into three words; those that are missing are empty."""
     which, _, at = text(given).partition("=")
-    match = _OBJECT.fullmatch(at)
+    match = re.fullmatch(_OBJECT, at)
     is_object = match is not None and match[1] in KINDS
     if (which in ("slurm", "trainer") and which == text(given)) or (which == "kubernetes" and is_object):
         return which, match[1] if match else "", match[2] if match else ""

@@ -9,7 +9,7 @@ from msgspec import Struct
 LOCAL_RANK = "${local_rank}"
 """Placeholder for the worker's local rank in the script's arguments, as under torchrun."""
 
-_OF_NODE = re.compile(r"(?i)rank|node|host|machine|addr")
+_OF_NODE = r"(?i)rank|node|host|machine|addr"
 """Names of arguments whose values may differ between nodes."""
 
 
@@ -41,7 +41,7 @@ class Command(Struct, frozen=True):
         for word in (*self.program, *self.arguments):
             if not is_value or word.startswith("-"):
                 name, equals, _ = word.partition("=")
-                is_of_node = bool(equals or word.startswith("-")) and _OF_NODE.search(name) is not None
+                is_of_node = bool(equals or word.startswith("-")) and re.search(_OF_NODE, name) is not None
                 words.append(name if is_of_node else word.rpartition("/")[2])
                 is_value = is_of_node and not equals
             else:

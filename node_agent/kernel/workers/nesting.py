@@ -18,7 +18,7 @@ from node_agent.kernel.workers.environment import TIMER_FILE
 RUNS = "NODE_AGENT_RUNS"
 """Variable of every worker, as JSON: the runs that it is part of, and the variables that only it has."""
 RUN_ID = "TORCHELASTIC_RUN_ID"
-_TORCHRUNS_TIMER_FILE = re.compile(r"/tmp/watchdog_timer_[0-9a-f-]{36}")
+_TORCHRUNS_TIMER_FILE = r"/tmp/watchdog_timer_[0-9a-f-]{36}"
 
 
 class Outer(Struct, frozen=True):
@@ -49,7 +49,7 @@ def without_outer(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the variables that an outer agent or torchrun has made for its worker."""
     given = dict(Outer.of(environment).given)
     timer = environment.get(TIMER_FILE, "")
-    if RUN_ID in environment and _TORCHRUNS_TIMER_FILE.fullmatch(timer):
+    if RUN_ID in environment and re.fullmatch(_TORCHRUNS_TIMER_FILE, timer):
         given[TIMER_FILE] = timer
     return {name: value for name, value in environment.items() if given.get(name) != value}
 

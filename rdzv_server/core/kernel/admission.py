@@ -35,7 +35,7 @@ RECENTLY_S = 1.0
 """If the server heard a waiting agent less than this many seconds ago, it is alive: no host restarts that fast."""
 
 
-_DIGITS = re.compile(r"\d+")
+_DIGITS = r"\d+"
 
 
 class Claim(Struct, frozen=True):
@@ -136,7 +136,7 @@ def check_program(run: Run, join: JoinRequest) -> None:
     if first is None or join.role != first.join.role:
         return
     ours, theirs = join.program, first.join.program
-    if not (ours and theirs) or ours == theirs or _DIGITS.sub("", ours) == _DIGITS.sub("", theirs):
+    if not (ours and theirs) or ours == theirs or re.sub(_DIGITS, "", ours) == re.sub(_DIGITS, "", theirs):
         return
     if run.stage.is_end or run.leases.is_connected(first.agent_id):
         raise SettingsConflict(words.other_program(run.run_id, theirs, first.node_id, ours, join.node_id))

@@ -25,7 +25,7 @@ STEADY_BACKOFFS = 2.0
 MOST_DOUBLINGS = 60
 FAILURE_BYTES = 240
 """Most bytes of a failure that are kept for comparison with the next one."""
-_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_NUMBERS = r"0x[0-9a-fA-F]+|\d+"
 START_S = 600.0
 """A round that ends within this many seconds without having reported a step counts as failed at its start."""
 
@@ -93,7 +93,7 @@ def _same_failure(run: Run, ended_at: float, *, failed: bool) -> SameFailure | N
     root = run.first_of_round.failure
     failure = clip(root.error or root.cause, FAILURE_BYTES)
     rounds, since = 0, run.first_of_round.at
-    if row and row.exit_code == root.exit_code and _NUMBERS.sub("#", row.failure) == _NUMBERS.sub("#", failure):
+    if row and row.exit_code == root.exit_code and re.sub(_NUMBERS, "#", row.failure) == re.sub(_NUMBERS, "#", failure):
         rounds, since = row.rounds, row.since
     return SameFailure(failure, root.exit_code, rounds + 1, since, root.rank if root.singled_out else None)
 

@@ -149,3 +149,52 @@ def test_a_program_that_has_not_begun_keeps_its_garbage_collector() -> None:
     late_imports.end()
     assert gc.isenabled()
     assert gc.get_freeze_count() == before
+
+
+HTTP = """
+import sys
+from node_agent.kernel import late_imports
+
+late_imports.import_asyncio()
+late_imports.import_h11()
+import h11
+from dataclasses import dataclass
+
+print("inspect" in sys.modules, h11.Connection(h11.CLIENT).our_state)
+
+@dataclass
+class Later:
+    field: int
+
+print(Later.__doc__)
+"""
+
+
+def test_http_needs_no_inspect_and_later_data_classes_have_docstrings() -> None:
+    done = subprocess.run([sys.executable, "-c", HTTP], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["False IDLE", "Later(field: int)"], done.stderr
+
+
+TRACEBACK = """
+from node_agent.kernel import late_imports
+
+late_imports.import_logging()
+late_imports.import_asyncio()
+import linecache, logging, subprocess, sys, traceback
+
+print([name for name in ("locale", "textwrap", "tokenize") if name in sys.modules])
+print(linecache.getline(logging.__file__, 1), end="")
+print(subprocess.run(["echo", "text"], capture_output=True, text=True).stdout, end="")
+try:
+    raise ExceptionGroup("several", [ValueError("one")])
+except ExceptionGroup as error:
+    print(*traceback.format_exception(error), sep="")
+"""
+
+
+def test_tracebacks_and_pipes_of_text_load_what_they_need() -> None:
+    done = subprocess.run([sys.executable, "-c", TRACEBACK], capture_output=True, text=True)
+    loaded, line, text, *lines = done.stdout.splitlines()
+    assert loaded == "[]", done.stderr
+    assert line.startswith("# Copyright") and text == "text"
+    assert any("ValueError: one" in each for each in lines)

@@ -16,6 +16,7 @@ from rdzv_server.core.kernel import admission, finishing
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import REQUESTS
 from rdzv_server.core.policies.hangs import words as hang_words
+from rdzv_server.core.views import summary_view
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import fair_scheduler, rendezvous
 from rdzv_server.service.interface import OperatorRequest
@@ -104,7 +105,7 @@ async def test_a_poll_gets_the_summary_of_the_run_only_if_it_asks_for_it(monkeyp
         def raises(run, now):
             raise ZeroDivisionError
 
-        monkeypatch.setattr(rendezvous.summary_view, "view", raises)
+        monkeypatch.setattr(summary_view, "view", raises)
         reply = await asks_for_summary(server, wants_summary=True)
         assert reply.summary is None and isinstance(reply.directive, Wait)
         (run,) = server.rendezvous.runs()
