@@ -261,9 +261,9 @@ async def test_torchft_replicas_continue_while_one_is_started_again(tmp_path: Pa
     """
     need("torchft")
     python = warm_python("torchft,torch._dynamo", tmp_path, QUIET)
+    lighthouses = await asyncio.gather(Lighthouse.start(tmp_path), Lighthouse.start(tmp_path))
     solo, replicas = await asyncio.gather(
-        replica(await Lighthouse.start(tmp_path), tmp_path / "solo", python),
-        two_replicas(await Lighthouse.start(tmp_path), tmp_path, python),
+        replica(lighthouses[0], tmp_path / "solo", python), two_replicas(lighthouses[1], tmp_path, python)
     )
     assert await solo.exit_code(PATIENCE_S) == 0
     assert [await agent.exit_code(PATIENCE_S) for agent in replicas] == [0, 0]
@@ -290,19 +290,26 @@ class Lighthouse:
 
     def __init__(self, program: Program, address: str) -> None:
         self._program, self.address = program, address
+        self._replicas = set[str]()
+        self._read = 0
+        """Number of its lines that have been read."""
 
     @classmethod
     async def start(cls, folder: Path) -> "Lighthouse":
-        with free_port() as port:
+        with free_port() as port:  # until it listens
             address = f"127.0.0.1:{port}"
-            return cls(await carry_out("torchft_lighthouse", "", folder, {"RUST_LOG": "info"}, bind=address), address)
+            program = await carry_out("torchft_lighthouse", "", folder, {"RUST_LOG": "info"}, bind=address)
+            await program.line("Lighthouse listening", PATIENCE_S)
+            return cls(program, address)
 
     async def has_heard_of(self, replicas: int) -> None:
         """Return when this number of replicas has asked who is there. A restarted replica counts as another one."""
 
         def heard_of() -> set[str]:
-            told = "\n".join([*self._program.out, *self._program.err])
-            return set(re.findall(r"Received quorum request for replica (\S+)", told))
+            told = self._program.err[self._read :]
+            self._read += len(told)
+            self._replicas.update(re.findall(r"Received quorum request for replica (\S+)", "\n".join(told)))
+            return self._replicas
 
         await until(lambda: len(heard_of()) == replicas, PATIENCE_S)
 
