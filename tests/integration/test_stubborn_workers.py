@@ -127,6 +127,8 @@ class Freezer:
         for pid in pids:
             (self.folder / "cgroup.procs").write_text(str(pid))
         (self.folder / "freezer.state").write_text("FROZEN")
+        while (self.folder / "freezer.state").read_text() != "FROZEN\n":  # each must run to notice it
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         (self.folder / "freezer.state").write_text("THAWED")
