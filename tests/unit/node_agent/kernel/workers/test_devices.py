@@ -164,6 +164,7 @@ def test_a_torch_that_cannot_tell_is_an_error(
 
 def test_a_wait_for_the_import_of_torch_is_logged(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
+    monkeypatch.setattr(devices, "NOTICE_S", devices.TIMEOUT_S)  # no busy machine needs so long
     assert count_workers("gpu", torch.sees("cuda", 59), told.append) == 1
     assert told == []
     monkeypatch.setattr(devices, "NOTICE_S", 0.0)
