@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.later import Later
+
 ROOT = Path(__file__).parents[2]
 TESTS = """
 import os
@@ -72,3 +74,7 @@ def test_a_failed_test_of_a_group_is_run_again(tmp_path: Path) -> None:
     assert "2 failed" in run(tmp_path, *BESIDE_EACH_OTHER).stdout
     assert " ".join(AGAIN) in (ROOT / "Makefile").read_text()
     assert "2 failed" in run(tmp_path, *AGAIN).stdout
+
+
+def test_modules_for_later_are_not_imported_when_tests_are_collected() -> None:
+    assert not hasattr(Later("no_such_module"), "__test__")

@@ -18,10 +18,15 @@ def need(*modules: str) -> None:
 
 
 class Later:
-    """A module that is imported on first use, and not when the tests are collected."""
+    """A module that is imported on first use, and not when the tests are collected.
+
+    pytest asks every name in a file of tests for `__test__` and the like, which no module here has.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
         return getattr(import_module(self._name), attribute)
