@@ -14,6 +14,10 @@ import pytest
 
 from tests.browser.conftest import NewTab
 
+BUILD_S = 300.0
+"""Limit in seconds of the build, in which Sphinx computes all the time: half a minute on an idle machine."""
+pytestmark = pytest.mark.timeout(BUILD_S + 60)  # the first test builds the site
+
 ROOT = Path(__file__).parents[2]
 BUILD = next(
     line.split()[1:]
@@ -46,7 +50,7 @@ class Links(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     arguments = [str(folder) if word == "build/site" else word for word in BUILD]
-    built = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    built = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=BUILD_S)
     assert (built.returncode, built.stderr) == (0, "")
     return folder
 
