@@ -169,7 +169,8 @@ class Agent:
             notice_s=next((each.leave_notice_s for each in self._features if each.leave_notice_s is not None), None),
         )
         self._signals.listen()
-        spawn(self._warn_of_tmpdir())
+        if "TMPDIR" in os.environ:
+            spawn(self._warn_of_tmpdir())
         if self.config.join.addr:
             spawn(self._warn_of_address(self.config.join.addr))
         if self._manager:

@@ -6,8 +6,9 @@ describes what a transition does: the event's sentence, which also answers the r
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 from rdzv_protocol import actions
 from rdzv_protocol.actions import ActionKind, ActionRequest
@@ -268,7 +269,7 @@ def _tell(
 # The table.
 
 
-class ActionRule(NamedTuple):
+class ActionRule(Struct, frozen=True):
     """Effect of an action: the fact that is recorded, and what this fact does."""
 
     fact: type[events.Operation]

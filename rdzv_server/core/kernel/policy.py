@@ -10,7 +10,7 @@ overridden costs nothing. A hook that returns a value only answers a question, a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from msgspec import Struct
 from rdzv_protocol.events import RunEvent
@@ -30,7 +30,7 @@ IMMEDIATELY = float("-inf")
 """Deadline that has already passed."""
 
 
-class Rule(NamedTuple):
+class Rule(Struct, frozen=True):
     """What one kind of event means. Each function gets its owner (a machine or a policy), the event, and the time."""
 
     check: Callable[[Any, Any, float], Fact | None] | None = None

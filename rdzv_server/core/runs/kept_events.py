@@ -8,7 +8,8 @@ never used again.
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, nsmallest
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from rdzv_server.core.events import EventsDropped
 from rdzv_server.core.kernel.run import Run
@@ -25,7 +26,7 @@ ROOM = 100
 """Divisor of a total, and of the ended attempts, for the part to drop at once: finding the oldest takes time."""
 
 
-class _Measure(NamedTuple):
+class _Measure(Struct, frozen=True):
     """Measure of what an attempt's events take: their number or their bytes."""
 
     kept: Callable[[Run], int]

@@ -486,9 +486,11 @@ async def test_a_stale_extension_lock_is_reported_only_once(tmp_path):
     async with rig(environment=environment) as agent:
         await has_started(agent)
         await until(lambda: any(str(lock) in line for line in agent.console.lines))
+        locks = agent.feature(ExtensionLocks)
+        first_look = locks.looking
         await agent.server.answers(stop(1))
         await agent.server.answers(one_worker(2))
-        await until(lambda: agent.feature(ExtensionLocks).looking.done())
+        await until(lambda: locks.looking is not first_look and locks.looking.done())
         assert sum(str(lock) in line for line in agent.console.lines) == 1
 
 

@@ -21,7 +21,6 @@ In a healthy run some rank is always the last, and the others do not wait for it
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct
 from rdzv_protocol.evidence import Evidence, Frame, LastError, ProcessState, StackGroup
@@ -314,7 +313,7 @@ def _short(path: str) -> str:
 # The ranks that the others wait for.
 
 
-class _Mark(NamedTuple):
+class _Mark(Struct, frozen=True):
     """Mark that singles ranks out."""
 
     words: str
