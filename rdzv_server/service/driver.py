@@ -366,7 +366,7 @@ class Driver:
     async def _write(self, effects: Sequence[Effect]) -> None:
         changes, events = changes_of(effects)
         if changes:
-            self._unwritten = set(_concerned(effects))
+            self._unwritten = _concerned(effects)
             self._is_written.clear()
             await self._write_at_last(partial(self._append, changes, events))
             self._compaction.written(changes)
@@ -423,15 +423,17 @@ class Driver:
     def _act(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
+                case Record(fact=fact):
+                    if isinstance(fact, NodeUncordoned) and not (fact.by or _is_told(fact, effects)):
+                        log.info("%s", operations.uncordoned(fact))
+                case Happened(event):
+                    if event.kind not in UNLOGGED:
+                        _log(event)
                 case WakeAgents(run_id, agent_ids):
                     for agent_id in agent_ids:
                         self.long_polls.wake((run_id, agent_id))
-                case Happened(event) if event.kind not in UNLOGGED:
-                    _log(event)
-                case Record(fact=NodeUncordoned(by="") as over) if not _is_told(over, effects):
-                    log.info("%s", operations.uncordoned(over))
-                case QueryClosed(token) if closed := self._questions.get(token):
-                    if not closed.done():
+                case QueryClosed(token):
+                    if (closed := self._questions.get(token)) and not closed.done():
                         closed.set_result(effect)
 
     def _tell_observers(self, effects: Sequence[Effect]) -> None:
@@ -495,14 +497,16 @@ def _refusing() -> Iterator[None]:
         raise ServerUnavailable(str(error)) from None
 
 
-def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:
-    """Yield the agents that get another directive by these effects."""
+def _concerned(effects: Sequence[Effect]) -> set[Key]:
+    """Return the agents that get another directive by these effects."""
+    concerned: set[Key] = set()
     for effect in effects:
-        match effect:
-            case WakeAgents(run_id, agent_ids):
-                yield from ((run_id, agent_id) for agent_id in agent_ids)
-            case Record(run_id=run_id, fact=NodeJoined(join)):
-                yield run_id, join.agent_id
+        if isinstance(effect, Record):
+            if isinstance(effect.fact, NodeJoined):
+                concerned.add((effect.run_id, effect.fact.join.agent_id))
+        elif isinstance(effect, WakeAgents):
+            concerned.update((effect.run_id, agent_id) for agent_id in effect.agent_ids)
+    return concerned
 
 
 def _answer(done: Done, answer: Result | ProtocolError) -> None:

@@ -78,10 +78,11 @@ class RunMeasurements:
         """Count the effects of a batch, which the driver has written and carried out."""
         for effect in effects:
             match effect:
+                case Record(fact=fact):
+                    if isinstance(fact, events.NodeLost):
+                        self._counted.leases_expired += fact.is_expired
                 case Happened(event):
                     self._count(event)
-                case Record(fact=events.NodeLost(is_expired=is_expired)):
-                    self._counted.leases_expired += is_expired
                 case ForgetRun(run_id, attempt):
                     self._opened.pop((run_id, attempt), None)
 

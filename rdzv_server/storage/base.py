@@ -116,21 +116,35 @@ def changes_of(effects: Sequence[Effect]) -> tuple[list[Change], list[RunEvent]]
 
     The rest is about other attempts than what is dropped, since the number of an attempt is never used twice.
     """
-    changes: list[Change] = [effect for effect in effects if isinstance(effect, Change)]
-    events = [effect.event for effect in effects if isinstance(effect, Happened)]
-    if gone := {(effect.run_id, effect.attempt) for effect in changes if isinstance(effect, ForgetRun)}:
+    changes: list[Change] = []
+    events: list[RunEvent] = []
+    gone: set[Key] = set()
+    dropped: dict[Key, int] = {}
+    for effect in effects:
+        if isinstance(effect, Happened):
+            events.append(effect.event)
+        elif isinstance(effect, Record):
+            changes.append(effect)
+            if isinstance(effect.fact, EventsDropped):
+                dropped[effect.run_id, effect.attempt] = effect.fact.below
+        elif isinstance(effect, ForgetRun):
+            changes.append(effect)
+            gone.add((effect.run_id, effect.attempt))
+    if gone:
         changes = [each for each in changes if isinstance(each, ForgetRun) or (each.run_id, each.attempt) not in gone]
         events = [event for event in events if (event.run_id, event.attempt) not in gone]
-    if dropped := dict(drops_of(changes)):
+    if dropped:
         events = [event for event in events if event.number >= dropped.get((event.run_id, event.attempt), 0)]
     return changes, events
 
 
-def drops_of(changes: Iterable[Change]) -> Iterable[tuple[Key, int]]:
-    """Yield the attempts whose events the changes drop, each with the number of the first event that stays."""
-    for change in changes:
-        if isinstance(change, Record) and isinstance(change.fact, EventsDropped):
-            yield (change.run_id, change.attempt), change.fact.below
+def drops_of(changes: Iterable[Change]) -> list[tuple[Key, int]]:
+    """Return the attempts whose events the changes drop, each with the number of the first event that stays."""
+    return [
+        ((change.run_id, change.attempt), change.fact.below)
+        for change in changes
+        if isinstance(change, Record) and isinstance(change.fact, EventsDropped)
+    ]
 
 
 class MemoryStore:

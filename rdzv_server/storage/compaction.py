@@ -7,7 +7,7 @@ history.
 from collections import Counter
 from collections.abc import Iterable
 
-from rdzv_server.core.effects import ForgetRun, Record
+from rdzv_server.core.effects import ForgetRun
 from rdzv_server.core.events import WorkersFailed
 from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel.kept_failures import size_of
@@ -39,8 +39,8 @@ class Compaction:
             if isinstance(change, ForgetRun):
                 self._forget(key)
                 continue
-            self._lengths[key] += _weight(change)
-            if self._lengths[key] >= self._due_at.get(key, BEYOND):
+            length = self._lengths[key] = self._lengths[key] + _weight(change.fact)
+            if length >= self._due_at.get(key, BEYOND):
                 self._due.add(key)
 
     def _forget(self, key: Key) -> None:
@@ -66,8 +66,6 @@ class Compaction:
             self._due_at[key] = enough
 
 
-def _weight(change: Change) -> int:
-    """Return the number of records that a change counts as: a failure may be as long as many others."""
-    if isinstance(change, Record) and isinstance(change.fact, WorkersFailed):
-        return 1 + size_of(change.fact.failure) // PART_BYTES
-    return 1
+def _weight(fact: object) -> int:
+    """Return the number of records that the record of a fact counts as: a failure may be as long as many others."""
+    return 1 + size_of(fact.failure) // PART_BYTES if isinstance(fact, WorkersFailed) else 1
