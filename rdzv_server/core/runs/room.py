@@ -43,17 +43,15 @@ class Room:
         run = machine.run
         if len(run.agents) != machine.places:
             self.count_places(machine)
-        kept = run.event_number - run.first_event + 1
         is_beyond = False
-        if kept != machine.events:
-            is_more = kept > machine.events
-            self.events += kept - machine.events
-            machine.events = kept
-            is_beyond = is_more and (kept > kept_events.MOST_OF_ATTEMPT or self.events > self._max_events)
-        if (size := run.event_sizes.total) != machine.event_bytes:
-            self.event_bytes += size - machine.event_bytes
-            is_beyond |= size > machine.event_bytes and self.event_bytes > self._max_event_bytes
-            machine.event_bytes = size
+        if more := run.event_number - run.first_event + 1 - machine.events:
+            self.events += more
+            machine.events += more
+            is_beyond = more > 0 and (machine.events > kept_events.MOST_OF_ATTEMPT or self.events > self._max_events)
+        if more := run.event_sizes.total - machine.event_bytes:
+            self.event_bytes += more
+            machine.event_bytes += more
+            is_beyond |= more > 0 and self.event_bytes > self._max_event_bytes
         if len(run.departed_ids) != machine.departed:
             self._count_departed(machine)
         if run.failures and run.failures[-1] is not machine.last_failure:
