@@ -141,7 +141,7 @@ ELSEWHERE = {
         "test_a_close_after_a_long_silence_counts_only_once_its_agent_polls_again",
     ),
     "the store takes some time for every write, less than half of `--lease`": (
-        f"{SERVICE}.test_driver", "test_a_stopped_agent_is_lost_after_its_lease_though_each_write_is_slow",
+        f"{SERVICE}.test_driver_losses", "test_a_stopped_agent_is_lost_after_its_lease_though_each_write_is_slow",
     ),
 }  # fmt: skip
 """Rows that a test of another module plays: its module and its name."""
