@@ -1,9 +1,6 @@
 """An agent from start to end: it joins, runs, stops, returns, ends."""
 
 from functools import partial
-from math import inf
-from operator import methodcaller
-from typing import get_args
 
 import pytest
 from msgspec.structs import replace
@@ -12,39 +9,27 @@ from rdzv_protocol.errors import (
     NodeRankTaken,
     OutcomeUnknown,
     RunSucceeded,
-    ServerUnavailable,
     SettingsConflict,
     Unauthorized,
 )
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import AnswerRequest, Drain, LeaveRequest, RunTime, SuspectRequest, Wait
-from rdzv_protocol.queries import LogTail, TailLog
-from rdzv_protocol.settings import RequestedSettings
+from rdzv_protocol.messages import Drain, LeaveRequest, RunTime, SuspectRequest, Wait
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from node_agent import words
-from node_agent.kernel.core.backoff import Cut, Unreachable
+from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.core.effects import (
-    Ask,
-    CheckNode,
     Exit,
     Level,
     Log,
-    MatchRules,
     StartWorkers,
     StopWorkers,
     WriteFailureReport,
 )
 from node_agent.kernel.core.events import (
-    Answer,
-    Answered,
     ConnectionFailed,
-    Crashed,
     GaveUp,
-    NodeChecked,
-    PollCut,
     Reported,
-    RulesMatched,
     Signalled,
     Started,
     Suspected,
@@ -54,7 +39,33 @@ from node_agent.kernel.core.events import (
     WorkersSucceeded,
 )
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
-from node_agent.words.connection import Stage
+from tests.unit.node_agent.kernel.core.steps import (
+    AFTER_ELSEWHERE,
+    DRAIN_DONE,
+    FAILED,
+    FAILED_SAID,
+    KILL,
+    NODE_UNFIT,
+    REFUSED,
+    RUNS,
+    SIGTERM,
+    SIGTERM_REPORT,
+    START_AGAIN,
+    STOP,
+    check_actions,
+    drains,
+    fails,
+    fails_to_connect,
+    gone,
+    happens,
+    passes,
+    refused,
+    reported,
+    signalled,
+    succeeds,
+    told,
+    waits,
+)
 from tests.unit.node_agent.story import (
     LEASE_S,
     Story,
@@ -71,8 +82,6 @@ from tests.unit.node_agent.story import (
     wait,
 )
 
-STOP, KILL = StopWorkers("SIGTERM"), StopWorkers("SIGINT", kill=True)
-FAILED_SAID = Log(words.progress.worker_failed(3, 1, 77, "a", "exit code 5", ""), Level.ERROR, "workers_failed")
 STOPPING_SAID = Log(words.progress.stopping_workers(1, "node b left: SIGTERM"), event="round_opened")
 SUCCEEDED_SAID = Log(words.progress.run_succeeded("all workers of 3 nodes exited 0"), Level.ROUTINE, "run_succeeded")
 WARNED = Log("look", Level.WARNING, "warned")
@@ -84,18 +93,11 @@ OVER_SAID = Log("run r has already succeeded", Level.ROUTINE, "run_succeeded")
 REFUSED_SAID = Log(words.leaving.error("no"), Level.ERROR, "refused")
 ANEW = Log(words.leaving.rejoining("gone", 0.0), event="fenced")
 KILLING_SAID = Log(words.leaving.killing_workers("SIGINT"), event="node_left")
-waits, drains = partial(Log, event="waiting"), partial(Log, event="node_drained")
 begins = partial(Log, level=Level.ROUTINE, event="round_started")
-NODE_UNFIT, START_AGAIN, REFUSED = ExitCode.NODE_UNFIT, ExitCode.START_AGAIN, ExitCode.REFUSED
-FAILED = finish(succeeded=False, failure=a_failure(node_id="b"))
 SPENT = [Log(words.progress.run_failed("spent"), Level.ERROR, "run_failed"), WriteFailureReport("spent", FAILED)]
-SIGTERM = [Log(words.leaving.leaving("SIGTERM"), event="node_left"), leave()]
 DRAIN_SAID = Log(words.leaving.drained("node a is drained", 60.0, has_workers=True), event="node_drained")
-DRAIN_DONE = Log(words.leaving.WORKERS_GONE, event="node_left")
 DRAIN_SAID_IDLE = drains(words.leaving.drained("node a is drained", 60.0, has_workers=False))
 DRAIN_REPORT = WriteFailureReport("node a is drained")
-SIGTERM_REPORT = WriteFailureReport(words.leaving.got_signal("SIGTERM"))
-AFTER_ELSEWHERE = "worker rank 9 on node b failed: exit code 1"
 TIME = RunTime(training_s=90.0, lost_s=8.0, restarting_s=2.0, ettr=0.9)
 RESTARTED = finish(restart_total=5, charged_restarts=2, time=TIME)
 RESTARTED_SAID = [
@@ -111,48 +113,11 @@ def placed(round_):
     return words.progress.round_started(round_, 1, 3, **ranks, master=master, restarts=round_ - 1, most_restarts=3)
 
 
-told = partial(methodcaller, "is_told")
-passes = partial(methodcaller, "time_passes")
-
-
-def happens(event):
-    return methodcaller("handle", event)
-
-
-def refused(error):
-    return happens(Answered(error))
-
-
-def signalled(name="SIGTERM"):
-    return happens(Signalled(name))
-
-
-def fails_to_connect(error=Unreachable("connect", "10.0.0.1: Connection refused")):  # noqa: B008
-    return happens(ConnectionFailed(error))
-
-
-def succeeds(agent):
-    agent.handle(WorkersSucceeded(agent.machine.round))
-
-
-def fails(agent):
-    agent.handle(WorkerFailed(agent.machine.round, a_failure()))
-
-
-def reported(agent):
-    agent.handle(Reported(agent.machine.round))
-
-
-def gone(agent):
-    agent.handle(WorkersStopped(agent.machine.round))
-
-
 def gone_told(seconds):
     """The workers have ended, one perhaps by a signal that the agent may also get, within this many seconds."""
     return lambda agent: agent.handle(WorkersStopped(1, agent.now + seconds))
 
 
-RUNS = told(start(1))
 STOPPED = [RUNS, told(stop(1)), gone, told(stop(1), revision=2)]
 """Steps of an agent that was told to stop in round 1, and joins the next one."""
 
@@ -401,274 +366,9 @@ def test_a_fenced_agent_has_nothing_to_keep_alive():
     assert agent.lasts is None
 
 
-# Outages of the server.
-
-CONNECT = "connect: 10.0.0.1: Connection refused"
-SERVER = "host:1"
-UNKNOWN = Unreachable("TLS", "of an unknown authority", is_final=True)
-LOST_5 = words.connection.server_given_up(SERVER, 5.0, CONNECT, "connect")
-LEAVING_SAID = Log(words.leaving.leaving_without_server("SIGTERM"), Level.WARNING, "node_left")
-ALL_SUCCEEDED = Log(words.leaving.WORKERS_SUCCEEDED, Level.WARNING, "server_lost")
-
-
-def warned(text, event="server_lost"):
-    return Log(text, Level.WARNING, event)
-
-
-def lost(has_workers, longest_s, failure=CONNECT):
-    return warned(words.connection.server_lost(SERVER, str(failure), has_workers, longest_s))
-
-
-def reached(after_s):
-    return warned(words.connection.server_reached(SERVER, after_s), "server_reached")
-
-
-def server_given_up(within_s, failure=CONNECT, stage="connect"):
-    return gives_up(words.connection.server_given_up(SERVER, within_s, str(failure), stage), START_AGAIN)
-
-
-def errs(text):
-    return Log(words.leaving.error(text), Level.ERROR, "gave_up")
-
-
-WITHIN_300 = errs(words.connection.server_given_up(SERVER, 300.0, CONNECT, "connect"))
-
-
-CLOSED = Unreachable("HTTP", words.connection.CLOSED, is_cut=True)
-TIMED_OUT = Unreachable("proxy", words.connection.proxy_answered(504, True), is_cut=True)
-
-
-def is_cut(open_s, error):
-    return happens(PollCut(Cut(open_s, error)))
-
-
-def warned_of_cut(open_s, error):
-    return warned(words.connection.poll_cut(SERVER, open_s, str(error), LEASE_S / 2), "warned")
-
-
-def gives_up(text, code):
-    return [errs(text), WriteFailureReport(text, is_server_lost=True), Exit(code)]
-
-
-# fmt: off
-OUTAGES = {  # limits of the wait, the events, and the agent's actions at the last one
-    "a server that is not there yet is said":
-        ({"connect_timeout_s": 60.0}, [fails_to_connect()],
-         [warned(words.connection.not_reached_yet(SERVER, CONNECT, 60.0, "connect"))]),
-    "and so is its arrival":
-        ({"connect_timeout_s": 60.0}, [fails_to_connect(), passes(3.0), told(wait("for 1"))],
-         [reached(3.0), waits("for 1"), poll(revision=1)]),
-    "a server that never answers is not given up before its time":
-        ({"connect_timeout_s": 4.0}, [fails_to_connect(), passes(3.9)], []),
-    "and then with advice":
-        ({"connect_timeout_s": 4.0}, [fails_to_connect(), passes(3.9), passes(0.1)],
-         server_given_up(4.0)),
-    "a server that was never reached is not told that the agent leaves":
-        ({"connect_timeout_s": 60.0}, [fails_to_connect(), signalled()],
-         [Log(words.leaving.leaving("SIGTERM"), event="node_left"), SIGTERM_REPORT, Exit(START_AGAIN)]),
-    "the first try may take its time, however short the limit": ({"connect_timeout_s": 0.0}, [passes(0.5)], []),
-    "but with no time at all there is no other":
-        ({"connect_timeout_s": 0.0}, [passes(0.5), fails_to_connect()],
-         server_given_up(0.0)),
-    "a port that accepts and says nothing is spoken of":
-        ({"connect_timeout_s": 4.0}, [passes(2.0)], [warned(words.connection.not_answered_yet(SERVER))]),
-    "and given up in time":
-        ({"connect_timeout_s": 4.0}, [passes(2.0), passes(2.0)],
-         server_given_up(4.0, f"HTTP: {words.connection.NO_ANSWER}", "HTTP")),
-    **{f"the advice is about how far it got: {stage}":
-        ({"connect_timeout_s": 1.0}, [fails_to_connect(error), passes(1.0)],
-         server_given_up(1.0, error, stage))
-       for stage in get_args(Stage)
-       for error in [ServerUnavailable("full") if stage == "server" else Unreachable(stage, "no")]},
-    "what waiting cannot heal is not waited for":
-        ({"connect_timeout_s": 60.0}, [fails_to_connect(UNKNOWN)],
-         gives_up(words.connection.server_unusable(SERVER, str(UNKNOWN), "TLS"), REFUSED)),
-    "but it is by an agent that has been in":
-        ({}, [RUNS, fails_to_connect(UNKNOWN)],
-         [lost(has_workers=True, longest_s=inf, failure=UNKNOWN)]),
-    "workers run on without the server for as long as it takes":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e6)], []),
-    "another cause is said":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), fails_to_connect(Unreachable("HTTP", "closed"))],
-         [warned(words.connection.still_no_server(SERVER, "HTTP: closed"))]),
-    "or for as long as the user says":
-        ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect()],
-         [lost(has_workers=True, longest_s=5.0)]),
-    "and are stopped then":
-        ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0)],
-         [errs(LOST_5), STOP, WriteFailureReport(LOST_5, is_server_lost=True)]),
-    "whereupon the agent exits":
-        ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0), gone], [Exit(START_AGAIN)]),
-    "workers that finish without the server are spoken of":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1000.0), succeeds],
-         [report(), warned(words.connection.success_not_delivered(SERVER, 300.0))]),
-    "and wait for it":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), succeeds, passes(299.0)], []),
-    "no longer than at the start":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), succeeds, passes(300.0)],
-         [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
-    "a server that goes when the workers have finished is waited for":
-        ({"connect_timeout_s": 300.0}, [RUNS, succeeds, passes(1e3), fails_to_connect()],
-         [lost(has_workers=False, longest_s=300.0)]),
-    "no longer either":
-        ({"connect_timeout_s": 300.0}, [RUNS, succeeds, passes(1e3), fails_to_connect(), passes(300.0)],
-         [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
-    "an agent whose workers failed without the server is to be started again":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), fails, gone, passes(300.0)],
-         server_given_up(300.0)),
-    "a server that comes back is told":
-        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1)],
-         [reached(10.0), poll(revision=1)]),
-    "a proxy that ends polls is named":
-        ({}, [RUNS, is_cut(2.04, TIMED_OUT)], [warned_of_cut(2.0, TIMED_OUT)]),
-    "but only once": ({}, [RUNS, is_cut(2.0, TIMED_OUT), is_cut(2.0, TIMED_OUT)], []),
-    "one closed connection has many causes": ({}, [RUNS, is_cut(2.0, CLOSED)], []),
-    "and so have two that were open for different times": ({}, [RUNS, is_cut(2.0, CLOSED), is_cut(3.0, CLOSED)], []),
-    "but those that were open for the same time have one":
-        ({}, [RUNS, is_cut(2.0, CLOSED), is_cut(2.1, CLOSED)], [warned_of_cut(2.1, CLOSED)]),
-    "and the wait is over":
-        ({"connect_timeout_s": 300.0},
-         [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1), passes(1e6)], []),
-    "a signal without the server exits by the workers' result":
-        ({}, [RUNS, succeeds, fails_to_connect(), passes(CAUSE_TIMEOUT_S), signalled()],
-         [LEAVING_SAID, leave(), Exit(0)]),
-}
-# fmt: on
-
-
-FIT, UNFIT_CHECK = happens(NodeChecked()), "node a is unfit: --check disk says so"
-unfit = happens(NodeChecked(UNFIT_CHECK))
-CHECKED_RUN = [FIT, RUNS]
-TOLD_UNFIT = [join("a.1", unfit=UNFIT_CHECK), leave(reason=UNFIT_CHECK, unfit=True)]
-UNFIT_SAID = [errs(UNFIT_CHECK), WriteFailureReport(UNFIT_CHECK), Exit(NODE_UNFIT)]
-OWN_END = finish(succeeded=False, failure=a_failure())
-# fmt: off
-CHECKS = {  # the events of an agent whose node is checked, and its actions at the last one
-    "a node is checked before it joins": ([], [CheckNode()]),
-    "and joins when it is fit": ([FIT], [join("a.1", after_round=0)]),
-    "an unfit one takes no part, and the server is told": ([unfit], [*TOLD_UNFIT, *UNFIT_SAID]),
-    "the server is not missed meanwhile": ([passes(300.0)], []),
-    "a signal ends the wait": ([signalled()], [*SIGTERM, SIGTERM_REPORT, Exit(START_AGAIN)]),
-    "it is checked again when its workers have stopped": ([*CHECKED_RUN, told(stop(1)), gone], [CheckNode()]),
-    "the server hears meanwhile that it lives":
-        ([*CHECKED_RUN, told(stop(1)), gone, told(stop(1), revision=2), passes(LEASE_S / HOLDS_PER_LEASE)],
-         [poll(revision=2, hold=False)]),
-    "and when it is fit it joins":
-        ([*CHECKED_RUN, told(stop(1)), gone, told(stop(1), revision=2), FIT], [join(after_round=1)]),
-    "a worker's failure has it checked at once": ([*CHECKED_RUN, fails, gone], [CheckNode(after_failure=True)]),
-    "an unfit one tells the server why it leaves":
-        ([*CHECKED_RUN, fails, gone, unfit], [leave(reason=UNFIT_CHECK, unfit=True), *UNFIT_SAID]),
-    "a run that ends over this node's worker has it checked before the exit":
-        ([*CHECKED_RUN, fails, told(OWN_END), gone], [CheckNode(after_failure=True)]),
-    "whose code says that it is unfit":
-        ([*CHECKED_RUN, fails, told(OWN_END), gone, unfit],
-         [Log(words.leaving.error(UNFIT_CHECK), Level.ERROR, "node_unfit"), Exit(NODE_UNFIT)]),
-    "or how the run ended": ([*CHECKED_RUN, fails, told(OWN_END), gone, FIT], [Exit(1)]),
-    "a signal is not kept waiting for that": ([*CHECKED_RUN, fails, told(OWN_END), gone, signalled()], [Exit(1)]),
-    "a run that ends over another node's does not": ([*CHECKED_RUN, told(FAILED), gone], [Exit(1)]),
-    "a drained node is not checked":
-        ([*CHECKED_RUN, told(drain()), gone], [DRAIN_DONE, leave(reason="drained"), Exit(START_AGAIN)]),
-    "a node that has run nothing since need not be checked again":
-        ([FIT, told(stop(1, AFTER_ELSEWHERE))],
-         [Log(words.progress.round_over(1, AFTER_ELSEWHERE), event="round_opened"), join(after_round=1)]),
-}
-# fmt: on
-
-
-FATAL = a_failure(verdict="fatal", rule="boom")
-RETRY = a_failure(verdict="retry", rule="store")
-MATCH = MatchRules(1, a_failure())
-fatal, retry, no_rule = (happens(RulesMatched(1, failure)) for failure in (FATAL, RETRY, a_failure()))
-# fmt: off
-RULES = {  # the events of an agent with rules about failures, and its actions at the last one
-    "a failure is matched while the siblings are stopped": ([RUNS, fails], [FAILED_SAID, MATCH, STOP]),
-    **{f"and reported with the verdict: {failure.verdict}":
-        ([RUNS, fails, happens(RulesMatched(1, failure))], [report(failure=failure)])
-       for failure in (FATAL, RETRY, a_failure())},
-    "it is reported once": ([RUNS, fails, fatal, fatal], []),
-    "another round's verdict is none": ([RUNS, fails, happens(RulesMatched(2, FATAL))], []),
-
-    # a stop, a drain or a signal comes while it is matched
-    "a stop does not lose the verdict": ([RUNS, fails, told(stop(1)), gone, retry], [report(failure=RETRY)]),
-    "and a join follows its report":
-        ([RUNS, fails, told(stop(1)), told(stop(1)), gone, retry, reported], [join(after_round=1)]),
-    "nor does a join that is due overtake the match": ([RUNS, fails, told(stop(1)), told(stop(1)), gone], []),
-    "a drain does not lose the verdict": ([RUNS, fails, told(drain()), fatal], [report(failure=FATAL)]),
-    "a drained agent leaves when it is there":
-        ([RUNS, fails, told(drain()), gone, fatal],
-         [report(failure=FATAL), leave(reason="drained"), Exit(START_AGAIN)]),
-    "not before": ([RUNS, fails, told(drain()), gone], [DRAIN_DONE]),
-    "a signal does not lose the verdict, and the leave follows its report":
-        ([RUNS, fails, signalled(), gone, fatal], [report(failure=FATAL), leave(), Exit(START_AGAIN)]),
-    "the workers of an agent that was signalled are not waited for longer":
-        ([RUNS, fails, signalled(), fatal], [report(failure=FATAL), leave()]),
-
-    # or had come just before
-    "a failure that is heard of after a stop is matched": ([RUNS, told(stop(1)), fails], [MATCH]),
-    "it counts if it is fatal":
-        ([RUNS, told(stop(1)), fails, fatal], [FAILED_SAID, report(failure=FATAL)]),
-    "and not if it is not": ([RUNS, told(stop(1)), fails, retry], []),
-    "then the agent joins at once":
-        ([RUNS, told(stop(1)), told(stop(1)), fails, gone, retry], [join(after_round=1)]),
-    "one that is heard of after a drain counts if it is fatal":
-        ([RUNS, told(drain()), fails, gone, fatal],
-         [FAILED_SAID, report(failure=FATAL), leave(reason="drained"), Exit(START_AGAIN)]),
-    "an agent that has told that it leaves reports nothing": ([RUNS, signalled(), fails], []),
-
-    # the verdict no longer matters
-    "the end of the run waits for no verdict": ([RUNS, fails, told(FAILED), gone], [Exit(1)]),
-    "nor does the server's refusal": ([RUNS, fails, refused(Unauthorized("no")), gone], [Exit(REFUSED)]),
-    "nor a crash": ([RUNS, fails, happens(Crashed("boom")), gone], [Exit(1)]),
-    "an agent that crashes while it leaves says so":
-        ([RUNS, fails, signalled(), gone, happens(Crashed("boom"))], [leave(), Exit(1)]),
-    "a fenced agent joins again without it":
-        ([RUNS, fails, refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
-    "and does not report it": ([RUNS, fails, refused(AgentFenced("gone")), fatal], []),
-    "nor one that it hears of later": ([RUNS, refused(AgentFenced("gone")), fails], []),
-}
-# fmt: on
-
-
-FATAL_42 = {"settings": RequestedSettings(fatal_exit_codes=(42,))}
-BY_42 = a_failure(exit_code=42, cause="exit code 42")
-SAID_42 = Log(words.progress.worker_failed(3, 1, 77, "a", "exit code 42", ""), Level.ERROR, "workers_failed")
-fails_with_42 = happens(WorkerFailed(1, BY_42))
-# fmt: off
-BY_CODE = {  # the events of an agent in whose run exit code 42 is fatal, and its actions at the last one
-    "it is reported": ([RUNS, fails_with_42], [SAID_42, report(failure=BY_42), STOP]),
-    "also if it is heard of after a stop": ([RUNS, told(stop(1)), fails_with_42], [SAID_42, report(failure=BY_42)]),
-    "and a join follows its report":
-        ([RUNS, told(stop(1)), told(stop(1)), fails_with_42, gone, reported], [join(after_round=1, **FATAL_42)]),
-    "not before": ([RUNS, told(stop(1)), told(stop(1)), fails_with_42, gone], []),
-    "also after a drain": ([RUNS, told(drain()), fails_with_42], [SAID_42, report(failure=BY_42)]),
-    "a fenced agent reports nothing of the workers that it had":
-        ([RUNS, refused(AgentFenced("gone")), fails_with_42], []),
-    "another exit code after a stop may be the stop's doing": ([RUNS, told(stop(1)), fails], []),
-}
-# fmt: on
-
-
-def stories():
-    for limits, table in (({}, STORIES), ({"checks": True}, CHECKS), ({"has_rules": True}, RULES), (FATAL_42, BY_CODE)):
-        yield from (pytest.param(limits, *story, id=name) for name, story in table.items())
-    yield from (pytest.param(*story, id=name) for name, story in OUTAGES.items())
-
-
-@pytest.mark.parametrize(("limits", "events", "does"), list(stories()))
-def test_actions_of_an_agent(limits, events, does):
-    agent = Story(**limits)
-    for event in events:
-        event(agent)
-    assert agent.effects == does
-    assert Exit not in map(type, does) or agent.lasts is None
-
-
-@pytest.mark.parametrize("verdict", ["count", "retry"])
-def test_a_fatal_exit_code_after_a_stop_counts_even_if_the_rules_say_otherwise(verdict):
-    agent, judged = Story(**FATAL_42, has_rules=True), replace(BY_42, verdict=verdict)
-    for event in (RUNS, told(stop(1)), fails_with_42, happens(RulesMatched(1, judged))):
-        event(agent)
-    assert agent.effects == [SAID_42, report(failure=judged)]
+@pytest.mark.parametrize(("events", "does"), STORIES.values(), ids=STORIES)
+def test_actions_of_an_agent(events, does):
+    check_actions(events, does)
 
 
 def test_an_agent_that_slept_beyond_its_notice_leaves_even_if_it_hears_of_other_things_first():
@@ -786,64 +486,3 @@ def test_when_an_agent_is_part_of_its_run(events, is_member):
     for event in events:
         event(agent)
     assert agent.machine.is_member == is_member
-
-
-# Queries of the server.
-
-
-def queries(*numbers: int) -> tuple[TailLog, ...]:
-    return tuple(TailLog(number=n, round=1, remaining_s=5.0, rank=2, stream="stderr", lines=9) for n in numbers)
-
-
-TAIL = LogTail(path="/stderr.log", text="Boom", offset=4)
-
-
-def test_a_query_in_every_reply_is_answered_once_and_acknowledged_in_polls():
-    agent = Story()
-    agent.is_told(start(), queries=queries(7))
-    assert Ask(*queries(7)) in agent.effects
-    assert replace(poll(), asked=(7,)) in agent.effects
-    agent.is_told(start(), queries=queries(7, 8))
-    assert [effect for effect in agent.effects if isinstance(effect, Ask)] == [Ask(*queries(8))]
-    assert replace(poll(revision=2), asked=(7, 8)) in agent.effects
-
-
-def test_a_query_is_answered_beside_the_poll_unless_its_caller_has_gone():
-    agent = Story()
-    agent.is_told(start(), queries=queries(7, 8))
-    agent.handle(Answer(7, TAIL))
-    assert agent.effects == [AnswerRequest(run_id="run", agent_id="a.1", number=7, answer=TAIL)]
-    agent.is_told(start())
-    agent.handle(Answer(8, TAIL))
-    assert agent.effects == []
-
-
-@pytest.mark.parametrize(("slept_s", "said_s"), [(7.0, 0.0), (60.0, 60.0)])
-def test_a_fenced_agent_reports_that_it_was_suspended(slept_s, said_s):
-    """An agent with a lease of 9 s stops waiting for a poll after a silence of 6.75 s."""
-    agent = Story()
-    agent.is_told(start())
-    agent.now += slept_s
-    agent.handle(Answered(AgentFenced("gone")))
-    assert Log(words.leaving.rejoining("gone", said_s), event="fenced") in agent.effects
-
-
-def test_an_agent_that_was_cut_off_does_not_say_that_it_did_not_run():
-    agent = Story()
-    agent.is_told(start())
-    agent.now += 6.75
-    agent.handle(ConnectionFailed(Unreachable("HTTP", words.connection.NO_ANSWER)))
-    agent.now += 60.0
-    agent.handle(Answered(AgentFenced("gone")))
-    assert Log(words.leaving.rejoining("gone", 0.0), event="fenced") in agent.effects
-
-
-def test_an_agent_that_ends_or_is_fenced_answers_nothing_of_before():
-    agent = Story()
-    agent.is_told(start(), queries=queries(7))
-    agent.handle(Answered(AgentFenced("it has left")))
-    agent.handle(Answer(7, TAIL))
-    assert agent.effects == []
-    agent = Story()
-    agent.is_told(finish(), queries=queries(7))
-    assert not [effect for effect in agent.effects if isinstance(effect, Ask)]
