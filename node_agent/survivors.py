@@ -8,8 +8,8 @@ A worker learns in two ways that its round has ended. Its collective operation f
 agent sends SIGTERM. The main thread may then be blocked in a collective operation, where no Python handler runs. So a
 thread waits for the signal's byte in a pipe, which Python's own handler in C writes at once, and this thread saves.
 
-The survivors agree through files only. For each step one worker holds the lock and writes; the others wait for it, and
-take over if it dies or fails. A file appears whole under its final name. See ADR 69.
+The survivors agree through files only. For each step one worker holds the lock and writes. The others wait for it, and
+one takes over if it dies or fails. A state gets its final name when it is complete. See ADR 69.
 """
 
 import errno
@@ -37,7 +37,7 @@ UPDATE_S = 5.0
 LOOKS_S = (0.02, 1.0)
 """Seconds between two tries to get the lock: at first, and at most."""
 _SAVE, _CLOSE = b"\xfe", b"\xff"
-"""Orders to the thread, beside the numbers of signals."""
+"""Orders to the thread, in addition to the numbers of signals."""
 _NAME = re.compile(r"step-(\d{12,})\.(\d+)-of-(\d+)")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
@@ -62,7 +62,7 @@ class Saved(NamedTuple):
 def newest_saved(folder: str | os.PathLike[str]) -> Saved | None:
     """Return the newest complete state in the folder, None if there is none.
 
-    Ranks that look at different disks, or at different moments, may find different ones. So let them agree on one.
+    Ranks that look at different disks, or at different times, may find different states. So let them agree on one.
     """
     found: dict[tuple[int, int], dict[int, str]] = {}
     with suppress(FileNotFoundError):
@@ -83,7 +83,7 @@ def saved_by_survivors(
     """Return a context manager around the training loop: if the round ends, a surviving worker saves the last step.
 
     The worker saves if its agent stops it, or if a collective operation fails because another worker is gone. A worker
-    that fails for another reason saves nothing. When the save is complete, a worker that was stopped ends as by
+    that fails for another reason saves nothing. When the save is complete, a stopped worker ends by
     SIGTERM, unless the script handles SIGTERM itself.
 
     `folder`: where the states are kept, on a shared disk or on each node's own. Every new state replaces older ones.
@@ -250,7 +250,7 @@ _current: SavedBySurvivors | None = None
 
 
 def _before_fork() -> None:
-    """Let SIGTERM wait until a forked child, such as a process of a DataLoader, has its own handler back."""
+    """Block SIGTERM until a forked child, such as a process of a DataLoader, has restored its own handler."""
     if _current:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
@@ -291,7 +291,7 @@ def _torch_with_cuda() -> Any:
 
 @contextmanager
 def _reading_after(event: Any) -> Iterator[None]:
-    """Read GPU memory in a stream of its own. The usual one may be blocked behind a collective operation."""
+    """Read GPU memory in a stream of its own. The default stream may be blocked behind a collective operation."""
     torch = _torch_with_cuda()
     if not torch or not event:
         yield
@@ -312,7 +312,7 @@ def _is_saved(path: str, step: int) -> bool:
 
 @contextmanager
 def _locked(path: str, until: float) -> Iterator[bool]:
-    """Yield whether this process has the lock, once it has it or the time is over. Its holder's end releases it.
+    """Wait for the lock, and yield whether this process got it in time. The lock is released when its holder ends.
 
     On a file system without locks every process counts as the holder. Several may then write the same state.
     """
@@ -336,7 +336,7 @@ def _try_lock(file: int) -> bool:
 
 
 def _remove_older(folder: str) -> None:
-    """Remove what belongs to earlier steps than the newest complete state, unless a process is writing it."""
+    """Remove files of steps before the newest complete state, unless a process is writing them."""
     newest = newest_saved(folder)
     names = sorted(os.listdir(folder))
     for lock in (name for name in names if name.endswith(".lock")):
@@ -358,7 +358,7 @@ def _remove(path: str) -> None:
 
 
 def _sync(path: str) -> None:
-    """Write a file or folder to its disk: a crash of the node leaves no incomplete one under the final name."""
+    """Write a file or folder to its disk, so that a crash of the node leaves no broken one under the final name."""
     found = [path] if os.path.isfile(path) else [
         os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names
     ]  # fmt: skip

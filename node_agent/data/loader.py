@@ -16,8 +16,8 @@ class ElasticLoader:
 
     `loader`: a `DataLoader` with an `ElasticSampler` as `batch_sampler`, or with an `ElasticShards` as `dataset`.
 
-    Each iteration is an epoch. After `load_state_dict` or `break` it is the rest of an epoch. `len` is the number of
-    batches of a whole epoch.
+    Each iteration is an epoch, or after `load_state_dict` or `break` the rest of one. `len` is the number of batches of
+    a whole epoch.
 
     - `epoch`: epoch of the next batch. After the last batch of an `ElasticSampler`'s epoch it is the next epoch.
     - `weight`: factor for the mean loss of this rank's last batch. With it, DDP's mean over the ranks is the mean over
@@ -25,8 +25,8 @@ class ElasticLoader:
       always 1.
     - `state_dict()`: position of the training loop, in numbers and lists of numbers. With an `ElasticSampler` it is the
       same on every rank. With an `ElasticShards` each rank knows only its shards, see `merge_states`.
-    - `load_state_dict(state)`: continue at this position. Load the same state on every rank, also if the number of
-      ranks was another one. The seed is that of the state. Raises `ValueError` if the data set is another one.
+    - `load_state_dict(state)`: continue at this position. Load the same state on every rank, even if the number of
+      ranks has changed. The seed is that of the state. Raises `ValueError` if the data set is another one.
     """
 
     def __init__(self, loader: Any) -> None:

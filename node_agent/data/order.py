@@ -1,8 +1,8 @@
 """The shuffled order of an epoch, computed place by place.
 
 It is a permutation by a Feistel network: the places form a rectangle, and each round shifts the rows by random amounts,
-then the columns. The random amounts take memory for the square root of the length, and a place costs a microsecond.
-ADR 70 has the reasons.
+then the columns. The random amounts take memory in proportion to the square root of the length. Computing a place takes
+a microsecond. ADR 70 has the reasons.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The rank for which data is loaded."""
+"""Rank for which data is loaded."""
 
 import os
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from node_agent.data import words
 
 @dataclass(frozen=True)
 class Place:
-    """Rank and number of ranks, from the environment that a launcher gives if they are None."""
+    """Rank and number of ranks. If they are None, they come from the launcher's environment variables."""
 
     rank: int
     world_size: int

@@ -13,20 +13,20 @@ Batch = TypeVar("Batch")
 class ElasticSampler:
     """Sampler of this rank's share of each global batch, for `DataLoader(..., batch_sampler=ElasticSampler(...))`.
 
-    The order of an epoch depends on `length`, `seed` and the epoch's number only. Each iteration is an epoch, or the
-    rest of the epoch in which a loaded state is. Every rank gets the same number of batches.
+    The order of an epoch depends on `length`, `seed` and the epoch's number only. Each iteration is an epoch, or after
+    loading a state the rest of its epoch. Every rank gets the same number of batches.
 
     `length`: number of samples of the data set. `batch_size`: number of samples of a global batch, shared by all ranks.
     With `batch_size=32 * world_size` each rank has 32, at any world size.
 
     `rank` and `world_size`: by default those of the environment (`RANK`, `WORLD_SIZE`), else 0 and 1.
 
-    `shuffle`: whether each epoch has another random order. `seed`: which random orders.
+    `shuffle`: whether each epoch has another random order. `seed`: number that selects the random orders.
 
-    `drop_last`: leave out the last global batch if it is smaller than the others. By default it is dealt, too. If it
+    `drop_last`: leave out the last global batch if it is smaller than the others. By default it is dealt as well. If it
     has fewer samples than there are ranks, the other ranks repeat one, with the weight 0 (see `ElasticLoader.weight`).
 
-    The loader has the state: `ElasticLoader`, or torchdata's `StatefulDataLoader`. A sampler cannot know which of its
+    The loader keeps the state: `ElasticLoader`, or torchdata's `StatefulDataLoader`. A sampler cannot know which of its
     batches the training loop has received.
     """
 
@@ -62,7 +62,7 @@ class ElasticSampler:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch in which the next iteration begins, and the number of its samples that all ranks have had before."""
+        """Epoch in which the next iteration begins, and the number of its samples that all ranks together have had."""
         return (self._epoch, self._samples) if self.end(self._samples) > self._samples else (self._epoch + 1, 0)
 
     def move_to(self, epoch: int, samples: int) -> None:
@@ -70,7 +70,7 @@ class ElasticSampler:
         self._epoch, self._samples = epoch, samples
 
     def end(self, start: int) -> int:
-        """Return the place after the global batch that begins at `start`. The same place means that none does."""
+        """Return the place after the global batch that begins at `start`, or `start` if there is no further batch."""
         end = min(start + self.batch_size, self.length)
         return start if self.drop_last and end < start + self.batch_size else end
 
@@ -82,7 +82,7 @@ class ElasticSampler:
         return order_of(self.length, self.seed, epoch, self.shuffle)
 
     def follow(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches of a loader that uses this sampler, and move with them."""
+        """Yield the batches of a loader that uses this sampler, and advance its position with each."""
         epoch, samples = self.position
         for batch in batches:
             start, samples = samples, self.end(samples)

@@ -32,12 +32,12 @@ class ElasticShards(Generic[Shard, Sample]):
     samples of a shard without the first `start` ones, always in the same order. Wrap its `DataLoader` in an
     `ElasticLoader`.
 
-    Each epoch reads every shard once. When training continues with another number of ranks, the shards that are not at
-    their end are dealt again. Each is read from its position on. Ranks can have different numbers of batches.
+    Each epoch reads every shard once. When training continues with another number of ranks, the unfinished shards are
+    dealt again. Each is read from its position on. Ranks can have different numbers of batches.
 
     `shards`: names, paths or other objects, in the same order on every rank. `rank` and `world_size`: by default those
     of the environment (`RANK`, `WORLD_SIZE`), else 0 and 1. `shuffle`: whether each epoch has another random order of
-    the shards. `seed`: which random orders.
+    the shards. `seed`: number that selects the random orders.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class ElasticShards(Generic[Shard, Sample]):
 
     @property
     def position(self) -> tuple[int, dict[int, int]]:
-        """Epoch in which the next iteration begins, and the position of each shard of which this rank knows."""
+        """Epoch in which the next iteration begins, and the position of each shard that this rank knows."""
         ended = sum(position == ENDED for position in self._positions.values())
         if self._is_exhausted or ended == len(self.shards):
             return self._epoch + 1, {}
         return self._epoch, self._positions
 
     def follow(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a loader that uses these shards, and move with them."""
+        """Yield the batches of a loader that uses these shards, and advance their positions with each."""
         self._epoch, self._positions = self.position
         self._is_exhausted = False
         for positions, batch in batches:
@@ -137,7 +137,7 @@ class Counted:
 
 
 def _loader_process() -> tuple[int, int]:
-    """Return the number of this process among a loader's, and how many there are. torch is loaded if this is one."""
+    """Return the index of this process among those of a loader, and their number. In such a process, torch is loaded."""
     data: Any = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data else None
     return (info.id, info.num_workers) if info else (0, 1)

@@ -1,7 +1,7 @@
 """Feature: before workers start, waits until dead workers' GPU memory and contexts are gone.
 
 A helper process asks the driver while the agent rejoins. It starts beside the workers and idles until they have ended.
-So a restart does not wait for its start. A helper that hangs is killed without a wait.
+So a restart does not wait for the helper's start. The agent kills a helper that hangs, and does not wait for its end.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ CHUNK_BYTES = 1 << 16
 class FreeGpus(Feature):
     """Wait before the start of workers.
 
-    Each holder of a GPU delays workers at most once. A holder that outlasts the limit is not waited for again.
+    Each holder of a GPU delays workers at most once: after the limit, the agent does not wait for it again.
     """
 
     def __init__(self, kernel: Kernel, options: free_gpus.FreeGpus) -> None:
@@ -38,10 +38,10 @@ class FreeGpus(Feature):
         self._limit_s = options.gpu_free_timeout
         self._look: Look | None = None
         self._known: set[tuple[str, int]] = set()
-        """GPUs with processes for which it does not wait."""
+        """GPUs and processes for which the agent does not wait."""
         self._has_started = False
         self._is_useless = False
-        """Whether NVML cannot be asked on this machine."""
+        """Whether NVML does not work on this machine."""
 
     def joining(self) -> None:
         if self._look is None or self._look.has_ended_unasked:
@@ -115,7 +115,7 @@ class Look:
     def __init__(self, environment: dict[str, str]) -> None:
         self.is_ordered = False
         self.done = asyncio.Event()
-        """Set when nothing is left to wait for, or nothing can be found out."""
+        """Set when no awaited process is left, or NVML cannot be used."""
         self.holders: list[dict[str, Any]] = []
         """Processes for which the helper waits, by its latest report."""
         self.before: set[tuple[str, int]] = set()

@@ -6,7 +6,7 @@ It writes a line of JSON whenever its finding changes:
 - `{"before": [[GPU, PID], ...]}`: processes on the GPUs for which it does not wait. This is its first line.
 - `{"holders": [{"gpu", "index", "pid", "mib", "command"}, ...]}`: processes for which it waits. If there are none, it
   exits.
-- `{"problem": "..."}`: NVML cannot be asked. It exits.
+- `{"problem": "..."}`: NVML cannot be used. It exits.
 
 It imports only the standard library. NVML reports no event for a process that ends. The helper therefore looks at once
 when a process for which it waits has ended, and otherwise at intervals.
@@ -25,8 +25,8 @@ from typing import Any
 
 LIBRARY = "libnvidia-ml.so.1"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
-"""Least seconds between two looks: at first, and after repeated doubling. The driver frees what a dead process held
-within milliseconds, or, for much memory, within tenths of a second. Four looks a second cost less than 1 % of a CPU."""
+"""Least seconds between two checks: at first, and after repeated doubling. The driver frees what a dead process held
+within milliseconds, or for much memory within tenths of a second. Four checks a second take less than 1 % of a CPU."""
 MOST_PROCESSES = 1_024
 """Most processes on one GPU."""
 MOST_HOLDERS, COMMAND_BYTES = 64, 200
@@ -43,7 +43,7 @@ Holder = dict[str, Any]
 
 
 class NvmlError(Exception):
-    """NVML cannot be asked. One line."""
+    """NVML cannot be used, with the reason in one line."""
 
 
 class _Process(ctypes.Structure):
@@ -158,8 +158,8 @@ class Processes:
     It waits for processes with the workers' mark, and for processes that have ended: their memory is about to be freed.
     It does not wait for living processes without the mark, which belong to other people or programs.
 
-    In a container, NVML may report pids of the machine instead of the container's own. These cannot be looked up. It
-    waits for those that were not there before this agent's workers.
+    In a container, NVML may report pids of the machine instead of the container's own. Then it
+    waits for the processes that were not there before this agent's workers.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ def exists(pid: int) -> bool:
 
 
 def is_zombie(pid: int) -> bool:
-    """Return whether the process has ended but for threads that cannot, or is not reaped yet."""
+    """Return whether the process has ended, even if it is not reaped yet or some of its threads cannot end."""
     return _read(pid, "stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
 
 

@@ -1,4 +1,4 @@
-"""Telling the scheduler: progress, health and restarts of the run, where the scheduler shows a job to people."""
+"""Show progress, health and restarts of the run where the scheduler shows a job to people."""
 
 import re
 from typing import Annotated
@@ -12,7 +12,7 @@ _OBJECT = r"([a-z]+)/([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)"
 
 
 def scheduler(given: object) -> tuple[str, str, str]:
-    """Parse `slurm`, `trainer` or `kubernetes=KIND/NAME` into three words; those that are missing are empty."""
+    """Parse `slurm`, `trainer` or `kubernetes=KIND/NAME` into three words. Missing words are empty."""
     which, _, at = text(given).partition("=")
     match = re.fullmatch(_OBJECT, at)
     is_object = match is not None and match[1] in KINDS
@@ -24,7 +24,7 @@ def scheduler(given: object) -> tuple[str, str, str]:
 
 
 class TellScheduler(Options, frozen=True, kw_only=True):
-    """Scheduler that is told about the run."""
+    """Scheduler that shows the run."""
 
     feature = "node_agent.features.tell_scheduler.feature:TellScheduler"
     after = "preemption_poll"

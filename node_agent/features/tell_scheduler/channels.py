@@ -1,4 +1,4 @@
-"""Channels to schedulers: where each of them shows something about a job, and how it is told.
+"""Channels to schedulers: where each of them shows text about a job, and how to send it.
 
 - Slurm: the comment of the job, by `scontrol`. The owner of a job may change it.
 - Kubernetes: annotations of an object, by a merge patch to the API server with the pod's service account.
@@ -50,7 +50,7 @@ class NotInside(Exception):
 
 
 class Untold(Exception):
-    """A message that has not arrived. `again_s`: seconds after which the scheduler accepts the next one, or None."""
+    """The scheduler did not accept the message. `again_s`: seconds until it accepts the next one; None if unknown."""
 
     def __init__(self, why: str, again_s: float | None = None) -> None:
         super().__init__(why)
@@ -58,7 +58,7 @@ class Untold(Exception):
 
 
 class Channel(Protocol):
-    """Way to tell one scheduler about the run."""
+    """Way to show the run in one scheduler."""
 
     where: str
     """Scheduler and job, for people."""

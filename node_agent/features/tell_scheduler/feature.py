@@ -1,8 +1,8 @@
-"""Feature: the agent of group rank 0 tells the scheduler about the run: its phase, progress, health and restarts.
+"""Feature: the agent of group rank 0 sends the run's phase, progress, health and restarts to the scheduler.
 
-The server sends the summary with the answers to this agent's polls. The newest one is sent on, at most once in
-`Channel.every_s`, so summaries in between are dropped. Each message has a time limit. If one fails, the agent logs that
-once and tries again later; nothing else depends on it.
+The server sends the summary with the answers to this agent's polls. The agent sends the newest one, at most once in
+`Channel.every_s`, and drops those in between. Each message has a time limit. If one fails, the agent logs that
+once and tries again later. Nothing else depends on it.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class TellScheduler(Feature):
             task.cancel()
 
     async def _tell(self) -> None:
-        """Send summaries until the agent exits. The last one is sent without a pause, and without another try."""
+        """Send summaries until the agent exits. The last one is sent at once, and not tried again."""
         try:
             self._channel = await in_thread(lambda: channel(self._wanted, self.kernel.config.environment), LIMIT_S)
         except (NotInside, OSError) as error:
