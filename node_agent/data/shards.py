@@ -137,7 +137,7 @@ class Counted:
 
 
 def _loader_process() -> tuple[int, int]:
-    """Return the index of this process among those of a loader, and their number. In such a process, torch is loaded."""
+    """Return the index of this process among those of a loader, and their number. Such a process has loaded torch."""
     data: Any = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data else None
     return (info.id, info.num_workers) if info else (0, 1)

@@ -17,6 +17,7 @@ from rdzv_protocol.errors import NotLeader
 from node_agent import words as agent_words
 from node_agent.kernel.core.backoff import HANDOVER_S
 from node_agent.kernel.transport.http import HttpTransport
+from rdzv_server.words import cluster as cluster_words
 from rdzv_server.words import etcd as etcd_words
 from rdzv_server.words import storage as words
 from tests.integration.replicas import TAKEOVER_S, Probe, Replicas
@@ -117,7 +118,7 @@ async def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes_and_follow
     assert restart_count(second) == 1
     before = replicas.records()
     leader.signal(signal.SIGCONT)
-    await leader.line("no longer leading")
+    await leader.line(pattern(cluster_words.no_longer_leads, shard=None))
     await leader.line("following")
     await asyncio.gather(*late)
     assert replicas.records() == before, "it has written nothing"
@@ -224,7 +225,7 @@ async def test_a_leader_that_is_cut_off_from_etcd_says_nothing_more_and_follows_
         before = unserved.records()
         for gate in gates:
             gate.release()
-        await leader.line("no longer leading")
+        await leader.line(pattern(cluster_words.no_longer_leads, shard=None))
         await leader.line("following")
         assert unserved.records() == before, "it has written nothing"
         await unserved.finish(second)

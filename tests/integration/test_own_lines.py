@@ -62,8 +62,9 @@ async def test_a_terminal_s_ctrl_c_ends_the_wait_on_a_clean_line(cluster: Cluste
         await terminal.until("gives up in")
         terminal.type("\x03")
         assert await terminal.process.wait() == 75
-        await terminal.until("leaving the run")
-        assert any(re.fullmatch(rf"{TIME} node-agent: SIGINT: leaving the run.*", line) for line in terminal.screen)
+        said = pattern(words.leaving.leaving, why="SIGINT")
+        await terminal.until(said)
+        assert any(re.fullmatch(rf"{TIME} node-agent: {said}.*", line) for line in terminal.screen)
 
 
 async def test_in_a_pipe_a_wait_is_one_plain_line(cluster: Cluster) -> None:

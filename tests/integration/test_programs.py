@@ -12,6 +12,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
 from node_agent.cli.plan import CONNECT_TIMEOUT_S
+from rdzv_server.words import http as http_words
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import pattern
 from tests.support.outages import LOST, REACHED
@@ -30,7 +31,7 @@ async def test_standalone_needs_no_server_and_shows_a_status_page(hub: WorkerHub
     (run,) = json.loads(await get(url))["runs"]
     assert (run["phase"], run["world_size"]) == ("running", 2)
     done = await rdzvctl("stop", run["run_id"], "--yes", endpoint=url)
-    assert done.code == ExitCode.REFUSED and "this page is read-only: " in done.err[0]
+    assert done.code == ExitCode.REFUSED and http_words.READ_ONLY in " ".join(done.err)
     await finish(agent, *workers)
 
 

@@ -22,6 +22,7 @@ from rdzv_server.core.runs.registry import Registry  # noqa: E402
 from rdzv_server.service import driver as driver_module  # noqa: E402
 from rdzv_server.service import rendezvous as rendezvous_module  # noqa: E402
 from rdzv_server.service.driver import Driver  # noqa: E402
+from rdzv_server.words import cluster as words  # noqa: E402
 
 PATIENCE_S = 10.0
 
@@ -351,7 +352,7 @@ async def test_a_client_learns_of_a_later_leader_at_once_or_when_there_is_one(se
 
 async def test_the_operators_view_shows_every_run(server):
     replica = server.replica
-    assert (replica.unhealthy_reason, replica.leads, replica.leader) == ("no leader is known", False, None)
+    assert (replica.unhealthy_reason, replica.leads, replica.leader) == (words.NO_LEADER, False, None)
     await server.follow(Leader("b:29400", 7))
     assert (replica.unhealthy_reason, replica.leads, replica.leader, replica.leadership) == (None, False, "b:29400", 7)
     assert replica.term is None

@@ -53,7 +53,7 @@ class FullStore(MemoryStore):
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
         self.has_room = error is None
-        self._error = error or StoreUnavailable("cannot write: the disk is full")
+        self._error = error or StoreUnavailable("no room")
         self.refused = asyncio.Event()
 
     async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:

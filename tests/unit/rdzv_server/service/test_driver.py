@@ -140,7 +140,7 @@ async def test_while_the_store_fails_nothing_is_decided_and_afterwards_everythin
     leave = asyncio.create_task(server.driver.submit(RUN_ID, NodeLeft("a", "SIGTERM")))
     await server.store.refused.wait()
     assert not leave.done()
-    assert server.driver.unhealthy_reason == "cannot write: the disk is full"
+    assert server.driver.unhealthy_reason == "no room"
     server.store.has_room = True
     await leave
     assert server.driver.unhealthy_reason is None
@@ -153,7 +153,7 @@ async def test_a_newcomer_learns_at_once_why_nothing_can_be_written_and_joins_wh
     await server.join("a")
     server.store.has_room = False
     for _ in range(2):  # one that finds out, one that comes later
-        with pytest.raises(ServerUnavailable, match="cannot write: the disk is full"):
+        with pytest.raises(ServerUnavailable, match="no room"):
             async with asyncio.timeout(PATIENCE_S):
                 await server.join("b")
     assert not server.driver._unanswered, "nobody waits any more"

@@ -13,6 +13,7 @@ from node_agent import words
 from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.failures.report import WIDEST, Mark, local_time, name_of, paint, report, show, wants_colour
+from rdzv_server.words.failures import no_restarts_left
 from tests.support.console import FakeConsole
 from tests.unit.node_agent.story import a_failure, finish, join
 from tests.unit.protocol.test_codec import values
@@ -40,7 +41,7 @@ def text(end: Finish, *advice: str) -> list[str]:
 def test_the_report_shows_every_part_of_a_run():
     end = Finish(
         succeeded=False,
-        reason="worker rank 3 on node a failed: exit code 1: ValueError: boom; no restarts left: 1 of 1 used",
+        reason=f"worker rank 3 on node a failed: exit code 1: ValueError: boom; {no_restarts_left(1, None)}",
         first_failure=a_failure(
             node_id="b",
             rank=5,
@@ -107,7 +108,7 @@ def test_the_report_shows_every_part_of_a_run():
         "  round 4, free: as before round 3",
         "  round 5, charged: the same as [0]",
         "-" * 60,
-        "Ended: no restarts left: 1 of 1 used",
+        f"Ended: {no_restarts_left(1, None)}",
         "Logs of node a: /logs/run_1",
         "=" * 60,
     ]
@@ -155,8 +156,8 @@ ENTRIES = tuple(RestartEntry(round=n, cause="worker_failure", charged=True, reas
         ),
         ({"failure": boom(traceback=())}, ["  traceback : ValueError: boom"]),
         (
-            {"failure": PLAIN, "reason": f"{PLAIN.sentence}; no restarts left: 0 of 0 used", "round": 1},
-            ["  ValueError: boom", "Ended: no restarts left: 0 of 0 used"],
+            {"failure": PLAIN, "reason": f"{PLAIN.sentence}; {no_restarts_left(0, None)}", "round": 1},
+            ["  ValueError: boom", f"Ended: {no_restarts_left(0, None)}"],
         ),
         (
             {"failure": boom(), "restarts": ENTRIES, "restart_total": 20, "charged_restarts": 20},

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from rdzv_protocol.errors import TooManyRequests
 from rdzv_protocol.evidence import Evidence, Frame, LastError, StackGroup
+from rdzv_protocol.words.run import worker_failed
 
 from rdzv_server.core.events import QueryAnswered
 from rdzv_server.core.kernel import final_report
@@ -19,7 +20,8 @@ from tests.support.message_search import pattern
 from tests.support.scenario import HUNG, Scenario, running
 from tests.support.stories import check, stories
 
-HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
+HANG = worker_failed("a", 0, words.hang(HUNG), "")
+OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
 
 
 @stories({
@@ -65,23 +67,23 @@ HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
     ),
     "no rank is named if several are suspected and nothing tells them apart": (
         "2 max_restarts=1", "join a b; suspect a 0; suspect b 1; judge",
-        {"told hang_found": f"the workers failed: {words.hang(HUNG)}", "counted": ""},
+        {"told hang_found": OF_NO_RANK, "counted": ""},
     ),
     "a rank is named if the others continue": (
         "2 max_restarts=1", "join a b; suspect b 1; judge",
-        {"told hang_found": f"worker rank 1 on node b failed: {words.hang(HUNG)}", "counted": "b"},
+        {"told hang_found": worker_failed("b", 1, words.hang(HUNG), ""), "counted": "b"},
     ),
     "or if its step is the lowest": (
         "2 max_restarts=1", "join a b; tell a lowest_step=8; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
-        {"told hang_found": f"worker rank 1 on node b failed: {words.hang(HUNG)}", "counted": "b"},
+        {"told hang_found": worker_failed("b", 1, words.hang(HUNG), ""), "counted": "b"},
     ),
     "no rank is named if the steps are equal": (
         "2 max_restarts=1", "join a b; tell a lowest_step=7; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
-        {"told hang_found": f"the workers failed: {words.hang(HUNG)}", "counted": ""},
+        {"told hang_found": OF_NO_RANK, "counted": ""},
     ),
     "nor if the step of one node is not known": (
         "2 max_restarts=1", "join a b; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
-        {"told hang_found": f"the workers failed: {words.hang(HUNG)}", "counted": ""},
+        {"told hang_found": OF_NO_RANK, "counted": ""},
     ),
     "a rank is named if its source is sure": (
         "2 max_restarts=1", "join a b; suspect a 0; suspect b 1 source=timer; judge", {"counted": "b"},
