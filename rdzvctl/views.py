@@ -285,7 +285,7 @@ def restarts_line(run: Fields) -> str:
     from rdzv_protocol.words.run import restarts_took
 
     costs = run["restart_costs"]
-    if not costs or not costs["restarts"]:
+    if not costs or not costs["restarts"] or costs["cost"] is None:
         return ""
     steps = costs["kept_steps"], costs["repeated_steps"]
     return f"{restarts_took(costs['restarts'], costs['followed'], costs['cost'], *steps)}."
