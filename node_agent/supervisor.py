@@ -14,12 +14,13 @@ cannot find: processes that have cleared their environment and left their sessio
 import asyncio
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from logging import ERROR, INFO, WARNING
 from threading import Timer
@@ -54,6 +55,8 @@ MODULES = (
     "rdzv_protocol.words.tls", "urllib.parse",
 )  # fmt: skip
 """Modules that are needed only after the agent's death. By then the program's disk may hang or hold another version."""
+GUARDIAN_S = 10.0
+"""Most seconds for which a killed agent's guardian is waited for. Usually it needs a few milliseconds."""
 FORGOTTEN = "forgotten"
 ENDS = {"succeeded": ExitCode.SUCCEEDED, "failed": ExitCode.FAILED}
 
@@ -78,6 +81,9 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
         return code
     if is_reaper:
         _end_unmarked()
+        with suppress(OSError):  # no descriptor is left
+            _wait_for_guardian()
+        _end_unmarked()  # a process may have dropped its mark before the guardian looked
     signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)  # the agent is gone: signals have their usual effect again
     name = signal.Signals(-code).name
     if has_forwarded or not plan.target.endpoint:
@@ -169,6 +175,20 @@ def _end_unmarked() -> None:
         empty_looks = 0 if leftovers else empty_looks + 1
         if empty_looks == EMPTY_LOOKS:
             break
+
+
+def _wait_for_guardian() -> None:
+    """Wait until the guardian has ended the processes with its agent's mark, and then itself."""
+    until = time.monotonic() + GUARDIAN_S
+    while (left_s := until - time.monotonic()) > 0 and (marked := [pid for pid in children() if _has_a_mark(pid)]):
+        ends = select.poll()
+        with ExitStack() as opened:
+            for pid in marked:
+                descriptor = os.pidfd_open(pid)  # also of a child that has ended, until it is reaped
+                opened.callback(os.close, descriptor)
+                ends.register(descriptor, select.POLLIN)
+            ends.poll(1000 * left_s)
+        reap()
 
 
 def _has_a_mark(pid: int) -> bool:

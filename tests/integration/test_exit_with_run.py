@@ -15,6 +15,7 @@ from node_agent.cli.plan import plan_launch
 from node_agent.features.metrics import words as metrics
 from node_agent.kernel.workers.orphans import MARK
 from node_agent.kernel.workers.process import handles
+from tests.chaos.traces import helpers
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import pattern
@@ -185,6 +186,25 @@ async def test_the_supervisor_waits_for_signals_and_has_no_handler(hub: WorkerHu
     assert not handles(alone.pid, signal.SIGTERM), "the kernel shows a signal as blocked only while nobody waits for it"
     worker.order_exit(0)
     assert await alone.exit_code() == 0
+
+
+async def test_a_process_that_drops_its_mark_before_the_guardian_looks_is_ended(hub: WorkerHub, tmp_path: Path) -> None:
+    """It has the mark when the supervisor looks, and no longer when the guardian does."""
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
+    (worker,) = await hub.group(1)
+    waits = f"setsid sh -c 'read line < {go}; exec env -i sleep 1000'"
+    pid = int(await worker.tell(f"shell {waits} >&- 2>&- & echo $!"))
+    (guardian,) = helpers(worker.agent_pid, "guardian")
+    os.kill(guardian, signal.SIGSTOP)
+    os.kill(worker.agent_pid, signal.SIGKILL)
+    await until(lambda: parent(guardian) == alone.pid)
+    go.write_text("go\n")
+    await until(lambda: not Path(f"/proc/{pid}/environ").read_bytes())
+    os.kill(guardian, signal.SIGCONT)
+    assert await alone.exit_code() == 128 + signal.SIGKILL
+    await ended(pid)
 
 
 async def test_a_killed_agent_leaves_no_process_behind_that_it_has_not_seen(hub: WorkerHub) -> None:
