@@ -6,6 +6,8 @@ names, reading its phase raises an exception.
 
 import os
 
+from msgspec.structs import replace
+
 from rdzv_server.core.events import WorkersFailed
 from rdzv_server.core.kernel import machine
 from rdzv_server.core.kernel.run import Run
@@ -27,5 +29,5 @@ def _raise_instead(run: Run) -> run_view.Phase:
     return _phase(run)
 
 
-machine._RULES[WorkersFailed] = _rule._replace(apply=_raise_half_way)  # type: ignore[index]
+machine._RULES[WorkersFailed] = replace(_rule, apply=_raise_half_way)  # type: ignore[index]
 run_view.phase = _raise_instead

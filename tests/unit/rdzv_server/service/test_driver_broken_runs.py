@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 
@@ -38,7 +39,7 @@ def breaks(monkeypatch, kind: type, run_id: str = "poison") -> None:
         if machine.run.run_id == run_id:
             raise AssertionError("a contradiction")
 
-    monkeypatch.setitem(machine_module._RULES, kind, rule._replace(apply=raise_half_way))
+    monkeypatch.setitem(machine_module._RULES, kind, replace(rule, apply=raise_half_way))
 
 
 async def join_run(server: Server, run_id: str, *names: str) -> None:
