@@ -8,12 +8,10 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from node_agent.kernel.workers.process import tie_to_parent
 from tests.support.certificates import Authority
 
 PATIENCE_S = 30.0
@@ -34,10 +32,7 @@ def need_aetcd() -> None:
 
 
 class Member:
-    """One etcd process, at ports that stay reserved while the cluster lives. `tls`: a folder, see `make_tls`.
-
-    It ends with the thread that starts it, also if that is killed. Members that stayed would keep processors busy.
-    """
+    """One etcd process, at ports that stay reserved while the cluster lives. `tls`: a folder, see `make_tls`."""
 
     def __init__(self, name: str, folder: Path, tls: Path | None = None) -> None:
         self.name = name
@@ -68,10 +63,7 @@ class Member:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
         environment["ETCD_UNSUPPORTED_ARCH"] = {"aarch64": "arm64"}.get(os.uname().machine, "")
         with open(self._folder / f"{self.name}.log", "ab") as log:
-            self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment, start_new_session=True,
-                preexec_fn=partial(tie_to_parent, os.getpid()),
-            )  # fmt: skip
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
     def signal(self, signum: signal.Signals) -> None:
         assert self._process
