@@ -35,9 +35,11 @@ class Folder:
 
     def newest(self, survivors: str) -> tuple[int, int]:
         """Return the newest step that was saved in the checkpoint or by survivors, and the value after it."""
-        from node_agent import newest_saved
+        if not survivors:
+            return self.checkpoint()
+        from node_agent import newest_saved  # the import takes a while
 
-        saved = newest_saved(survivors) if survivors else None
+        saved = newest_saved(survivors)
         return max(self.checkpoint(), _pair(Path(saved.path)) if saved else (0, 0))
 
     def save(self, step: int, value: int) -> None:
