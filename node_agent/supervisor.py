@@ -34,6 +34,7 @@ from node_agent import agent, words
 from node_agent.kernel import late_imports
 from node_agent.kernel.config import LaunchPlan, UsageError
 from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.workers import orphans_helper
 from node_agent.kernel.workers.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
 from node_agent.kernel.workers.orphans_helper import EMPTY_LOOKS, END_S, began, end
 from node_agent.kernel.workers.process import tie_to_parent, to_handle
@@ -178,17 +179,29 @@ def _end_unmarked() -> None:
 
 
 def _wait_for_guardian() -> None:
-    """Wait until the guardian has ended the processes with its agent's mark, and then itself."""
+    """Wait until the guardian has ended the processes with its agent's mark, and then itself.
+
+    Other processes are not waited for: a server that the agent has hosted runs until the run ends.
+    """
     until = time.monotonic() + GUARDIAN_S
-    while (left_s := until - time.monotonic()) > 0 and (marked := [pid for pid in children() if _has_a_mark(pid)]):
+    while (left_s := until - time.monotonic()) > 0 and (guardians := [pid for pid in children() if _is_guardian(pid)]):
         ends = select.poll()
         with ExitStack() as opened:
-            for pid in marked:
+            for pid in guardians:
                 descriptor = os.pidfd_open(pid)  # also of a child that has ended, until it is reaped
                 opened.callback(os.close, descriptor)
                 ends.register(descriptor, select.POLLIN)
             ends.poll(1000 * left_s)
         reap()
+
+
+def _is_guardian(pid: int) -> bool:
+    """Return whether a process is a guardian, by its command line. False for one that has ended."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as command:
+            return os.fsencode(orphans_helper.__file__) in command.read().split(b"\0")
+    except OSError:
+        return False
 
 
 def _has_a_mark(pid: int) -> bool:
