@@ -27,9 +27,9 @@ from node_agent.kernel.core.effects import (
     Ask,
     CheckNode,
     Exit,
+    JudgeFailure,
     Level,
     Log,
-    MatchRules,
     OwnEffect,
     StartWorkers,
     StopWorkers,
@@ -37,9 +37,9 @@ from node_agent.kernel.core.effects import (
 )
 from node_agent.kernel.core.events import (
     Answer,
+    FailureJudged,
     GaveUp,
     NodeChecked,
-    RulesMatched,
     Signalled,
     Started,
     Suspected,
@@ -164,7 +164,7 @@ class Agent:
             hosts_store=any(each.hosts_store for each in self._features),
             queries=self._features.queries,
             checks=self._features.overriding("unfit"),
-            has_rules=self._features.overriding("judged"),
+            judges_failures=self._features.overriding("judged"),
             member=self._is_member,
             notice_s=next((each.leave_notice_s for each in self._features if each.leave_notice_s is not None), None),
         )
@@ -277,7 +277,7 @@ class Agent:
                 self._start_workers(assignment)
             case StopWorkers():
                 self._stop_workers(effect)
-            case MatchRules(round_, failure):
+            case JudgeFailure(round_, failure):
                 if self._judging:
                     self._judging.cancel()
                 self._judging = spawn(self._judge(round_, failure))
@@ -302,7 +302,7 @@ class Agent:
     async def _judge(self, round_: int, failure: Failure) -> None:
         for feature in self._features:
             failure = await feature.judged(failure)
-        self._runner.feed(RulesMatched(round_, failure))
+        self._runner.feed(FailureJudged(round_, failure))
 
     def _start_workers(self, assignment: Assignment) -> None:
         if self.assignment is None:

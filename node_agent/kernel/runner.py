@@ -108,13 +108,14 @@ class Runner:
         hosts_store: bool,
         queries: tuple[type[Query], ...] = (),
         checks: bool = False,
-        has_rules: bool = False,
+        judges_failures: bool = False,
         notice_s: float | None = None,
         member: Callable[[bool], None] | None = None,
     ) -> None:
-        """`queries`: the kinds of queries that the host answers. `checks`, `has_rules`, `notice_s`: see `AgentMachine`.
+        """`queries`: the kinds of queries that the host answers.
 
-        `member` is called at the start, and when the agent becomes or stops being a member of its run.
+        `checks`, `judges_failures`, `notice_s`: see `AgentMachine`. `member` is called at the start, and when the agent
+        becomes or stops being a member of its run.
         """
         self.machine = AgentMachine(
             replace(
@@ -131,7 +132,7 @@ class Runner:
             connect_timeout_s=config.connect_timeout_s,
             server_lost_timeout_s=config.server_lost_timeout_s,
             checks=checks,
-            has_rules=has_rules,
+            judges_failures=judges_failures,
             exits_when_excluded=config.exits_when_excluded,
             notice_s=notice_s,
             stop_s=config.shutdown_timeout_s,

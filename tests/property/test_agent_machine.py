@@ -20,17 +20,17 @@ from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.kernel.core.backoff import Unreachable
-from node_agent.kernel.core.effects import Ask, CheckNode, Effect, Exit, Log, MatchRules, StartWorkers, StopWorkers
+from node_agent.kernel.core.effects import Ask, CheckNode, Effect, Exit, JudgeFailure, Log, StartWorkers, StopWorkers
 from node_agent.kernel.core.events import (
     Answer,
     Answered,
     ConnectionFailed,
     Crashed,
     Event,
+    FailureJudged,
     GaveUp,
     NodeChecked,
     Reported,
-    RulesMatched,
     Signalled,
     Started,
     Suspected,
@@ -62,22 +62,22 @@ class AgentStory(RuleBasedStateMachine):
         checks=st.booleans(),
         notice_s=st.sampled_from([None, 0.0, 8.0]),
         makes_room=st.booleans(),
-        has_rules=st.booleans(),
+        judges_failures=st.booleans(),
     )
-    def is_up(self, checks: bool, notice_s: float | None, makes_room: bool, has_rules: bool) -> None:
+    def is_up(self, checks: bool, notice_s: float | None, makes_room: bool, judges_failures: bool) -> None:
         self.machine = AgentMachine(
             join("a", settings=RequestedSettings(fatal_exit_codes=(FATAL_EXIT_CODE,))),
             server="host:1",
             connect_timeout_s=WAIT_S,
             checks=checks,
-            has_rules=has_rules,
+            judges_failures=judges_failures,
             exits_when_excluded=makes_room,
             notice_s=notice_s,
             stop_s=10.0,
         )
-        self.has_rules = has_rules
-        self.matching: MatchRules | None = None
-        """Current comparison of a failure with the user's rules."""
+        self.judges_failures = judges_failures
+        self.judging: JudgeFailure | None = None
+        """The failure that is being judged."""
         self.owes_report = False
         """Whether a failure waits for its verdict. Its report is due with any verdict, unless this agent's part is
         over."""
@@ -139,7 +139,7 @@ class AgentStory(RuleBasedStateMachine):
         has_workers = bool(self.workers)
         self.answer(Wait(reason="standing by: node a is excluded: why", excluded=True), 1)
         if goes_on and self.makes_room and not has_workers:
-            assert self.machine.state is State.EXITED or self.checking or self.matching
+            assert self.machine.state is State.EXITED or self.checking or self.judging
             assert not self.exits or self.exits[-1] is ExitCode.NODE_UNFIT
         elif goes_on:
             assert not self.exits or self.goes_until is not None
@@ -157,7 +157,7 @@ class AgentStory(RuleBasedStateMachine):
         self.asked -= 1
         self.revision = 0
         if self.machine.state is not State.ENDING:
-            self.matching, self.owes_report, self.reporting = None, False, None
+            self.judging, self.owes_report, self.reporting = None, False, None
         self.handle(Answered(error("no")))
 
     @rule(closes=st.booleans())
@@ -183,17 +183,17 @@ class AgentStory(RuleBasedStateMachine):
     @rule()
     def a_worker_fails(self) -> None:
         self.settled = True
-        self.owes_report = self.has_rules and self.machine.state is State.RUNNING
+        self.owes_report = self.judges_failures and self.machine.state is State.RUNNING
         self.handle(WorkerFailed(self.workers, a_failure()))
 
-    @precondition(lambda self: self.matching)
+    @precondition(lambda self: self.judging)
     @rule(verdict=st.sampled_from(["count", "retry", "fatal"]))
-    def the_rules_have_been_matched(self, verdict: str) -> None:
+    def a_failure_has_been_judged(self, verdict: str) -> None:
         """No verdict is lost on a failure that came before other events, nor a fatal one."""
-        assert self.matching
-        match, self.matching = self.matching, None
+        assert self.judging
+        judged, self.judging = self.judging, None
         is_due, self.owes_report = self.owes_report, False
-        effects = self.handle(RulesMatched(match.round, replace(match.failure, verdict=verdict)))
+        effects = self.handle(FailureJudged(judged.round, replace(judged.failure, verdict=verdict)))
         told = [each.failure.verdict for each in effects if isinstance(each, ReportRequest) and each.failure]
         assert not is_due or told == [verdict]
         assert told in ([], [verdict])
@@ -213,10 +213,10 @@ class AgentStory(RuleBasedStateMachine):
         A fenced agent's workers do not count any more.
         """
         is_heard = self.machine.state in (State.STOPPING, State.DRAINING) and self.machine.agent_id in self.ids
-        is_heard = is_heard and not self.matching and not self.reporting
+        is_heard = is_heard and not self.judging and not self.reporting
         effects = self.handle(WorkerFailed(self.workers, a_failure(exit_code=exit_code)))
         told = [each for each in effects if isinstance(each, ReportRequest)]
-        assert bool(told) == (is_heard and exit_code == FATAL_EXIT_CODE and not self.has_rules)
+        assert bool(told) == (is_heard and exit_code == FATAL_EXIT_CODE and not self.judges_failures)
 
     @rule(round_=rounds, is_back=st.booleans())
     def workers_seem_to_hang(self, round_: int, is_back: bool) -> None:
@@ -314,12 +314,12 @@ class AgentStory(RuleBasedStateMachine):
                 assert self.goes_until is None, "joined though it has announced that it leaves"
                 self.ask(agent_id)
                 assert not self.workers, "joined beside workers of the round before"
-                assert not self.matching and not self.reporting, "a join overtakes the report of a failure"
+                assert not self.judging and not self.reporting, "a join overtakes the report of a failure"
                 assert self.is_fit, "joined without a check"
                 assert after_round >= max(self.started, default=0), "joined after a round that is not its last"
             case PollRequest(agent_id=agent_id, hold=hold, asked=asked):
                 assert set(asked) <= self.taken_up, "says that it knows of a query that it has not taken up"
-                keeps_alive = self.workers or self.checking or self.matching or self.reporting
+                keeps_alive = self.workers or self.checking or self.judging or self.reporting
                 assert hold or keeps_alive, "a short poll though a join could be sent"
                 self.ask(agent_id)
             case StartWorkers(assignment):
@@ -333,9 +333,9 @@ class AgentStory(RuleBasedStateMachine):
             case StopWorkers():
                 assert self.workers, "stopped workers that are not there"
                 self.settled = True
-            case MatchRules(round_):
-                assert round_ == self.started[-1] and not self.matching
-                self.matching = effect
+            case JudgeFailure(round_):
+                assert round_ == self.started[-1] and not self.judging
+                self.judging = effect
             case ReportRequest(agent_id=agent_id, round=round_):
                 assert round_ == self.started[-1]
                 assert agent_id == self.machine.agent_id
@@ -380,7 +380,7 @@ class AgentStory(RuleBasedStateMachine):
     def it_is_never_silent_for_good(self) -> None:
         """A request is under way or due, or workers are about to end, or it is over."""
         due = self.machine.next_deadline() is not None
-        awaits = self.checking or self.matching or self.reporting or (self.workers and self.settled)
+        awaits = self.checking or self.judging or self.reporting or (self.workers and self.settled)
         assert self.asked or due or self.exits or awaits
 
     @invariant()
@@ -390,7 +390,7 @@ class AgentStory(RuleBasedStateMachine):
 
     @invariant()
     def no_exit_is_withheld(self) -> None:
-        assert self.machine.state is not State.ENDING or self.workers or self.checking or self.matching
+        assert self.machine.state is not State.ENDING or self.workers or self.checking or self.judging
 
 
 TestAgentStory = pytest.mark.timeout(600)(AgentStory.TestCase)

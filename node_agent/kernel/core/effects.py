@@ -28,8 +28,8 @@ class StopWorkers(Struct, frozen=True):
     grace_s: float | None = None
 
 
-class MatchRules(Struct, frozen=True):
-    """Compare this failure with the user's rules. The answer is `RulesMatched`, in bounded time."""
+class JudgeFailure(Struct, frozen=True):
+    """Have the features judge this failure. The answer is `FailureJudged`, in bounded time."""
 
     round: int
     failure: Failure
@@ -104,6 +104,6 @@ class Exit(Struct, frozen=True):
     code: ExitCode
 
 
-OwnEffect = StartWorkers | StopWorkers | MatchRules | CheckNode | Log | WriteFailureReport | Ask | Exit
+OwnEffect = StartWorkers | StopWorkers | JudgeFailure | CheckNode | Log | WriteFailureReport | Ask | Exit
 """Effects that the agent carries out itself. The others are requests, which it sends to the server."""
 Effect = Request | OwnEffect

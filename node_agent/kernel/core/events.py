@@ -46,8 +46,8 @@ class WorkerFailed(Struct, frozen=True):
     failure: Failure
 
 
-class RulesMatched(Struct, frozen=True):
-    """The failure from `MatchRules`, with the result of the user's rules."""
+class FailureJudged(Struct, frozen=True):
+    """The failure from `JudgeFailure`, with the features' verdict."""
 
     round: int
     failure: Failure
@@ -138,7 +138,7 @@ Event = (
     | PollCut
     | WorkersSucceeded
     | WorkerFailed
-    | RulesMatched
+    | FailureJudged
     | Reported
     | WorkersStopped
     | NodeChecked

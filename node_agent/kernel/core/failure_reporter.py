@@ -1,10 +1,10 @@
 """Reports a worker's failure to the server: decides when to send the report, and what must wait for it.
 
-If the user has rules about failures, the agent compares the failure with them while it stops the node's other workers,
-and reports it then. A join or a leave would let the run continue without that report, so these wait for it.
+If a feature judges failures, the agent asks it while it stops the node's other workers, and reports the failure then. A
+join or a leave would let the run continue without that report, so these wait for it.
 
 A failure may become known after the server or a drain has told the workers to stop. The worker failed before that, so
-the failure counts if a rule or its exit code makes it fatal.
+the failure counts if its verdict or its exit code makes it fatal.
 """
 
 from collections.abc import Callable, Container
@@ -13,12 +13,12 @@ from enum import Enum
 from rdzv_protocol.messages import Failure, LeaveRequest, ReportRequest
 
 from node_agent import words
-from node_agent.kernel.core.effects import Effect, Level, Log, MatchRules
+from node_agent.kernel.core.effects import Effect, JudgeFailure, Level, Log
 
 
 class _Stage(Enum):
     NONE = "none"
-    MATCHING = "matching"
+    JUDGING = "judging"
     REPORTING = "reporting"
 
 
@@ -29,10 +29,14 @@ class FailureReporter:
     """
 
     def __init__(
-        self, report: Callable[[int, Failure], ReportRequest], *, has_rules: bool, fatal_exit_codes: Container[int]
+        self,
+        report: Callable[[int, Failure], ReportRequest],
+        *,
+        judges_failures: bool,
+        fatal_exit_codes: Container[int],
     ) -> None:
         self._make = report
-        self._has_rules = has_rules
+        self._judges = judges_failures
         self._fatal_exit_codes = fatal_exit_codes
         self._stage = _Stage.NONE
         self._round = 0
@@ -43,9 +47,9 @@ class FailureReporter:
         """Sentence logged about the latest failure, empty if there was no failure."""
 
     @property
-    def is_matching(self) -> bool:
-        """Whether the reporter waits for the result of the user's rules."""
-        return self._stage is _Stage.MATCHING
+    def is_judging(self) -> bool:
+        """Whether the reporter waits for the features' verdict."""
+        return self._stage is _Stage.JUDGING
 
     @property
     def is_pending(self) -> bool:
@@ -53,24 +57,25 @@ class FailureReporter:
         return self._stage is not _Stage.NONE
 
     def worker_failed(self, round_: int, failure: Failure, *, is_late: bool) -> list[Effect]:
-        """Take a worker's failure in the round. Log it and match or report it, unless another failure is being
-        reported.
+        """Take a worker's failure in the round: log it, and have it judged or report it.
+
+        Does nothing while another failure is judged or reported.
         """
         if self.is_pending:
             return []
         self._round, self._is_late = round_, is_late
         logged = [] if is_late else [self._tell(failure)]
-        if self._has_rules:
-            self._stage = _Stage.MATCHING
-            return [*logged, MatchRules(round_, failure)]
-        return [*logged, *self._judged(failure)]
+        if self._judges:
+            self._stage = _Stage.JUDGING
+            return [*logged, JudgeFailure(round_, failure)]
+        return [*logged, *self._report(failure)]
 
-    def matched(self, round_: int, failure: Failure) -> list[Effect]:
-        """Take the failure with the result of the user's rules."""
-        if not self.is_matching or round_ != self._round:
+    def judged(self, round_: int, failure: Failure) -> list[Effect]:
+        """Take the failure with the features' verdict."""
+        if not self.is_judging or round_ != self._round:
             return []
         self._stage = _Stage.NONE
-        return [*self._judged(failure), *self._release()]
+        return [*self._report(failure), *self._release()]
 
     def arrived(self, round_: int) -> None:
         """Record that the report of the round's failure was answered, or will never be."""
@@ -78,8 +83,8 @@ class FailureReporter:
             self._stage = _Stage.NONE
 
     def leave(self, leave: LeaveRequest) -> list[Effect]:
-        """Send the leave now, or after the report of a failure that is being matched."""
-        if not self.is_matching:
+        """Send the leave now, or after the report of a failure that is being judged."""
+        if not self.is_judging:
             return [leave]
         self._held_leave = leave
         return []
@@ -89,7 +94,7 @@ class FailureReporter:
         self._stage = _Stage.NONE
         return self._release()
 
-    def _judged(self, failure: Failure) -> list[Effect]:
+    def _report(self, failure: Failure) -> list[Effect]:
         is_fatal = failure.verdict == "fatal" or failure.exit_code in self._fatal_exit_codes
         if self._is_late and not is_fatal:
             return []

@@ -97,9 +97,9 @@ class AgentMachine:
     """State machine of one agent.
 
     `join`: the agent's request. Its `agent_id` is unique among all agent processes; a fenced agent returns under a new
-    one. `server`: the server's name for people. `checks`: whether to check the node. `has_rules`: whether the user has
-    rules about failures. `exits_when_excluded`: whether the agent exits instead of waiting if its node is excluded, so
-    that another node can take its place.
+    one. `server`: the server's name for people. `checks`: whether to check the node. `judges_failures`: whether a
+    feature judges failures before they are reported. `exits_when_excluded`: whether the agent exits instead of waiting
+    if its node is excluded, so that another node can take its place.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class AgentMachine:
         connect_timeout_s: float = inf,
         server_lost_timeout_s: float = inf,
         checks: bool = False,
-        has_rules: bool = False,
+        judges_failures: bool = False,
         exits_when_excluded: bool = False,
         notice_s: float | None = None,
         stop_s: float = inf,
@@ -168,7 +168,7 @@ class AgentMachine:
         self.is_member = False
         """Whether the server counts this agent in: it is part of a round or of the next one, or is a spare."""
         self._reporter = FailureReporter(
-            self.report, has_rules=has_rules, fatal_exit_codes=join.settings.fatal_exit_codes or ()
+            self.report, judges_failures=judges_failures, fatal_exit_codes=join.settings.fatal_exit_codes or ()
         )
         self._warning = ""
         """Latest warning from the server."""
@@ -241,8 +241,8 @@ class AgentMachine:
                 self._workers_succeeded(round_, interrupted, now)
             case events.WorkerFailed(round_, failure):
                 self._worker_failed(round_, failure)
-            case events.RulesMatched(round_, failure):
-                self._effects += self._reporter.matched(round_, failure)
+            case events.FailureJudged(round_, failure):
+                self._effects += self._reporter.judged(round_, failure)
             case events.Reported(round_):
                 self._reporter.arrived(round_)
             case events.WorkersStopped(round_, signal_until):
@@ -326,7 +326,7 @@ class AgentMachine:
     def _proceed(self, now: float) -> None:
         """Do what the state requires: exit, become ready for the next round, or send the next message."""
         if self.state is State.ENDING:
-            if not self._has_workers and not self._reporter.is_matching and (not self._check_at_end or self._is_fit()):
+            if not self._has_workers and not self._reporter.is_judging and (not self._check_at_end or self._is_fit()):
                 self.state = State.EXITED
                 self._effects.append(Exit(self._exit_code))
             return

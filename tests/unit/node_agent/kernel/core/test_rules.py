@@ -11,13 +11,13 @@ from rdzv_protocol.settings import RequestedSettings
 from node_agent import words
 from node_agent.kernel.core.effects import (
     Exit,
+    JudgeFailure,
     Level,
     Log,
-    MatchRules,
 )
 from node_agent.kernel.core.events import (
     Crashed,
-    RulesMatched,
+    FailureJudged,
     WorkerFailed,
 )
 from tests.unit.node_agent.kernel.core.steps import (
@@ -49,16 +49,16 @@ from tests.unit.node_agent.story import (
 
 FATAL = a_failure(verdict="fatal", rule="boom")
 RETRY = a_failure(verdict="retry", rule="store")
-MATCH = MatchRules(1, a_failure())
-fatal, retry, no_rule = (happens(RulesMatched(1, failure)) for failure in (FATAL, RETRY, a_failure()))
+MATCH = JudgeFailure(1, a_failure())
+fatal, retry, no_rule = (happens(FailureJudged(1, failure)) for failure in (FATAL, RETRY, a_failure()))
 # fmt: off
 RULES = {  # the events of an agent with rules about failures, and its actions at the last one
     "a failure is matched while the siblings are stopped": ([RUNS, fails], [FAILED_SAID, MATCH, STOP]),
     **{f"and reported with the verdict: {failure.verdict}":
-        ([RUNS, fails, happens(RulesMatched(1, failure))], [report(failure=failure)])
+        ([RUNS, fails, happens(FailureJudged(1, failure))], [report(failure=failure)])
        for failure in (FATAL, RETRY, a_failure())},
     "it is reported once": ([RUNS, fails, fatal, fatal], []),
-    "another round's verdict is none": ([RUNS, fails, happens(RulesMatched(2, FATAL))], []),
+    "another round's verdict is none": ([RUNS, fails, happens(FailureJudged(2, FATAL))], []),
 
     # a stop, a drain or a signal comes while it is matched
     "a stop does not lose the verdict": ([RUNS, fails, told(stop(1)), gone, retry], [report(failure=RETRY)]),
@@ -122,7 +122,7 @@ BY_CODE = {  # the events of an agent in whose run exit code 42 is fatal, and it
 
 @pytest.mark.parametrize(("events", "does"), RULES.values(), ids=RULES)
 def test_actions_of_an_agent_with_rules(events, does):
-    check_actions(events, does, has_rules=True)
+    check_actions(events, does, judges_failures=True)
 
 
 @pytest.mark.parametrize(("events", "does"), BY_CODE.values(), ids=BY_CODE)
@@ -132,7 +132,7 @@ def test_actions_at_a_fatal_exit_code(events, does):
 
 @pytest.mark.parametrize("verdict", ["count", "retry"])
 def test_a_fatal_exit_code_after_a_stop_counts_even_if_the_rules_say_otherwise(verdict):
-    agent, judged = Story(**FATAL_42, has_rules=True), replace(BY_42, verdict=verdict)
-    for event in (RUNS, told(stop(1)), fails_with_42, happens(RulesMatched(1, judged))):
+    agent, judged = Story(**FATAL_42, judges_failures=True), replace(BY_42, verdict=verdict)
+    for event in (RUNS, told(stop(1)), fails_with_42, happens(FailureJudged(1, judged))):
         event(agent)
     assert agent.effects == [SAID_42, report(failure=judged)]
