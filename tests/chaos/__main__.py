@@ -8,6 +8,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -41,13 +42,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--proxy", choices=["nginx", "haproxy"], default="", help="agents reach the server through it")
     parser.add_argument("--names", action="store_true", help="agents know the server by a name")
     parser.add_argument("--survivors", action="store_true", help="workers that survive a round save its last step")
+    parser.add_argument("--supervised", action="store_true", help="each agent has a supervisor (--exit-with-run)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only actions that are described with this text")
     return parser
 
 
 def _carry_out(seed: int, args: argparse.Namespace) -> tuple[Campaign, bool]:
     """Play one run. Return it, and whether all went well."""
-    setting = Setting(etcd=args.etcd, tls=args.tls, proxy=args.proxy, names=args.names, survivors=args.survivors)
+    chosen = {field.name: getattr(args, field.name) for field in fields(Setting)}
+    setting = Setting(**chosen)
     steps = (step for step in plan(seed, setting.parts) if args.only in str(step))
     campaign, is_well = Campaign(_for_minutes(islice(steps, args.actions), args.minutes), seed, setting), True
     try:

@@ -5,6 +5,7 @@ the action.
 """
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -149,7 +150,7 @@ async def a_stopped_agent_is_replaced(m: Monkey) -> None:
     (node,) = m.nodes(1)
     stopped = m.fleet.agents[node]
     m.log(f"stop the agent of {node}")
-    stopped.signal(signal.SIGSTOP)
+    os.kill(m.fleet.agent_pid(node), signal.SIGSTOP)
     await m.start_agents(node)
     m.ledger.node_lost(node)
     await m.fleet.takes_part(node)

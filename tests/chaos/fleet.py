@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +64,8 @@ NAME = "rdzv.chaos"
 LOOPBACK_NAMES = "127.0.0.1 localhost\n::1 localhost\n"
 OBEDIENT = "bdfh"
 """Nodes whose workers exit with 0 on SIGTERM, like programs that have saved."""
+OUTLIVING = "abef"
+"""Nodes whose supervisors outlive their killed agents. Those of the others are killed, and their agents too."""
 SIDE = "side"
 """Id of the short runs in parallel with the long one."""
 
@@ -85,6 +88,8 @@ class Setting:
     """Whether the agents know the server by a name."""
     survivors: bool = False
     """Whether workers that survive a round save its last step."""
+    supervised: bool = False
+    """Whether each agent has a supervisor, which exits with the run's exit code (`--exit-with-run`)."""
 
     def __post_init__(self) -> None:
         if self.tls and self.proxy:
@@ -116,6 +121,8 @@ class Fleet(Hosts):
         self.disk = disk
         self.temporary = folder / "tmp"
         self.up: set[str] = set()
+        self.supervisors: list[Program] = []
+        """Supervisors of killed agents."""
         self.cordoned: set[str] = set()
         """Nodes whose agents stand by, because the nodes are cordoned."""
         self.crew: list[Worker] = []
@@ -134,15 +141,26 @@ class Fleet(Hosts):
     # Nodes.
 
     async def start_agent(self, name: str) -> None:
-        await self.node(name, *FLAGS, *self._agent_flags)
+        await self.node(name, *FLAGS, *(("--exit-with-run",) if self.setting.supervised else ()), *self._agent_flags)
         self.up.add(name)
+
+    def agent_pid(self, name: str) -> int:
+        """Return the pid of the node's agent; its supervisor's if that has not started the agent yet."""
+        pid = self.agents[name].pid
+        return next(iter(children(pid)), pid) if self.setting.supervised else pid
 
     async def kill_agents(self, *names: str) -> None:
         """Kill these agents at once."""
-        for name in names:
-            self.agents[name].signal(signal.SIGKILL)
-        for name in names:
-            await self.agents.pop(name).exit_code()
+        pids = {name: self.agent_pid(name) if name in OUTLIVING else self.agents[name].pid for name in names}
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+        for name, pid in pids.items():
+            program = self.agents.pop(name)
+            if program.pid == pid:
+                await program.exit_code()
+            else:
+                self.supervisors.append(program)
+                await until(partial(lambda gone: not is_running(gone), pid), PATIENCE_S)
             self.up.discard(name)
 
     async def dismiss_agents(self, *names: str, with_children: bool = False) -> list[str]:
@@ -150,26 +168,31 @@ class Fleet(Hosts):
 
         `with_children`: whether to signal all of their processes at the same time.
         """
-        agents = {name: self.agents.pop(name) for name in names}
-        for agent in agents.values():
-            for pid in [agent.pid, *(children(agent.pid) if with_children else ())]:
-                _terminate(pid)
-        return await self._dismissed(agents)
+        pids = {name: self._pids_of(name) if with_children else [self.agents[name].pid] for name in names}
+        for pid in chain(*pids.values()):
+            _terminate(pid)
+        return await self._dismissed({name: self.agents.pop(name) for name in names})
 
     async def end_every_process(self, names: Sequence[str], chance: random.Random, within_s: float) -> list[str]:
         """Send SIGTERM to each process of the nodes, in a random order. Return the agents that could not tell the
         server.
         """
 
-        async def end(agent: Program, pids: list[int]) -> None:
+        async def end(pids: list[int]) -> None:
             for pid in pids:
                 _terminate(pid)
                 await asyncio.sleep(within_s / len(pids))  # the time between two signals is the fault
 
-        agents = {name: self.agents.pop(name) for name in names}
-        orders = [chance.sample(pids, len(pids)) for pids in ([a.pid, *children(a.pid)] for a in agents.values())]
-        await asyncio.gather(*map(end, agents.values(), orders))
-        return await self._dismissed(agents)
+        orders = [chance.sample(pids, len(pids)) for pids in map(self._pids_of, names)]
+        await asyncio.gather(*map(end, orders))
+        return await self._dismissed({name: self.agents.pop(name) for name in names})
+
+    def _pids_of(self, name: str) -> list[int]:
+        """Return the pids of the node's agent, its supervisor and its children, the agent's own or its supervisor's
+        first.
+        """
+        pids = dict.fromkeys([self.agents[name].pid, self.agent_pid(name)])
+        return [*pids, *children(self.agent_pid(name))]
 
     async def _dismissed(self, agents: Mapping[str, Program]) -> list[str]:
         """Return when these agents have left the run. Return those that could not tell the server."""
@@ -234,7 +257,7 @@ class Fleet(Hosts):
         fresh: set[int] = set()
 
         def has_come() -> bool:
-            fresh.update(traces.workers(self.agents[name].pid, self.script) - known)
+            fresh.update(traces.workers(self.agent_pid(name), self.script) - known)
             return bool(fresh)
 
         await until(has_come, PATIENCE_S)
@@ -377,7 +400,8 @@ class Fleet(Hosts):
 
     async def ends_well(self) -> None:
         """Return when every agent has ended because the run has succeeded."""
-        codes = {name: await agent.exit_code() for name, agent in self.agents.items()}
+        programs = self.agents | {f"supervisor {n}": each for n, each in enumerate(self.supervisors, start=1)}
+        codes = {name: await program.exit_code() for name, program in programs.items()}
         assert set(codes.values()) == {0}, f"exit codes: {codes}"
 
     async def leaves_nothing(self) -> None:
@@ -393,13 +417,17 @@ class Fleet(Hosts):
         return list(map(str, [*self.temporary.rglob("*"), *state]))
 
     async def end(self) -> None:
-        for program in [*self.agents.values(), *self.servers]:
-            if program.is_running:
-                program.signal(signal.SIGCONT)
+        for name in [name for name, agent in self.agents.items() if agent.is_running]:
+            os.kill(self.agent_pid(name), signal.SIGCONT)
+        for server in self.servers:
+            if server.is_running:
+                server.signal(signal.SIGCONT)
         for worker in self.hub.all:
             if is_running(worker.pid):
                 os.kill(worker.pid, signal.SIGCONT)
         await super().end()
+        for supervisor in self.supervisors:
+            await supervisor.end()
         await self._end_parts()
 
     async def _end_parts(self) -> None:

@@ -51,7 +51,7 @@ class Monkey:
     # Helpers of workers and agents.
 
     def kill_helpers(self, kind: str, *nodes: str) -> None:
-        pids = [pid for node in nodes for pid in traces.helpers(self.fleet.agents[node].pid, kind)]
+        pids = [pid for node in nodes for pid in traces.helpers(self.fleet.agent_pid(node), kind)]
         self.log(f"kill the {kind} of {', '.join(nodes)}: {pids}")
         for pid in pids:
             with suppress(ProcessLookupError):  # the fork server's helper, for example, ends by itself
@@ -66,10 +66,12 @@ class Monkey:
         hosts: list[str] = []
 
         def has_helper() -> bool:
-            for name, agent in self.fleet.agents.items():
+            for name in self.fleet.agents:
                 for first in (worker for worker in self.fleet.workers_of(name) if worker.rank == 0):
                     port = int(first.env["MASTER_PORT"])
-                    if any(traces.serves(pid, port) for pid in traces.helpers(agent.pid, "store helper")):
+                    if any(
+                        traces.serves(pid, port) for pid in traces.helpers(self.fleet.agent_pid(name), "store helper")
+                    ):
                         hosts.append(name)
             return bool(hosts)
 
@@ -146,13 +148,13 @@ class Monkey:
 
     @asynccontextmanager
     async def agent_stopped(self, node: str) -> AsyncIterator[None]:
-        agent = self.fleet.agents[node]
+        agent = self.fleet.agent_pid(node)
         self.log(f"stop the agent of {node}")
-        agent.signal(signal.SIGSTOP)
+        os.kill(agent, signal.SIGSTOP)
         yield
         self.log(f"wake the agent of {node}")
         with suppress(ProcessLookupError):  # it was killed meanwhile
-            agent.signal(signal.SIGCONT)
+            os.kill(agent, signal.SIGCONT)
 
     @asynccontextmanager
     async def worker_held(self, node: str) -> AsyncIterator[None]:

@@ -28,6 +28,7 @@ ACTIONS = 6
         pytest.param(47, 4, Setting(proxy="nginx", names=True), id="nginx and names"),
         pytest.param(84, 3, Setting(proxy="haproxy"), id="haproxy"),
         pytest.param(2001, 3, Setting(survivors=True), id="survivors"),
+        pytest.param(5786, 3, Setting(supervised=True), id="supervisors"),
     ],
 )
 async def test_the_run_survives_the_campaign(seed: int, actions: int, setting: Setting, tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ async def test_the_run_survives_the_campaign(seed: int, actions: int, setting: S
         await campaign.run(tmp_path)
     except BaseException:
         flags = " --etcd" * setting.etcd + " --tls" * setting.tls + " --names" * setting.names
-        flags += " --survivors" * setting.survivors
+        flags += " --survivors" * setting.survivors + " --supervised" * setting.supervised
         flags += f" --proxy {setting.proxy}" if setting.proxy else ""
         again = f"again: python -m tests.chaos --seed {seed} --actions {actions}{flags}"
         print(*campaign.log, again, sep="\n", file=sys.stderr)
