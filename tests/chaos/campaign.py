@@ -74,7 +74,7 @@ class Campaign:
         view = await patient.view()
         assert view["phase"] == "succeeded", view["reason"]
         assert not (differences := self.ledger.differences(view)), "; ".join(differences)
-        await patient.end_server()
+        await patient.end_servers()
         await patient.leaves_nothing()
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The run for the monkey: eight nodes with two workers each, and a server with its disk."""
+"""The run for the monkey: eight nodes with two workers each, and a server with its disk, or several over an etcd."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from http.client import HTTPException
 from itertools import chain
@@ -21,7 +21,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from tests.chaos import stranger, traces
-from tests.hosts.cluster import SERVER, Hosts
+from tests.hosts.cluster import SERVER, Hosts, ServerOnHost
 from tests.hosts.network import Network
 from tests.support import proxies
 from tests.support.certificates import Authority
@@ -90,10 +90,21 @@ class Setting:
     """Whether workers that survive a round save its last step."""
     supervised: bool = False
     """Whether each agent has a supervisor, which exits with the run's exit code (`--exit-with-run`)."""
+    servers: int = 1
+    """Number of servers, at ports of one host. Several share the etcd, and one of them leads."""
 
     def __post_init__(self) -> None:
+        if self.servers > 1 and (self.proxy or not self.etcd):
+            raise ValueError("several servers need etcd, and the proxies here know one server")
         if self.tls and self.proxy:
             raise ValueError("the proxies here do not end TLS: choose one of them")
+
+    @property
+    def flags(self) -> str:
+        """Flags of `python -m tests.chaos` for this setting."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed = {name: value for name, value in given.items() if value != getattr(Setting(), name)}
+        return "".join(f" --{name}" if value is True else f" --{name} {value}" for name, value in changed.items())
 
     @property
     def parts(self) -> list[str]:
@@ -113,6 +124,10 @@ class Fleet(Hosts):
         self._folder = folder
         self._etcd: Program | None = None
         self._proxy: Program | None = None
+        self._leader: ServerOnHost
+        self._replicas: dict[int, ServerOnHost] = {}
+        """The newest server of each port."""
+        self._stopped: set[ServerOnHost] = set()
         self._store_flags: tuple[str, ...] = ("--store", f"sqlite:{disk.path}/state.db")
         self._tls_flags: tuple[str, ...] = ()
         self._agent_flags: tuple[str, ...] = ()
@@ -136,7 +151,8 @@ class Fleet(Hosts):
     @property
     def endpoint(self) -> str:
         entrance = self.network[PROXY if self.setting.proxy else SERVER]
-        return f"{NAME}:{DEFAULT_PORT}" if self.setting.names else entrance.authority(DEFAULT_PORT)
+        ports = self._ports
+        return ",".join(f"{NAME}:{port}" if self.setting.names else entrance.authority(port) for port in ports)
 
     # Nodes.
 
@@ -239,7 +255,8 @@ class Fleet(Hosts):
 
     async def _operate(self, *action: str) -> int:
         """Run rdzvctl on the server's host, which neither a proxy nor a lost name separates from the server."""
-        command = (sys.executable, "-m", "rdzvctl", "--endpoint", f"localhost:{DEFAULT_PORT}", *self._operator_flags)
+        endpoint = ",".join(f"localhost:{port}" for port in self._ports)
+        command = (sys.executable, "-m", "rdzvctl", "--endpoint", endpoint, *self._operator_flags)
         return await (await self.network[SERVER].start(Program, *command, *action)).exit_code(PATIENCE_S)
 
     async def start_stranger(self, way: str) -> Program:
@@ -266,19 +283,49 @@ class Fleet(Hosts):
     # The server.
 
     @property
-    def _server_flags(self) -> tuple[str, ...]:
-        return self._store_flags + self._tls_flags
+    def server(self) -> ServerOnHost:
+        """The server; of several, the one that was last seen to lead."""
+        return self._leader
+
+    @property
+    def _ports(self) -> range:
+        return range(DEFAULT_PORT, DEFAULT_PORT + self.setting.servers)
+
+    @property
+    def _unserved(self) -> list[int]:
+        """Ports whose servers are not running."""
+        return [port for port in self._ports if port not in self._replicas or not self._replicas[port].is_running]
+
+    def _server_flags(self, port: int) -> tuple[str, ...]:
+        advertised = ("--advertise", self.network[SERVER].authority(port)) if self.setting.etcd else ()
+        return self._store_flags + self._tls_flags + advertised
 
     async def start_server(self) -> None:
-        server = await self.serve(*self._server_flags)
-        if self._tls:
-            server.tls, server.token = self._tls, TOKENS["readers"]
+        """Start each server that is not running."""
+        for port in self._unserved:
+            server = self._replicas[port] = await self.serve(*self._server_flags(port), port=port)
+            if self._tls:
+                server.tls, server.token = self._tls, TOKENS["readers"]
+            if self.setting.servers == 1 or port == DEFAULT_PORT:
+                self._leader = server
 
     async def start_server_for(self, seconds: float) -> None:
         """Start a server that is killed soon, perhaps during its start."""
-        server = await self.network[SERVER].start(Program, sys.executable, "-m", "rdzv_server", *self._server_flags)
+        port = self._unserved[0]
+        command = (sys.executable, "-m", "rdzv_server", "--port", str(port), *self._server_flags(port))
+        server = await self.network[SERVER].start(Program, *command)
         await asyncio.sleep(seconds)  # where in its start it dies is the fault
         await server.end()
+
+    def stop_server(self) -> ServerOnHost:
+        """Stop the server with SIGSTOP. Return it."""
+        self.server.signal(signal.SIGSTOP)
+        self._stopped.add(self.server)
+        return self.server
+
+    def wake_server(self, stopped: ServerOnHost) -> None:
+        stopped.signal(signal.SIGCONT)
+        self._stopped.discard(stopped)
 
     async def start_etcd(self) -> None:
         """Start one etcd member beside the server. Its data outlives it."""
@@ -291,8 +338,7 @@ class Fleet(Hosts):
         )
         environment = {"ETCD_UNSUPPORTED_ARCH": {"aarch64": "arm64"}.get(os.uname().machine, "")}
         self._etcd = await self.network[SERVER].start(Program, *command, env=environment)
-        endpoint = self.network[SERVER].authority(DEFAULT_PORT)
-        self._store_flags = ("--store", f"etcd://{ETCD}/chaos", "--advertise", endpoint, "--leader-lease", "2")
+        self._store_flags = ("--store", f"etcd://{ETCD}/chaos", "--leader-lease", "2")
 
     async def kill_etcd(self) -> None:
         assert self._etcd
@@ -329,6 +375,13 @@ class Fleet(Hosts):
         """Send SIGTERM to the server."""
         self.server.signal(signal.SIGTERM)
         assert await self.server.exit_code() == 0, self.server.err
+
+    async def end_servers(self) -> None:
+        """Send SIGTERM to all servers."""
+        for server in self._replicas.values():
+            server.signal(signal.SIGTERM)
+        for server in self._replicas.values():
+            assert await server.exit_code() == 0, server.err
 
     # The whole.
 
@@ -456,11 +509,16 @@ class Fleet(Hosts):
         raise AssertionError(f"after {PATIENCE_S:g} s still: {why}")
 
     async def view(self) -> View:
-        """Return the run as operators see it, with the server's state."""
-        status = json.loads(await self.server.get("/v1/status"))
+        """Return the run as operators see it, with the state of the server that leads."""
+        status: View = {"runs": []}
+        for server in self._replicas.values():
+            if server.is_running and server not in self._stopped and not status["runs"]:
+                with suppress(OSError, HTTPException):  # it may be about to end or to start
+                    status = json.loads(await server.get("/v1/status"))
+                    self._leader = server if status["runs"] else self._leader
         runs = [run for run in status["runs"] if run["run_id"] != SIDE]
-        if self.setting.etcd and not runs:
-            raise ConnectionError("the server does not lead yet")
+        if not runs:
+            raise ConnectionError("no server leads")
         assert len(runs) == 1, "one run, in its first attempt"
         return {**runs[0], "server": status["server"]}
 

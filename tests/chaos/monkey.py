@@ -218,10 +218,10 @@ class Monkey:
     @asynccontextmanager
     async def server_stopped(self) -> AsyncIterator[None]:
         self.log("stop the server")
-        self.fleet.server.signal(signal.SIGSTOP)
+        stopped = self.fleet.stop_server()
         yield
         self.log("wake the server")
-        self.fleet.server.signal(signal.SIGCONT)
+        self.fleet.wake_server(stopped)
 
     @asynccontextmanager
     async def disk_full(self) -> AsyncIterator[None]:

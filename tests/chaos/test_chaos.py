@@ -29,6 +29,7 @@ ACTIONS = 6
         pytest.param(84, 3, Setting(proxy="haproxy"), id="haproxy"),
         pytest.param(2001, 3, Setting(survivors=True), id="survivors"),
         pytest.param(5786, 3, Setting(supervised=True), id="supervisors"),
+        pytest.param(8863, 3, Setting(etcd=True, servers=2), id="two servers"),
     ],
 )
 async def test_the_run_survives_the_campaign(seed: int, actions: int, setting: Setting, tmp_path: Path) -> None:
@@ -38,9 +39,6 @@ async def test_the_run_survives_the_campaign(seed: int, actions: int, setting: S
     try:
         await campaign.run(tmp_path)
     except BaseException:
-        flags = " --etcd" * setting.etcd + " --tls" * setting.tls + " --names" * setting.names
-        flags += " --survivors" * setting.survivors + " --supervised" * setting.supervised
-        flags += f" --proxy {setting.proxy}" if setting.proxy else ""
-        again = f"again: python -m tests.chaos --seed {seed} --actions {actions}{flags}"
+        again = f"again: python -m tests.chaos --seed {seed} --actions {actions}{setting.flags}"
         print(*campaign.log, again, sep="\n", file=sys.stderr)
         raise

@@ -54,8 +54,9 @@ class Hosts(Cluster):
 
     async def serve(self, *flags: str, port: int = DEFAULT_PORT) -> ServerOnHost:
         host = self.network[SERVER]
-        server = await host.start(ServerOnHost, sys.executable, "-m", "rdzv_server", "--store", "memory", *flags)
-        server.host, server.port = host, DEFAULT_PORT
+        command = (sys.executable, "-m", "rdzv_server", "--port", str(port), "--store", "memory", *flags)
+        server = await host.start(ServerOnHost, *command)
+        server.host, server.port = host, port
         await server.line("listening on")
         self.servers.append(server)
         return server
