@@ -141,9 +141,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif self.opening:
             self.opening.cancel()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def opened(self, transport: asyncio.BaseTransport) -> None:
+        """Note the transport, so that `close` ends it. asyncio calls `connection_made` soon."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports have another class
         self.opening = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.opened(transport)
         self._bounds.arriving.start(self)
         self.http = self._make_http()
         self.http.connection_made(transport)

@@ -210,10 +210,26 @@ class Listener:
         connection.lacks_tls = self.tls is not None and received != HANDSHAKE
         if self.tls is None or connection.lacks_tls:
             connection.received = received if self.tls is None else b""
-            self._open(connection, partial(self._loop.connect_accepted_socket, lambda: connection, accepted))
+            self._open_plain(accepted, connection)
         else:
             self._bounds.arriving.start(connection)
             self._places.enter(connection.peer, connection, partial(self._shake_hands, accepted, connection, self.tls))
+
+    def _open_plain(self, accepted: socket.socket, connection: HttpConnection) -> None:
+        """Open a connection without TLS.
+
+        `connect_accepted_socket` does it in a task, which costs a tenth of a node's join. Event loops other than
+        asyncio's own have only that.
+        """
+        make = getattr(self._loop, "_make_socket_transport", None)
+        if make is None:
+            self._open(connection, partial(self._loop.connect_accepted_socket, lambda: connection, accepted))
+            return
+        try:
+            connection.opened(make(accepted, connection))
+        except OSError:
+            accepted.close()
+            self._gone(connection)
 
     def _shake_hands(self, accepted: socket.socket, connection: HttpConnection, tls: ssl.SSLContext) -> None:
         self._bounds.arriving.stop(connection)

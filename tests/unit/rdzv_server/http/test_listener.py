@@ -1,4 +1,4 @@
-"""The listener while the system has no room for another connection."""
+"""The listener: no room for another connection, and how connections open."""
 
 import asyncio
 import errno
@@ -12,7 +12,9 @@ from aiohttp import ClientSession
 
 from rdzv_server.config import Limits
 from rdzv_server.http import listener
+from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.listener import Listener
+from rdzv_server.http.opening import Opening
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import http as words
 from tests.support.process_info import until
@@ -64,6 +66,63 @@ async def test_a_peer_with_too_many_connections_is_logged_once_though_some_of_th
             await until(lambda: owner.closed_for["connections"] and owner.connections == (0, share))
         await owner.close()
     assert caplog.messages == [words.too_many_of_peer(share, "127.0.0.1")]
+
+
+class OtherLoop:
+    """The running event loop without what only asyncio's own has."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def __getattr__(self, name: str) -> object:
+        if name == "_make_socket_transport":
+            raise AttributeError(name)
+        return getattr(self._loop, name)
+
+
+def opened(owner: Listener, accepted: socket.socket) -> tuple[HttpConnection, Mock]:
+    """Open a connection to its transport. Return it and its HTTP."""
+    http = Mock(drops_rest=False)
+    connection = HttpConnection(Mock(return_value=http), "peer", owner._bounds, Mock(), owner._gone)
+    connection.opening = Opening(accepted, "peer", owner._unheard, Mock(), Mock(), Mock())
+    owner._connections.add(connection)
+    owner._connect(accepted, connection, b"GET / HTTP/1.1\r\n")
+    return connection, http
+
+
+@pytest.mark.parametrize("is_asyncios", [True, False], ids=["asyncio's event loop", "another event loop"])
+async def test_a_connection_opens_and_ends_on_any_event_loop(is_asyncios: bool) -> None:
+    closed = Mock()
+    with bind("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()) as peer:
+        owner = Listener(bound, Mock(), Limits(), None, closed)
+        if not is_asyncios:
+            owner._loop = OtherLoop()  # type: ignore[assignment]
+        connection, http = opened(owner, bound.accept()[0])
+        await until(lambda: http.connection_made.called)
+        peer.close()
+        await until(lambda: closed.called)
+        assert connection.is_closed
+        await owner.close()
+
+
+async def test_a_connection_closed_before_asyncio_has_announced_it_is_gone() -> None:
+    closed = Mock()
+    with bind("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()) as peer:
+        owner = Listener(bound, Mock(), Limits(), None, closed)
+        connection, _ = opened(owner, bound.accept()[0])
+        connection.close()
+        await until(lambda: closed.called)
+        assert not owner._connections
+        peer.settimeout(PATIENCE_S)
+        assert await asyncio.to_thread(_is_ended, peer)
+        await owner.close()
+
+
+def _is_ended(peer: socket.socket) -> bool:
+    try:
+        return not peer.recv(1)
+    except ConnectionResetError:
+        return True
 
 
 @pytest.mark.parametrize("waits_for_peer", [True, False])
