@@ -83,10 +83,13 @@ def _unpack(body: bytes, most_items: int) -> object:
     except Exception as error:  # msgpack's own errors, and any that hostile bytes cause in it
         detail = str(error) or type(error).__name__
         raise MalformedMessage(words.codec.not_msgpack(detail)) from None
-    _check_depth(value)
+    if len(body.translate(None, _NO_CONTAINER)) > MAX_DEPTH:
+        _check_depth(value)
     return value
 
 
+_NO_CONTAINER = bytes({*range(256)} - {*range(0x80, 0xA0), *range(0xDC, 0xE0)})
+"""Bytes with which no map or array of MessagePack begins. A message with few others is not nested deeply."""
 _NESTED = frozenset((dict, tuple))
 
 

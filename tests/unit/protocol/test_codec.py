@@ -7,6 +7,7 @@ from typing import Any
 import msgpack
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import NODEFAULT, inspect
 from msgspec.structs import fields, replace
 from rdzv_protocol import messages
@@ -235,6 +236,35 @@ def test_nesting_is_refused_even_in_unknown_fields():
     for _ in range(MAX_DEPTH):
         nested = {"deeper": nested}
     assert refusal(PollRequest, POLL | {"unknown": nested}) == words.too_deep(MAX_DEPTH)
+
+
+def chain(levels: int, inner: object) -> object:
+    for _ in range(levels):
+        inner = [inner]
+    return inner
+
+
+leaves = st.none() | st.floats() | st.integers(-(2**63), 2**63) | st.text(max_size=40) | st.binary(max_size=40)
+nested_values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=3), inner, max_size=20)
+    | st.builds(chain, st.integers(1, MAX_DEPTH + 1), inner),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(nested_values)
+def test_nesting_is_refused_from_the_limit_on_and_never_below_it(value):
+    body = msgpack.packb(POLL | {"unknown": value})
+    if 1 + depth(value) > MAX_DEPTH:
+        assert refusal(PollRequest, body) == words.too_deep(MAX_DEPTH)
+    else:
+        assert decode(PollRequest, body).agent_id == POLL["agent_id"]
+
+
+def depth(value: object) -> int:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inside is None else 1 + max(map(depth, inside), default=0)
 
 
 def test_a_body_that_is_too_large_is_refused_unread():
