@@ -17,6 +17,9 @@ from rdzv_server.storage.etcd_client import EtcdClient, put  # noqa: E402
 from rdzv_server.words import cluster as words  # noqa: E402
 
 LEASE_S = 1
+KEPT_LEASE_S = 3
+"""Lease that its server must keep for a few renewals. One of a second can end on a busy machine, where a renewal has
+0.25 s."""
 LONG_LEASE_S = 60
 """Lease that never ends during a test: a test that waits for its end fails."""
 
@@ -85,10 +88,10 @@ async def write_key(client: EtcdClient, prefix: str) -> Callable:
 
 
 async def test_a_single_server_leads_at_once_and_keeps_leading(start):
-    server = start("a:1", lease_s=3 * LEASE_S)
+    server = start("a:1", lease_s=KEPT_LEASE_S)
     leadership = await server.leads()
     assert leadership.is_certain
-    await asyncio.sleep(3 * LEASE_S * 1.5)
+    await asyncio.sleep(KEPT_LEASE_S * 1.5)
     assert leadership.is_certain and not server.over.done()
 
 
@@ -108,7 +111,7 @@ async def test_a_leader_that_resigns_is_followed_at_once_by_one_with_a_higher_nu
 
 async def test_a_leader_that_is_cut_off_for_a_moment_keeps_leading(start, gated, client):
     gated_client, gate = gated
-    server = start("a:1", gated_client, lease_s=LEASE_S)
+    server = start("a:1", gated_client, lease_s=KEPT_LEASE_S)
     first = await server.leads()
     # Another client keeps the lease alive, as etcd does while it has no leader of its own.
     found, _ = await client.get(server.membership.leader_key(0))
@@ -121,8 +124,7 @@ async def test_a_leader_that_is_cut_off_for_a_moment_keeps_leading(start, gated,
         while not first.is_certain:
             await client.keep_alive(found.lease, 1.0)
             await asyncio.sleep(0.05)
-    (lapsed_s,) = server.lapses
-    assert lapsed_s > 0 and not server.over.done()
+    assert server.lapses and min(server.lapses) > 0 and not server.over.done()
 
 
 @pytest.mark.parametrize("how", ["the key is deleted", "the lease is revoked"])
