@@ -75,6 +75,7 @@ class Opening:
     def run(self, task: Coroutine[Any, Any, None]) -> None:
         """Open the connection by this task."""
         self._task = asyncio.get_running_loop().create_task(task)
+        self._task.add_done_callback(self._end_if_cancelled)
 
     def cancel(self) -> None:
         """End the opening, and with it the connection if it has no transport yet."""
@@ -105,6 +106,11 @@ class Opening:
         if received:
             self._ready(received)
         else:
+            self._end()
+
+    def _end_if_cancelled(self, task: asyncio.Task[None]) -> None:
+        """End the connection if its task was cancelled. A task that never began cannot do that itself."""
+        if task.cancelled():
             self._end()
 
     def _end(self) -> None:

@@ -72,6 +72,24 @@ async def test_a_connection_cancelled_while_it_waits_is_removed_at_once(accepted
     assert (accepted.gone, accepted.first) == (1, [])
 
 
+async def test_a_connection_cancelled_before_its_task_begins_is_removed(accepted: Accepted) -> None:
+    """Its time limit may end in the turn of the event loop in which it got its own turn."""
+    began = False
+
+    async def connect() -> None:
+        nonlocal began
+        began = True
+
+    accepted.peer.send(b"GET /")
+    await accepted.take_turn()
+    accepted.opening.run(connect())
+    accepted.opening.cancel()
+    assert accepted.opening.task
+    await asyncio.wait({accepted.opening.task}, timeout=PATIENCE_S)
+    await asyncio.sleep(0)  # for what follows a task's end
+    assert (began, accepted.gone, accepted.accepted.fileno()) == (False, 1, -1)
+
+
 async def test_cancelling_a_silent_connection_frees_its_descriptor(
     accepted: Accepted,
 ) -> None:
