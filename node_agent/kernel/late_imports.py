@@ -39,11 +39,6 @@ def import_asyncio() -> None:
     _import("asyncio", later=("ssl", "asyncio.sslproto", "inspect", "locale"))
 
 
-def import_h11() -> None:
-    """Import h11 without `inspect`, with which `dataclasses` writes the docstring of a class that has none."""
-    _import("h11", later=("inspect",))
-
-
 def import_logging() -> None:
     """Import logging without `tokenize` and `textwrap`, which only a traceback needs."""
     _import("logging", later=("tokenize", "textwrap"))
@@ -73,17 +68,12 @@ _ANSWERS: Mapping[str, Mapping[str, object]] = {
 }
 """Names that are looked up in a module at every start, with answers that do not need the module."""
 
-_ANSWERS_WHILE_IMPORTED: Mapping[str, Mapping[str, object]] = {"inspect": {"signature": lambda _: ""}}
-"""The same for names that only the library's import looks up. Later, the module itself answers."""
-
 
 class _Later(ModuleType):
     """Placeholder for a module inside a library. It loads the module on first use."""
 
     def __getattr__(self, name: str) -> Any:
         imported = sys.modules.get(self.__name__)
-        if imported is self and name in (answers := _ANSWERS_WHILE_IMPORTED.get(self.__name__, {})):
-            return answers[name]
         if imported in (self, None) and name in (answers := _ANSWERS.get(self.__name__, {})):
             return answers[name]
         _remove({self.__name__: self})  # if the library's import is not complete

@@ -7,7 +7,6 @@ from functools import partial
 from rdzv_protocol.flag_values import address
 
 from node_agent import words
-from node_agent.kernel import late_imports
 from node_agent.kernel.config import LaunchPlan, UsageError
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.output.console import Console
@@ -38,7 +37,6 @@ async def server_of(
         async with Standalone(partial(console.log, level=Level.ROUTINE), page=page, warn=console.log) as alone:
             yield alone.transport, "localhost"
     elif target.hosts:
-        late_imports.import_h11()
         from node_agent.servers.hosted import HostedServer
 
         only_here = target.is_for_this_machine
@@ -50,7 +48,6 @@ async def server_of(
         yield hosted.transport, address(host, port)
         await hosted.wait_for_agents(plan.config.shutdown_timeout_s + OTHERS_MARGIN_S, plan.config.signals)
     else:
-        late_imports.import_h11()
         from node_agent.servers.failover import Failover
 
         servers = Failover([target.endpoint, *target.others], plan.credentials, console.log)

@@ -101,6 +101,9 @@ NO_ANSWER = "no answer"
 NO_ADDRESS = "no address"
 BROKE = "the connection broke"
 CLOSED = "the server closed the connection"
+CUT_OFF = "the server closed the connection in the middle of its answer"
+OTHER_PROTOCOL = "it changes to another protocol"
+OTHER_CODING = "its Transfer-Encoding is not chunked"
 
 
 def moved(host: str) -> str:
@@ -122,6 +125,20 @@ def request_unanswered(for_s: float) -> str:
 
 def answer_too_long(most_bytes: int) -> str:
     return f"the answer has more than {most_bytes} bytes"
+
+
+def framing_too_long(most_bytes: int) -> str:
+    """For endless headers, for example."""
+    return f"the answer has more than {most_bytes} bytes around its body"
+
+
+def answer_invalid(why: str) -> str:
+    return f"the answer is not valid HTTP: {why}"
+
+
+def unsendable(names: str) -> str:
+    """For headers, or a path, that would break their line of the request. Their text may be secret."""
+    return f"cannot send the request: {names} contains a character that HTTP does not allow there"
 
 
 def answer_unreadable(why: str) -> str:

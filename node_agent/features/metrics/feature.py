@@ -9,8 +9,8 @@ import socket
 import time
 from collections.abc import Sequence
 from functools import partial
+from http import HTTPStatus
 
-import h11
 import rdzv_protocol
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exposition import CONTENT_TYPE, Histogram, Kind, Metric, Sample, exposition, of_process
@@ -21,6 +21,7 @@ from rdzv_protocol.paths import METRICS as PATH
 
 from node_agent.features import metrics
 from node_agent.features.metrics import words
+from node_agent.features.metrics.scrape import MOST_HEAD_BYTES, read_request
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
@@ -30,7 +31,6 @@ MOST_CONNECTIONS = 8
 """Most connections at a time. Further ones are closed at once."""
 LIMIT_S = 5.0
 """Seconds for a request and its answer."""
-MOST_HEADER_BYTES = 8_192
 SPAWN_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -79,7 +79,7 @@ class AgentMetrics(Feature):
     async def open(self) -> None:
         """Begin to answer scrapes. Raises `UsageError` if the port is not available."""
         self._socket = await in_thread(partial(_bind, *self._place), undo=socket.socket.close)  # its host may be a name
-        self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MOST_HEADER_BYTES)
+        self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MOST_HEAD_BYTES)
         host, port = self._socket.getsockname()[:2]
         self._log(words.place(f"http://{address(host, port)}{PATH}"), Level.ROUTINE)
 
@@ -151,7 +151,7 @@ class AgentMetrics(Feature):
                 await self._answer(reader, writer)
                 writer.close()
                 await writer.wait_closed()
-        except (OSError, TimeoutError, h11.RemoteProtocolError):
+        except (OSError, TimeoutError):
             pass  # such a request gets no answer
         except Exception as error:
             self._log(words.not_reported(f"{type(error).__name__}: {error}"), Level.WARNING)
@@ -159,19 +159,18 @@ class AgentMetrics(Feature):
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        http = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEADER_BYTES)
-        while (request := http.next_event()) is h11.NEED_DATA:
-            http.receive_data(await reader.read(MOST_HEADER_BYTES))
-        if not isinstance(request, h11.Request):
+        request = await read_request(reader)
+        if request is None:
             return
-        status, body = 404, f"{AGENT_HAS_METRICS_ONLY}\n".encode()
+        status, body = HTTPStatus.NOT_FOUND, f"{AGENT_HAS_METRICS_ONLY}\n".encode()
         if request.target.partition(b"?")[0] == PATH.encode() and request.method in (b"GET", b"HEAD"):
-            status, body = 200, await asyncio.to_thread(_written, self.samples())
-        kind = CONTENT_TYPE if status == 200 else "text/plain"
-        headers = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]
-        events = [h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
-        for event in events if request.method != b"HEAD" else (events[0], events[2]):
-            writer.write(http.send(event) or b"")
+            status, body = HTTPStatus.OK, await asyncio.to_thread(_written, self.samples())
+        kind = CONTENT_TYPE if status is HTTPStatus.OK else "text/plain"
+        lines = (
+            f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Type: {kind}",
+            f"Content-Length: {len(body)}", "Connection: close", "", "",
+        )  # fmt: skip
+        writer.write("\r\n".join(lines).encode() + (body if request.method != b"HEAD" else b""))
         await writer.drain()
 
 

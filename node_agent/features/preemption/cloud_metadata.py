@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from json import loads
 
-import h11
 from msgspec import Struct
 from rdzv_protocol.text import clip, printable
 
@@ -169,7 +168,7 @@ class PreemptionPoll:
                 answer = await self._exchange(question)
         except TimeoutError:
             raise Unanswered(words.NO_ANSWER_IN_TIME) from None
-        except (*FAILURES, UnicodeError, h11.ProtocolError) as error:
+        except (*FAILURES, UnicodeError) as error:
             raise Unanswered(clip(printable(str(error) or type(error).__name__), 80)) from None
         if answer.status not in good:
             raise Unanswered(words.wrong_status(answer.status))
@@ -181,12 +180,10 @@ class PreemptionPoll:
         known = {"known": self._known, "etag": self._etag}
         headers = {name: text.format(**known) for name, text in question.headers.items()}
         headers |= {"Host": self._host, "Connection": "close"}
-        headers |= {"Content-Length": "0"} if question.method == "PUT" else {}
         http = HttpConnection(streams, MOST_BYTES)
         try:
             head = await http.ask(question.method, question.path.format(**known), headers.items())
             body = await http.body()
         finally:
             http.close()
-        headers = {name.decode(): text.decode("latin-1") for name, text in head.headers}
-        return Answer(head.status_code, headers, body.decode(errors="replace"))
+        return Answer(head.status_code, head.headers, body.decode(errors="replace"))

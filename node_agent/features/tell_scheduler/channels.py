@@ -15,7 +15,6 @@ from json import dumps, loads
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import h11
 from rdzv_protocol.messages import RunSummary
 from rdzv_protocol.text import clip, one_line, printable
 
@@ -164,7 +163,7 @@ class Api:
         """Send a request with this body as JSON. Raises `Untold` unless it succeeds."""
         try:
             status, told, again = await self._exchange(method, path, content_type, dumps(body).encode())
-        except (*FAILURES, UnicodeError, h11.ProtocolError) as error:
+        except (*FAILURES, UnicodeError) as error:
             raise Untold(str(error) or type(error).__name__) from None
         if not 200 <= status < 300:
             raise Untold(words.wrong_status(status, _message(told)), float(again) if again.isdecimal() else None)
@@ -178,14 +177,12 @@ class Api:
             ("Host", authority(self._host, self._port)),
             ("Authorization", f"Bearer {token}"),
             ("Content-Type", content_type),
-            ("Content-Length", str(len(body))),
             ("Accept", "application/json"),
             ("Connection", "close"),
         ]
         try:
             head = await http.ask(method, path, headers, body)
-            again = next((value for name, value in head.headers if name == b"retry-after"), b"")
-            return head.status_code, await http.body(), again.decode("latin-1")
+            return head.status_code, await http.body(), head.headers.get("retry-after", "")
         finally:
             http.close()
 

@@ -137,9 +137,7 @@ class HttpTransport:
     async def _request(self, token: str | None, path: str, body: bytes) -> tuple[int, bytes]:
         connection = self._connection
         assert connection
-        headers = [*self._headers, ("Content-Length", str(len(body)))]
-        if token is not None:
-            headers.append(("Authorization", f"Bearer {token}"))
+        headers = self._headers if token is None else [*self._headers, ("Authorization", f"Bearer {token}")]
         head = await connection.ask("POST", path, headers, body)
         answer = await connection.body()
         if not connection.is_reusable:

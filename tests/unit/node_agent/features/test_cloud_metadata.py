@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
+from rdzv_protocol.text import clip
 
 from node_agent.features import preemption
 from node_agent.features.preemption import cloud_metadata, words
@@ -170,6 +171,26 @@ async def test_other_answers_are_warned_of_once_and_have_no_effect(status: int, 
     (said,) = warned
     reason = message_fields(said, words.no_answer, cloud="Azure")["why"]
     assert reason.startswith(why)
+
+
+async def test_a_token_that_would_become_several_headers_is_not_sent_back() -> None:
+    asked = list[web.Request]()
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request)
+        return web.Response(text="token\r\nX-Injected: yes")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with listening(app) as base:
+        warned: asyncio.Queue[str] = asyncio.Queue()
+        poll = asyncio.create_task(PreemptionPoll("aws", base, warned.put_nowait).notice())
+        async with asyncio.timeout(LONG_S):
+            said = await warned.get()
+        poll.cancel()
+    why = clip(connection.unsendable("X-aws-ec2-metadata-token"), 80)
+    assert message_fields(said, words.no_answer, cloud="AWS")["why"].startswith(why)
+    assert {request.method for request in asked} == {"PUT"}
 
 
 async def test_a_machine_outside_any_cloud_gets_a_message() -> None:

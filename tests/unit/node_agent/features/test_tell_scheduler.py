@@ -23,6 +23,7 @@ from node_agent.features.tell_scheduler.channels import (
     Untold,
 )
 from node_agent.features.tell_scheduler.feature import TellScheduler
+from node_agent.words import connection
 from tests.support.kubernetes_api import TRAINER_PATH, Api, kubernetes
 from tests.support.message_search import has_message
 
@@ -118,6 +119,12 @@ async def test_another_certificate_a_missing_token_and_a_server_that_is_gone_are
     await untold(gone)
     os.unlink(api.token_file)
     assert "No such file" in str(await untold(annotations(api)))
+
+
+async def test_a_token_file_with_several_lines_is_an_error_and_nothing_is_sent(api: Api) -> None:
+    api.rotate("token\r\nX-Injected: yes")
+    assert str(await untold(annotations(api))) == connection.unsendable("Authorization")
+    assert api.requests == 0
 
 
 async def test_a_train_job_gets_metrics_as_trainer_wants_them(api: Api) -> None:

@@ -9,7 +9,7 @@ LOADED = """
 import sys
 from node_agent.compat.torchrun import entry_point
 assert entry_point.get_handler() is entry_point.create_handler
-heavy = {"rdzv_protocol", "torch", "h11", "msgpack", "asyncio"}
+heavy = {"rdzv_protocol", "torch", "httptools", "msgpack", "asyncio"}
 print(sorted({name.partition(".")[0] for name in sys.modules} & heavy))
 """
 

@@ -36,6 +36,10 @@ class HttpServer:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
+    def send(self, data: bytes) -> None:
+        """Send this on the latest connection, although nothing was asked."""
+        self._writer.write(data)
+
     @property
     def endpoint(self) -> tuple[str, int]:
         return self.host, self.port

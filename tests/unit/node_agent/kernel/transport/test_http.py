@@ -187,8 +187,8 @@ async def unreachable(transport: HttpTransport, request=POLL) -> Unreachable:
 NO_ANSWERS = {
     "closed": (HANG_UP, words.connection.CLOSED),
     "half a head": (b"HTTP/1.1 200" + HANG_UP, words.connection.CLOSED),
-    "half a body": (http(REPLY)[:-5] + HANG_UP, "peer closed connection without sending complete message body"),
-    "another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "illegal status line"),
+    "half a body": (http(REPLY)[:-5] + HANG_UP, words.connection.CUT_OFF),
+    "another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", words.connection.answer_invalid("")),
     "endless": (http(b"x" * (MAX_MESSAGE_BYTES + 1)), words.connection.answer_too_long(MAX_MESSAGE_BYTES)),
     "another message": (http(ACK), words.connection.answer_unreadable("Reply.revision is missing")),
     "html": (http(b"<html>hello</html>"), words.connection.answer_unreadable("")),
@@ -226,6 +226,17 @@ async def test_a_connection_closed_between_two_polls_is_reopened(server, transpo
     assert str(error) == f"HTTP: {words.connection.CLOSED}" and error.is_cut
     server.answers = [http(REPLY)]
     assert await transport.exchange(POLL) == REPLY
+
+
+async def test_a_connection_with_an_answer_to_no_request_is_reopened(server, transport):
+    """For example, a proxy reports that the connection was idle for too long."""
+    late = http(b"", "408 Request Timeout")
+    server.answers = [http(REPLY), http(REPLY)]
+    await transport.exchange(POLL)
+    server.send(late)
+    await until(lambda: transport._connection.is_over)
+    assert await transport.exchange(POLL) == REPLY
+    assert server.connections == 2
 
 
 async def test_a_tls_connection_reset_between_two_polls_is_reopened(authority):
