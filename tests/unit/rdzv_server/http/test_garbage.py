@@ -114,7 +114,7 @@ async def test_only_a_full_collection_examines_what_has_been_set_aside() -> None
         collector._look()
         assert gone() is None
     finally:
-        gc.unfreeze()
+        gc.freeze()  # as after collection, so that no later test examines the collected tests
 
 
 async def test_new_objects_are_set_aside_soon_after_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +181,7 @@ async def test_a_connection_that_has_closed_is_freed_without_a_collection(
         listener = bind("127.0.0.1", 0)
         await server.listen(listener, tls)
         gc.collect()
+        gc.freeze()  # `held` then looks at new objects only
         gc.disable()
         try:
             for sends in SENDS:
