@@ -8,7 +8,7 @@ import ast
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.golden.makers import FILE
@@ -38,19 +38,23 @@ def quotes(folder: Path = TESTS) -> Iterator[tuple[Path, int, str]]:
     for file in sorted(folder.rglob("*.py") if folder.is_dir() else [folder]):
         if file.parent == FILE.parent:
             continue
-        if _STRING.search(source := file.read_text()):
-            yield from ((file, line, text) for line, text in _strings(source) if not known.isdisjoint(_runs(text)))
-        if file.parent != PAGE_TESTS:
-            yield from (
-                (file, line, text) for line, text in _expected(source) if not clauses.isdisjoint(_clauses(text))
-            )
+        has_strings, is_of_page = _STRING.search(source := file.read_text()), file.parent == PAGE_TESTS
+        if is_of_page and not has_strings:
+            continue
+        nodes = list(ast.walk(ast.parse(source)))
+        if has_strings:
+            yield from ((file, line, text) for line, text in _strings(nodes) if not known.isdisjoint(_runs(text)))
+        if not is_of_page:
+            yield from ((file, line, text) for line, text in _expected(nodes) if not clauses.isdisjoint(_clauses(text)))
 
 
-def _strings(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the strings of a file that may have five words, with their lines. Docstrings do not count."""
-    nodes, docstrings = [ast.parse(source)], set()
+def _strings(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield the strings of a file that may have five words, with their lines. Docstrings do not count.
+
+    In `nodes` a parent is before its children.
+    """
+    docstrings = set()
     for node in nodes:
-        nodes.extend(ast.iter_child_nodes(node))  # type: ignore[arg-type]
         if isinstance(node, ast.Expr):
             docstrings.add(id(node.value))
         elif (
@@ -62,9 +66,9 @@ def _strings(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def _expected(source: str) -> Iterator[tuple[int, str]]:
+def _expected(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the strings that a file asserts, matches or waits for, with their lines."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         within: list[ast.AST] = []
         if isinstance(node, ast.Assert):
             within = [node.test]
