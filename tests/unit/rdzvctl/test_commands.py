@@ -1,16 +1,18 @@
 """Commands with a server that answers as a test says: like one of an earlier version, or one in trouble.
 
 A missing field of an earlier version never ends a command in a traceback. The fields are those of the server's own
-types. Each is removed from real answers, everywhere.
+types. Each is removed from real answers, everywhere, and each command that looks at it is tried.
 """
 
 import json
 import shlex
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -29,10 +31,11 @@ from rdzv_server.core.views.status_view import RunStatus
 from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.status_endpoint import ServerStatus, Status
 from rdzv_server.service.interface import ShardView
-from rdzvctl import cli, completion, words
-from rdzvctl.answers import DEFAULTS, OLDER_NAMES
+from rdzvctl import answers, cli, completion, words
+from rdzvctl.answers import DEFAULTS, OLDER_NAMES, Fields
 from rdzvctl.commands import Session
 from rdzvctl.errors import TooOld
+from tests.support.rdzvctl import NOWHERE
 from tests.support.scenario import Scenario, running
 
 RUNS = ("restarting", "running", "failed")
@@ -68,6 +71,8 @@ READ_BY = {
     "Done": ("stop running",),
 }
 """Lines that together read every field of each answer that is read anywhere."""
+WHOLE = ("EventPage", "AgentDescription")
+"""Answers that are read as a whole: an event becomes a message, and a description goes into the bundle as it is."""
 
 Field = tuple[str, ...]
 """Names of the maps around a field of an answer, and its own."""
@@ -231,6 +236,36 @@ def server() -> Iterator[OtherServer]:
         serving.join()
 
 
+class Watched(Fields):
+    """Map of an answer that records the names of the fields at which a command looks."""
+
+    seen: ClassVar[set[str]] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.seen.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.seen.add(str(name))
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.seen.add(name)
+        return super().get(name, default)
+
+
+def _watch_whole(method: str) -> None:
+    def whole(self: Watched, *args: Any) -> Any:
+        self.seen.update(dict.keys(self))
+        return getattr(dict, method)(self, *args)
+
+    setattr(Watched, method, whole)
+
+
+for _method in ("__iter__", "__len__", "__eq__", "__or__", "__ror__", "__repr__", "copy", "items", "keys", "values"):
+    _watch_whole(_method)
+
+
 class Ended(NamedTuple):
     code: int
     out: str
@@ -252,15 +287,40 @@ class Commands:
         return {kind: completion.names(kind, "", {"endpoint": self._server.at}, {}) for kind in completion.FROM_SERVERS}
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The current folder of all commands: making one for each test takes as long as a command."""
+    return tmp_path_factory.mktemp("commands")
+
+
 @pytest.fixture
 def commands(
-    server: OtherServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Commands:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    server: OtherServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> Iterator[Commands]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     monkeypatch.setattr(cli, "make_parser", lambda line: PARSER)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     server.lacks()
-    return Commands(server, capsys)
+    yield Commands(server, capsys)
+    for bundle in folder.iterdir():
+        bundle.unlink()
+
+
+@pytest.fixture(scope="module")
+def read_by(server: OtherServer, folder: Path) -> dict[str, set[str]]:
+    """The names of the fields at which each line of `READ_BY` looks, with a server that lacks none."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()):
+        patch.setenv("XDG_CONFIG_HOME", NOWHERE)
+        patch.chdir(folder)
+        patch.setattr(answers, "Fields", Watched)
+        for line in {line for lines in READ_BY.values() for line in lines}:
+            patch.setattr(Watched, "seen", set())
+            for reason in (None, "disk full") if line in READ_BY["Status"] else (None,):
+                server.lacks(unhealthy_reason=reason)
+                assert cli.main([*shlex.split(line), "--endpoint", server.at]) == ExitCode.SUCCEEDED
+            found[line] = Watched.seen
+    return found
 
 
 def test_every_command_is_tried() -> None:
@@ -277,15 +337,28 @@ def test_a_command_works_if_no_field_is_missing(commands: Commands, line: str) -
     assert done.code == ExitCode.SUCCEEDED and done.out, done.err
 
 
+@pytest.mark.parametrize(
+    "line", sorted({line for kind, lines in READ_BY.items() if kind not in WHOLE for line in lines})
+)
+def test_a_command_prints_the_same_without_all_the_fields_at_which_it_does_not_look(
+    server: OtherServer, commands: Commands, read_by: dict[str, set[str]], line: str
+) -> None:
+    whole = commands.run(line)
+    server.lacks(*[field for field in FIELDS if field[0] not in WHOLE and field[-1] not in read_by[line]])
+    assert commands.run(line) == whole
+
+
 @pytest.mark.parametrize("field", FIELDS, ids=".".join)
 def test_a_command_works_without_a_field_or_names_the_server_that_lacks_it(
-    server: OtherServer, commands: Commands, field: Field
+    server: OtherServer, commands: Commands, read_by: dict[str, set[str]], field: Field
 ) -> None:
     version = "of an unknown version" if field[-1] == "version" else "0.0.7"
     says = f"rdzvctl: error: {words.lacks_field({server.at: version}, field[-1])}"
     for reason in (None, "disk full") if field[1] == "server" else (None,):
         server.lacks(field, unhealthy_reason=reason)
         for line in READ_BY[field[0]]:
+            if field[0] not in WHOLE and field[-1] not in read_by[line]:
+                continue
             done = commands.run(line)
             errors = [text for text in done.err.splitlines() if text.startswith("rdzvctl: error")]
             if done.code == ExitCode.SUCCEEDED:
