@@ -271,7 +271,9 @@ LOGS = [
 ]  # fmt: skip
 
 NO_END = "[ $RANK = 1 ] || printf 'r0 no end'"
-TWO_STREAMS = "i=0; while [ $i -lt 300 ]; do say $i; cry $i; i=$((i+1)); done"
+TWO_STREAMS = "p=$(printf %01000d 0); i=0; while [ $i -lt 600 ]; do say $i $p; cry $i $p; i=$((i+1)); done"
+"""600 kB on each stream. The agent reads log files in pieces of 256 kB, and torchrun reads lines, by a thread for each
+file. So their orders differ, also if both read only after the worker has ended, on a busy machine."""
 STREAMS = [
     Line("torchrun --standalone train.py", does, streams=streams)
     for streams in ("pipe", "file", "one pipe", "terminal")
