@@ -1,11 +1,13 @@
 """The part of a page that is made from a run, and its pictures."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from benchmarks import page
 from tests.unit.benchmarks.figures import a_run, a_swarm, row
 
-pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 
 AROUND = ("# Performance\n\nBy hand.\n\n", "\n\nMore by hand.\n")
 

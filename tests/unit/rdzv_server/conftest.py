@@ -15,9 +15,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("three"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """A cluster of three members."""
+    """A cluster of three members, which end with the module: idle for a minute they take more time than to start."""
     need_etcd()
     with etcd_cluster(tmp_path_factory.mktemp("three"), 3) as etcd:
         yield etcd

@@ -24,8 +24,8 @@ from rdzv_server.core.events import (
     RunForgotten,
     WorkersSucceeded,
 )
+from rdzv_server.core.kernel import machine
 from rdzv_server.core.kernel.admission import MOST_GRACE_S
-from rdzv_server.core.kernel.machine import MOST_DUE_FACTS
 from rdzv_server.core.kernel.operations import RunResized, RunRestarted
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.runs import used_numbers
@@ -92,9 +92,11 @@ def test_a_run_is_not_founded_by_an_agent_that_claims_a_past_in_it(server):
     assert server.attempts() == []
 
 
-def test_many_nodes_that_are_lost_together_go_some_at_a_time(server):
+def test_many_nodes_that_are_lost_together_go_some_at_a_time(server, monkeypatch):
     """A batch of losses is limited, so that other runs have a turn in between."""
-    many = 2 * MOST_DUE_FACTS + 1
+    most = 20
+    monkeypatch.setattr(machine, "MOST_DUE_FACTS", most)
+    many = 2 * most + 1
     for number in range(many):
         server.join(f"agent-{number}", settings=settings_of(f"{many + 1}", lease_s=10.0))
     (run,) = server.registry.runs()
@@ -103,7 +105,7 @@ def test_many_nodes_that_are_lost_together_go_some_at_a_time(server):
         assert server.registry.next_deadline() <= 10.0, "the rest is due still"
         server.registry.pass_time(10.0)
         left.append(len(run.agents))
-    assert left == [MOST_DUE_FACTS + 1, 1, 0]
+    assert left == [most + 1, 1, 0]
 
 
 def test_a_success_is_forgotten_after_the_retention_time(server):
