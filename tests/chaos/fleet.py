@@ -94,8 +94,10 @@ class Setting:
     """Number of servers, at ports of one host. Several share the etcd, and one of them leads."""
 
     def __post_init__(self) -> None:
-        if self.servers > 1 and (self.proxy or not self.etcd):
-            raise ValueError("several servers need etcd, and the proxies here know one server")
+        if self.servers > 1 and not (self.etcd and self.tls):
+            raise ValueError(
+                "several servers need etcd, and tokens: without these only the leader's own machine may act"
+            )
         if self.tls and self.proxy:
             raise ValueError("the proxies here do not end TLS: choose one of them")
 

@@ -29,7 +29,7 @@ ACTIONS = 6
         pytest.param(84, 3, Setting(proxy="haproxy"), id="haproxy"),
         pytest.param(2001, 3, Setting(survivors=True), id="survivors"),
         pytest.param(5786, 3, Setting(supervised=True), id="supervisors"),
-        pytest.param(8863, 3, Setting(etcd=True, servers=2), id="two servers"),
+        pytest.param(8863, 3, Setting(etcd=True, tls=True, servers=2), id="two servers"),
     ],
 )
 async def test_the_run_survives_the_campaign(seed: int, actions: int, setting: Setting, tmp_path: Path) -> None:
