@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -573,22 +573,21 @@ class Run(RunState, kw_only=True):
         assert self.event_sizes.total == self.event_sizes.open + sum(size for _, size in self.event_sizes.blocks)
         assert self.first_failure or not self.first_of_round
         assert not self.departed_ids.keys() & agents.keys() and len(self.departed_ids) <= MOST_DEPARTED
-        assert all(
-            (agent.node_id in self.cordons) == (agent in self.cordoned.values())
-            for agent in agents.values()
-            if agent.has_joined
-        )
+        cordoned = {agents[agent_id].node_id for agent_id in self.cordoned}
+        assert cordoned <= self.cordons.keys()
+        assert not self.cordons or all(agents[agent_id].node_id not in self.cordons for agent_id in self.waiting)
         assert len(self.answers) <= REQUESTS and self.settings.min_nodes <= self.settings.max_nodes
         seats = self.seats
-        assert self.survivors == sum(self.is_survivor(agent) for agent in agents.values())
+        there = seats.keys() & agents.keys()
+        assert self.survivors == len(there - self.by_state[AgentState.DRAINING].keys())
         assert self.succeeded | self.failed <= seats.keys()
         assert self.succeeded_at.keys() <= self.succeeded
         assert self.stage is Stage.RUNNING or not (self.finished or self.still_running)
         assert self.finished.keys() <= self.running.keys()
+        seated = {*chain.from_iterable(those for state, those in self.by_state.items() if state not in _WITHOUT_PART)}
         if self.stage is Stage.FORMING:
-            assert all(agent.state is AgentState.STOPPING for agent in agents.values() if agent.has_part)
+            assert seated == self.stopping.keys()
         elif self.stage is Stage.RUNNING:
-            seated = {agent_id for agent_id, agent in agents.items() if agent.has_part}
             assert membership and membership.round == self.round and seated <= seats.keys() and not self.stopping
             assert all(agents[agent_id].round == self.round for agent_id in seated)
         enough = self.opening.min_since is not None
