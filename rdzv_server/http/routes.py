@@ -82,6 +82,8 @@ OTHER_PATHS = "other"
 """Name in the metrics for all paths outside the API: pages, their files, and unknown paths."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
 """Prefixes of user agents that get the status on several lines."""
+_STREAM_HEADERS = HEADERS | {"Content-Type": STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""Headers of a stream. The last one is for nginx, which otherwise keeps an answer back until it has some kilobytes."""
 
 
 class HttpApi:
@@ -296,7 +298,7 @@ class HttpApi:
         When the server reads its tokens again, the stream ends as well: callers that still have access reconnect.
         """
         connection, began_at, access = connection_of(request), self._now(), self._gatekeeper.access
-        answer = web.StreamResponse(headers=HEADERS | {"Content-Type": STREAM, "Cache-Control": "no-store"})
+        answer = web.StreamResponse(headers=_STREAM_HEADERS)
         try:
             async with aclosing(events):
                 async for event in events:

@@ -1,11 +1,15 @@
 """Runs behind real proxies: what each setting of nginx and haproxy costs."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
+from rdzv_protocol import paths
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
@@ -13,6 +17,7 @@ from rdzv_server.words import losses
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.message_search import beginning, pattern
 from tests.support.outages import LOST, REACHED
+from tests.support.process_info import parent
 from tests.support.programs import PATIENCE_S, Program
 from tests.support.proxies import Kind, Proxy, needs_proxies, of_page
 from tests.support.worker_hub import Worker, WorkerHub, all_run
@@ -85,6 +90,36 @@ async def test_a_proxy_that_restarts_costs_no_worker(
         assert all_run(workers) and await cluster.restarts() == {}
         assert (await cluster.server.status())["server"]["cordons"] == []
         await cluster.finish(workers)
+
+
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+@pytest.mark.parametrize("path", [f"{paths.WATCH}?run_id=none", paths.events_of("none")], ids=["watch", "events"])
+async def test_a_stream_passes_a_proxy_as_it_comes(
+    hub: WorkerHub, tmp_path: Path, unused_tcp_port: int, kind: Kind, path: str
+) -> None:
+    """nginx holds an answer back until it has some kilobytes of it, unless the server asks it not to."""
+    async with Cluster(hub) as cluster, ClientSession(headers={"Accept": "text/event-stream"}) as session:
+        await cluster.serve()
+        proxy = await Proxy.listen(kind, tmp_path, unused_tcp_port, cluster.endpoint)
+        _, workers = await behind(cluster, proxy, "--nnodes", "1", names="a")
+        async with asyncio.timeout(PATIENCE_S), session.get(f"http://{proxy.endpoint}{path}") as answer:
+            while not (line := await answer.content.readline()).startswith(b"data: "):
+                assert line
+        await cluster.finish(workers)
+
+
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+async def test_the_supervisor_of_a_killed_agent_hears_the_runs_end_through_a_proxy(
+    hub: WorkerHub, tmp_path: Path, unused_tcp_port: int, kind: Kind
+) -> None:
+    async with Cluster(hub) as cluster:
+        await cluster.serve()
+        proxy = await Proxy.listen(kind, tmp_path, unused_tcp_port, cluster.endpoint)
+        agents, workers = await behind(cluster, proxy, "--nnodes", "1:2", "--exit-with-run", *ALL_COME)
+        lost = next(worker for worker in workers if parent(worker.agent_pid) == agents["a"].pid)
+        os.kill(lost.agent_pid, signal.SIGKILL)
+        await cluster.finish(await hub.group(1))
+        assert await agents["a"].exit_code() == 0
 
 
 @pytest.mark.parametrize("kind", ["nginx", "haproxy"])

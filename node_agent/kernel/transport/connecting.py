@@ -1,7 +1,8 @@
 """Connections to a server by its name: first to the address that answered last, then to the name's addresses.
 
 So an agent whose connection broke can reconnect without a name server. It looks the name up at the same time. If the
-server has moved, the next connection uses the new address.
+server has moved, the next connection uses the new address. An agent of several servers can reach one that was down when
+the agent looked its name up.
 """
 
 import asyncio

@@ -5,8 +5,8 @@ more. So each look-up has a thread of its own, and each name has at most one loo
 times in parallel, because the system's resolver waits 5 s for a lost packet. If no caller could wait for the answer,
 the next caller gets it. Otherwise each call looks the name up again, since hosts may move.
 
-The module remembers the address at which a server has answered, so that an agent can reconnect without a name server.
-It forgets that address when a look-up finds the name elsewhere.
+The module remembers the address at which a server has answered, or else the one that the name had, so that an agent can
+connect without a name server. It forgets an address when a look-up finds the name elsewhere.
 """
 
 import asyncio
@@ -38,6 +38,8 @@ class _Names:
         self.look_ups: dict[Name, LookUp] = {}
         self.answered_at: dict[Name, Address] = {}
         """Address at which the server of each name has answered last."""
+        self.found_at: dict[Name, Address] = {}
+        """First address that the last look-up of each name has found. The server there may never have answered."""
 
 
 _names: WeakKeyDictionary[asyncio.AbstractEventLoop, _Names] = WeakKeyDictionary()
@@ -85,8 +87,12 @@ def remember(host: str, port: int, address: Address) -> None:
 
 
 def remembered(host: str, port: int) -> Address | None:
-    """Return the address at which this name's server answered last, None if the name has moved."""
-    return _known().answered_at.get((host, port))
+    """Return the address at which this name's server answered last, or else the one that a look-up has found.
+
+    None if the name was not found yet.
+    """
+    names = _known()
+    return names.answered_at.get((host, port)) or names.found_at.get((host, port))
 
 
 def _known() -> _Names:
@@ -104,6 +110,7 @@ def _is_numeric(host: str) -> bool:
 
 async def _look_up(names: _Names, host: str, port: int) -> list[Address]:
     found = _addresses(await _first_answer(host, port))
+    names.found_at[host, port] = found[0]
     if names.answered_at.get((host, port)) not in found:
         names.answered_at.pop((host, port), None)
     return found

@@ -106,7 +106,7 @@ async def test_a_host_that_may_have_moved_is_resolved_again(resolver: Resolver, 
         async with asyncio.timeout(PATIENCE_S):
             await moving.connect()
         await moving.close()
-    assert resolver.asked == ["moving", "moving"]
+    await until(lambda: resolver.asked == ["moving", "moving"])
 
 
 async def test_a_name_that_is_not_known_is_looked_up_again_at_the_next_try(resolver: Resolver, port: int) -> None:
@@ -180,6 +180,26 @@ async def test_a_server_is_found_again_where_it_was_while_the_name_server_is_sil
 ) -> None:
     await asks(transport)
     assert server.connections == 2
+
+
+async def test_a_server_that_was_down_when_its_name_was_looked_up_is_found_without_a_name_server(
+    resolver: Resolver,
+) -> None:
+    """As one of several servers, which takes over while the name server is silent."""
+    server = RdzvServer()
+    await server.serve()
+    port = server.port
+    await server.close()
+    transport = HttpTransport("server", port, None)
+    resolver.may_answer.set()
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1: Connection refused"):
+        await asks(transport)
+    resolver.may_answer.clear()
+    await server.serve("127.0.0.1", port)
+    await asks(transport)
+    assert server.connections == 1
+    await transport.close()
+    await server.close()
 
 
 async def test_another_transport_of_the_agent_finds_it_there_as_well(
