@@ -57,6 +57,7 @@ class LogFiles:
         self._copied_late = 0
         self._reader: threading.Thread | None = None
         self._is_reading = False
+        """Whether the thread has still to read what the last look has found."""
 
     def report(self, path: str, problem: OSError | str, outlook: str = "") -> None:
         """Log what is wrong with a file. `outlook`: what follows from it, if not the usual."""
@@ -83,6 +84,7 @@ class LogFiles:
         if self._is_reading:
             return
         if pieces := [(file, piece) for file in self._read if (piece := file.next_piece())]:
+            self._is_reading = True
             self.do(lambda: self._read_all(pieces))
         elif self._read:
             self._look_in(self._interval_s())

@@ -272,6 +272,7 @@ async def test_a_hanging_disk_delays_shown_output_but_not_the_agent(
     await disk.hangs.wait()
     bench.files.look()
     assert bench.console.text() == b""
+    assert bench.files._asked.empty(), "the thread reads already"
     disk.answers.set()
     await bench.shows(b"written meanwhile\n")
 
