@@ -133,9 +133,18 @@ class ContainerEngine:
         return address
 
     def _end_name_server(self) -> None:
-        """End a name server from an earlier test, which Podman would take for that of the new network namespace."""
+        """End a name server from an earlier test, which Podman would take for that of the new network namespace.
+
+        The file stays when the name server ends, and the pid in it may be another process's by now.
+        """
         with suppress(FileNotFoundError, ProcessLookupError):
-            os.kill(int(Path(f"/proc/{self._apart.pid}/root/{NAME_SERVER}").read_text()), signal.SIGKILL)
+            pid = int(Path(f"/proc/{self._apart.pid}/root/{NAME_SERVER}").read_text())
+            descriptor = os.pidfd_open(pid)
+            try:
+                if Path(f"/proc/{pid}/comm").read_text() == "aardvark-dns\n":
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            finally:
+                os.close(descriptor)
 
     async def start_again(self, name: str) -> Program:
         """Start a container that has ended."""
