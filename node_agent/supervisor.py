@@ -227,14 +227,19 @@ def _verdict(plan: LaunchPlan, attempt: int) -> int | None:
 
     `attempt`: 0 for the first attempt that a server reports.
     """
+    with asyncio.Runner() as runner:  # one for all questions, since it remembers the servers' addresses
+        return _heard_verdict(plan, attempt, runner)
+
+
+def _heard_verdict(plan: LaunchPlan, attempt: int, runner: asyncio.Runner) -> int | None:
     assert plan.target.endpoint
     run_id, heard_at = plan.config.join.run_id, time.monotonic()
     while time.monotonic() < heard_at + PATIENCE_S:
         for server in (plan.target.endpoint, *plan.target.others):
-            for latest, phase in _phases(plan, *server):
+            for latest, phase in _phases(plan, *server, runner):
                 if not 0 < attempt < latest:  # a lower number comes from a server that has lost its state
                     attempt = latest
-                elif (phase := _phase_of(plan, *server, attempt)) == FORGOTTEN:
+                elif (phase := _phase_of(plan, *server, attempt, runner)) == FORGOTTEN:
                     _log(plan, words.supervisor.attempt_forgotten(run_id, attempt))
                     return None
                 if phase in ENDS:
@@ -246,13 +251,13 @@ def _verdict(plan: LaunchPlan, attempt: int) -> int | None:
     return None
 
 
-def _phases(plan: LaunchPlan, host: str, port: int) -> Iterator[tuple[int, str]]:
+def _phases(plan: LaunchPlan, host: str, port: int, runner: asyncio.Runner) -> Iterator[tuple[int, str]]:
     """Yield number and phase of the run's latest attempt each time this server sends something.
 
     Stop when the server is gone or does not know the run.
     """
     attempt, phase = 0, ""
-    for line in _answer(plan, host, port, WATCH):
+    for line in _answer(plan, host, port, WATCH, runner):
         if line.startswith(b"data: "):
             run = _fields(line[6:]).get("run", {"phase": phase})
             attempt, phase = (run.get("attempt", attempt), run.get("phase", phase)) if run else (0, "")
@@ -261,9 +266,9 @@ def _phases(plan: LaunchPlan, host: str, port: int) -> Iterator[tuple[int, str]]
             yield attempt, phase
 
 
-def _phase_of(plan: LaunchPlan, host: str, port: int, attempt: int) -> str:
+def _phase_of(plan: LaunchPlan, host: str, port: int, attempt: int, runner: asyncio.Runner) -> str:
     """Return the phase of an earlier attempt of the run, or `FORGOTTEN`; empty if the server has not answered."""
-    runs = _fields(b"".join(_answer(plan, host, port, STATUS))).get("runs")
+    runs = _fields(b"".join(_answer(plan, host, port, STATUS, runner))).get("runs")
     phases = {run["attempt"]: run["phase"] for run in runs or ()}
     return "" if runs is None else phases.get(attempt, FORGOTTEN)
 
@@ -276,7 +281,7 @@ def _fields(text: bytes) -> dict[str, Any]:
         return {"run": None}
 
 
-def _answer(plan: LaunchPlan, host: str, port: int, path: str) -> Iterator[bytes]:
+def _answer(plan: LaunchPlan, host: str, port: int, path: str, runner: asyncio.Runner) -> Iterator[bytes]:
     """Yield the lines of this server's answer about the run as they arrive, none if it refuses or is unreachable."""
     from urllib.parse import quote
 
@@ -286,7 +291,7 @@ def _answer(plan: LaunchPlan, host: str, port: int, path: str) -> Iterator[bytes
     token, headers = plan.credentials.token, [("Host", authority(host, port))]
     if token:
         headers.append(("Authorization", f"Bearer {token}"))
-    with suppress(Unreachable, *FAILURES), asyncio.Runner() as runner:
+    with suppress(Unreachable, *FAILURES):
         streams = runner.run(Connector(host, port, plan.credentials).open())
         with closing(HttpConnection(streams, MAX_MESSAGE_BYTES)) as http:
             asked = f"{path}?run_id={quote(plan.config.join.run_id, safe='')}"
