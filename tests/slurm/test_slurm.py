@@ -173,7 +173,7 @@ async def test_a_job_continues_without_its_first_node_and_ends_with_the_runs_sta
     assert slurm.job(job)["JobState"] == "RUNNING"
     for worker in workers:
         worker.order_exit(0)
-    await until((slurm.folder / f".{job}.ended").exists)
+    await until((slurm.folder / f".{job}.ended").exists, PATIENCE_S)
     slurm.set_down("n1")
     assert await slurm.reaches(job, "COMPLETED", restarts=1)
     assert await slurm.ended(chained) == "COMPLETED"
@@ -183,6 +183,26 @@ async def test_a_job_continues_without_its_first_node_and_ends_with_the_runs_sta
         assert all(line.startswith(f"{node}: ") for line in lines)
         assert any("node-agent: run succeeded" in line for line in lines)
     assert all(re.match(r"n[1-4]: ", line) for line in slurm.output(job).splitlines() if "node-agent: " in line)
+
+
+async def test_the_end_of_a_run_is_not_lost_if_no_controller_answers(slurm: Slurm, hub: WorkerHub) -> None:
+    """As it may be if it has just lost many nodes."""
+    job = submit(
+        slurm, "elastic", hub, "--nodes=2-3", "--job-name=train", flags="--nnodes 2:3 --last-call-timeout 5"
+    )  # fmt: skip
+    await hub.group(3)
+    await until(lambda: len(re.findall(pattern(startup.serves), slurm.output(job))) == 2)
+    slurm.power_off("n1")
+    hub.patience_s = PATIENCE_S
+    workers = await hub.group(2)
+    with slurm.without_controller():
+        for worker in workers:
+            worker.order_exit(0)
+        log = slurm.folder / f"train-{job}.n2.log"
+        await until(lambda: "slurm_load_jobs error" in log.read_text(), PATIENCE_S)
+    await until((slurm.folder / f".{job}.ended").exists, PATIENCE_S)
+    slurm.set_down("n1")
+    assert await slurm.reaches(job, "COMPLETED", restarts=1)
 
 
 async def test_a_run_that_fails_without_its_first_node_is_a_failed_job(slurm: Slurm, hub: WorkerHub) -> None:

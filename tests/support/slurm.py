@@ -103,7 +103,7 @@ class Slurm:
         munged = ("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *files)
         self._run("munged", *self.on_login(*munged))
         self._wait((self.folder / "munge.socket").exists)
-        self._run("slurmctld", *self.on_login("slurmctld", "-D", "-i"))
+        self._start_controller()
         for node in self.nodes:
             self.boot(node)
         self._wait(self._is_up)
@@ -133,6 +133,15 @@ class Slurm:
     def set_down(self, node: str) -> None:
         """Mark the node as down in Slurm, as an operator does, even if programs run there."""
         self.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
+
+    @contextmanager
+    def without_controller(self) -> Iterator[None]:
+        """Let no controller answer meanwhile."""
+        self._kill("slurmctld")
+        try:
+            yield
+        finally:
+            self._start_controller()
 
     def repair(self) -> None:
         """Boot the lost nodes, and end all jobs. Return when every node is idle."""
@@ -237,6 +246,9 @@ class Slurm:
             (self.folder / f"spool-{node}").mkdir()
         (self.folder / "munge.key").touch(0o600)
         (self.folder / "munge.key").write_bytes(os.urandom(128))
+
+    def _start_controller(self) -> None:
+        self._run("slurmctld", *self.on_login("slurmctld", "-D", "-i"))
 
     def _run(self, name: str, *command: str) -> None:
         """Start a process that dies with the test run."""
