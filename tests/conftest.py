@@ -168,11 +168,19 @@ async def cluster(hub: WorkerHub) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+def etcd_member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
     """A cluster of one member."""
     need_etcd()
     with etcd_cluster(tmp_path_factory.mktemp("etcd"), 1) as etcd:
         yield etcd
+
+
+@pytest.fixture
+def etcd(etcd_member: Etcd) -> Iterator[Etcd]:
+    """A cluster of one member, which runs before and after the test."""
+    etcd_member.check()
+    yield etcd_member
+    etcd_member.check()
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.timing import answer_timeout_s
 
+from node_agent import words
 from tests.support.container_engine import ContainerEngine
 
 pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.timeout(900)]
@@ -22,6 +24,9 @@ COPY tests/support/workers/signalled_worker.py /srv/train.py
 CHANGES = {"SERVER:29400": "127.0.0.1:29400", "--nnodes 2 --nproc 8": "--nnodes 1 --max-restarts 0"}
 """Differences between the page's run and that of one machine."""
 SERVER, AGENT = "rdzv-server.service", "node-agent@nightly.service"
+ANSWER_S = answer_timeout_s(lease_s=10.0)
+"""Seconds for which an agent waits for an answer, with the default lease."""
+UNANSWERED = words.connection.request_unanswered(ANSWER_S)
 DROP_IN = "/etc/systemd/system/rdzv-server.service.d/watchdog.conf"
 
 
@@ -54,6 +59,10 @@ class Machine:
     def worker(self) -> str:
         """Return the process id of the run's worker."""
         return self.shell("cat /var/lib/node-agent/nightly/worker.pid")
+
+    def time_s(self, unit: str, what: str) -> float:
+        """Return when the unit's state last changed, in seconds of the machine's uptime."""
+        return int(self.property(unit, f"{what}TimestampMonotonic")) / 1e6
 
     def property(self, unit: str, name: str) -> str:
         return self.shell(f"systemctl show --property={name} --value {unit}")
@@ -92,7 +101,10 @@ def test_an_upgrade_of_the_server_is_not_noticed(machine: Machine) -> None:
     assert machine.property(AGENT, "MainPID") == agent and machine.property(SERVER, "MainPID") != server
     machine.shell(f"systemctl stop {AGENT}")
     machine.says(SERVER, "node .* left: SIGTERM")
-    assert "lost rdzv-server" not in machine.journal(f"--unit={AGENT}")
+    away_s = machine.time_s(SERVER, "ActiveEnter") - machine.time_s(SERVER, "ActiveExit")
+    lost = re.findall("lost rdzv-server.*", machine.journal(f"--unit={AGENT}"))
+    # On a busy machine the new server may start so slowly that the agent gives up its request, which the socket holds.
+    assert not lost or (away_s > ANSWER_S / 2 and all(UNANSWERED in line for line in lost)), (away_s, lost)
 
 
 def test_a_server_that_hangs_is_started_again_and_keeps_its_runs(machine: Machine) -> None:

@@ -75,6 +75,13 @@ class Member:
             self._process.wait()
             self._process = None
 
+    def check(self) -> None:
+        """Raise with its exit status and its last lines if it has ended by itself."""
+        assert self._process
+        if (code := self._process.poll()) is not None:
+            lines = (self._folder / f"{self.name}.log").read_text(errors="replace").splitlines()[-20:]
+            raise RuntimeError("\n".join([f"etcd {self.name} (pid {self._process.pid}) ended with {code}:", *lines]))
+
     def release(self) -> None:
         for held in self._held:
             held.close()
@@ -105,6 +112,11 @@ class Etcd:
         call = ("etcdctl", "--endpoints", at, "--dial-timeout=30s", "--command-timeout=30s", *command)
         environment = {**os.environ, "ETCDCTL_API": "3"}
         return subprocess.run(call, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def check(self) -> None:
+        """Raise if a member has ended by itself."""
+        for member in self.members:
+            member.check()
 
     def end(self) -> None:
         for member in self.members:

@@ -6,13 +6,16 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from node_agent import supervisor, words
 from tests.support.certificates import Authority
+from tests.support.programs import PATIENCE_S
 from tests.unit.node_agent.command_lines import plan
 
 ROOT = Path(__file__).parents[3]
@@ -53,14 +56,14 @@ async def ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[object]:
     monkeypatch.setattr(supervisor, "RETRY_S", 0.01)
     listening = []
 
-    async def verdict(*servers: PlayedServer | None, attempt: int = 0) -> int | None:
+    async def verdict(*servers: PlayedServer | None, attempt: int = 0, host: str = "127.0.0.1") -> int | None:
         places = []
         for server in servers:
             if server is None:
                 places.append("127.0.0.1:1")
                 continue
             listening.append(await asyncio.start_server(server.serve, "127.0.0.1", 0, family=socket.AF_INET))
-            places.append(f"127.0.0.1:{listening[-1].sockets[0].getsockname()[1]}")
+            places.append(f"{host}:{listening[-1].sockets[0].getsockname()[1]}")
         made = plan("--endpoint", ",".join(places), "--run-id", "my run", "-m", "this")
         return await asyncio.to_thread(supervisor._verdict, made, attempt)
 
@@ -73,6 +76,27 @@ async def test_the_end_is_that_of_the_run_which_is_asked_for_by_name(ends) -> No
     server = PlayedServer(stream(phase("waiting"), {"now": 1.0}, phase("running"), phase("failed")))
     assert await ends(server) == 1
     assert "?run_id=my%20run HTTP/1.1" in server.heads[0]
+
+
+async def test_the_end_is_heard_although_the_name_server_has_become_silent(
+    ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers for the first of two questions to the server, and never again."""
+    resolve, asked, is_over = socket.getaddrinfo, list[object](), threading.Event()
+
+    def resolve_once(host: bytes | str, *args: Any, **kwargs: Any) -> Any:
+        if host != b"server":
+            return resolve(host, *args, **kwargs)
+        asked.append(host)
+        if len(asked) > 1 and not is_over.wait(PATIENCE_S):
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return resolve("127.0.0.1", *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_once)
+    monkeypatch.setattr(supervisor, "PATIENCE_S", PATIENCE_S / 2)
+    assert await ends(PlayedServer(stream(phase("running")), stream(phase("succeeded"))), host="server") == 0
+    assert len(asked) > 1
+    is_over.set()
 
 
 async def test_the_next_server_is_asked_where_one_is_gone(ends) -> None:

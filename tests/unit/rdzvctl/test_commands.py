@@ -302,6 +302,11 @@ def commands(
     monkeypatch.chdir(folder)
     server.lacks()
     yield Commands(server, capsys)
+    remove_bundles(folder)
+
+
+def remove_bundles(folder: Path) -> None:
+    """Make room for another bundle of the same second."""
     for bundle in folder.iterdir():
         bundle.unlink()
 
@@ -320,6 +325,7 @@ def read_by(server: OtherServer, folder: Path) -> dict[str, set[str]]:
                 server.lacks(unhealthy_reason=reason)
                 assert cli.main([*shlex.split(line), "--endpoint", server.at]) == ExitCode.SUCCEEDED
             found[line] = Watched.seen
+    remove_bundles(folder)
     return found
 
 
