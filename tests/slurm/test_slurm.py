@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("programs")]
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "deploy" / "slurm"
+NO_MORE: Mapping[str, str] = {}
 SAVES = """
 import os, pathlib, signal, sys
 
@@ -55,11 +58,11 @@ while True:
 
 def submit(
     slurm: Slurm, name: str, hub: WorkerHub, *options: str,
-    flags: str = "", server: str = "", worker: str = WORKER, preload: str = "json",
+    flags: str = "", server: str = "", worker: str = WORKER, preload: str = "json", env: Mapping[str, str] = NO_MORE,
 ) -> str:  # fmt: skip
     """Submit a script with workers that report to the hub."""
-    env = {**hub.env, "RDZV_SERVER": server, "PRELOAD": preload}
-    return slurm.submit(*options, str(SCRIPTS / f"{name}.sbatch"), *flags.split(), worker, env=env)
+    added = {**hub.env, "RDZV_SERVER": server, "PRELOAD": preload, **env}
+    return slurm.submit(*options, str(SCRIPTS / f"{name}.sbatch"), *flags.split(), worker, env=added)
 
 
 def after(slurm: Slurm, job: str) -> str:
@@ -183,6 +186,30 @@ async def test_a_job_continues_without_its_first_node_and_ends_with_the_runs_sta
         assert all(line.startswith(f"{node}: ") for line in lines)
         assert any("node-agent: run succeeded" in line for line in lines)
     assert all(re.match(r"n[1-4]: ", line) for line in slurm.output(job).splitlines() if "node-agent: " in line)
+
+
+SLOW_SQUEUE = """\
+#!/bin/sh
+[ "$SLURMD_NODENAME" != n2 ] || sleep 10
+exec "{squeue}" "$@"
+"""
+"""For the node that serves, a command that takes long."""
+
+
+async def test_no_node_requeues_the_job_before_the_serving_node_has_written_the_runs_end(
+    slurm: Slurm, hub: WorkerHub, tmp_path: Path
+) -> None:
+    (command := tmp_path / "squeue").write_text(SLOW_SQUEUE.format(squeue=shutil.which("squeue")))
+    command.chmod(0o755)
+    slow = {"PATH": f"{tmp_path}:{slurm.env['PATH']}"}
+    flags = "--nnodes 2:3 --last-call-timeout 5 --max-restarts 0"
+    job = submit(slurm, "elastic", hub, "--nodes=2-3", flags=flags, env=slow)
+    await hub.group(3)
+    await until(lambda: len(re.findall(pattern(startup.serves), slurm.output(job))) == 2)
+    slurm.lose("n1")
+    hub.patience_s = PATIENCE_S
+    (await hub.group(2))[0].order_exit(3)
+    assert await slurm.reaches(job, "FAILED", restarts=1)
 
 
 async def test_the_end_of_a_run_is_not_lost_if_no_controller_answers(slurm: Slurm, hub: WorkerHub) -> None:
