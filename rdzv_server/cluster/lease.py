@@ -67,8 +67,11 @@ class Lease:
         pause_s = self._ttl_s / RENEWALS_PER_LEASE
         while True:
             await asyncio.sleep(pause_s)
-            sent_at = _clock()
             try:
+                if not self.is_certain:
+                    # etcd may get requests although its answers are lost. Renewals would then keep others from leading.
+                    await self._client.time_to_live(self.id)
+                sent_at = _clock()
                 ttl_s = await self._client.keep_alive(self.id, self._ttl_s / ATTEMPTS_PER_LEASE)
             except StoreUnavailable as error:
                 if not self.is_certain:  # before that, no request is affected

@@ -154,6 +154,12 @@ class EtcdClient:
 
         return int((await self._ask(ask)).TTL)
 
+    async def time_to_live(self, lease_id: int) -> int:
+        """Return the seconds until a lease ends, -1 if it is gone. This does not renew the lease."""
+        request = rpc.LeaseTimeToLiveRequest(ID=lease_id)
+        answer = await self._ask(lambda member: member.lease.LeaseTimeToLive(request, timeout=ATTEMPT_S))
+        return int(answer.TTL)
+
     async def revoke(self, lease_id: int) -> None:
         """End a lease, and delete every key that is attached to it."""
         request = rpc.LeaseRevokeRequest(ID=lease_id)

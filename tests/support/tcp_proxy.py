@@ -35,8 +35,8 @@ class TcpProxy:
         self.target = target
         self._exchanges = exchanges
         self._on_request = on_request
-        self._passes = asyncio.Event()
-        self._passes.set()
+        self._passes, self._answers_pass = asyncio.Event(), asyncio.Event()
+        self.release()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._opened = asyncio.Semaphore(0)
@@ -55,10 +55,16 @@ class TcpProxy:
     def hold(self) -> None:
         """Hold all bytes back from now on and refuse nothing, like a network that drops packets."""
         self._passes.clear()
+        self.hold_answers()
+
+    def hold_answers(self) -> None:
+        """Hold only the bytes from the target back, like a network that drops packets in one direction."""
+        self._answers_pass.clear()
 
     def release(self) -> None:
         """Let the held bytes arrive."""
         self._passes.set()
+        self._answers_pass.set()
 
     async def drop(self, connections: int) -> None:
         """Close all connections, like a balancer that restarts. Return when this number of connections has been
@@ -88,8 +94,11 @@ class TcpProxy:
         self._writers |= {writer, to_there}
         self._opened.release()
         on_request, on_answer = self._observers()
-        for source, sink, observe in ((reader, to_there, on_request), (there, writer, on_answer)):
-            pipe = asyncio.create_task(self._pipe(source, sink, observe))
+        for source, sink, observe, passes in (
+            (reader, to_there, on_request, self._passes),
+            (there, writer, on_answer, self._answers_pass),
+        ):
+            pipe = asyncio.create_task(self._pipe(source, sink, observe, passes))
             self._tasks.add(pipe)
             pipe.add_done_callback(self._tasks.discard)
 
@@ -112,12 +121,16 @@ class TcpProxy:
         return _HttpMessages(on_request).feed, _HttpMessages(on_answer).feed
 
     async def _pipe(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, observe: Callable[[bytes], None]
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        observe: Callable[[bytes], None],
+        passes: asyncio.Event,
     ) -> None:
         with suppress(ConnectionError):
             try:
                 while chunk := await source.read(1 << 16):
-                    await self._passes.wait()
+                    await passes.wait()
                     observe(chunk)
                     sink.write(chunk)
                     await sink.drain()

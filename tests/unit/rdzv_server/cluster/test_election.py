@@ -127,6 +127,18 @@ async def test_a_leader_that_is_cut_off_for_a_moment_keeps_leading(start, gated,
     assert server.lapses and min(server.lapses) > 0 and not server.over.done()
 
 
+async def test_a_leader_that_hears_no_answers_of_etcd_is_followed_by_another(start, gated):
+    """etcd still gets its requests."""
+    gated_client, gate = gated
+    first = start("a:1", gated_client, lease_s=KEPT_LEASE_S)
+    leadership = await first.leads()
+    other = start("b:1", lease_s=KEPT_LEASE_S)
+    await other.follows()
+    gate.hold_answers()
+    second = await other.leads()
+    assert second.number > leadership.number and not leadership.is_certain
+
+
 @pytest.mark.parametrize("how", ["the key is deleted", "the lease is revoked"])
 async def test_deleting_its_key_ends_a_leadership_at_once(start, etcd, client, prefix, how):
     server = start("a:1")
