@@ -300,10 +300,9 @@ class LeaseRenewed(Struct, frozen=True):
 
 
 class AgentDisconnected(Struct, frozen=True):
-    """The connection for the agent's polls was closed. `was_parked`: whether a poll was parked on it."""
+    """A connection was closed while the agent's poll was parked on it."""
 
     agent_id: str
-    was_parked: bool = True
 
 
 class LogAsked(Struct, frozen=True):

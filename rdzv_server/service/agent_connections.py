@@ -1,8 +1,7 @@
 """Connections that carry agents' polls: what the close of a connection says about its agents.
 
-If a connection closes while a poll is parked or unread on it, that is a sign that the agent is gone. After the answer,
-the close is a sign only if the connection has survived an earlier answer. A proxy may close its connection after each
-answer, or use it for requests of other agents.
+If a connection closes while a poll is parked or unread on it, that is a sign that the agent is gone. A close after the
+answer says nothing: a proxy, or this server, may close a connection that is not used.
 """
 
 from collections.abc import Callable
@@ -20,8 +19,6 @@ class _Path(Struct):
     """Path of an agent's latest request to the server."""
 
     connection: Connection
-    requests: int = 0
-    """Number of the agent's requests that this connection has carried."""
     is_parked: bool = False
 
     def __enter__(self) -> None:
@@ -38,10 +35,10 @@ class Connections:
     Only the connection of an agent's latest request says something about the agent.
     """
 
-    def __init__(self, disconnected: Callable[[Key, bool], None], came: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, disconnected: Callable[[Key], None], came: Callable[[], None] = lambda: None) -> None:
         """Begin without connections.
 
-        `disconnected` is called with an agent whose connection has closed, and with whether a poll was parked on it.
+        `disconnected` is called with an agent whose connection has closed while its poll was parked on it.
         `came` is called for each connection that carries an agent for the first time.
         """
         self._disconnected, self._came = disconnected, came
@@ -65,7 +62,6 @@ class Connections:
                 self._came()
             self._agents[connection].add(key)
             self.changed(len(self._agents))
-        path.requests += 1
 
     def bound(self, connection: Connection, key: Key) -> AbstractContextManager[None]:
         """Bind the connection to the agent. Unbind it if the request is refused, unless the server is unavailable."""
@@ -90,19 +86,19 @@ class Connections:
         return path if path is not None and path.connection is connection else _Path(connection)
 
     def lost(self, connection: Connection) -> None:
-        """Note that a connection closed: the agents whose latest requests it carried may be disconnected."""
+        """Note that a connection closed: agents whose polls were parked on it may be gone."""
         if (keys := self._agents.pop(connection, None)) is None:
             return
         for key in keys:
             path = self._pop(key, connection)
-            if path is not None and (path.is_parked or path.requests > 1):
-                self._disconnected(key, path.is_parked)
+            if path is not None and path.is_parked:
+                self._disconnected(key)
         self.changed(len(self._agents))
 
     def left_unread(self, key: Key) -> None:
         """Note that an agent's poll was read after its connection closed: the agent is gone unless it has another."""
         if key not in self._paths:
-            self._disconnected(key, True)
+            self._disconnected(key)
 
     def _pop(self, key: Key, connection: Connection) -> _Path | None:
         """Forget the agent's path if it is this connection. Return the path, or None if it is another one."""

@@ -343,10 +343,10 @@ class Rendezvous:
             raise AgentFenced(admission_words.other_secret(request.agent_id, request.run_id))
         return machine
 
-    def _disconnected(self, key: Key, was_parked: bool) -> None:
+    def _disconnected(self, key: Key) -> None:
         run_id, agent_id = key
         if not self._closing:  # otherwise this server goes away, not the agent
-            self._driver.notify(run_id, events.AgentDisconnected(agent_id, was_parked))
+            self._driver.notify(run_id, events.AgentDisconnected(agent_id))
 
 
 def _event(request: _Told) -> events.Event:

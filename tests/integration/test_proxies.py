@@ -30,6 +30,9 @@ SERVER_CLOSE, ABORT_ON_CLOSE = "  option http-server-close", "  option abortoncl
 SHORT = {"nginx": "proxy_read_timeout 2s;", "haproxy": "  timeout server 2s"}
 """Settings with which a poll that the server holds ends after 2 s."""
 REPEATING = "  timeout server 2s\n  option abortonclose\n  retries 2\n  retry-on all-retryable-errors"
+IDLE_CUTS = "  mode tcp\n  timeout client 3s\n  timeout server 3s"
+"""Settings with which each connection ends that nobody has used for 3 s."""
+STOPS_S = 6.0
 HEALTHY_S = 7.0
 """Seconds for which a run is healthy there: three polls end."""
 AWAY_S = 3.0
@@ -69,6 +72,25 @@ async def test_behind_a_proxy_that_closes_after_each_answer_each_failure_is_char
         assert [await agent.exit_code() for agent in agents.values()] == [ExitCode.FAILED] * 2
         assert await cluster.restarts() == {"worker_failure": 2}
         assert {cordon["node_id"] for cordon in (await cluster.server.status())["server"]["cordons"]} <= {bad}
+
+
+async def test_a_node_whose_idle_connection_is_cut_while_it_stops_its_workers_is_not_lost(
+    hub: WorkerHub, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    """An agent that stops its workers has no parked poll, and asks only now and then."""
+    async with Cluster(hub, *EXCLUDING) as cluster:
+        await cluster.serve()
+        proxy = await Proxy.listen("haproxy", tmp_path, unused_tcp_port, cluster.endpoint, IDLE_CUTS)
+        patient = ("--shutdown-timeout", str(STOPS_S), "--lease", "30")
+        agents, workers = await behind(cluster, proxy, "--nnodes", "2", "--max-restarts", "1", *ALL_COME, *patient)
+        bad, stubborn = workers
+        await stubborn.tell("ignore SIGTERM")
+        bad.order_exit(3)
+        workers = await hub.group(2)
+        run = await cluster.server.run()
+        assert (run["departures"], await cluster.restarts()) == ([], {"worker_failure": 1})
+        workers[0].order_exit(3)
+        assert [await agent.exit_code() for agent in agents.values()] == [ExitCode.FAILED] * 2
 
 
 @pytest.mark.parametrize("kind", ["nginx", "haproxy"])

@@ -63,8 +63,6 @@ class Agent:
     state: str = "waiting"
     round: int = 0
     absent: float | None = None
-    was_parked: bool = False
-    """Whether its poll was parked when its connection closed."""
     heard_turn: int = 0
     absent_turn: int = 0
     """Order of the two if the times are equal."""
@@ -79,10 +77,6 @@ class Agent:
     def idle(self) -> bool:
         """Whether it takes no part in the last round: it waits, or leaves."""
         return self.state in ("waiting", "cordoned", "draining")
-
-    @property
-    def vanished(self) -> bool:
-        return self.absent is not None and self.was_parked
 
     is_suspect: bool = False
     """Whether only its lease decides, because others vanished with it."""
@@ -449,16 +443,16 @@ class Model:
         self.unanswered.discard(name)
         self.pass_time(now)
 
-    def disconnect(self, name: str, was_parked: bool, now: float) -> None:
+    def disconnect(self, name: str, now: float) -> None:
         agent = self.find(name)
         if agent is not None and agent.spared_since is not None:
             agent.unheard = True
         elif agent is not None and agent.absent is None:
-            agent.absent, agent.absent_turn, agent.was_parked = now, self._turn(), was_parked
+            agent.absent, agent.absent_turn = now, self._turn()
             agent.in_grace = True
             if len(self.agents) > 1 and all(each.uncertain for each in self.agents):
                 agent.is_suspect = True
-            self.closings += [(now, agent.node)] * was_parked
+            self.closings.append((now, agent.node))
         self.pass_time(now)
 
     def hear(self, name: str, now: float) -> None:
@@ -537,7 +531,7 @@ class Model:
         """Return whether its lease must count from its connection's close, and does not yet because others vanished
         with it.
         """
-        is_suspect = agent.vanished and (agent.is_suspect or self._vanished_together(agent))
+        is_suspect = agent.is_suspect or self._vanished_together(agent)
         return is_suspect and agent.absent is not None and agent.heard < agent.absent <= agent.heard + OVERDUE_S
 
     def _count_from_closes(self) -> None:
@@ -702,7 +696,9 @@ class Model:
 
     def _missing(self, reporter: str | None) -> list[Agent]:
         """Return the participants whose loss would explain a failure of this reporter, or of any."""
-        return [agent for agent in self.agents if agent.vanished and not agent.idle and agent.name != reporter]
+        return [
+            agent for agent in self.agents if agent.absent is not None and not agent.idle and agent.name != reporter
+        ]
 
     def _presumed_lost(self, now: float) -> list[Agent]:
         """Return the participants that the round waits for as the last: all vanished, and others' workers failed."""
@@ -710,9 +706,9 @@ class Model:
         others = [agent for agent in self.agents if agent not in stopping]
         if self.stage != "forming" or now < self.waits_until or not is_enough or self._is_uncertain(others):
             return []
-        if not self._lost_others() and any(each.is_suspect or self._vanished_together(each) for each in stopping):
-            return []
-        are_all = all(agent.vanished and self.failed - {agent.name} for agent in stopping)
+        are_all = all(agent.absent is not None and self.failed - {agent.name} for agent in stopping)
+        if are_all and any(each.is_suspect or self._vanished_together(each) for each in stopping):
+            are_all = self._lost_others() and all(now >= (each.absent or 0.0) + GRACE_S for each in stopping)
         return stopping if are_all else []
 
     def _lost_others(self) -> bool:

@@ -314,14 +314,13 @@ class RunStory(RunInvariants):
     @rule(
         place=places,
         how=st.sampled_from(["leaves", "retracts", "disconnects", "blinks", "blinks", "is heard", "is heard"]),
-        was_parked=st.sampled_from([True, True, False]),
     )
-    def an_agent(self, place: int, how: str, was_parked: bool = True) -> None:
+    def an_agent(self, place: int, how: str) -> None:
         name = self._who(place)
         if how in ("leaves", "retracts"):
             self._leave(name, how == "retracts")
         if how in ("disconnects", "blinks"):
-            self._both(AgentDisconnected(name, was_parked), lambda: self.model.disconnect(name, was_parked, self.now))
+            self._both(AgentDisconnected(name), lambda: self.model.disconnect(name, self.now))
         if how in ("blinks", "is heard"):
             self._hear(name)
 

@@ -237,9 +237,9 @@ class Scenario:
     def uncordons(self, node: str) -> None:
         self.handle(NodeUncordoned(node_id=node, **OPERATOR))
 
-    def disconnects(self, name: str, *, was_parked: bool = True) -> None:
-        """The agent's connection closes. `was_parked`: whether its poll was parked."""
-        self.handle(AgentDisconnected(name, was_parked))
+    def disconnects(self, name: str) -> None:
+        """The agent's connection closes while its poll is parked."""
+        self.handle(AgentDisconnected(name))
 
     def is_lost(self, name: str) -> None:
         """The agent's connection closes, and its grace period ends."""

@@ -40,20 +40,26 @@ def presumed_lost(run: Run, now: float) -> list[str]:
 
     A participant is presumed lost if its connection closed while its poll was parked, if it has not polled again, and
     if workers of another node failed. The verdict waits until then, because a new poll would reverse it. If several
-    participants vanished together, a failure shows that they are gone only if it is a consequence: its worker has lost
-    another one.
+    participants vanished together, a failure shows that some are gone only if it is a consequence: its worker has lost
+    another one. Then the healthy ones have their grace to poll again.
     """
+    at = presumed_at(run)
+    return [] if at is None or now < at else list(run.stopping)
+
+
+def presumed_at(run: Run) -> float | None:
+    """Return the time from which `presumed_lost` names the participants that stop; None if it names none of them."""
     if not (run.failed and run.leases.absent_since and run.stopping):
-        return []
+        return None
     leases, stopping = run.leases, run.stopping
-    is_enough = len(run.waiting) >= legal_sizes.smallest(run.settings)
-    if not is_enough or len(leases.absent_since) < len(stopping) or _backs_off(run, now):
-        return []
+    if len(run.waiting) < legal_sizes.smallest(run.settings) or len(leases.absent_since) < len(stopping):
+        return None
     if not all(leases.corroborates(agent_id) and run.failed != {agent_id} for agent_id in stopping):
-        return []
-    if not _lost_others(run) and any(map(leases.is_suspect, stopping)):
-        return []
-    return [] if admission.is_uncertain(run, besides=stopping) else list(stopping)
+        return None
+    are_suspect = any(map(leases.is_suspect, stopping))
+    if (are_suspect and not _lost_others(run)) or admission.is_uncertain(run, besides=stopping):
+        return None
+    return _not_before(run.opening.backoff_until, leases.graces_end(stopping) if are_suspect else 0.0)
 
 
 def _lost_others(run: Run) -> bool:

@@ -15,8 +15,8 @@ has given up, so it does not make the close of a connection count.
 If several nodes vanish at once, the network path to the server is the likelier cause. So if connections of several
 nodes close at the same time, the grace decides nothing: the agents' leases decide, and no node is blamed. The same
 holds if all other agents of the run are away when the connection closes, because a proxy that restarts twice may have
-let back only this one. If a poll was parked until the close, that lease counts from the close, since its agent had
-nothing to send before. So a path that is broken for less than a lease costs no node.
+let back only this one. That lease counts from the close, since the agent, whose poll was parked, had nothing to send
+before. So a path that is broken for less than a lease costs no node.
 
 If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that the server
 hears. For a grace, one agent must be certain when the grace ends, and the server must have heard it recently. For a
@@ -65,23 +65,21 @@ class HoldUp(Struct, frozen=True):
 
 
 class Closing(Struct, frozen=True):
-    """Close of the connection for an agent's polls. `was_parked`: whether a poll was parked on it."""
+    """Close of a connection while an agent's poll was parked on it."""
 
     run_id: str
     node_id: str
     at: float
-    was_parked: bool
 
 
 class Closings:
-    """Latest connections of all runs that closed while a poll was parked on them."""
+    """Latest closes, in all runs."""
 
     def __init__(self) -> None:
         self._latest: deque[Closing] = deque(maxlen=MOST_CLOSINGS)
 
     def note(self, closing: Closing) -> None:
-        if closing.was_parked:
-            self._latest.append(closing)
+        self._latest.append(closing)
 
     def is_shared(self, closing: Closing) -> bool:
         """Whether another node of the run, or two nodes of any runs, vanished at about the same time."""
@@ -212,8 +210,8 @@ class Leases:
         self._closings.pop(agent_id, None)
         self._graces.pop(agent_id, None)
 
-    def disconnect(self, agent_id: str, now: float, *, was_parked: bool = True, node_id: str = "") -> None:
-        """Note that the agent's connection closed, and whether its poll was parked; only the first close counts.
+    def disconnect(self, agent_id: str, now: float, *, node_id: str = "") -> None:
+        """Note that the agent's connection closed while its poll was parked; only the first close counts.
 
         If the server did not answer the agent, the agent may have closed the connection for that: then its lease
         decides.
@@ -228,12 +226,16 @@ class Leases:
             self.suspects.add(agent_id)  # nothing shows that the path to the server works
         else:
             self._graces[agent_id] = now
-        closing = self._closings[agent_id] = Closing(self._run_id, node_id or agent_id, now, was_parked)
+        closing = self._closings[agent_id] = Closing(self._run_id, node_id or agent_id, now)
         self.all_closings.note(closing)
 
     def corroborates(self, agent_id: str) -> bool:
         """Whether the agent's absence and the failures of other nodes' workers explain each other."""
-        return agent_id in self._closings and self._closings[agent_id].was_parked
+        return agent_id in self._closings
+
+    def graces_end(self, agent_ids: Iterable[str]) -> float:
+        """Return when the last grace of these absent agents ends."""
+        return self._grace_s + max(self.absent_since[agent_id] for agent_id in agent_ids)
 
     def is_suspect(self, agent_id: str) -> bool:
         """Whether the agent has vanished together with others, so that the path to it is suspected."""
@@ -374,7 +376,7 @@ class Leases:
         A close that comes long after the agent's next poll was due is no sign of life: TCP has given up a silent host.
         """
         closing, renewed_at = self._closings.get(agent_id), self.renewed_at[agent_id]
-        if closing is None or not closing.was_parked or not renewed_at < closing.at <= renewed_at + self._overdue_s:
+        if closing is None or not renewed_at < closing.at <= renewed_at + self._overdue_s:
             return False
         return self.is_suspect(agent_id)
 

@@ -247,7 +247,8 @@ class RunMachine:
         if run.cordons and (cordon := operations.next_uncordoning(run)):
             soonest = cordon.until if soonest is None else min(soonest, cordon.until or 0.0)
         warned = finishing.deadline(run) if run.succeeded or run.finished else None
-        for at in (own, run.queries.next_deadline(), notice, warned):
+        presumed = completion.presumed_at(run) if run.failed and self._may_complete else None
+        for at in (own, run.queries.next_deadline(), notice, warned, presumed):
             if at is not None and (soonest is None or at < soonest):
                 soonest = at
         for deadline in self._hooks.deadline:
@@ -366,7 +367,7 @@ class RunMachine:
 
     def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
         if agent := self.run.agents.get(event.agent_id):
-            self.run.leases.disconnect(agent.agent_id, now, was_parked=event.was_parked, node_id=agent.node_id)
+            self.run.leases.disconnect(agent.agent_id, now, node_id=agent.node_id)
 
     def _check_leave(self, event: events.NodeLeft, now: float) -> events.NodeLeft | None:
         if self.run.stage.is_end or event.agent_id in self.run.departed_ids:

@@ -100,23 +100,21 @@ async def test_an_agent_is_not_lost_that_has_come_back_while_the_server_stood_st
     assert not run.departures
 
 
-@pytest.mark.parametrize("is_parked", [False, True], ids=["between two polls", "under a parked poll"])
-async def test_an_agent_whose_connection_closes_is_noticed_at_once(site, is_parked):
+async def test_an_agent_whose_connection_closes_under_its_parked_poll_is_noticed_at_once(site):
     a, b = await two_running(site)
-    if is_parked:
-        poll = asyncio.create_task(b.poll())
-        await parked(site, 1)
-        poll.cancel()
-        await asyncio.gather(poll, return_exceptions=True)
-    else:
-        await b.poll(hold=False)  # its connection has survived an answer
-        await b.transport.close()
+    poll = asyncio.create_task(b.poll())
+    await parked(site, 1)
+    poll.cancel()
+    await asyncio.gather(poll, return_exceptions=True)
     reply = await a.told(Stop)
     assert reply.directive.reason.startswith("node b lost: its connection closed")
 
 
-async def test_a_connection_that_closes_after_its_first_answer_is_no_loss(site):
+@pytest.mark.parametrize("polls", [0, 3])
+async def test_a_connection_that_closes_after_an_answer_is_no_loss(site, polls):
     a, b = await two_running(site)
+    for _ in range(polls):
+        await b.poll(hold=False)
     await b.transport.close()
     await the_grace_to_run_out()
     assert isinstance((await a.poll(hold=False)).directive, Start)

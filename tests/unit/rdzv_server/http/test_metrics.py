@@ -113,8 +113,8 @@ async def test_an_expired_lease_is_distinguished_from_a_closed_connection(server
     joins = [a_join(f"run-{node}", node=node, settings=settings) for node in "ab"]
     closing = Connection("run-a")
     await asyncio.gather(*map(server.rendezvous.ask, joins, [closing, Connection("run-b")]))
-    await server.rendezvous.ask(joins[0], closing)  # the connection has survived an answer
-    server.service.lost(closing)
+    with server.rendezvous.connections.parked(closing, (joins[0].run_id, joins[0].agent_id)):
+        server.service.lost(closing)
     said = await scrape(server)
     while not said("rdzv_runs_ended_total", phase="failed"):
         said = await scrape(server)

@@ -47,9 +47,14 @@ class Agent(AgentSide):
     """An agent with one connection."""
 
     def __init__(self, name: str, server: RendezvousServer) -> None:
-        connection, rendezvous = Connection(name), server.rendezvous
-        super().__init__(name, lambda request: rendezvous.ask(request, connection), disconnect_grace_s=0.01)
-        self.hangs_up = partial(rendezvous.connections.lost, connection)
+        self._connection, self._rendezvous = Connection(name), server.rendezvous
+        super().__init__(name, lambda request: self._rendezvous.ask(request, self._connection), disconnect_grace_s=0.01)
+        self.hangs_up = partial(self._rendezvous.connections.lost, self._connection)
+
+    def dies(self) -> None:
+        """Its connection closes while its poll is parked."""
+        with self._rendezvous.connections.parked(self._connection, (RUN_ID, self.name)):
+            self.hangs_up()
 
 
 @pytest.fixture
@@ -125,7 +130,7 @@ async def test_a_lost_nodes_supervisor_may_ask_for_a_while_how_the_run_ended(
     await a.told(Stop)  # b has arrived
     await a.join("1:2", after_round=1)
     await asyncio.gather(a.told(Start), b.told(Start))
-    b.hangs_up()
+    b.dies()
     await a.told(Stop)
     await a.join("1:2", after_round=2)
     await a.reports(round=3)
