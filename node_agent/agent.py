@@ -487,6 +487,11 @@ class Agent:
         """Report that workers may hang, unless all workers of that round have ended."""
         self._runner.feed(event)
 
+    def noticed(self) -> None:
+        """Tell the features that the workers have a notice of their round's end."""
+        for feature in self._features:
+            feature.noticed()
+
     def _workers_succeeded(self, round_: int) -> None:
         if self.orphans:
             self.orphans.end()

@@ -75,6 +75,9 @@ class Kernel(Protocol):
     def suspect(self, event: Suspected) -> None:
         """Report that workers may hang, unless all workers of that round have ended."""
 
+    def noticed(self) -> None:
+        """Tell the features that the workers have a notice of their round's end."""
+
     def fail(self, reason: str) -> None:
         """Report that the agent failed to provide something that the workers need to start or continue."""
 
@@ -83,7 +86,7 @@ class Feature:
     """One feature of an agent. Hooks do nothing by default. The agent calls them in the order of the feature table.
 
     In each round it calls the hooks in this order: `joining`, `answered`, `starting`, `preparing`, `variables`, `cpus`,
-    `sinks`, `started`, `failed`, `judged`, `stopping`, `stopped`.
+    `sinks`, `started`, `noticed`, `failed`, `judged`, `stopping`, `stopped`.
     """
 
     start_worker: StartWorker | None = None
@@ -148,6 +151,9 @@ class Feature:
 
     def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
         """Called when the workers have been started. `pids`: their pids by local rank."""
+
+    def noticed(self) -> None:
+        """Called when the workers have a notice: until their round ends, they may save, wait or exit."""
 
     def interruption(self) -> Awaitable[bool] | None:
         """Return whether the workers, which have all exited 0, were asked to end. None means certainly not."""

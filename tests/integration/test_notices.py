@@ -13,6 +13,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
+from node_agent.features.hangs import words as hang_words
 from node_agent.features.preemption import words as preemption
 from rdzv_server.words import completion, notices
 from tests.support.cluster import PATIENT, Cluster
@@ -28,6 +29,7 @@ NOTICE = (*PATIENT[:-2], "--shutdown-timeout", "100", "--notice-timeout", "80")
 """Flags of a run whose workers have far more time to save than a test takes."""
 HASTY = (*PATIENT[:-2], "--shutdown-timeout", "2", "--notice-timeout", "80")
 """The same, with a scheduler that gives two seconds."""
+LIMITS = ("--progress-timeout", "start=60,step=3")
 
 
 async def all_listen(workers: list[Worker]) -> None:
@@ -100,6 +102,29 @@ async def test_a_worker_that_never_acknowledges_is_waited_for_as_long_as_the_sch
     ended = (await events(cluster, "notice_ended"))[0]
     assert 1 <= float(message_fields(ended["reason"], notices.not_acknowledged)["after_s"]) < 2
     await cluster.finish(second)
+
+
+async def test_a_save_that_takes_longer_than_a_limit_for_hangs_is_no_hang(cluster: Cluster) -> None:
+    """Nor is it a hang that workers which have saved wait for the others. In the next round, hangs are found again."""
+    flags = (*PATIENT[:-2], "--shutdown-timeout", "10", "--notice-timeout", "5", "--max-restarts", "1", *LIMITS)
+    first = await cluster.nodes("ab", "--nnodes", "1:2", *flags)
+    await all_listen(first)
+    for worker in first:
+        await worker.tell("progress 7")
+    leaver = cluster.agents.pop("b")
+    leaver.signal(signal.SIGTERM)
+    await all_hear(first, "node_left b True")
+    await all_acknowledge(first[1:])  # the first one saves until the notice ends
+    second = await cluster.hub.group(2)
+    assert await leaver.exit_code() == ExitCode.START_AGAIN
+    assert await events(cluster, "hang_suspected") == []
+    assert not any(has_message(agent.err, hang_words.may_hang) for agent in (leaver, cluster.agents["a"]))
+    (ended,) = await events(cluster, "notice_ended")
+    assert has_message(ended["reason"], notices.not_acknowledged)
+    for worker in second:
+        await worker.tell("progress 8")
+    await cluster.finish(await cluster.hub.group(2))
+    assert await cluster.restarts() == {"node_left": 1, "hang": 1}
 
 
 async def test_agents_do_not_wait_for_workers_without_support_for_notices(cluster: Cluster) -> None:

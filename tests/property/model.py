@@ -321,7 +321,7 @@ class Model:
     def _weigh(self, now: float) -> None:
         running = {agent.name for agent in self.in_state("running")}
         self.suspected = {key: at for key, at in self.suspected.items() if key[1] in running}
-        if self.unheard_since is not None:
+        if self.unheard_since is not None or self.is_noticed:
             self.judge_at = None
         elif not self.believed():
             self.judge_at, self.is_judged = None, False

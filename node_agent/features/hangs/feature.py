@@ -43,6 +43,9 @@ class Hangs(Feature):
         if isinstance(answer, Reply):
             self._watch.server_answered()
 
+    def noticed(self) -> None:
+        self._watch.stop()
+
     def stopping(self) -> None:
         self._watch.stop()
 

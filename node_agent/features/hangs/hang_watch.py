@@ -57,7 +57,7 @@ class HangWatch:
         self._arm()
 
     def stop(self) -> None:
-        """End the watch, because the workers are about to be stopped."""
+        """End the watch of this round: its workers have a notice of its end, or are about to be stopped."""
         if self._detector:
             self._detector.cut_off(self._signs(), self._loop.time())
         self._forget()

@@ -47,6 +47,7 @@ class Notices(Feature):
             return Noticed(listening=0, acknowledged=0)
         loop, log = asyncio.get_running_loop(), self.kernel.console.log
         told_at = loop.time()
+        self.kernel.noticed()
         answer = await board.give(query, lambda: started.group.by_local_rank, log)
         if answer.listening:
             message = words.saved(query.reason, answer.acknowledged, answer.listening, loop.time() - told_at)

@@ -451,6 +451,14 @@ class Run(RunState, kw_only=True):
         """Whether an operator can have the run forgotten."""
         return self.stage.is_end or bool(self.set_apart)
 
+    @property
+    def suspends_judgement(self) -> bool:
+        """Whether nothing follows at present from workers that are silent or slow.
+
+        Either no agent of the running round is heard, or its workers have a notice: they may save, wait or exit.
+        """
+        return self.unheard_since is not None or self.notice_since is not None
+
     def wall_clock(self, at: float) -> float:
         """Convert a time of the run to what the server's wall clock showed, in seconds since 1970."""
         since, ahead_s = self.wall_clock_ahead[-1]

@@ -105,10 +105,12 @@ class Stragglers(Policy[StragglersState, Comparisons]):
             self.signs.look_at = now + self.run.settings.lease_s
 
     def attend(self, now: float) -> None:
-        """Compare the nodes if that is due; the next comparison is a lease later."""
+        """Compare the nodes if that is due and the run judges workers; the next comparison is a lease later."""
         signs = self.signs
-        if signs.look_at is None or self.run.unheard_since is not None:
+        if signs.look_at is None:
             signs.conclusion = None
+        elif self.run.suspends_judgement:
+            signs.look_at, signs.conclusion = now + self.run.settings.lease_s, None
         elif now >= signs.look_at:
             signs.look_at = now + self.run.settings.lease_s
             signs.conclusion = self._changed(now) or self._replaced(now)
@@ -162,7 +164,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
     def _replaced(self, now: float) -> StragglerReplaced | None:
         """Return the worst straggler's replacement if a connected node stands by and the last was long ago; or None."""
         run, state = self.run, self.state
-        if not run.settings.replace_stragglers or not completion.has_standby(run) or run.leaving or run.succeeded:
+        if not run.settings.replace_stragglers or not completion.has_standby(run) or run.succeeded:
             return None
         if state.replaced_at is not None and now < state.replaced_at + REPLACED_AGAIN_AFTER_S:
             return None

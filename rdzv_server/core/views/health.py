@@ -162,7 +162,9 @@ def _stalled(run: Run, now: float) -> Finding | None:
     if run.stage is not Stage.RUNNING or pace.step_s is None or pace.moved_at is None:
         return None
     limit_s = max(STALLED_S, STALLED_STEPS * pace.step_s)
-    if pace.told_at - pace.moved_at <= limit_s or finishing.has_begun(run) or _is_unheard(run):
+    if pace.told_at - pace.moved_at <= limit_s or finishing.has_begun(run):
+        return None
+    if run.suspends_judgement or run.set_apart:
         return None
     hang = Hangs.of(run).hang
     if hang and hang.is_believed:

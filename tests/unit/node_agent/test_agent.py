@@ -16,6 +16,7 @@ from msgspec import json
 from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
+from rdzv_protocol.queries import Notice, Noticed, QueryAnswer
 
 from node_agent import words
 from node_agent.features import words as features
@@ -150,6 +151,26 @@ async def test_torchs_file_timer_is_a_sign_of_a_hang_and_a_process_that_is_gone_
         assert (suspected.source, suspected.ranks) == ("timer", (0,))
         assert suspected.reason == features.timer_expired("forward", pid)
         assert len(agent.server.of(SuspectRequest)) == 1
+
+
+SAVES_AT_A_NOTICE = """
+: > "$NODE_AGENT_NOTICE_ACK"
+while ! [ -e "$NODE_AGENT_NOTICE_FILE" ]; do echo a step; sleep 0.05; done
+exec sleep 60
+"""
+
+
+async def test_workers_that_have_a_notice_are_not_suspected_though_they_save_for_longer_than_the_limit():
+    features = (Hangs(silence_timeout=1.0), Notices(gives_notices=True))
+    async with rig(SAVES_AT_A_NOTICE, features=features) as agent:
+        await has_workers(agent)
+        notice = Notice(number=1, round=1, remaining_s=3.0, source="node_left", node_id="b", reason="SIGTERM")
+        answers: list[QueryAnswer] = []
+        agent.agent._queries._answered = lambda number, answer: answers.append(answer)
+        agent.agent._queries.ask(notice)
+        await until(lambda: answers)
+        assert answers == [Noticed(listening=1, acknowledged=0)]
+        assert not agent.server.of(SuspectRequest)
 
 
 async def test_a_worker_that_a_timer_killed_is_reported_so():

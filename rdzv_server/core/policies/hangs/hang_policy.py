@@ -97,13 +97,13 @@ class Hangs(Policy[HangsState, HangSigns]):
     def settle(self, now: float) -> None:
         """Schedule the judgement once a suspicion is believed, and forget the hang when no suspicion is left.
 
-        While no agent of the run is heard, nothing is judged: no agent could take its suspicion back. A hang that was
-        withheld is judged once agents have had time to do so.
+        While the run suspends judgement, nothing is judged: if no agent is heard, no agent could take its suspicion
+        back. A hang that was withheld is judged once agents have had time to do so.
         """
         run, hang = self.run, self.state.hang
         if hang is None:
             return
-        if run.unheard_since is not None:
+        if run.suspends_judgement:
             hang.judge_at = None
             return
         if hang.charge_at is not None and hang.judge_at is None:

@@ -1,15 +1,19 @@
 """Reports of workers that may hang, as people and the server get them."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from node_agent.features import hangs as options
 from node_agent.features.hangs import words
-from node_agent.features.hangs.detector import Suspicion
-from node_agent.features.hangs.feature import LONGEST_SOURCE, suspect
+from node_agent.features.hangs.detector import ProgressLimits, Suspicion
+from node_agent.features.hangs.feature import LONGEST_SOURCE, Hangs, suspect
+from node_agent.in_worker import KINDS
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.core.events import Suspected
+from node_agent.kernel.core.progress import Reading, Spent
 from tests.unit.node_agent.story import an_assignment
 
 
@@ -36,6 +40,27 @@ def test_ranks_match_the_run(local_ranks: tuple[int, ...], says: str) -> None:
 
 def test_the_name_of_a_source_has_a_limit() -> None:
     assert reported(Suspicion("x" * 999, "stuck", ())).source == "x" * LONGEST_SOURCE
+
+
+async def test_the_time_after_a_notice_is_not_learned() -> None:
+    """The workers may wait for long then, and a final save is no usual checkpoint."""
+    now, assignment = asyncio.get_running_loop().time(), an_assignment(1)
+    spent = {**dict.fromkeys(KINDS, Spent()), "checkpoint": Spent(1, 500.0, 500.0)}
+    readings: dict[int, Reading] = {}
+    kernel: Any = SimpleNamespace(
+        config=SimpleNamespace(environment={}),
+        console=SimpleNamespace(log=print),
+        machine=SimpleNamespace(answer_gap_s=10.0),
+        workers=lambda: {0: 1},
+        progress_readings=lambda: readings,
+    )
+    feature = Hangs(kernel, options.Hangs(progress_timeout=ProgressLimits()))
+    feature.started(assignment, [1])
+    feature.noticed()
+    readings[0] = Reading(1, 7, 7, "checkpoint", now - 400.0, spent)
+    feature.stopping()
+    rhythm = feature._watch._rhythms.next_round(assignment.world_size)
+    assert rhythm.longest_s("checkpoint") is None and rhythm.cut_off_s["start"] < 400.0
 
 
 def reported(found: Suspicion) -> Suspected:

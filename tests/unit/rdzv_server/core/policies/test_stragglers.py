@@ -61,6 +61,10 @@ TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0
         f"2 lease_s={LEASE_S}", f"join a b; steps {TWICE} a=1.0 b=3.0; restart", {"slow": "b"},
         f"renew a b; steps {TWICE} a=1.0 b=1.0", {"slow": ""},
     ),
+    "workers that have a notice are not compared": (
+        f"1:3 lease_s={LEASE_S}", f"join a b c; announce c notice_s=900 stop_s=999; steps {LONG} a=1.0 b=3.0 c=1.0",
+        {"slow": "", "stage": "running"},
+    ),
     # which node is replaced
     "one that stands by takes the place of a straggler for free": (
         f"2 lease_s={LEASE_S} replace_stragglers=True", f"join a b; steps {TWICE} a=1.0 b=3.0",
@@ -73,6 +77,11 @@ TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0
         REPLACED, TOLD, {"stage": "running", "faults": "", "noticed": "a b"},
         "acknowledge a", {"stage": "running"}, "acknowledge b", {"stage": "forming", "faults": "b:slow"},
         "join a b c", {"ledger": "node_drained"},
+    ),
+    "none is replaced while the workers have a notice already": (
+        f"2:3 lease_s={LEASE_S} replace_stragglers=True scale_up=on-notice notice_timeout_s=600",
+        f"join a b; form; steps {TWICE} a=1.0 b=3.0; join c; steps {LONG} a=1.0 b=3.0 c=0.0",
+        {"slow": "b", "kinds notice": "notice_given", "faults": ""},
     ),
     "a straggler stays if no spare is left when all have saved": (
         REPLACED, f"{TOLD}; leave c; acknowledge a b", {"stage": "forming", "faults": ""},

@@ -142,6 +142,7 @@ OVER: dict[str, tuple[Callable[[], Scenario], Change]] = {
     "looping, as the round lasts": (looping, lambda run: run.passes(steady_s(run.run))),
     "looping, as it fails otherwise": (looping, lambda run: fails_again(run, cause="signal 9 (SIGKILL)")),
     "stalled": (stalled, lambda run: run.tells("a", highest_step=8, step_s=0.2)),
+    "stalled, as its workers have a notice": (stalled, lambda run: run.announces("a")),
     "stalled, as its round ends": (stalled, lambda run: run.is_restarted()),
     "slow": (slow, lambda run: run.steps(LONG, a=1.0, b=1.0)),
     "last_restart_spent": (last_restart_spent, lambda run: run.passes(100.0)),

@@ -125,6 +125,36 @@ OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
     "a node that is lost explains the hang": (
         "1:2 max_restarts=1", "join a b; suspect a 0; judge; lose b; join a", {"ledger": "node_lost"},
     ),
+    # a notice: workers may save, wait or exit
+    "workers that have a notice are not judged": (
+        "1:2 max_restarts=0", "join a b; announce b; acknowledge b; suspect a 0; suspect b 1; 23.9s",
+        {"stage": "running", "kinds hang": "", "examined": ""}, "0.1s", {"drain": "b"},
+        "leave b; join a", {"ledger": "node_left"},
+    ),
+    "nor is their silence": (
+        "1:2 max_restarts=0", "join a b; announce b; suspect a 0 source=silence; suspect b 1 source=silence; 23.9s",
+        {"stage": "running", "kinds hang": "", "examined": ""},
+    ),
+    "nor those of a node that is drained": (
+        "1:2 max_restarts=0 notice_timeout_s=20", "join a b; drain b deadline_s=300; suspect a 0; 19.9s",
+        {"stage": "running", "kinds hang": ""}, "0.1s", {"drain": "b"},
+    ),
+    "nor those of a run in which a node has arrived": (
+        "1:2 max_restarts=0 scale_up=on-notice", "join a; form; join b; suspect a 0; 59.9s",
+        {"stage": "running", "kinds hang": ""}, "0.1s; join a b", {"ledger": "node_arrived"},
+    ),
+    "nor those who hung before the notice": (
+        "1:2 max_restarts=0", "join a b; suspect b 1", {"examined": "a b"}, "announce b; 23.9s",
+        {"stage": "running", "kinds hang": "hang_suspected", "examined": ""}, "0.1s", {"drain": "b"},
+    ),
+    "also if the server restarts meanwhile": (
+        "1:2 max_restarts=0", "join a b; announce b; suspect a 0; restart; renew a b; 20s",
+        {"stage": "running", "examined": ""},
+    ),
+    "after the notice hangs are judged again": (
+        "1:2 max_restarts=1", "join a b; announce b; suspect a 0; 24s; leave b; join a; suspect a 0; judge; join a",
+        {"ledger": "node_left hang!"},
+    ),
     # the examination
     "a node that does not answer holds the judgement up until its deadline": (
         "2 max_restarts=1", f"join a b; suspect b 1; {EXAMINED_WITHIN_S - 0.1}s", {"stage": "running"},
