@@ -371,6 +371,7 @@ class Agent:
         try:
             group = WorkerGroup(
                 self._specs.specs(assignment, logs, progress, partial(self._variables, assignment), self._cpus),
+                signals=self.config.eviction_signals,
                 succeeded=lambda: self._workers_succeeded(round_),
                 failed=lambda failure: self._worker_failed(round_, failure),
                 stopped=lambda left: self._workers_stopped(round_, left),

@@ -1,5 +1,6 @@
 """Launch plan of one agent: what its workers run, where the nodes meet, and how the agent identifies itself."""
 
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
@@ -83,6 +84,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Whether each worker sees only its own GPU, as device 0, and has LOCAL_RANK 0."""
     signals: tuple[str, ...] = SIGNALS
     """Signals that make the agent leave. The workers get the same signal first."""
+    program_signals: tuple[str, ...] = ()
+    """Signals that a program which uses the Python API handles in place of its agent."""
     shutdown_timeout_s: float = 30.0
     """Seconds from SIGTERM to SIGKILL when the agent stops workers, also for a restart; torchrun's default."""
     connect_timeout_s: float = 300.0
@@ -108,6 +111,11 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Further variables of each worker. Each maps to the torchrun variable from which it takes its value."""
     features: tuple[Options, ...] = ()
     """Options of features. The flags of a feature that is not listed do not exist."""
+
+    @property
+    def eviction_signals(self) -> frozenset[signal.Signals]:
+        """Signals that a scheduler sends to every process of a node: those that are handled, and the defaults."""
+        return frozenset(signal.Signals[name] for name in (*SIGNALS, *self.signals, *self.program_signals))
 
     def options(self, kind: type[O]) -> O:
         """Return the options of a feature."""

@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import os
 import signal
+import sys
 from contextlib import suppress
 
 import pytest
@@ -20,28 +21,39 @@ from tests.support.programs import Program, start_agent
 from tests.support.worker_hub import Worker, WorkerHub
 
 GAPS_S = (0.0, 0.005, 0.02, 0.2)
-LEAVING = pattern(words.leaving.leaving, why="SIGTERM")
 SIDE_BY_SIDE = 4
 """Runs that are evicted at the same time. More would compete for processor time."""
-READY = "handles SIGTERM"
+READY = "is ready"
+NAMED = ("--signals-to-handle", "SIGTERM,SIGUSR1")
+WRAPPED = ("--no-python", "sh", "-c", '"$0" "$1"; exit $?', sys.executable)
 
 
 class Job:
-    """One run at the server of a cluster. Each of its nodes has `nproc` workers that exit 0 on SIGTERM."""
+    """One run at the server of a cluster. Each of its nodes has `nproc` workers that exit 0 on this signal."""
 
-    def __init__(self, cluster: Cluster, name: str, nodes: str, nproc: int) -> None:
+    def __init__(self, cluster: Cluster, name: str, nodes: str, nproc: int, signal_name: str = "SIGTERM") -> None:
         self._cluster, self._name, self._nodes, self._nproc = cluster, name, nodes, nproc
+        self._signal_name = signal_name
         self.agents: dict[str, Program] = {}
         self.workers: dict[str, Worker] = {}
 
     async def start(self) -> None:
-        flags = ("--run-id", self._name, "--nnodes", str(len(self._nodes)), "--nproc", str(self._nproc), *PATIENT)
+        flags = (
+            "--run-id",
+            self._name,
+            "--nnodes",
+            str(len(self._nodes)),
+            "--nproc",
+            str(self._nproc),
+            *PATIENT,
+            *NAMED,
+        )
         for node in self._nodes:
             at = ("--endpoint", self._cluster.endpoint, "--node-id", node)
             self.agents[node] = await start_agent(*at, *flags, env=self._cluster.hub.env)
         await until(lambda: len(self._own()) == len(self._nodes) * self._nproc)
         for worker in self._own():
-            await heeds(worker)
+            await heeds(worker, self._signal_name)
             self.workers[f"{worker.env['LOCAL_RANK']}{self._node_of(worker)}"] = worker
         await until(lambda: all(agent.out.count(READY) == self._nproc for agent in self.agents.values()))
 
@@ -49,10 +61,10 @@ class Job:
         """Signal all processes in this order: agents by their node's name, workers with a local rank before it."""
         for target in order:
             if worker := self.workers.get(target):
-                await end(worker)
+                await end(worker, self._signal_name)
             else:
-                self.agents[target].signal(signal.SIGTERM)
-                await self.agents[target].line(LEAVING)
+                self.agents[target].signal(signal.Signals[self._signal_name])
+                await self.agents[target].line(leaving(self._signal_name))
             await asyncio.sleep(gap_s)
 
     async def has_not_succeeded(self) -> None:
@@ -70,17 +82,21 @@ class Job:
         return node
 
 
-async def heeds(worker: Worker) -> None:
-    """Make the worker exit 0 on SIGTERM, and write that it does."""
-    await worker.tell("heed SIGTERM")
+async def heeds(worker: Worker, signal_name: str = "SIGTERM") -> None:
+    """Make the worker exit 0 on this signal, and write that it is ready."""
+    await worker.tell(f"heed {signal_name}")
     await worker.tell(f"say {READY}")
 
 
-async def end(worker: Worker) -> None:
-    """Send SIGTERM to the worker, unless its agent has stopped it, and return when it has ended."""
+async def end(worker: Worker, signal_name: str = "SIGTERM") -> None:
+    """Send this signal to the worker, unless its agent has stopped it, and return when it has ended."""
     with suppress(ProcessLookupError):
-        os.kill(worker.pid, signal.SIGTERM)
+        os.kill(worker.pid, signal.Signals[signal_name])
     await worker.gone()
+
+
+def leaving(signal_name: str) -> str:
+    return pattern(words.leaving.leaving, why=signal_name)
 
 
 def orders(nodes: str, nproc: int) -> list[tuple[str, ...]]:
@@ -98,10 +114,11 @@ def orders(nodes: str, nproc: int) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("gap_s", GAPS_S)
 @pytest.mark.parametrize(("nodes", "nproc"), [("a", 2), ("ab", 1)], ids=["one node", "all nodes"])
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGUSR1"])
 async def test_no_order_of_signals_makes_a_success_of_an_eviction(
-    cluster: Cluster, nodes: str, nproc: int, gap_s: float
+    cluster: Cluster, nodes: str, nproc: int, gap_s: float, signal_name: str
 ) -> None:
-    jobs = [(Job(cluster, "-".join(order), nodes, nproc), order) for order in orders(nodes, nproc)]
+    jobs = [(Job(cluster, "-".join(order), nodes, nproc, signal_name), order) for order in orders(nodes, nproc)]
     for first in range(0, len(jobs), SIDE_BY_SIDE):
         batch = jobs[first : first + SIDE_BY_SIDE]
         await asyncio.gather(*(job.start() for job, _ in batch))
@@ -121,17 +138,35 @@ async def evicted(hub: WorkerHub, *flags: str) -> Program:
     return agent
 
 
+@pytest.mark.parametrize("gap_s", GAPS_S)
+async def test_a_named_signal_that_kills_a_worker_before_its_agent_gets_it_is_no_failure(
+    cluster: Cluster, gap_s: float
+) -> None:
+    (worker,) = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "0", *NAMED, nproc=1)
+    agent = cluster.agents.pop("a")
+    await end(worker, "SIGUSR1")
+    await asyncio.sleep(gap_s)
+    agent.signal(signal.SIGUSR1)
+    assert await agent.exit_code() == ExitCode.START_AGAIN
+
+
+async def test_a_shell_that_exits_0_after_its_program_was_evicted_has_not_succeeded(hub: WorkerHub) -> None:
+    agent = await evicted(hub, "--standalone", "--nproc", "1", *WRAPPED)
+    assert await agent.exit_code() == ExitCode.FAILED
+    await agent.line(leaving("SIGTERM"))
+
+
 async def test_an_agent_with_a_server_in_its_own_process_has_not_succeeded(hub: WorkerHub) -> None:
     agent = await evicted(hub, "--standalone", "--nproc", "1")
     assert await agent.exit_code() == ExitCode.FAILED, "as torchrun's command lines do"
-    await agent.line(LEAVING)
+    await agent.line(leaving("SIGTERM"))
 
 
 async def test_an_agent_that_hosts_its_server_has_not_succeeded(hub: WorkerHub, unused_tcp_port: int) -> None:
     backend = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{unused_tcp_port}", "--rdzv-id", "job")
     agent = await evicted(hub, "--nnodes", "1", "--nproc", "1", *backend)
     assert await agent.exit_code() == ExitCode.FAILED
-    await agent.line(LEAVING)
+    await agent.line(leaving("SIGTERM"))
 
 
 async def test_a_run_succeeds_if_only_its_workers_got_a_signal(cluster: Cluster) -> None:

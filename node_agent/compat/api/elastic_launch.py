@@ -125,12 +125,12 @@ class _Launch:
         self._gave_up = False
 
     def run(self) -> dict[int, Any]:
-        with closing(SignalWatch(self._plan.signals, self._signalled)):
+        with closing(SignalWatch(self._plan.launch.config.program_signals, self._signalled)):
             self._thread.run(self._interrupted)
         return self._outcome()
 
     async def run_async(self) -> dict[int, Any]:
-        with closing(SignalWatch(self._plan.signals, self._signalled)):
+        with closing(SignalWatch(self._plan.launch.config.program_signals, self._signalled)):
             await self._thread.run_async(self._interrupted)
         return self._outcome()
 

@@ -103,8 +103,6 @@ class Plan(NamedTuple):
     """A `LaunchConfig`, checked."""
 
     launch: LaunchPlan
-    signals: tuple[str, ...]
-    """Signals that the program handles instead of the agent."""
     custom_logs: LogsSpecs | None
     """The program's own class that names the files. None if the agent's options suffice."""
     events: Callable[[str], None] | None
@@ -126,11 +124,12 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         launch.config,
         command=Command((title,)),
         signals=(),
+        program_signals=launch.config.signals,
         # also for one node, where torchrun would generate a name
         join=replace(join, run_id=config.run_id or join.run_id),
         features=tuple(numa if isinstance(each, NumaBinding) else each for each in launch.config.features),
     )
-    return Plan(replace(launch, config=agent), launch.config.signals, custom, registered_events(config))
+    return Plan(replace(launch, config=agent), custom, registered_events(config))
 
 
 def registered_events(config: LaunchConfig) -> Callable[[str], None] | None:

@@ -18,13 +18,12 @@ from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
 from node_agent import words
-from node_agent.kernel.config import SIGNALS
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
 from node_agent.kernel.output.threads import in_thread
-from node_agent.kernel.workers.process import KILL_TIMEOUT_S, outlasts, signal_group
+from node_agent.kernel.workers.process import KILL_TIMEOUT_S, signal_group
 from node_agent.kernel.workers.remains import ListLeftovers, Remains, in_session
-from node_agent.kernel.workers.signalling import SignalledProcesses, remaining_signalled_after_s
+from node_agent.kernel.workers.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
 from node_agent.kernel.workers.spec import WorkerSpec
 
 if TYPE_CHECKING:
@@ -40,17 +39,14 @@ FULL_WITHIN_S = 2.0
 CHECK_INTERVAL_S = 1.0
 """Seconds between two checks whether a writing worker handles signals, and before the first check of a silent one."""
 
-STOP_SIGNALS = frozenset(signal.Signals[name] for name in SIGNALS)
-HANDLED = STOP_SIGNALS - {signal.SIGINT}
-"""Signals whose handler shows the program's own decision. Every Python program catches SIGINT."""
-
 
 class Worker:
     """A started worker.
 
     `spares` is called with the worker's pid after its exit, before another process can get that pid. It returns whether
     the rest of the worker's group may continue. `on_end` is called when the worker has been reaped. `matters` returns
-    whether the reason for its exit is of interest. If so, the evidence is read from the disk.
+    whether the reason for its exit is of interest. If so, the evidence is read from the disk. `signals`: see
+    `may_get_signal`.
     """
 
     def __init__(
@@ -59,16 +55,17 @@ class Worker:
         on_end: Callable[["Worker"], None],
         spares: Callable[[int], bool] = lambda pid: False,
         matters: Callable[[], bool] = lambda: True,
+        signals: Collection[int] = (),
     ) -> None:
         self.spec = spec
-        self._spares, self._on_end, self._matters = spares, on_end, matters
+        self._spares, self._on_end, self._matters, self._signals = spares, on_end, matters, signals
         self.exit_code: int | None = None
         """Exit code, negative for a signal; None while the worker runs."""
         self.ended_at: float | None = None
         """Time, by the event loop's clock, at which the worker was seen to have ended."""
         self.may_get_signal = False
-        """Whether the worker was seen to handle a signal that schedulers send. It may then exit 0 because of that
-        signal."""
+        """Whether the worker, or a program that it wraps, was seen to handle one of the signals. It may then exit 0
+        because of that signal."""
         self._look_timer: asyncio.TimerHandle | None = None
         self._left: tuple[LeftOnDisk, ...] = ()
         """Evidence from the disk, once it has been read."""
@@ -95,9 +92,8 @@ class Worker:
 
     def look(self) -> None:
         """Check whether the worker handles signals. Python restores the defaults before it exits."""
-        if not self.may_get_signal:
-            handled = [signum for signum in HANDLED if signal.getsignal(signum) is not signal.SIG_IGN]  # as under nohup
-            self.may_get_signal = outlasts(self.pid, handled)
+        if self._signals and not self.may_get_signal:
+            self.may_get_signal = may_exit_on(self._signals, self.pid)
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """Return the worker's failure with its evidence. Valid once it has exited."""
@@ -272,8 +268,8 @@ class ProcessGroup:
         """Called after `stop` when all workers are gone, except those in `_alive`, which survived SIGKILL."""
         raise NotImplementedError
 
-    def _start_worker(self, spec: WorkerSpec) -> Worker:
-        worker = Worker(spec, self._exited, self._spares, self._failure_matters)
+    def _start_worker(self, spec: WorkerSpec, signals: Collection[int] = ()) -> Worker:
+        worker = Worker(spec, self._exited, self._spares, self._failure_matters, signals)
         self._alive[worker.pid] = worker
         return worker
 
@@ -374,14 +370,18 @@ class WorkerGroup(ProcessGroup):
         self,
         specs: Sequence[WorkerSpec],
         *,
+        signals: Collection[int],
         succeeded: Callable[[], None],
         failed: Callable[[Failure], None],
         stopped: Callable[[list[int]], None],
         exited: Callable[[int], None] = lambda pid: None,
         leftovers: ListLeftovers | None = None,
     ) -> None:
-        """`exited` is called with the pid of each worker that has exited, before it is reaped."""
+        """`signals`: those that a scheduler sends to every process of a node. `exited` is called with the pid of each
+        worker that has exited, before it is reaped.
+        """
         super().__init__(leftovers)
+        self._signals = signals
         self._exiting = exited
         self._succeeded, self._failed, self._stopped = succeeded, failed, stopped
         self._settled = False
@@ -398,9 +398,11 @@ class WorkerGroup(ProcessGroup):
         """Time, by the event loop's clock, at which a worker first ended without an exit code of 0."""
         self._error_files: dict[int, str] = {}
         self._oom: OomWatch | None = None
+        not_ignored = [each for each in signals if signal.getsignal(each) is not signal.SIG_IGN]  # as under nohup
+        handled = [each for each in not_ignored if each != signal.SIGINT]  # every Python program catches it
         for spec in specs:
             try:
-                self._error_files[self._start_worker(spec).pid] = spec.error_file
+                self._error_files[self._start_worker(spec, handled).pid] = spec.error_file
             except OSError as error:
                 self._settle(self._failed, _not_started(spec, error))
                 return
@@ -461,19 +463,23 @@ class WorkerGroup(ProcessGroup):
         if worker.exit_code == 0:
             self.finished_at[worker.spec.local_rank] = asyncio.get_running_loop().time()
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
-        if failure and not failure.consequence and not _ended_by_stop_signal(failure):
+        if failure and not failure.consequence and not self._may_be_evicted(failure):
             self._settle(self._failed, failure)
             return
         is_first, self._suspect = self._suspect is None, self._suspect or failure
-        if worker.may_get_signal or (failure and _ended_by_stop_signal(failure)):
+        if worker.may_get_signal or (failure and self._may_be_evicted(failure)):
             self.signal_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
         if self._suspect is None:
             if self._is_empty():
                 self._succeed()
-        elif not self._alive and not _ended_by_stop_signal(self._suspect):
+        elif not self._alive and not self._may_be_evicted(self._suspect):
             self._settle(self._failed, self._suspect)
         elif is_first:
             asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle, self._failed, self._suspect)
+
+    def _may_be_evicted(self, failure: Failure) -> bool:
+        """Return whether the worker ended by a signal that its agent may be about to get too."""
+        return -failure.exit_code in self._signals
 
     def _succeed(self) -> None:
         loop = asyncio.get_running_loop()
@@ -498,11 +504,6 @@ async def _is_node_full() -> bool:
     with suppress(OSError):
         return await in_thread(is_node_full, FULL_WITHIN_S)
     return False
-
-
-def _ended_by_stop_signal(failure: Failure) -> bool:
-    """Return whether the worker ended by a signal that its agent may be about to get too."""
-    return -failure.exit_code in STOP_SIGNALS
 
 
 def _not_started(spec: WorkerSpec, error: OSError) -> Failure:

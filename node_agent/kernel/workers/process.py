@@ -147,31 +147,33 @@ def signal_group(pid: int, signum: int) -> None:
         pass
 
 
-def outlasts(pid: int, signums: Collection[int]) -> bool:
+def outlasts(pid: int, *signums: int) -> bool:
     """Return whether a process blocks, ignores or catches one of these signals, which then may not end it.
 
     The process may be a zombie. Return False if its state cannot be read.
     """
-    mask = _mask(pid, _OUTLASTED)
-    return any(mask >> (signum - 1) & 1 for signum in signums)
+    return _has(pid, _OUTLASTED, signums)
 
 
-def handles(pid: int, signum: int) -> bool:
-    """Return whether a process catches this signal, or blocks it and may wait for it. False if that cannot be read."""
-    return bool(_mask(pid, _HANDLED) >> (signum - 1) & 1)
+def handles(pid: int, *signums: int) -> bool:
+    """Return whether a process catches one of these signals, or blocks it and may wait for it.
+
+    Return False if its state cannot be read.
+    """
+    return _has(pid, _HANDLED, signums)
 
 
-def _mask(pid: int, names: Collection[bytes]) -> int:
-    """Return the signals in any of these fields of /proc/PID/status as bits, 0 if they cannot be read."""
+def _has(pid: int, names: Collection[bytes], signums: Collection[int]) -> bool:
+    """Return whether one of these fields of /proc/PID/status has one of the signals."""
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
             fields = dict(line.split(b":", 1) for line in status.read().splitlines())
     except (OSError, ValueError):
-        return 0
+        return False
     mask = 0
     for name in names:
         mask |= int(fields.get(name, b"0"), 16)
-    return mask
+    return any(mask >> (signum - 1) & 1 for signum in signums)
 
 
 def given_up(pid: int) -> str:

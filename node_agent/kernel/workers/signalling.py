@@ -11,9 +11,9 @@ import signal
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 
-from node_agent.kernel.workers.orphans import family
+from node_agent.kernel.workers.orphans import family, main_children
 from node_agent.kernel.workers.orphans_helper import Process, look_at
-from node_agent.kernel.workers.process import handles, signal_group
+from node_agent.kernel.workers.process import handles, outlasts, signal_group
 
 REST_SHARE, REST_S = 0.1, 3.0
 """Last part of the grace period, and its maximum in seconds, for processes that have not been signalled by then."""
@@ -38,11 +38,32 @@ def held(found: Mapping[int, Process], signum: int) -> set[int]:
 
 def is_signalled_first(pid: int, signum: int) -> bool:
     """Return whether this is a Python program that handles the signal."""
+    return _is_python(pid) and handles(pid, signum)
+
+
+def may_exit_on(signums: Collection[int], worker: int) -> bool:
+    """Return whether a worker may exit 0 because of one of these signals: it does not end by all of them at once, or it
+    is a wrapper, such as a shell, of a program that handles one.
+
+    A Python program is no wrapper here: torch lets the processes of a DataLoader handle SIGTERM.
+    """
+    return outlasts(worker, *signums) or any(handles(program, *signums) for program in _wrapped(worker))
+
+
+def _wrapped(pid: int) -> Iterator[int]:
+    """Yield the descendants of a process up to the first Python program, none if it is one itself."""
+    if not _is_python(pid):
+        for child in main_children(pid):
+            yield child
+            yield from _wrapped(child)
+
+
+def _is_python(pid: int) -> bool:
     try:
         program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:  # it is gone, or another user's
         return False
-    return program.startswith(_PYTHON) and handles(pid, signum)
+    return program.startswith(_PYTHON)
 
 
 def _ancestors(pid: int, found: Mapping[int, Process]) -> Iterator[int]:

@@ -137,9 +137,9 @@ def put(queue: Any, value: Any) -> None:
     queue.put(value)
 
 
-def exit_upon_sigterm(path: str) -> None:
-    """Exit 0 on SIGTERM."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+def exit_upon(signum: int, path: str) -> None:
+    """Exit 0 on this signal."""
+    signal.signal(signum, lambda *_: sys.exit(0))
     report_and_wait(path)
 
 

@@ -429,15 +429,19 @@ def test_ctrl_c_ends_the_workers_and_is_raised_again(times: int, ignored: tuple[
     assert time.monotonic() - began < PATIENCE_S
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("gap_s", [0.0, 0.2])
 async def test_workers_that_exit_0_by_a_signal_shortly_before_the_agents_own_have_not_succeeded(
-    server: Server, line: Line, gap_s: float
+    server: Server, line: Line, gap_s: float, signum: signal.Signals
 ) -> None:
     """A scheduler signals every process of a node."""
-    config = LaunchConfig(1, 1, 1, rdzv_backend="rdzv-server", rdzv_endpoint=server.endpoint, start_method="fork")
-    launch = asyncio.ensure_future(elastic_launch(config, functions.exit_upon_sigterm).launch_async(line.path))
+    config = LaunchConfig(
+        1, 1, 1, rdzv_backend="rdzv-server", rdzv_endpoint=server.endpoint, start_method="fork",
+        signals_to_handle="SIGTERM,SIGUSR1",
+    )  # fmt: skip
+    launch = asyncio.ensure_future(elastic_launch(config, functions.exit_upon).launch_async(signum, line.path))
     (pid,) = await asyncio.to_thread(line.pids, 1)
-    os.kill(pid, signal.SIGTERM)
+    os.kill(pid, signum)
     await ended(pid)
     await asyncio.sleep(gap_s)
     launch.cancel()

@@ -53,7 +53,7 @@ def test_by_default_a_run_has_only_this_node() -> None:
     assert made.launch.target.endpoint is None
     assert (config.join.local_world_size, config.join.role, config.command.title) == (2, "default_role", "train")
     assert (config.join.settings.max_restarts, config.shutdown_timeout_s) == (3, 30)
-    assert (config.signals, made.signals) == ((), ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
+    assert (config.signals, config.program_signals) == ((), ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
 
 
 def test_every_field_reaches_the_agent(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_every_field_reaches_the_agent(tmp_path: Path) -> None:
     assert (logs.log_dir, logs.redirects, logs.tee) == (str(tmp_path), {0: Std.OUT}, Std.ERR)
     assert (logs.local_ranks, logs.stdout_filters, logs.stderr_filters) == (frozenset({1}), ("a,b", "c"), ("d",))
     assert config.options(EventLog).event_log_handler == "console"
-    assert (config.shutdown_timeout_s, made.signals) == (7, ("SIGUSR1",))
+    assert (config.shutdown_timeout_s, config.program_signals) == (7, ("SIGUSR1",))
     assert config.environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] == "<${rank}>"
     assert config.environment["PATH"] == os.environ["PATH"]
 

@@ -70,7 +70,7 @@ class Agent:
             for local_rank in range(self.nproc)
         ]
         done = asyncio.Event()
-        group = WorkerGroup(specs, succeeded=done.set, failed=pytest.fail, stopped=print)
+        group = WorkerGroup(specs, signals=(), succeeded=done.set, failed=pytest.fail, stopped=print)
         async with asyncio.timeout(PATIENCE_S):
             await done.wait()
         del group

@@ -17,11 +17,12 @@ from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
 from node_agent.kernel.workers import group as workers
 from node_agent.kernel.workers.group import WorkerGroup
-from node_agent.kernel.workers.orphans import children
+from node_agent.kernel.workers.orphans import children, family
 from tests.support.console import PATIENCE_S, FakeConsole, command_spec
 from tests.support.process_info import ended, until
 
 NEVER_S = 1_000.0
+SIGNALS = frozenset(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1"))
 
 
 def _one_pipe() -> tuple[Relay, Joined]:
@@ -52,7 +53,11 @@ class Crew:
             for index, command in enumerate(commands)
         ]
         group = WorkerGroup(
-            specs, succeeded=lambda: self._call("succeeded"), failed=self._failed, stopped=self._stopped
+            specs,
+            signals=SIGNALS,
+            succeeded=lambda: self._call("succeeded"),
+            failed=self._failed,
+            stopped=self._stopped,
         )
         self.groups.append(group)
         return group
@@ -231,7 +236,7 @@ async def test_a_stop_takes_the_place_of_a_consequence(crew, monkeypatch):
     assert crew.calls == ["stopped"]
 
 
-@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT"])
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT", "USR1"])
 async def test_workers_that_get_the_agents_signal_before_the_agent_have_not_failed(crew, monkeypatch, name):
     """A scheduler signals every process of a node, in any order."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
@@ -258,21 +263,38 @@ signal.pause()
 """
 
 
-@pytest.mark.parametrize("worker", [sh(HEEDS), (sys.executable, "-c", PYTHON_HEEDS)], ids=["shell", "Python"])
+PYTHON = (sys.executable, "-c", PYTHON_HEEDS)
+WRAPPED = ("sh", "-c", '"$0" "$@"; exit $?')
+"""Beginning of the command of a shell that runs a program, and exits as it does."""
+
+
+@pytest.mark.parametrize("name", ["TERM", "USR1"])
+@pytest.mark.parametrize("worker", [sh(HEEDS), PYTHON], ids=["shell", "Python"])
 async def test_a_success_that_a_signal_may_have_caused_is_taken_back_when_the_agent_gets_the_signal(
-    crew, monkeypatch, worker
+    crew, monkeypatch, worker, name
 ):
     """Python restores the default handlers before it exits."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
-    group = crew.start(worker, sh("exit 0"))
+    group = crew.start(tuple(word.replace("TERM", name) for word in worker), sh("exit 0"))
     await crew.says(b"[0]:ready\n")
     (pid, *_) = group.pids
-    os.kill(pid, signal.SIGTERM)
+    os.kill(pid, signal.Signals[f"SIG{name}"])
     await crew.all_reaped(group)
     assert crew.calls == []
-    group.stop(signal.SIGTERM, NEVER_S)
+    group.stop(signal.Signals[f"SIG{name}"], NEVER_S)
     await crew.calls_back("stopped")
     assert crew.calls == ["stopped"]
+
+
+@pytest.mark.parametrize("wrappers", [1, 2])
+async def test_a_shell_may_exit_0_because_of_the_signal_that_ended_its_program(crew, monkeypatch, wrappers):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start((*WRAPPED * wrappers, *PYTHON))
+    await crew.says(b"ready\n")
+    (program,) = (pid for pid in family(group.pids) if not children(pid))
+    os.kill(program, signal.SIGTERM)
+    await crew.all_reaped(group)
+    assert crew.calls == []
 
 
 async def test_a_success_that_a_signal_may_have_caused_counts_soon(crew):
@@ -291,6 +313,35 @@ async def test_the_success_of_workers_that_handle_no_signal_waits_for_nothing(cr
     """SIGINT proves nothing, because every Python program catches it."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     crew.start((sys.executable, "-c", program))
+    await crew.calls_back("succeeded")
+
+
+HAS_CHILD = """
+import os, subprocess, sys
+with subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE) as child:
+    child.stdout.readline()
+    print("ready", flush=True)
+    open(os.environ["GATE"]).read()
+    child.kill()
+"""
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        (sys.executable, "-c", HAS_CHILD, PYTHON_HEEDS),
+        (*WRAPPED, sys.executable, "-c", HAS_CHILD, PYTHON_HEEDS),
+        sh("sleep 1000 & echo ready; read go < $GATE; kill $!; exit 0"),
+    ],
+    ids=["Python", "Python in a shell", "shell"],
+)
+async def test_children_that_are_no_wrapped_programs_do_not_hold_a_success(crew, gate, monkeypatch, worker):
+    """The processes of a DataLoader handle SIGTERM. Shells let their background programs ignore SIGQUIT."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start(worker, GATE=str(gate.path))
+    await crew.says(b"ready\n")
+    group.workers[0].look()
+    await gate.open()
     await crew.calls_back("succeeded")
 
 
