@@ -179,7 +179,8 @@ class Agent:
             feature.began()
         loop.call_soon(self._runner.feed, Started())
         if self.orphans:  # early, while the agent contacts the server
-            loop.call_soon(self.orphans.guard, self.config.environment, self.temp_dir.folder)
+            ignored = self.config.eviction_signals
+            loop.call_soon(self.orphans.guard, self.config.environment, self.temp_dir.folder, ignored)
         try:
             return await self._exit_code
         finally:

@@ -13,7 +13,8 @@ class Store(Feature):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
         at_once = kernel.config.options(WarmWorkers).has_torch
-        self._host = StoreHost(kernel.config.environment, kernel.fail, at_once=at_once)
+        ignored = kernel.config.eviction_signals
+        self._host = StoreHost(kernel.config.environment, kernel.fail, at_once=at_once, ignored=ignored)
         self.hosts_store = self._host.is_available
 
     def joining(self) -> None:

@@ -72,6 +72,16 @@ async def test_a_guardian_that_is_killed_is_replaced(cluster: Cluster) -> None:
     await all_ended(*pids, *(worker.pid for worker in workers))
 
 
+async def test_a_guardian_survives_a_signal_that_a_scheduler_sends_to_every_process(cluster: Cluster) -> None:
+    workers = await cluster.nodes(*ONE_NODE, "--signals-to-handle", "SIGTERM,SIGUSR1")
+    agent, pids = cluster.agents.pop("a"), await descendants(workers)
+    guardian = await guardian_of(agent)
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(guardian, signum)
+    await agent.kill()
+    await all_ended(*pids, *(worker.pid for worker in workers))
+
+
 async def test_an_agent_that_ends_well_is_held_up_by_no_guardian(cluster: Cluster) -> None:
     workers = await cluster.nodes(*ONE_NODE)
     guardian = await guardian_of(cluster.agents["a"])

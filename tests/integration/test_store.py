@@ -100,6 +100,16 @@ async def test_a_node_that_becomes_group_rank_0_hosts_the_store(stores: Cluster)
     await stores.finish(survivors)
 
 
+async def test_the_store_survives_a_signal_that_a_scheduler_sends_to_every_process(stores: Cluster) -> None:
+    workers = await stores.nodes("a", "--nnodes", "1", "--signals-to-handle", "SIGTERM,SIGUSR1", "--max-restarts", "0")
+    *_, helper = host(stores)
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(helper, signum)
+    await share(*workers)
+    assert host(stores)[-1] == helper
+    await stores.finish(workers)
+
+
 async def test_a_store_that_breaks_restarts_the_round_and_says_why(stores: Cluster) -> None:
     await stores.nodes("a", "--nnodes", "1", "--max-restarts", "1")
     _, agent, helper = host(stores)

@@ -17,7 +17,8 @@ class WarmWorkers(Feature):
         super().__init__(kernel)
         config, workers = kernel.config, kernel.config.join.local_world_size
         environment = {**config.environment, **defaults(config.environment, workers)}
-        self._pool = WarmPool(options.preload, config.command, environment, workers, kernel.console.log)
+        log, ignored = kernel.console.log, config.eviction_signals
+        self._pool = WarmPool(options.preload, config.command, environment, workers, log, ignored)
         self.start_worker = self._pool.start_worker
         if kernel.orphans:
             kernel.orphans.expects = self._pool.expects

@@ -23,7 +23,6 @@ import time
 from contextlib import suppress
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 LONGEST_ORDER = 16
 LONGEST_REFUSAL = 4_096
@@ -32,14 +31,16 @@ DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
 def main() -> None:
-    """Run the fork server. argv: control descriptor, agent's pid, modules separated by commas, the workers' command."""
+    """Run the fork server. argv: control descriptor, agent's pid, signals to ignore and modules, both separated by
+    commas, the workers' command.
+    """
     control, agent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     name = _name(str(os.getpid()))
-    handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in SIGNALS}
+    handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in map(int, sys.argv[3].split(","))}
     interpreter = _beside("interpreter")
-    interpreter.find_modules_for(sys.argv[4:])
+    interpreter.find_modules_for(sys.argv[5:])
     began = time.monotonic()
-    for module in sys.argv[3].split(","):
+    for module in sys.argv[4].split(","):
         if refusal := _load(module):
             control.send(f"refused {refusal}".encode(errors="replace")[:LONGEST_REFUSAL])
             return

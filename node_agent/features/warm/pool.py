@@ -73,11 +73,13 @@ class WarmPool:
         environment: Mapping[str, str],
         count: int,
         log: Callable[[str], None],
+        ignored: Collection[int],
     ) -> None:
+        """`ignored`: signals that a scheduler sends to every process of a node."""
         self._modules, self._command, self._environment = modules, command, environment
         self._names = ", ".join(modules)
         self._count = count
-        self._log = log
+        self._log, self._ignored = log, ",".join(str(int(each)) for each in ignored)
         self._loop = asyncio.get_running_loop()
         self._asked: set[socket.socket] = set()
         """Sockets of processes that have not sent their pids yet."""
@@ -153,7 +155,7 @@ class WarmPool:
 
         def start(control: int) -> CommandProcess:
             numbers = (str(control), str(os.getpid()))
-            command = [python, "-u", FORK_SERVER, *numbers, ",".join(self._modules), python, *rest]
+            command = [python, "-u", FORK_SERVER, *numbers, self._ignored, ",".join(self._modules), python, *rest]
             return CommandProcess(command, self._environment, STDERR, STDERR, pass_fds=[control])
 
         try:

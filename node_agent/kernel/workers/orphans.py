@@ -57,8 +57,8 @@ MOST_LOOKS = 20
 """Most looks for orphans after a round, so that a program which keeps starting processes cannot block the agent."""
 
 _PR_SET_CHILD_SUBREAPER = 36
-_WAIT_THEN_REAP = "trap '' TERM INT HUP QUIT; read -r word; exec \"$@\""
-"""Program of the guardian. It ignores the signals that a scheduler sends to every process of a node."""
+_WAIT_THEN_REAP = "trap '' $1; shift; read -r word; exec \"$@\""
+"""Program of the guardian. It ignores the signals whose numbers it gets first."""
 
 
 class Orphans:
@@ -83,21 +83,24 @@ class Orphans:
         adopt_orphans()
         self._loop.add_signal_handler(signal.SIGCHLD, reap)
 
-    def guard(self, environment: Mapping[str, str], folder: str) -> None:
-        """Start the guardian: if the agent dies suddenly, it ends the workers' descendants and removes the folder."""
+    def guard(self, environment: Mapping[str, str], folder: str, ignored: Iterable[int]) -> None:
+        """Start the guardian: if the agent dies suddenly, it ends the workers' descendants and removes the folder.
+
+        It ignores signals that a scheduler sends to every process of a node.
+        """
         if self._guardian is not None or self._is_closed:
             return
         helper = (
             sys.executable, "-IS", orphans_helper.__file__, os.fsdecode(self._entry), folder, str(self._roster_file),
         )  # fmt: skip
         passed = () if self._roster_file < 0 else (self._roster_file,)
-        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", *helper)
+        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", " ".join(map(str, map(int, ignored))), *helper)
         with suppress(OSError):  # no descriptor is left, or there is no shell
             self._guardian = Helper(
                 lambda life: CommandProcess(
                     command, environment, DEVNULL, STDERR, stdin=life, pass_fds=passed, outlives_agent=True
                 ),
-                partial(self._guardian_ended, environment, folder),
+                partial(self._guardian_ended, environment, folder, ignored),
             )
 
     def started(self, workers: Iterable[int]) -> None:
@@ -179,11 +182,13 @@ class Orphans:
         left = self._killed & children() - own_children
         return [*outlived_kill, *(pid for pid in left if not has_ended(pid, until - monotonic()))]
 
-    def _guardian_ended(self, environment: Mapping[str, str], folder: str, guardian: Helper) -> None:
+    def _guardian_ended(
+        self, environment: Mapping[str, str], folder: str, ignored: Iterable[int], guardian: Helper
+    ) -> None:
         """Replace a guardian that was killed. One that exited by itself would do so again."""
         self._guardian = None
         if (guardian.exit_code or 0) < 0:
-            self._loop.call_later(REPLACEMENT_S, self.guard, environment, folder)
+            self._loop.call_later(REPLACEMENT_S, self.guard, environment, folder, ignored)
 
 
 def adopt_orphans() -> bool:

@@ -84,7 +84,10 @@ class ChildProcess:
 
 
 class CommandProcess(ChildProcess):
-    """A child that executes a command. Raises `OSError` if it cannot be started."""
+    """A child that executes a command. Raises `OSError` if it cannot be started.
+
+    `ignored`: signals that it ignores from its start. Not for a child that outlives the agent.
+    """
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class CommandProcess(ChildProcess):
         stdin: int | None = None,
         pass_fds: Collection[int] = (),
         outlives_agent: bool = False,
+        ignored: Collection[int] = (),
     ) -> None:
         agent = os.getpid()
 
@@ -103,6 +107,8 @@ class CommandProcess(ChildProcess):
             tie_to_parent(agent)
             if cpus:
                 os.sched_setaffinity(0, cpus)
+            for signum in ignored:
+                signal.signal(signum, signal.SIG_IGN)
 
         try:
             process = subprocess.Popen(

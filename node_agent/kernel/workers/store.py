@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from node_agent import words
@@ -32,15 +32,17 @@ def has_torch() -> bool:
 class StoreHost:
     """Host of the store in each round. `on_error` is called with one line if the store can no longer be served.
 
-    `at_once`: the workers have torch when they start, and connect soon.
+    `at_once`: the workers have torch when they start, and connect soon. `ignored`: signals that do not end the store,
+    because the workers may still need it for their last work.
     """
 
     def __init__(
-        self, environment: Mapping[str, str], on_error: Callable[[str], None], *, at_once: bool = False
-    ) -> None:
+        self, environment: Mapping[str, str], on_error: Callable[[str], None], *,
+        at_once: bool = False, ignored: Collection[int] = (),
+    ) -> None:  # fmt: skip
         self._environment = environment
         self._on_error = on_error
-        self._at_once = at_once
+        self._at_once, self._ignored = at_once, ignored
         self.is_available = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1" and has_torch()
         """Whether this agent can host a store. The user can disable shared stores with torch's variable."""
         self._loop = asyncio.get_running_loop()
@@ -112,7 +114,9 @@ class StoreHost:
         environment = {**self._environment, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # a store needs no accelerator
         with open(os.devnull, "w") as nowhere:  # stdout is only for the workers' lines
             command = (sys.executable, "-P", PROGRAM)
-            return CommandProcess(command, environment, nowhere.fileno(), STDERR, stdin=orders)
+            return CommandProcess(
+                command, environment, nowhere.fileno(), STDERR, stdin=orders, ignored=self._ignored
+            )  # fmt: skip
 
     def _send(self, order: bytes, *descriptors: int) -> bool:
         """Send an order. Return whether it arrived, which needs a helper that lives and listens."""

@@ -5,12 +5,10 @@ brings a listening socket. The helper sends it back first, so that the agent kno
 then serves a fresh store on it. "close" ends that store. The helper exits when the socket ends, because the agent is
 then gone.
 
-It exits only with its agent. It ignores signals with which a scheduler ends every process of a node, because the
-workers may still need the store for their last work.
+It exits only with its agent, which starts it with the signals of an eviction ignored.
 """
 
 import os
-import signal
 import socket
 import sys
 from importlib.util import find_spec, module_from_spec
@@ -26,8 +24,6 @@ does."""
 
 def main() -> int:
     """Serve one store after another until the agent is gone."""
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(signum, signal.SIG_IGN)
     make_store = _store_type()
     orders = socket.socket(fileno=os.dup(0))
     store = None

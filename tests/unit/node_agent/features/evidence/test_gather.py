@@ -175,7 +175,7 @@ class WarmNode(Node):
         super().__init__(folder)
         self.py_spy(NO_PY_SPY)
         command = Command((sys.executable,), (f"{folder}/train${{local_rank}}.py",))
-        self._pool = WarmPool(["json"], command, os.environ, 2, lambda _: None)
+        self._pool = WarmPool(["json"], command, os.environ, 2, lambda _: None, [signal.SIGTERM])
         self._pids: list[int] = []
 
     async def start(self, code: str, **environment: str) -> int:

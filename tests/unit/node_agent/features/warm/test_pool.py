@@ -23,6 +23,7 @@ from tests.support.message_search import has_message
 from tests.support.process_info import kill_unnoticed, subreaper, until
 
 COMMAND = (sys.executable, "-c", "import sys; sys.exit(3)")
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ async def closing_pool(
         return not children() - before
 
     with subreaper():
-        pool = WarmPool(modules, Command(command), environment, 2, log)
+        pool = WarmPool(modules, Command(command), environment, 2, log, IGNORED)
         yield pool
         pool.close()
         await until(are_gone)
@@ -110,7 +111,7 @@ async def test_a_slow_import_is_logged(said: list[str], monkeypatch: pytest.Monk
 async def test_the_pool_survives_signals_to_every_process_of_the_node(pool: WarmPool, said: list[str]) -> None:
     await full(pool)
     for pid in own_children & children():
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for signum in IGNORED:
             os.kill(pid, signum)
     assert [start(pool), start(pool)] == [3, 3]
     await full(pool)
@@ -170,7 +171,7 @@ async def test_processes_that_all_die_are_given_up_and_workers_start_cold(said: 
 
 
 async def test_an_interpreter_that_cannot_start_is_logged_and_workers_start_cold(said: list[str]) -> None:
-    pool = WarmPool(["json"], Command(("/nowhere/python", "train.py")), {}, 2, said.append)
+    pool = WarmPool(["json"], Command(("/nowhere/python", "train.py")), {}, 2, said.append, IGNORED)
     await full(pool)
     assert said == [words.start_cold(words.import_not_started("json", "No such file or directory"))]
     with pytest.raises(FileNotFoundError):
