@@ -218,6 +218,7 @@ class Sharding:
             peers=self._membership.peers,
             uptime_s=round(self.now() - self._started_at, 3),
             set_apart=[run_id for term in self._terms() for run_id in term.driver.registry.runs_apart],
+            event_errors=[run_id for term in self._terms() for run_id in term.driver.event_errors],
             cordons=[*{cordon.node_id: cordon for term in self._terms() for cordon in term.driver.cordons()}.values()],
         )
 

@@ -7,7 +7,7 @@ read. If it does not read that page for too long, its connection is cut, and it 
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Annotated
@@ -66,6 +66,8 @@ class _Feed:
         self.changed = Broadcast(HEARTBEAT_S)
 
     def add(self, event: RunEvent) -> None:
+        if self.recent and event.number != self.recent[-1].number + 1:
+            self.recent.clear()  # one was skipped: streams read it from the store
         self.recent.append(_StreamedEvent(event))
         self.changed.notify_all()
 
@@ -156,7 +158,7 @@ class EventsView:
                 feed.recent.clear()  # next, read from the store, which knows whether this server leads the run
                 yield b":\n\n"
 
-    def _observe(self, effects: Sequence[Effect]) -> None:
+    def _observe(self, effects: Iterable[Effect]) -> None:
         for effect in effects if self._feeds else ():
             if isinstance(effect, Happened) and (feed := self._feeds.get(effect.event.run_id)):
                 feed.add(effect.event)

@@ -3,8 +3,7 @@ node, and traces of rounds. No failure of an export affects a run."""
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 from rdzv_server.auth.reload import exposure
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from rdzv_server.service.traces import RoundTraces
 
 log = logging.getLogger("rdzv_server")
+
+PAUSE_S = 5.0
+"""Seconds until an export runs again after an error of the server in it."""
 
 
 class BadExport(ValueError):
@@ -64,7 +66,7 @@ class Exports:
     async def __aenter__(self) -> Self:
         for export in (self._file, self._webhook, self._command):
             if export is not None:
-                self._tasks.append(asyncio.create_task(_guarded(export.run(), type(export).__name__)))
+                self._tasks.append(asyncio.create_task(_keep_running(export)))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -111,9 +113,11 @@ def _check_url(url: str) -> None:
         raise BadExport(words.BAD_URL)
 
 
-async def _guarded(work: Coroutine[Any, Any, None], name: str) -> None:
-    """Run the work of an export, and log an error that ends it. Runs continue without the export."""
-    try:
-        await work
-    except Exception:
-        log.exception(words.export_ended(name))
+async def _keep_running(export: "EventFile | Webhook | ExclusionCommand") -> None:
+    """Run an export, and again after each error that ends it."""
+    while True:
+        try:
+            await export.run()
+        except Exception:
+            log.exception(words.export_failed(type(export).__name__, PAUSE_S))
+        await asyncio.sleep(PAUSE_S)

@@ -53,6 +53,10 @@ LEADER = _gauge("server_leader", "1 while this server leads at least one shard; 
 SHARDS = _gauge("shards", "Shards into which the servers divide the runs.")
 SHARDS_LED = _gauge("shards_led", "Shards that this server leads.")
 ELECTIONS_WON = _counter("elections_won_total", "Elections that this server has won.")
+EVENT_ERRORS = _counter(
+    "event_errors_total",
+    "Errors inside the server over an event that it passed to a stream, the page, the metrics, a file or a webhook.",
+)
 
 RUNS = _gauge("runs", "Runs that the server remembers, by phase; each attempt counts.", "phase")
 RUNS_UNLISTED = _gauge("runs_unlisted", "Active runs without series of their own: see --metrics-per-run.")
@@ -211,6 +215,7 @@ class MetricsView:
         yield Sample(SHARDS, load.shards)
         yield Sample(SHARDS_LED, load.shards_led)
         yield Sample(ELECTIONS_WON, counted.elections_won)
+        yield Sample(EVENT_ERRORS, counted.event_errors)
         excluded = sum(cordon.by == EXCLUDER for cordon in state.cordons)
         yield Sample(NODES_CORDONED, excluded, ("server",))
         yield Sample(NODES_CORDONED, len(state.cordons) - excluded, ("operator",))

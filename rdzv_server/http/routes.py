@@ -344,10 +344,14 @@ class HttpApi:
         return await self.page(request) if is_for_people else plain_text(_welcome())
 
     async def healthz(self, request: web.BaseRequest) -> web.Response:
-        apart = self._service.state().set_apart
-        if apart and self._gatekeeper.access.is_open:
-            return plain_text(f"ok; set apart after an error in the server: {', '.join(map(printable, apart))}\n")
-        return plain_text(words.number_set_apart(len(apart)) + "\n" if apart else "ok\n")
+        state = self._service.state()
+        parts = ["ok"]
+        if state.set_apart:
+            names = ", ".join(map(printable, state.set_apart)) if self._gatekeeper.access.is_open else ""
+            parts.append(words.set_apart(names) if names else words.number_set_apart(len(state.set_apart)))
+        if state.event_errors:
+            parts.append(words.event_errors(len(state.event_errors)))
+        return plain_text("; ".join(parts) + "\n")
 
     async def readyz(self, request: web.BaseRequest) -> web.Response:
         reason = self._service.state().unhealthy_reason

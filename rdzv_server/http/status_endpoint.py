@@ -56,7 +56,9 @@ class StatusView:
         """
         start, between, end = (b"\n    ", b",\n    ", b"\n  ]\n}\n") if in_lines else (b"", b",", b"]}\n")
         state = state_for(self._service, shows)
-        state = structs.replace(state, set_apart=[each for each in state.set_apart if only in (None, each)])
+        if only is not None:
+            of_runs = {"set_apart": state.set_apart, "event_errors": state.event_errors}
+            state = structs.replace(state, **{name: [only] if only in runs else [] for name, runs in of_runs.items()})
         before, server = start, _written(_server(state), 1 * in_lines)
         yield b'{\n  "server": ' + server + b',\n  "runs": [' if in_lines else b'{"server":' + server + b',"runs":['
         for run in self._service.runs():

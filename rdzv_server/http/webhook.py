@@ -10,7 +10,8 @@ import hashlib
 import hmac
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 
 import aiohttp
@@ -54,7 +55,7 @@ class Webhook:
         self._failures = 0
         self._outage = Outage(words.WEBHOOK_CONSEQUENCE, words.webhook_answers(self._name))
 
-    def observe(self, effects: Sequence[Effect]) -> None:
+    def observe(self, effects: Iterable[Effect]) -> None:
         """Note the runs with new events."""
         for effect in effects:
             if isinstance(effect, Happened):
@@ -89,6 +90,10 @@ class Webhook:
                 self._add(run_id)
                 self._release(run_id)
                 await self._back_off(error)
+                continue
+            except Exception as error:  # an error in the server: the sweep tries again
+                with suppress(ProtocolError):
+                    await self._service.with_driver(run_id, partial(_failed, run_id, error))
                 continue
             finally:
                 self._release(run_id)
@@ -142,6 +147,10 @@ class Webhook:
         self._outage.begin(words.webhook_fails(self._name, str(error) or type(error).__name__))
         longest = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(self._failures - 1, 10))
         await asyncio.sleep(longest * random.uniform(0.5, 1.0))
+
+
+async def _failed(run_id: str, error: Exception, driver: Driver) -> None:
+    driver.event_failed(run_id, Webhook.__name__, error)
 
 
 def signature(secret: bytes, body: bytes, at: int) -> str:

@@ -6,15 +6,16 @@ and answers agents. So an agent gets a directive only after it has been written.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import length_hint
 
 from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 
-from rdzv_server.core.effects import Answered, Effect, Happened, QueryClosed, Record, WakeAgents
+from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, QueryClosed, Record, WakeAgents
 from rdzv_server.core.events import (
     DescriptionAsked,
     Event,
@@ -32,6 +33,7 @@ from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.runs import set_apart
 from rdzv_server.core.runs.registry import Registry
+from rdzv_server.core.runs.set_apart import own_error
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.inbox import Done, Inbox, Pending, Result
@@ -66,9 +68,9 @@ READING_S = 0.01
 """Seconds until a passed deadline is checked again while messages that arrived before it are unread."""
 REPLAY_AT_ONCE = 500
 """Records that are replayed before other tasks of the process run: a leader's lease must be renewed."""
-Observer = Callable[[Sequence[Effect]], None]
-"""Callback for the effects of each batch, after they are written and carried out. It must return soon. If it raises, it
-is not called again."""
+Observer = Callable[[Iterable[Effect]], None]
+"""Callback that takes the effects of each batch, after they are written and carried out. It must return soon. If it
+raises, the effect that it took last is skipped, and it is called with the effects after that one."""
 
 
 class Driver:
@@ -103,6 +105,8 @@ class Driver:
         self._stopped = ""
         """Reason why the driver accepts no more events; empty while it does."""
         self._observers: list[Observer] = [RunMeasurements(self.measurements).observe]
+        self._event_errors: dict[str, set[str]] = {}
+        """Names of the observers that raised over an event, by run id. Only the first error of each is logged."""
         self._late: list[RunEvent] = []
         """Events of recorded facts that the earlier incarnation of the server did not write."""
         self._clock = clock or Clock()
@@ -240,8 +244,24 @@ class Driver:
         self._called.set()
 
     def observe(self, observer: Observer) -> None:
-        """Call `observer` for every batch from now on. If it raises, that is logged and it is not called again."""
+        """Call `observer` for every batch from now on."""
         self._observers.append(observer)
+
+    def event_failed(self, run_id: str, observer: str, error: Exception) -> None:
+        """Count an error of an observer over an event of the run, and log the observer's first one.
+
+        `run_id`: empty for a fact about nodes.
+        """
+        self.measurements.event_errors += 1
+        failed = self._event_errors.setdefault(run_id, set())
+        if observer not in failed:
+            failed.add(observer)
+            log.error("%s", words.event_failed(run_id, observer, own_error(error)), exc_info=error)
+
+    @property
+    def event_errors(self) -> list[str]:
+        """Ids of the runs over whose events an observer raised an exception."""
+        return [run_id for run_id in self._event_errors if run_id]
 
     def attempt_of(self, run_id: str) -> Run:
         """Return the last attempt of the run. Raises `UnknownRun`."""
@@ -437,12 +457,24 @@ class Driver:
                         closed.set_result(effect)
 
     def _tell_observers(self, effects: Sequence[Effect]) -> None:
-        for observer in list(self._observers) if effects else ():
+        for observer in self._observers if effects else ():
+            self._tell(observer, effects)
+        for effect in effects:
+            if isinstance(effect, ForgetRun) and not self.registry.attempts_of(effect.run_id):
+                self._event_errors.pop(effect.run_id, None)
+
+    def _tell(self, observer: Observer, effects: Sequence[Effect]) -> None:
+        rest = iter(effects)
+        is_done = False
+        while not is_done and (left := length_hint(rest)):
             try:
-                observer(effects)
-            except Exception:
-                log.exception("%s", words.observer_failed(observer))
-                self._observers.remove(observer)
+                observer(rest)
+                is_done = True
+            except Exception as error:
+                if length_hint(rest) == left:
+                    next(rest)  # otherwise this would never end
+                failed_at = effects[len(effects) - length_hint(rest) - 1]
+                self.event_failed(_run_id_of(failed_at), observer.__qualname__, error)
 
     def _arm(self) -> None:
         if self._timer:
@@ -480,6 +512,11 @@ def _log(event: RunEvent) -> None:
     about["node_id"], about["group_rank"] = event.node_id or "", event.group_rank
     text = words.happened(event.run_id, event.round, event.sentence)
     log.log(LEVELS.get(event.kind, logging.INFO), "%s", text, extra={"about": about})
+
+
+def _run_id_of(effect: Effect) -> str:
+    """Return the id of the run that the effect is about; empty if it is about no run."""
+    return effect.event.run_id if isinstance(effect, Happened) else getattr(effect, "run_id", "")
 
 
 def _is_told(over: NodeUncordoned, effects: Sequence[Effect]) -> bool:

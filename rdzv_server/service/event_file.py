@@ -6,7 +6,7 @@ If the file cannot be written, no run is affected: the lines wait in memory, up 
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -36,7 +36,7 @@ class EventFile:
         self._turn = asyncio.Lock()
         """Held by the only write that is in progress."""
 
-    def observe(self, effects: Sequence[Effect]) -> None:
+    def observe(self, effects: Iterable[Effect]) -> None:
         """Note the events among these effects."""
         for effect in effects:
             if isinstance(effect, Happened):

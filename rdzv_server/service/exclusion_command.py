@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 from rdzv_protocol.node_conditions import condition
@@ -35,7 +35,7 @@ class ExclusionCommand:
         self._command, self._limit_s = command, limit_s
         self._waiting = asyncio.Queue[NodeCordoned]()
 
-    def observe(self, effects: Sequence[Effect]) -> None:
+    def observe(self, effects: Iterable[Effect]) -> None:
         """Note new exclusions. The leader of another shard handles those that it has decided itself."""
         for effect in effects:
             if isinstance(effect, Record) and isinstance(effect.fact, NodeCordoned):

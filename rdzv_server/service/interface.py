@@ -93,6 +93,13 @@ class ServerState(Struct, frozen=True, kw_only=True):
     set_apart: Annotated[
         list[Id], Meta(description="ids of runs that the server has set apart after an error of its own")
     ] = []
+    event_errors: Annotated[
+        list[Id],
+        Meta(
+            description="ids of runs with events that the page, the metrics, a file or a webhook may lack after an"
+            " error of the server"
+        ),
+    ] = []
     cordons: Annotated[list[CordonStatus], Meta(description="cordons for all current and future runs")] = []
 
 
@@ -153,4 +160,5 @@ def state_for(service: Service, shows: Shows | None) -> ServerState:
         return state
     runs = [run for run in service.runs() if run.cordons and shows(run.run_id)] if state.cordons else []
     cordons = known_to(runs, state.cordons)
-    return replace(state, set_apart=list(filter(shows, state.set_apart)), cordons=cordons)
+    of_runs = {"set_apart": state.set_apart, "event_errors": state.event_errors}
+    return replace(state, cordons=cordons, **{name: list(filter(shows, runs)) for name, runs in of_runs.items()})

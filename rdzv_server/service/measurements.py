@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.exposition import Histogram
@@ -35,6 +35,8 @@ class Measurements:
         self.store_outages = 0
         """Number of times that the store began to refuse writes."""
         self.elections_won = 0
+        self.event_errors = 0
+        """Number of errors inside the server over events that it passed on."""
 
         self.happened = Counter[str]()
         """Number of run events, by kind."""
@@ -74,7 +76,7 @@ class RunMeasurements:
         self._opened: dict[Key, tuple[str, float]] = {}
         """Cause and time of the opening of each round that forms."""
 
-    def observe(self, effects: Sequence[Effect]) -> None:
+    def observe(self, effects: Iterable[Effect]) -> None:
         """Count the effects of a batch, which the driver has written and carried out."""
         for effect in effects:
             match effect:

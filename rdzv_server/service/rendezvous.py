@@ -253,6 +253,7 @@ class Rendezvous:
             leadership=self.leadership,
             uptime_s=round(self._driver.now() - self._driver.started_at, 3),
             set_apart=self._driver.registry.runs_apart,
+            event_errors=self._driver.event_errors,
             cordons=self._driver.cordons(),
         )
 

@@ -6,7 +6,7 @@ server that restarts, or that becomes the leader, exports what it has seen itsel
 
 import logging
 import socket
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Set
 
 import rdzv_protocol
 from rdzv_protocol.events import RunEvent
@@ -46,7 +46,7 @@ class RoundTraces:
         """Send what is left, which may take seconds."""
         self._spans.close()
 
-    def _see(self, effects: Sequence[Effect]) -> None:
+    def _see(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Record(run_id=run_id, at=at, fact=NodeJoined(join)):

@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -208,6 +208,10 @@ class RunFeed(Feed):
         of_node = self._run.node_ids.get(node_id, ()) if self._run and node_id is not None else ()
         self._changed_agents |= dict.fromkeys([*agent_ids, *of_node])
 
+    def look(self, runs: dict[str, Run], now: Now, *, is_new_leader: bool) -> None:
+        if is_new_leader:
+            self._run = None  # so that all of it is read again
+
     async def update(self, runs: dict[str, Run], now: Now) -> None:
         run = runs.get(self.run_id)
         if run is not self._run:  # another attempt, or the same run at a new leader
@@ -326,10 +330,17 @@ class Watch:
         self._is_closed = False
         service.observe(self.happened)
 
-    def happened(self, effects: Sequence[Effect]) -> None:
-        """Note what a batch of effects is about."""
+    def happened(self, effects: Iterable[Effect]) -> None:
+        """Note what a batch of effects is about. If that raises, all documents are read again."""
         if not self._feeds:
             return
+        try:
+            self._note_all(effects)
+        except Exception:
+            self._leaders = None
+            raise
+
+    def _note_all(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Record(run_id=run_id, fact=fact):
@@ -412,6 +423,7 @@ class Watch:
             try:
                 await self._update(changed, is_look)
             except Exception:
+                self._leaders = None  # so that all is read again
                 log.exception(words.PAGE_NOT_UPDATED)
                 await asyncio.sleep(CHECK_INTERVAL_S)
             await asyncio.sleep(INTERVAL_S)
@@ -424,14 +436,14 @@ class Watch:
         runs = self._runs()
         server = self._server()
         leaders = (server.get("epoch"), server["leadership"], server.get("shards"))
+        is_new, self._leaders = leaders != self._leaders, leaders
         for run_id, feed in list(self._feeds.items()):
-            if is_look or leaders != self._leaders:
-                feed.look(runs, self._service.now, is_new_leader=leaders != self._leaders)
-            if run_id is None or is_look or run_id in changed:
+            if is_look or is_new:
+                feed.look(runs, self._service.now, is_new_leader=is_new)
+            if run_id is None or is_look or is_new or run_id in changed:
                 await feed.update(runs, self._service.now)
             feed.publish(difference({"server": feed.document.get("server", {})}, {"server": server}))
             await checkpoint()
-        self._leaders = leaders
 
     async def _update_one(self, feed: Feed) -> None:
         """Make a document that has just been requested."""
@@ -447,6 +459,7 @@ class Watch:
         state = msgspec.to_builtins(self._service.state()) | {
             "uptime_s": None,
             "set_apart": None,  # each run reports it, to watchers that may know of it
+            "event_errors": None,
             "version": rdzv_protocol.VERSION,
         }
         return watch_view.known(**state)

@@ -21,9 +21,9 @@ def secret_not_renewed(why: str) -> str:
 BAD_URL = "--webhook: give a URL such as https://HOST/PATH"
 
 
-def export_ended(name: str) -> str:
+def export_failed(name: str, pause_s: float) -> str:
     """After an error in the server itself."""
-    return f"{name} has ended; runs continue; restart the server to start it again"
+    return f"{name} failed and starts again in {pause_s:g} s; runs continue"
 
 
 def webhook_fails(webhook: str, why: str) -> str:

@@ -78,8 +78,16 @@ UNKNOWN_TOKEN = "This server does not know this token."
 # Answers to probes.
 
 
+def set_apart(run_ids: str) -> str:
+    return f"runs set apart: {run_ids}"
+
+
 def number_set_apart(runs: int) -> str:
-    return f"ok; {count(runs, 'run')} set apart: see /v1/status"
+    return f"{count(runs, 'run')} set apart: see /v1/status"
+
+
+def event_errors(runs: int) -> str:
+    return f"events of {count(runs, 'run')} missed after an error in the server: see event_errors in /v1/status"
 
 
 def welcome(looks: Sequence[str]) -> str:

@@ -34,8 +34,13 @@ def log_was_read(run_id: str, rank: int, node_id: str, by: str) -> str:
     return f"run {run_id}: {by} read the log of rank {rank} on node {node_id}"
 
 
-def observer_failed(observer: object) -> str:
-    return f"{observer!r} failed; it gets no further events"
+def event_failed(run_id: str, observer: str, error: str) -> str:
+    """`run_id`: empty for an event of a node. `observer`: name of the function that raised."""
+    of_what = f"run {run_id}" if run_id else "a node"
+    return (
+        f"{observer} missed an event of {of_what} after {error}. It gets the events that follow. Later errors of "
+        "this kind are only counted"
+    )
 
 
 # Errors of the server itself.

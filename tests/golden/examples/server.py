@@ -15,6 +15,7 @@ EXAMPLES: Examples = {
     http.foreign_login: _PAGE,
     http.foreign_logout: _PAGE,
     http.number_set_apart: [{"runs": 1}, {"runs": 3}],
+    http.event_errors: [{"runs": 1}, {"runs": 3}],
     http.refused: [{"peer": "<peer>", "why": "<why>", "others": others} for others in (0, 3)],
     startup.state_in: [{"place": "<place>", "runs": runs} for runs in (0, 1, 3)],
     startup.status: [{"runs": runs} for runs in (0, 1, 3)],

@@ -188,6 +188,34 @@ async def test_events_are_sent_even_if_the_store_is_not_read_meanwhile(site, mon
         assert [int(frame["id"]) for frame in frames] == list(range(1, 42))
 
 
+async def test_a_stream_reads_an_event_from_the_store_that_an_error_of_the_server_kept_from_it(site, monkeypatch):
+    await site.happens()
+    reading = asyncio.create_task(site.read(9))
+    while not reading.done():
+        with monkeypatch.context() as broken:
+            broken.setattr(events_endpoint._Feed, "add", lambda *_: 1 / 0)
+            await site.happens()
+        await site.happens()
+        await asyncio.sleep(0.01)
+    assert [int(frame["id"]) for frame in await reading] == list(range(1, 10))
+
+
+async def test_an_error_over_an_event_is_shown_by_status_probe_and_metrics(site):
+    def odd_observer(effects):
+        for _ in effects:
+            raise KeyError("odd")
+
+    site.server.service.observe(odd_observer)
+    await site.happens()
+    async with site.session.get(paths.STATUS) as answer:
+        assert (await answer.json())["server"]["event_errors"] == [RUN]
+    async with site.session.get(paths.HEALTHZ) as answer:
+        assert (answer.status, await answer.text()) == (200, f"ok; {words.event_errors(1)}\n")
+    async with site.session.get(paths.METRICS) as answer:
+        (line,) = [line for line in (await answer.text()).splitlines() if line.startswith("rdzv_event_errors_total")]
+        assert float(line.split()[1]) > 0
+
+
 async def test_a_stream_continues_when_its_run_is_forgotten_and_begins_again():
     """No number that the reader has seen is reused: the reader would take it for a copy."""
     async with serving(max_runs=1) as site, asyncio.timeout(PATIENCE_S):

@@ -135,6 +135,24 @@ async def test_the_events_of_a_run_that_was_forgotten_and_begins_again_are_sent_
     assert [event.number for event in page] == receiver.numbers("a")[-5:]
 
 
+async def test_an_error_over_the_events_of_one_run_keeps_no_event_of_the_others(receiver, monkeypatch, caplog):
+    """When the error is over, for instance in a fixed version, the events of that run are sent, too."""
+    delivery = webhook_module.EventDelivery
+
+    def odd(run_id, events):
+        return 1 / 0 if run_id == "b" else delivery(run_id=run_id, events=events)
+
+    monkeypatch.setattr(webhook_module, "EventDelivery", odd)
+    async with serving(MemoryStore(), receiver) as server:
+        await asyncio.gather(*(happens(server, run_id, 0, 5) for run_id in RUNS))
+        for run_id in ("a", "c"):
+            await receiver.has(run_id, 11)
+        assert server.service.state().event_errors == ["b"] and receiver.numbers("b") == []
+        monkeypatch.setattr(webhook_module, "EventDelivery", delivery)
+        await receiver.has("b", 11)
+    assert len([record for record in caplog.records if "Webhook missed" in record.getMessage()]) == 1
+
+
 async def test_every_request_is_signed_over_its_time_and_its_body(receiver):
     async with serving(MemoryStore(), receiver) as server:
         await happens(server, "a", 0, 1)

@@ -311,6 +311,31 @@ async def test_a_run_that_cannot_be_read_is_shown_as_such_until_it_can_and_other
     await reader.follow(story.follow(run_id, last=reader.last_event_id), has_reasons("round 1 runs", "round 1 runs"))
 
 
+@pytest.mark.parametrize("run_id", [None, RUN_ID])
+async def test_after_an_error_over_an_event_the_documents_are_read_again(
+    story: Story, monkeypatch: pytest.MonkeyPatch, run_id: str | None
+) -> None:
+    monkeypatch.setattr(watching, "CHECK_INTERVAL_S", 0.05)
+    reader, runs = Reader(), {None: "runs", RUN_ID: "run"}
+    await story.join("a", "b")
+
+    def has(word: str) -> Any:
+        def is_shown(document: Document) -> bool:
+            shown = document.get(runs[run_id], {})
+            run = shown.get(RUN_ID, {}) if run_id is None else shown
+            nodes = run_id is None or set(states(document).values()) == {"stopping" if word == "restarting" else word}
+            return run.get("phase") == word and nodes
+
+        return is_shown
+
+    await reader.follow(story.follow(run_id), has("running"))
+    with monkeypatch.context() as broken:
+        broken.setattr(story.watch, "_note", lambda *_: 1 / 0)
+        await story.fail("a")
+    await reader.follow(story.follow(run_id, last=reader.last_event_id), has("restarting"))
+    assert story.server.service.state().event_errors == [RUN_ID]
+
+
 async def test_an_error_over_the_server_s_own_state_is_logged_and_tried_again(
     story: Story, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
