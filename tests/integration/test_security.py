@@ -4,6 +4,7 @@ import json
 import re
 import signal
 from collections.abc import Mapping
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -14,14 +15,14 @@ from rdzv_protocol import actions, paths
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
-from rdzv_server.words import auth
+from rdzv_server.words import auth, losses
 from tests.support.certificates import Authority
-from tests.support.cluster import Cluster
-from tests.support.message_search import pattern
+from tests.support.cluster import ALL_COME, Cluster
+from tests.support.message_search import part, pattern
 from tests.support.outages import REACHED
-from tests.support.process_info import is_running
+from tests.support.process_info import is_running, until
 from tests.support.programs import PRYING_WORKER, Program, Server, refuses, start_agent
-from tests.support.worker_hub import all_run
+from tests.support.worker_hub import all_run, restart_count
 
 LOOK, JOIN, STOP, LOGS = ("GET", paths.STATUS), ("POST", paths.JOIN), ("POST", actions.STOP.path), ("POST", paths.LOGS)
 STACKS = ("POST", paths.STACKS)
@@ -103,6 +104,53 @@ async def test_tokens_are_replaced_while_a_run_continues(cluster: Cluster, tmp_p
     first[0].order_exit(3)
     second = await cluster.hub.group(2)
     assert second[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
+    await cluster.finish(second)
+
+
+def has_renewed(server: Server, times: int) -> bool:
+    return sum(auth.RENEWED in line for line in server.err) == times
+
+
+async def test_a_token_that_both_files_know_meanwhile_is_replaced_without_a_restart(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The order that the page about tokens describes."""
+    files, agents = tmp_path / "server", tmp_path / "agents"
+    files.mkdir()
+    agents.mkdir()
+    server = await cluster.serve(*flags(token_files(files, agents="old")))
+    flags_of_agent = flags(token_files(agents, agents="old"))
+    first = await cluster.nodes("ab", *ALL_COME, "--nnodes", "2", "--max-restarts", "1", *flags_of_agent)
+    for step, (of_server, of_agents) in enumerate((("old\nnew", "old"), ("old\nnew", "new"), ("new", "new")), 1):
+        token_files(agents, agents=of_agents)
+        token_files(files, agents=of_server)
+        server.signal(signal.SIGHUP)
+        await until(partial(has_renewed, server, step))
+    first[0].order_exit(3)
+    second = await cluster.hub.group(4)
+    assert restart_count(second) == 1, "these are the next workers: no token has restarted the first ones"
+    await cluster.finish(second)
+
+
+async def test_a_node_that_gets_the_new_token_later_than_a_lease_after_the_others_is_lost(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    files, agents = tmp_path / "server", {name: tmp_path / name for name in "ab"}
+    for folder in (files, *agents.values()):
+        folder.mkdir()
+    server = await cluster.serve(*flags(token_files(files, agents="old")))
+    for name, folder in agents.items():
+        of_agent = flags(token_files(folder, agents="old"))
+        await cluster.node(name, *ALL_COME, "--nnodes", "2", "--lease", "2", "--max-restarts", "0", *of_agent)
+    first = await cluster.hub.group(4)
+    token_files(files, agents="new")
+    token_files(agents["a"], agents="new")
+    server.signal(signal.SIGHUP)
+    await server.line(part(losses.lost, node_id="b", cause=losses.not_heard(2)))
+    assert all_run([worker for worker in first if worker.agent_pid == cluster.agents["b"].pid])
+    token_files(agents["b"], agents="new")
+    second = await cluster.hub.group(4)
+    assert restart_count(second) == 0, "the restart is free"
     await cluster.finish(second)
 
 
