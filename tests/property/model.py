@@ -6,12 +6,15 @@ tests.
 """
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol.settings import RunSettings
 
 LEASE_S, GRACE_S = 20.0, 1.0
+RETURN_S = 3.0
+"""Seconds for which others may be away after one agent is back."""
 OVERDUE_S = 12.0
 """Seconds of silence after which an agent is overdue."""
 DAY_S = 86_400.0
@@ -153,6 +156,8 @@ class Model:
 
     closings: list[tuple[float, str]] = field(default_factory=list)
     """Closes of connections while a poll was parked: the time, and the node."""
+    returned_at: float = -inf
+    """Time at which an absent agent was last heard again."""
 
     heard_at: float = float("-inf")
     """Time at which an agent was last heard."""
@@ -652,6 +657,8 @@ class Model:
             for other in sorted(self.agents, key=lambda a: a.heard_turn):
                 self._spare(other, now)
         self.heard_at = now
+        if agent.absent is not None:
+            self.returned_at = now
         agent.heard, agent.heard_turn, agent.absent, agent.unheard = now, self._turn(), None, False
         agent.is_suspect, agent.in_grace, agent.spared_since = False, False, None
         if agent.probed_until is not None:
@@ -708,7 +715,8 @@ class Model:
             return []
         are_all = all(agent.absent is not None and self.failed - {agent.name} for agent in stopping)
         if are_all and any(each.is_suspect or self._vanished_together(each) for each in stopping):
-            are_all = self._lost_others() and all(now >= (each.absent or 0.0) + GRACE_S for each in stopping)
+            graces_end = max((each.absent or 0.0) for each in stopping) + GRACE_S
+            are_all = self._lost_others() and now >= max(graces_end, self.returned_at + RETURN_S)
         return stopping if are_all else []
 
     def _lost_others(self) -> bool:

@@ -41,7 +41,7 @@ def presumed_lost(run: Run, now: float) -> list[str]:
     A participant is presumed lost if its connection closed while its poll was parked, if it has not polled again, and
     if workers of another node failed. The verdict waits until then, because a new poll would reverse it. If several
     participants vanished together, a failure shows that some are gone only if it is a consequence: its worker has lost
-    another one. Then the healthy ones have their grace to poll again.
+    another one. Then the healthy ones have some time to poll again.
     """
     at = presumed_at(run)
     return [] if at is None or now < at else list(run.stopping)
@@ -59,7 +59,7 @@ def presumed_at(run: Run) -> float | None:
     are_suspect = any(map(leases.is_suspect, stopping))
     if (are_suspect and not _lost_others(run)) or admission.is_uncertain(run, besides=stopping):
         return None
-    return _not_before(run.opening.backoff_until, leases.graces_end(stopping) if are_suspect else 0.0)
+    return _not_before(run.opening.backoff_until, leases.should_return_by(stopping) if are_suspect else 0.0)
 
 
 def _lost_others(run: Run) -> bool:

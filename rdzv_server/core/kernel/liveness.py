@@ -47,6 +47,9 @@ TOGETHER, TOGETHER_S = 3, 1.0
 MOST_CLOSINGS = 256
 """Number of latest closings that are compared. If there are more within a second, these are enough to decide."""
 
+RETURN_S = 3.0
+"""Seconds for which other agents may still be away when one has returned on a path that works again. Agents try at
+least that often."""
 READ_WITHIN_S = 1.0
 """Seconds after trouble of the server in which it may still read closes from the time of the trouble."""
 UNANSWERED = 0.5
@@ -131,6 +134,8 @@ class Leases:
         self.probed_until: dict[str, float] = {}
         self.excused: set[str] = set()
         """Agents with a fresh lease because of the server's trouble. They get no other one until they are heard."""
+        self._returned_at = -inf
+        """Time at which an absent agent was last heard again."""
         self._excused_at = -inf
         """End of the server's latest trouble after which agents got a fresh lease."""
         self.spared: dict[str, float] = {}
@@ -161,6 +166,8 @@ class Leases:
             self.unconnected.pop(agent_id, None)
             self.suspects.discard(agent_id)
             self.spared.pop(agent_id, None)
+            if agent_id in self.absent_since:
+                self._returned_at = now
             self._forget_closing(agent_id)
             if self.probed_until.pop(agent_id, None) is not None:
                 self._proven_at[agent_id] = now
@@ -233,9 +240,13 @@ class Leases:
         """Whether the agent's absence and the failures of other nodes' workers explain each other."""
         return agent_id in self._closings
 
-    def graces_end(self, agent_ids: Iterable[str]) -> float:
-        """Return when the last grace of these absent agents ends."""
-        return self._grace_s + max(self.absent_since[agent_id] for agent_id in agent_ids)
+    def should_return_by(self, agent_ids: Iterable[str]) -> float:
+        """Return when these absent agents would be back if only their path had been broken.
+
+        That is the end of the last grace, and some time after the latest return of another one.
+        """
+        graces_end = self._grace_s + max(self.absent_since[agent_id] for agent_id in agent_ids)
+        return max(graces_end, self._returned_at + RETURN_S)
 
     def is_suspect(self, agent_id: str) -> bool:
         """Whether the agent has vanished together with others, so that the path to it is suspected."""

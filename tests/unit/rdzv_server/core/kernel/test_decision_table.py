@@ -88,6 +88,10 @@ PLAYED: dict[str, list[Story]] = {
          "join d", {"ranks": "c d", "ledger": "node_lost", "faults": ""}),
         (f"1 {TEN_S}", "join a; 7s; join b; 2.9s; renew b", {"start": "a"}, "0.1s", {"ranks": "b", "faults": ""}),
     ],
+    "the workers of a running round have a [notice]": [
+        ("1:2 max_restarts=0", "join a b; announce b; suspect a 0; suspect b 1; 23.9s",
+         {"stage": "running", "kinds hang": ""}, "0.1s", {"drain": "b"}),
+    ],
     "no agent of a running round is heard for 24 h": [
         (f"2 {TEN_S}", f"join a b; {MOST_S - 1}s", {"stage": "running"}, "1s", {"stage": "failed", "faults": ""}),
     ],

@@ -121,9 +121,13 @@ NOT_BACK = words.lost("b", words.not_back(1))
         "1:3 max_restarts=1 lease_s=10", "join a b c; disconnect b; disconnect c; fail a; join a; 6s; renew a; 4s",
         {"ranks": "a", "ledger": "node_lost", "faults": ""},
     ),
-    "a failure whose worker has lost another says that some of them are gone: those that are not back in time": (
+    "a failure whose worker has lost another says that some of them are gone: those that are not back after a grace": (
         "1:3 max_restarts=1 lease_s=10", "join a b c; disconnect b; disconnect c; fail a consequence=True; join a",
-        {"wait": "a"}, "0.5s; renew b; join b; 0.4s", {"wait": "a b"},
+        {"wait": "a"}, "0.9s", {"wait": "a"}, "0.1s", {"ranks": "a", "ledger": "node_lost", "faults": ""},
+    ),
+    "or soon after another one is back": (
+        "1:3 max_restarts=1 lease_s=10", "join a b c; disconnect b; disconnect c; fail a consequence=True; join a",
+        {"wait": "a"}, "0.5s; renew b; join b; 2.9s", {"wait": "a b"},
         "0.1s", {"ranks": "a b", "ledger": "node_lost", "faults": ""},
     ),
     "without restarts left a failure waits for them as well": (
