@@ -76,6 +76,9 @@ DOORS: dict[str, Door] = {
     "many requests in one piece": Door("many requests in one piece", "pipeline", 100),
     "answers that are not read": Door("an answer that is not read", "open unread", 200),
     "probes that stay": Door("`/healthz`, `/readyz`, `/leaderz`, `/openapi.json`, `/static/`", "open probe", 600),
+    "pages, unknown paths and other methods": Door(
+        "`/`, `/login`, `/logout`, `/runs/...`, `/nodes/...`, unknown paths, other methods", "open pages", 600
+    ),
     "streams without a token": Door("`/v1/...`, `/metrics`, streams", "open watch", 300),
     "a large form": Door("`POST /login`", "login", 150),
 }

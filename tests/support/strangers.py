@@ -17,6 +17,15 @@ HEADER = b"X: " + b"y" * 8_000 + b"\r\n"
 TIMEOUT_S = 0.5
 """Seconds that a stranger waits for the server to take its bytes."""
 
+PAGES = (
+    b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nAccept: text/html\r\n", b"GET /login?next=/runs/x HTTP/1.1\r\n",
+    b"POST /logout HTTP/1.1\r\nContent-Length: 0\r\n", b"GET /runs/x HTTP/1.1\r\nAccept: text/html\r\n",
+    b"GET /nodes/x HTTP/1.1\r\nAccept: text/html\r\n", b"GET /no/such/page HTTP/1.1\r\n",
+    b"POST /no/such/page HTTP/1.1\r\nContent-Length: 0\r\n", b"OPTIONS /healthz HTTP/1.1\r\n",
+    b"DELETE / HTTP/1.1\r\n", b"NONSENSE /login HTTP/1.1\r\n",
+)  # fmt: skip
+"""Pages, unknown paths and other methods. The deed `pages` sends one on each connection, in turn."""
+
 SENDS: dict[str, bytes] = {
     "connect": b"",
     "hello": b"\x16\x03\x01",
@@ -42,12 +51,17 @@ def main(deed: str, port: int, count: int, first: IPv4Address, addresses: int) -
     did = 0
     while True:
         with suppress(OSError):  # for example, the server closes the connection meanwhile
-            kept.append(_visit(SENDS[deed.removeprefix("open ")], port, str(first + did % addresses)))
+            kept.append(_visit(_sends(deed, did), port, str(first + did % addresses)))
         if len(kept) > most_open:
             kept.popleft().close()
         did += 1
         if did == count:
             print("under way", flush=True)
+
+
+def _sends(deed: str, did: int) -> bytes:
+    kind = deed.removeprefix("open ")
+    return SENDS[kind] if kind in SENDS else PAGES[did % len(PAGES)] + b"Host: x\r\n\r\n"
 
 
 def _visit(sends: bytes, port: int, address: str) -> socket.socket:
