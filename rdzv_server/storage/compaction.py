@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from rdzv_server.core.effects import ForgetRun
-from rdzv_server.core.events import WorkersFailed
+from rdzv_server.core.events import NodeJoined, WorkersFailed
 from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel.kept_failures import size_of
 from rdzv_server.core.kernel.snapshot import PART_BYTES
@@ -67,5 +67,14 @@ class Compaction:
 
 
 def _weight(fact: object) -> int:
-    """Return the number of records that the record of a fact counts as: a failure may be as long as many others."""
-    return 1 + size_of(fact.failure) // PART_BYTES if isinstance(fact, WorkersFailed) else 1
+    """Return the number of records that the record of a fact counts as.
+
+    A failure, or a join with long texts, may be as long as many others.
+    """
+    match fact:
+        case WorkersFailed(failure=failure):
+            return 1 + size_of(failure) // PART_BYTES
+        case NodeJoined(join=join):
+            texts = (join.run_id, join.agent_id, join.node_id, join.sort_key, join.log_dir, join.unfit, *join.queries)
+            return 1 + sum(map(len, texts)) // PART_BYTES
+    return 1

@@ -121,6 +121,19 @@ async def test_long_failures_are_replaced_by_a_snapshot_sooner() -> None:
     assert RUN_ID in store.replaced, "each is about 20 records long, and the snapshot has 64 of them"
 
 
+async def test_joins_with_long_texts_are_replaced_by_a_snapshot_sooner() -> None:
+    store = Counting(MemoryStore())
+    queries = tuple(f"{number:0120}" for number in range(32))
+    async with serving(store) as driver:
+        await forms(driver)
+        for _ in range(4):
+            round_ = driver.runs()[0].round
+            await driver.submit(RUN_ID, WorkersFailed("a", round_, a_failure("a")))
+            for name in NODES:
+                await driver.submit(RUN_ID, NodeJoined(a_join(name, after_round=round_, queries=queries), "10.0.0.9"))
+    assert RUN_ID in store.replaced, "each join is six records long, and the snapshot has three of them"
+
+
 NAME = "a" + "\u0301" * 6
 """Name with more combining marks than a message may have. An earlier version allowed it."""
 
