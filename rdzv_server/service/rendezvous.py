@@ -117,6 +117,7 @@ class Rendezvous:
         with self.connections.bound(connection, key):
             joined = events.NodeJoined(join, connection.server_addr, is_scoped=connection.is_scoped)
             machine = await self._enter(joined)
+        self._note_close(connection, key)
         agent = machine.run.agents.get(request.agent_id)
         if agent and agent.has_joined:
             held_s = _first_hold_s(machine.run.settings, is_crowd=scheduler().agents_wait)
@@ -142,6 +143,7 @@ class Rendezvous:
             if machine is not None and connection.is_closed:
                 self.connections.left_unread(key)
             raise
+        self._note_close(connection, key)
         for probe in self._probes.get(key, ()):
             probe.set()
         has_news = machine.has_news(request.agent_id, request.revision)
@@ -343,6 +345,11 @@ class Rendezvous:
         if agent and not agent_secrets.is_same(agent_secrets.digest(request.secret), agent.join.secret):
             raise AgentFenced(admission_words.other_secret(request.agent_id, request.run_id))
         return machine
+
+    def _note_close(self, connection: Connection, key: Key) -> None:
+        """Note that a connection has closed while the server handled the agent's request, so before any answer."""
+        if connection.is_closed:
+            self.connections.left_unread(key)
 
     def _disconnected(self, key: Key) -> None:
         run_id, agent_id = key

@@ -216,6 +216,21 @@ async def test_each_of_many_actions_at_once_gets_its_own_answer():
             assert answer.changed and f"1:{each.max_nodes} " in answer.message
 
 
+async def test_an_agent_whose_connection_closes_while_its_join_is_written_is_absent():
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        connection = Connection("a")
+        join = a_join("a", settings=settings_of("2", lease_s=LONG_S))
+        joining = asyncio.create_task(server.rendezvous.ask(join, connection))
+        while not server.rendezvous.connections._paths:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert not server.rendezvous.runs()
+        server.rendezvous.lost(connection)
+        object.__setattr__(connection, "is_closed", True)
+        while not ((runs := server.rendezvous.runs()) and "a" in runs[0].leases.absent_since):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        joining.cancel()
+
+
 async def test_an_agent_whose_poll_is_read_after_its_connection_closed_is_absent():
     """The poll is the first over this connection, so the close by itself would have meant nothing."""
     async with RendezvousServer() as server:

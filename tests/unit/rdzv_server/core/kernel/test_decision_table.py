@@ -27,7 +27,7 @@ PLAYED: dict[str, list[Story]] = {
          "1s", {"stop": "a", "faults": "b:lost"}),
         (f"1:2 {TEN_S} max_restarts=3", "join a b; restart; fail a; join a", {"wait": "a", "agents": "a b"}),
     ],
-    "a connection closes while the agent's poll is parked on it, or not read yet": [
+    "a connection closes while the agent's poll is parked on it, or not read or not answered yet": [
         (f"1:2 {TEN_S} {ONE_S} max_restarts=3", "join a b; disconnect b; 0.9s", {"start": "a b", "faults": ""},
          "fail a; join a", {"ranks": "a", "ledger": "node_lost"}),
     ],
