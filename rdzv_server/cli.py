@@ -201,8 +201,19 @@ async def _serve(
         exit_code = ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
         if stand_by and (stand_by.is_back or all(run.membership is None for run in server.service.runs())):
             exit_code = ExitCode.START_AGAIN
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the exit code is decided: a scheduler may send a signal just now
+    _ignore_late_signals()
     return exit_code
+
+
+def _ignore_late_signals() -> None:
+    """Ignore signals from now on: the exit code is decided, and a scheduler may send a signal just now.
+
+    The loop would restore the usual effects when it is closed.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # in this thread, while they have their usual effects
+    for signum in (*STOPS, signal.SIGHUP):
+        if asyncio.get_running_loop().remove_signal_handler(signum):
+            signal.signal(signum, signal.SIG_IGN)
 
 
 async def _takes_over(
@@ -212,10 +223,10 @@ async def _takes_over(
     earlier = [address_of(*server) for server in config.stand_by_for]
     log.info(words.stands_by(earlier))
     import_http()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR2, stop, words.STOPPED)
+    wake = asyncio.get_running_loop().call_soon_threadsafe
+    signal.signal(signal.SIGUSR2, lambda *_: wake(stop, words.STOPPED))
     await first_of(stand_by.all_gone(lambda server: log.info(words.serves(server))), asyncio.shield(stopped))
-    loop.add_signal_handler(signal.SIGUSR2, lambda: None)  # ignored while it serves
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # while it serves, and until the process has ended
     if not stopped.done():
         log.warning(words.takes_over(earlier))
     return not stopped.done()

@@ -1,8 +1,10 @@
 """`rdzv-server --stand-by-for`: a server that takes over without etcd, and makes way for the server before it."""
 
 import asyncio
+import os
 import signal
 import sys
+from contextlib import suppress
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
@@ -69,6 +71,23 @@ async def test_a_stand_by_takes_over_from_a_server_that_hangs(programs: None) ->
             await second.line(pattern(words.takes_over))
         finally:
             first.signal(signal.SIGCONT)
+        assert await second.exit_code() == ExitCode.START_AGAIN
+
+
+@pytest.mark.parametrize("late", [signal.SIGTERM, signal.SIGUSR2])
+async def test_a_signal_changes_no_exit_code_that_is_decided(programs: None, late: signal.Signals) -> None:
+    """A job script sends SIGUSR2 to a server that may only stand by."""
+    with free_port() as port:
+        first = await Server.listen("--store", "memory", is_forked=False)
+        second = await stand_by(port, first, *AFTER)
+        await first.kill()
+        await second.line(pattern(words.takes_over))
+        await second.line(pattern(words.listens_at))
+        second.signal(signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            while second.is_running:
+                os.kill(second.pid, late)
+                await asyncio.sleep(0.001)
         assert await second.exit_code() == ExitCode.START_AGAIN
 
 
