@@ -93,7 +93,7 @@ def main() -> int:
     """Parse the command line and serve. Return the exit code.
 
     With `--exit-when-idle` it is FAILED also if a run has not succeeded. It is START_AGAIN for a stand-by server on
-    which no round has begun, or if an earlier server is back.
+    which no round has begun, or if an earlier server is back while a run goes on.
     """
     config = _activated(parse())
     _open_log(is_json=config.log_format == "json")
@@ -199,7 +199,9 @@ async def _serve(
             log.exception(words.CANNOT_CONTINUE)
             return ExitCode.FAILED
         exit_code = ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
-        if stand_by and (stand_by.is_back or all(run.membership is None for run in server.service.runs())):
+        if stand_by and all(run.membership is None for run in server.service.runs()):
+            exit_code = ExitCode.START_AGAIN
+        if stand_by and stand_by.is_back and not (watch and watch.has_verdict):
             exit_code = ExitCode.START_AGAIN
     _ignore_late_signals()
     return exit_code

@@ -39,6 +39,11 @@ class IdleWatch:
         runs = self._rendezvous.runs()
         return bool(runs) and all(run.stage is Stage.SUCCEEDED for run in runs)
 
+    @property
+    def has_verdict(self) -> bool:
+        """Whether every run has ended."""
+        return all(run.stage.is_end for run in self._rendezvous.runs())
+
     def _replied(self, key: Key, directive: Directive) -> None:
         if isinstance(directive, Finish):
             self._told.add(key)

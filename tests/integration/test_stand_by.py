@@ -62,6 +62,25 @@ async def test_a_stand_by_says_by_its_exit_code_how_the_run_has_ended(hub: Worke
         assert await second.exit_code() == 0
 
 
+async def test_a_stand_by_says_how_the_run_has_ended_though_the_first_server_is_back_then(hub: WorkerHub) -> None:
+    """It lingers, because the supervisor of a lost agent may ask for the run's end."""
+    with free_port() as port:
+        first = await Server.listen("--store", "memory")
+        second = await stand_by(port, first, *AFTER, "--exit-when-idle", "600")
+        await first.kill()
+        await second.line(pattern(words.takes_over))
+        flags = ("--endpoint", f"{first.endpoint},127.0.0.1:{port}", "--nnodes", "1:2", "--nproc", "1", *PATIENT)
+        agents = [await start_agent(*flags, "--node-id", name, env=hub.env) for name in "ab"]
+        lost = (await hub.group(2))[0].agent_pid
+        os.kill(lost, signal.SIGKILL)
+        (worker,) = await hub.group(1)
+        worker.order_exit(0)
+        (left,) = (agent for agent in agents if agent.pid != lost)
+        assert await left.exit_code() == 0
+        await Server.listen("--store", "memory", port=first.port)
+        assert await second.exit_code() == 0
+
+
 async def test_a_stand_by_takes_over_from_a_server_that_hangs(programs: None) -> None:
     with free_port() as port:
         first = await Server.listen("--store", "memory", is_forked=False)
