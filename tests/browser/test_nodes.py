@@ -1,13 +1,16 @@
 """The nodes of large runs on a run's page: small cells, in a block for each state."""
 
+import asyncio
 import re
 
 import pytest
 from playwright.async_api import expect
+from rdzv_protocol import paths
 
 from tests.browser.conftest import DESKTOP, PHONE, NewTab
 from tests.browser.crowd import Crowd
 from tests.support.cluster import Cluster
+from tests.support.programs import PATIENCE_S, Server
 
 GROW = """(size) => {
   const some = Object.values(shown.nodes);
@@ -27,6 +30,13 @@ GROW = """(size) => {
 """Makes the page show this number of nodes, although three have joined. Returns the milliseconds."""
 
 
+async def all_parked(server: Server, polls: int) -> None:
+    """Return once this number of polls is parked. The server notices at once only agents that go after that."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not re.search(rf"^rdzv_long_polls {polls}(\.0)?$", await server.get(paths.METRICS), re.M):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 async def test_hundreds_of_nodes_and_ten_thousand_can_be_read(
     cluster: Cluster, new_tab: NewTab, size: dict[str, int]
@@ -35,6 +45,7 @@ async def test_hundreds_of_nodes_and_ten_thousand_can_be_read(
     async with Crowd(cluster.server.port) as crowd:
         nodes = await crowd.run("r", ["bad", "gone", "good"], max_restarts=1)
         await crowd.fail("r")
+        await all_parked(cluster.server, len(nodes))
         await nodes[1].gone()
         tab = await new_tab(viewport=size)
         await tab.open(cluster, "/runs/r")
