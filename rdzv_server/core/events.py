@@ -300,9 +300,13 @@ class LeaseRenewed(Struct, frozen=True):
 
 
 class AgentDisconnected(Struct, frozen=True):
-    """A connection was closed while the agent's poll was parked on it."""
+    """The connection for the agent's polls was closed.
+
+    `was_parked`: whether a poll was parked on it. If not, the close says nothing about the agent.
+    """
 
     agent_id: str
+    was_parked: bool = True
 
 
 class LogAsked(Struct, frozen=True):

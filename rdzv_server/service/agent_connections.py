@@ -1,7 +1,8 @@
 """Connections that carry agents' polls: what the close of a connection says about its agents.
 
 If a connection closes while a poll is parked or unread on it, that is a sign that the agent is gone. A close after the
-answer says nothing: a proxy, or this server, may close a connection that is not used.
+answer says nothing: a proxy, or this server, may close a connection that is not used. Only the agent's connection is
+then known to be closed, unless it carried a single request, since some proxies close after each answer.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,8 @@ class _Path(Struct):
     """Path of an agent's latest request to the server."""
 
     connection: Connection
+    requests: int = 0
+    """Number of the agent's requests that this connection has carried."""
     is_parked: bool = False
 
     def __enter__(self) -> None:
@@ -35,10 +38,10 @@ class Connections:
     Only the connection of an agent's latest request says something about the agent.
     """
 
-    def __init__(self, disconnected: Callable[[Key], None], came: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, disconnected: Callable[[Key, bool], None], came: Callable[[], None] = lambda: None) -> None:
         """Begin without connections.
 
-        `disconnected` is called with an agent whose connection has closed while its poll was parked on it.
+        `disconnected` is called with an agent whose connection has closed, and with whether its poll was parked on it.
         `came` is called for each connection that carries an agent for the first time.
         """
         self._disconnected, self._came = disconnected, came
@@ -62,6 +65,7 @@ class Connections:
                 self._came()
             self._agents[connection].add(key)
             self.changed(len(self._agents))
+        path.requests += 1
 
     def bound(self, connection: Connection, key: Key) -> AbstractContextManager[None]:
         """Bind the connection to the agent. Unbind it if the request is refused, unless the server is unavailable."""
@@ -91,14 +95,14 @@ class Connections:
             return
         for key in keys:
             path = self._pop(key, connection)
-            if path is not None and path.is_parked:
-                self._disconnected(key)
+            if path is not None and (path.is_parked or path.requests > 1):
+                self._disconnected(key, path.is_parked)
         self.changed(len(self._agents))
 
     def left_unread(self, key: Key) -> None:
         """Note that an agent's poll was read after its connection closed: the agent is gone unless it has another."""
         if key not in self._paths:
-            self._disconnected(key)
+            self._disconnected(key, True)
 
     def _pop(self, key: Key, connection: Connection) -> _Path | None:
         """Forget the agent's path if it is this connection. Return the path, or None if it is another one."""

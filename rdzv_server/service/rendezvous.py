@@ -351,10 +351,10 @@ class Rendezvous:
         if connection.is_closed:
             self.connections.left_unread(key)
 
-    def _disconnected(self, key: Key) -> None:
+    def _disconnected(self, key: Key, was_parked: bool) -> None:
         run_id, agent_id = key
         if not self._closing:  # otherwise this server goes away, not the agent
-            self._driver.notify(run_id, events.AgentDisconnected(agent_id))
+            self._driver.notify(run_id, events.AgentDisconnected(agent_id, was_parked))
 
 
 def _event(request: _Told) -> events.Event:

@@ -130,17 +130,17 @@ class ObservedRendezvous(Rendezvous):
         super().__init__(driver)
         self.closed_at: dict[str, float] = {}
         self.closings: list[tuple[float, str]] = []
-        """Time and agent of each close."""
+        """Time and agent of each close under a parked poll."""
         self.closed_last: set[str] = set()
         """Agents whose connections closed when all others of their run were away."""
 
-    def _disconnected(self, key: Key) -> None:
-        if key[1] not in self.closed_at:
+    def _disconnected(self, key: Key, was_parked: bool) -> None:
+        if was_parked and key[1] not in self.closed_at:
             self.closed_at[key[1]] = self.now()
             self.closed_last -= {key[1]}
             self.closed_last |= {key[1]} if self._is_last(key) else set()
-        self.closings.append((self.now(), key[1]))
-        super()._disconnected(key)
+        self.closings += [(self.now(), key[1])] * was_parked
+        super()._disconnected(key, was_parked)
 
     def _is_last(self, key: Key) -> bool:
         """Return whether the agent is the last certain one of its run."""

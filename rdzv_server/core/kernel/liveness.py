@@ -128,7 +128,7 @@ class Leases:
         self.absent_since: OrderedDict[str, float] = OrderedDict()
         """Times at which the connections of absent agents closed, or since when their grace counts."""
         self.unconnected: dict[str, None] = {}
-        """Uncertain agents without a connection, because it was closed or because the server has restarted."""
+        """Agents without a connection, because it was closed or because the server has restarted."""
         self.suspects: set[str] = set()
         """Uncertain agents that vanished together with others: their leases decide, and no node is blamed."""
         self.probed_until: dict[str, float] = {}
@@ -161,9 +161,10 @@ class Leases:
         self.renewed_at.move_to_end(agent_id)
         if self.excused:
             self.excused.discard(agent_id)
+        if self.unconnected:
+            self.unconnected.pop(agent_id, None)
         if agent_id in self.uncertain:
             del self.uncertain[agent_id]
-            self.unconnected.pop(agent_id, None)
             self.suspects.discard(agent_id)
             self.spared.pop(agent_id, None)
             if agent_id in self.absent_since:
@@ -235,6 +236,11 @@ class Leases:
             self._graces[agent_id] = now
         closing = self._closings[agent_id] = Closing(self._run_id, node_id or agent_id, now)
         self.all_closings.note(closing)
+
+    def hang_up(self, agent_id: str) -> None:
+        """Note that the agent has no connection. That alone is no sign that it is gone."""
+        if agent_id in self.renewed_at:
+            self.unconnected[agent_id] = None
 
     def corroborates(self, agent_id: str) -> bool:
         """Whether the agent's absence and the failures of other nodes' workers explain each other."""

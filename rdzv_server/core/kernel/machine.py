@@ -366,8 +366,11 @@ class RunMachine:
             self._apply(fact, now)
 
     def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
-        if agent := self.run.agents.get(event.agent_id):
+        agent = self.run.agents.get(event.agent_id)
+        if agent and event.was_parked:
             self.run.leases.disconnect(agent.agent_id, now, node_id=agent.node_id)
+        elif agent:
+            self.run.leases.hang_up(agent.agent_id)
 
     def _check_leave(self, event: events.NodeLeft, now: float) -> events.NodeLeft | None:
         if self.run.stage.is_end or event.agent_id in self.run.departed_ids:

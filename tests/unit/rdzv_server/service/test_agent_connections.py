@@ -11,11 +11,12 @@ ONE, TWO, BROWSER = Connection("one"), Connection("two"), Connection("operator's
 
 
 class Watch(Connections):
-    """Watch. `missed`: agents that are missed."""
+    """Watch. `missed`: agents that are missed. `unconnected`: others that have no connection."""
 
     def __init__(self) -> None:
         self.missed: list[tuple[str, str]] = []
-        super().__init__(self.missed.append)
+        self.unconnected: list[tuple[str, str]] = []
+        super().__init__(lambda agent, was_parked: (self.missed if was_parked else self.unconnected).append(agent))
 
 
 def parks(connections: Watch, connection: Connection, agent: tuple[str, str]) -> None:
@@ -37,7 +38,7 @@ def test_a_connection_that_closes_after_an_answer_says_nothing(connections, answ
         with connections.parked(ONE, A):
             pass
     connections.lost(ONE)
-    assert connections.missed == []
+    assert (connections.missed, connections.unconnected) == ([], [A] * (answers > 1))
 
 
 def test_an_agent_vanishes_when_its_connection_closes_while_a_poll_is_parked(connections):
