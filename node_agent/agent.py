@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from rdzv_protocol import late_signals
 from rdzv_protocol.constraints import MAX_ITEMS
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
@@ -106,6 +107,8 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None", supervisor: i
         for pid in orphans.close():
             console.log(given_up(pid))
         console.close()
+        remove_handler = asyncio.get_running_loop().remove_signal_handler
+        late_signals.ignore((signal.Signals[name] for name in config.signals), remove_handler)
 
 
 class Agent:

@@ -92,8 +92,13 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
         return 128 - code
     run_id = plan.config.join.run_id
     _log(plan, words.supervisor.agent_killed_run_awaited(name, run_id))
-    exit_code = _verdict(plan, _last_attempt(ours))
-    return 128 - code if exit_code is None else exit_code
+    end = _end_of_run(plan, _last_attempt(ours))
+    if not end:
+        return 128 - code
+    for signum in awaited - {signal.SIGCHLD}:
+        signal.signal(signum, signal.SIG_IGN)  # the exit code is decided
+    _log(plan, words.supervisor.run_has_ended(run_id, end), INFO, f"run_{end}")
+    return ENDS[end]
 
 
 def _become_agent(
@@ -222,16 +227,16 @@ def _last_attempt(agents: socket.socket) -> int:
     return int.from_bytes(data[-agent.ATTEMPT_BYTES :], "big")
 
 
-def _verdict(plan: LaunchPlan, attempt: int) -> int | None:
-    """Wait for the end of this attempt and return its exit code, None if no server can report it any more.
+def _end_of_run(plan: LaunchPlan, attempt: int) -> str:
+    """Wait for the end of this attempt and return its last phase, empty if no server can report it any more.
 
     `attempt`: 0 for the first attempt that a server reports.
     """
     with asyncio.Runner() as runner:  # one for all questions, since it remembers the servers' addresses
-        return _heard_verdict(plan, attempt, runner)
+        return _heard_end(plan, attempt, runner)
 
 
-def _heard_verdict(plan: LaunchPlan, attempt: int, runner: asyncio.Runner) -> int | None:
+def _heard_end(plan: LaunchPlan, attempt: int, runner: asyncio.Runner) -> str:
     assert plan.target.endpoint
     run_id, heard_at = plan.config.join.run_id, time.monotonic()
     while time.monotonic() < heard_at + PATIENCE_S:
@@ -241,14 +246,13 @@ def _heard_verdict(plan: LaunchPlan, attempt: int, runner: asyncio.Runner) -> in
                     attempt = latest
                 elif (phase := _phase_of(plan, *server, attempt, runner)) == FORGOTTEN:
                     _log(plan, words.supervisor.attempt_forgotten(run_id, attempt))
-                    return None
+                    return ""
                 if phase in ENDS:
-                    _log(plan, words.supervisor.run_has_ended(run_id, phase), INFO, f"run_{phase}")
-                    return ENDS[phase]
+                    return phase
                 heard_at = time.monotonic()
         time.sleep(RETRY_S)
     _log(plan, words.supervisor.run_unknown(run_id, PATIENCE_S))
-    return None
+    return ""
 
 
 def _phases(plan: LaunchPlan, host: str, port: int, runner: asyncio.Runner) -> Iterator[tuple[int, str]]:

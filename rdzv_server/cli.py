@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import NoReturn
 
 import rdzv_protocol
+from rdzv_protocol import late_signals
 from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
@@ -92,15 +93,15 @@ Ctrl-C or SIGTERM stops the server. Workers continue, and their agents retry unt
 def main() -> int:
     """Parse the command line and serve. Return the exit code.
 
-    With `--exit-when-idle` it is FAILED also if a run has not succeeded. It is START_AGAIN for a stand-by server on
-    which no round has begun, or if an earlier server is back while a run goes on.
+    With `--exit-when-idle` it is FAILED also if a run has not succeeded. A stand-by server returns START_AGAIN if no
+    round has begun on it. It also does if an earlier server is back and a run has not ended.
     """
     config = _activated(parse())
     _open_log(is_json=config.log_format == "json")
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_S)
     try:
-        return asyncio.run(_serve(config, _limits(config), Security(config), ServiceManager.of(os.environ)))
+        return asyncio.run(_run(config))
     except (BadTokenFile, BadCertificate, BadExport, StoreBroken, WrongAiohttp) as error:
         fail(str(error))
     except StoreUnavailable as error:
@@ -138,6 +139,14 @@ class _LineFormatter(logging.Formatter):
         if record.exc_info:
             context["traceback"] = self.formatException(record.exc_info)
         return self._lines.line(record.getMessage(), record.levelno, record.created, context, shows_level=True)
+
+
+async def _run(config: ServerConfig) -> int:
+    """Serve. Return the exit code, which no later signal changes."""
+    try:
+        return await _serve(config, _limits(config), Security(config), ServiceManager.of(os.environ))
+    finally:
+        late_signals.ignore((*STOPS, signal.SIGHUP), asyncio.get_running_loop().remove_signal_handler)
 
 
 async def _serve(
@@ -203,19 +212,7 @@ async def _serve(
             exit_code = ExitCode.START_AGAIN
         if stand_by and stand_by.is_back and not (watch and watch.has_verdict):
             exit_code = ExitCode.START_AGAIN
-    _ignore_late_signals()
     return exit_code
-
-
-def _ignore_late_signals() -> None:
-    """Ignore signals from now on: the exit code is decided, and a scheduler may send a signal just now.
-
-    The loop would restore the usual effects when it is closed.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # in this thread, while they have their usual effects
-    for signum in (*STOPS, signal.SIGHUP):
-        if asyncio.get_running_loop().remove_signal_handler(signum):
-            signal.signal(signum, signal.SIG_IGN)
 
 
 async def _takes_over(

@@ -104,7 +104,7 @@ def test_an_upgrade_of_the_server_is_not_noticed(machine: Machine) -> None:
     away_s = machine.time_s(SERVER, "ActiveEnter") - machine.time_s(SERVER, "ActiveExit")
     lost = re.findall("lost rdzv-server.*", machine.journal(f"--unit={AGENT}"))
     # On a busy machine the new server may start so slowly that the agent gives up its request, which the socket holds.
-    assert not lost or (away_s > ANSWER_S / 2 and all(UNANSWERED in line for line in lost)), (away_s, lost)
+    assert not lost or (away_s > ANSWER_S - 1.0 and all(UNANSWERED in line for line in lost)), (away_s, lost)
 
 
 def test_a_server_that_hangs_is_started_again_and_keeps_its_runs(machine: Machine) -> None:

@@ -173,9 +173,10 @@ async def test_a_server_continues_though_its_clock_jumped_between_two_incarnatio
     clocked.jump(jump_s)
     await clocked.serve(port=clocked.server.port)
     run = await all_connected(clocked.server)
-    for line in [line for agent in clocked.agents.values() for line in agent.err]:
-        if reached := re.search(REACHED, line):  # an agent that was slow to notice has nothing to say
-            assert 0.0 <= float(reached["after_s"]) < 60.0
+    lines = [line for agent in clocked.agents.values() for line in agent.err]
+    away_s = [float(found["after_s"]) for line in lines if (found := re.search(REACHED, line))]
+    # An agent that was slow to notice, for which libfaketime makes threads slow, has nothing to say.
+    assert away_s and all(0.0 <= each < 60.0 for each in away_s)
     assert (run["round"], run["restart_count"], run["departures"]) == (2, 1, [])
     assert all(0.0 <= age < SANE_S for age in ages(run)), run
     second[1].kill()

@@ -150,6 +150,18 @@ async def test_a_named_signal_that_kills_a_worker_before_its_agent_gets_it_is_no
     assert await agent.exit_code() == ExitCode.START_AGAIN
 
 
+@pytest.mark.parametrize("late", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_that_comes_while_an_agent_ends_changes_no_exit_code(
+    cluster: Cluster, late: signal.Signals
+) -> None:
+    (worker,) = await cluster.nodes("a", "--nnodes", "1", nproc=1)
+    agent = cluster.agents.pop("a")
+    worker.order_exit(0)
+    await agent.line(pattern(words.progress.run_succeeded))
+    await agent.signal_until_ended(late)
+    assert await agent.exit_code() == ExitCode.SUCCEEDED
+
+
 async def test_a_shell_that_exits_0_after_its_program_was_evicted_has_not_succeeded(hub: WorkerHub) -> None:
     agent = await evicted(hub, "--standalone", "--nproc", "1", *WRAPPED)
     assert await agent.exit_code() == ExitCode.FAILED

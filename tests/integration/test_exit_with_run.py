@@ -47,6 +47,16 @@ async def test_a_killed_agents_process_exits_as_the_run_that_continues_without_i
     await a.line(pattern(words.supervisor.run_has_ended, run_id="none", phase=end))
 
 
+async def test_a_signal_that_comes_while_a_supervisor_ends_changes_no_exit_code(cluster: Cluster) -> None:
+    first = await cluster.nodes("abc", *FLAGS, nproc=1)
+    a = cluster.agents.pop("a")
+    os.kill(of_agent_of(first, a).agent_pid, signal.SIGKILL)
+    await cluster.finish(await cluster.hub.group(2))
+    await a.line(pattern(words.supervisor.run_has_ended, run_id="none", phase="succeeded"))
+    await a.signal_until_ended(signal.SIGTERM)
+    assert await a.exit_code() == ExitCode.SUCCEEDED
+
+
 TWO_OF_ONE_NAME = ("--exit-with-run", "--node-id", "gpu", *PATIENT)
 
 
@@ -147,7 +157,7 @@ async def test_if_no_server_knows_the_run_the_supervisor_reports_a_kill(
 ) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE_S", 1.0)
     command = ("--endpoint", cluster.endpoint, "--run-id", "gone", "-m", "this")
-    assert await asyncio.to_thread(supervisor._verdict, plan_launch(read(command, {}), {}), 0) is None
+    assert await asyncio.to_thread(supervisor._end_of_run, plan_launch(read(command, {}), {}), 0) == ""
     assert words.supervisor.run_unknown("gone", 1.0) in capsys.readouterr().err
 
 

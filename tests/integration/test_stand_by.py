@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import suppress
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
@@ -28,6 +27,15 @@ async def stand_by(port: str, earlier: Server, *flags: str) -> Program:
     return program
 
 
+async def taken_over(port: str, *flags: str) -> tuple[Server, Program]:
+    """Return a server that was killed, and the one that has taken over from it."""
+    first = await Server.listen("--store", "memory", is_forked=False)
+    second = await stand_by(port, first, *AFTER, *flags)
+    await first.kill()
+    await second.line(pattern(words.takes_over))
+    return first, second
+
+
 async def test_agents_form_their_run_on_a_standby_server_and_return_to_the_first(hub: WorkerHub) -> None:
     with free_port() as port:
         first = await Server.listen("--store", "memory")
@@ -49,10 +57,7 @@ async def test_agents_form_their_run_on_a_standby_server_and_return_to_the_first
 
 async def test_a_stand_by_says_by_its_exit_code_how_the_run_has_ended(hub: WorkerHub) -> None:
     with free_port() as port:
-        first = await Server.listen("--store", "memory")
-        second = await stand_by(port, first, *AFTER, "--exit-when-idle", "600")
-        await first.kill()
-        await second.line(pattern(words.takes_over))
+        first, second = await taken_over(port, "--exit-when-idle", "600")
         second.signal(signal.SIGUSR2)
         flags = ("--endpoint", f"{first.endpoint},127.0.0.1:{port}", "--nnodes", "1", "--nproc", "1")
         agent = await start_agent(*flags, env=hub.env)
@@ -65,10 +70,7 @@ async def test_a_stand_by_says_by_its_exit_code_how_the_run_has_ended(hub: Worke
 async def test_a_stand_by_says_how_the_run_has_ended_though_the_first_server_is_back_then(hub: WorkerHub) -> None:
     """It lingers, because the supervisor of a lost agent may ask for the run's end."""
     with free_port() as port:
-        first = await Server.listen("--store", "memory")
-        second = await stand_by(port, first, *AFTER, "--exit-when-idle", "600")
-        await first.kill()
-        await second.line(pattern(words.takes_over))
+        first, second = await taken_over(port, "--exit-when-idle", "600")
         flags = ("--endpoint", f"{first.endpoint},127.0.0.1:{port}", "--nnodes", "1:2", "--nproc", "1", *PATIENT)
         agents = [await start_agent(*flags, "--node-id", name, env=hub.env) for name in "ab"]
         lost = (await hub.group(2))[0].agent_pid
@@ -97,16 +99,10 @@ async def test_a_stand_by_takes_over_from_a_server_that_hangs(programs: None) ->
 async def test_a_signal_changes_no_exit_code_that_is_decided(programs: None, late: signal.Signals) -> None:
     """A job script sends SIGUSR2 to a server that may only stand by."""
     with free_port() as port:
-        first = await Server.listen("--store", "memory", is_forked=False)
-        second = await stand_by(port, first, *AFTER)
-        await first.kill()
-        await second.line(pattern(words.takes_over))
+        _, second = await taken_over(port)
         await second.line(pattern(words.listens_at))
         second.signal(signal.SIGTERM)
-        with suppress(ProcessLookupError):
-            while second.is_running:
-                os.kill(second.pid, late)
-                await asyncio.sleep(0.001)
+        await second.signal_until_ended(late)
         assert await second.exit_code() == ExitCode.START_AGAIN
 
 

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from tests.support.message_search import pattern
 from tests.support.process_info import until
 from tests.support.programs import TORCH_WORKER, WORKER, Program
 from tests.support.slurm import PATIENCE_S, Slurm
-from tests.support.worker_hub import WorkerHub, of_node, restart_count
+from tests.support.worker_hub import Worker, WorkerHub, of_node, restart_count
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("programs")]
 
@@ -176,7 +176,7 @@ async def test_a_job_continues_without_its_first_node_and_ends_with_the_runs_sta
     assert slurm.job(job)["JobState"] == "RUNNING"
     for worker in workers:
         worker.order_exit(0)
-    await until((slurm.folder / f".{job}.ended").exists, PATIENCE_S)
+    await until((slurm.folder / f".{job}.ended").exists)
     slurm.set_down("n1")
     assert await slurm.reaches(job, "COMPLETED", restarts=1)
     assert await slurm.ended(chained) == "COMPLETED"
@@ -196,32 +196,39 @@ exec "{squeue}" "$@"
 """For the node that serves, a command that takes long."""
 
 
+async def continues(
+    slurm: Slurm, hub: WorkerHub, lose: Callable[[str], None], flags: str = "", env: Mapping[str, str] = NO_MORE
+) -> tuple[str, list[Worker]]:
+    """Submit a job of three nodes, and lose the first one. Return the job, and the workers that continue."""
+    flags = f"--nnodes 2:3 --last-call-timeout 5 {flags}"
+    job = submit(slurm, "elastic", hub, "--nodes=2-3", "--job-name=train", flags=flags, env=env)
+    await hub.group(3)
+    await until(lambda: len(re.findall(pattern(startup.serves), slurm.output(job))) == 2)
+    lose("n1")
+    hub.patience_s = PATIENCE_S
+    return job, await hub.group(2)
+
+
+async def test_a_run_that_fails_without_its_first_node_is_a_failed_job(slurm: Slurm, hub: WorkerHub) -> None:
+    job, workers = await continues(slurm, hub, slurm.lose, "--max-restarts 0")
+    workers[0].order_exit(3)
+    assert await slurm.reaches(job, "FAILED", restarts=1)
+
+
 async def test_no_node_requeues_the_job_before_the_serving_node_has_written_the_runs_end(
     slurm: Slurm, hub: WorkerHub, tmp_path: Path
 ) -> None:
     (command := tmp_path / "squeue").write_text(SLOW_SQUEUE.format(squeue=shutil.which("squeue")))
     command.chmod(0o755)
     slow = {"PATH": f"{tmp_path}:{slurm.env['PATH']}"}
-    flags = "--nnodes 2:3 --last-call-timeout 5 --max-restarts 0"
-    job = submit(slurm, "elastic", hub, "--nodes=2-3", flags=flags, env=slow)
-    await hub.group(3)
-    await until(lambda: len(re.findall(pattern(startup.serves), slurm.output(job))) == 2)
-    slurm.lose("n1")
-    hub.patience_s = PATIENCE_S
-    (await hub.group(2))[0].order_exit(3)
+    job, workers = await continues(slurm, hub, slurm.lose, "--max-restarts 0", slow)
+    workers[0].order_exit(3)
     assert await slurm.reaches(job, "FAILED", restarts=1)
 
 
 async def test_the_end_of_a_run_is_not_lost_if_no_controller_answers(slurm: Slurm, hub: WorkerHub) -> None:
     """As it may be if it has just lost many nodes."""
-    job = submit(
-        slurm, "elastic", hub, "--nodes=2-3", "--job-name=train", flags="--nnodes 2:3 --last-call-timeout 5"
-    )  # fmt: skip
-    await hub.group(3)
-    await until(lambda: len(re.findall(pattern(startup.serves), slurm.output(job))) == 2)
-    slurm.power_off("n1")
-    hub.patience_s = PATIENCE_S
-    workers = await hub.group(2)
+    job, workers = await continues(slurm, hub, slurm.power_off)
     with slurm.without_controller():
         for worker in workers:
             worker.order_exit(0)
@@ -230,16 +237,6 @@ async def test_the_end_of_a_run_is_not_lost_if_no_controller_answers(slurm: Slur
     await until((slurm.folder / f".{job}.ended").exists, PATIENCE_S)
     slurm.set_down("n1")
     assert await slurm.reaches(job, "COMPLETED", restarts=1)
-
-
-async def test_a_run_that_fails_without_its_first_node_is_a_failed_job(slurm: Slurm, hub: WorkerHub) -> None:
-    job = submit(slurm, "elastic", hub, "--nodes=2-3", flags="--nnodes 2:3 --last-call-timeout 5 --max-restarts 0")
-    await hub.group(3)
-    await until(lambda: len(re.findall(pattern(startup.serves), slurm.output(job))) == 2)
-    slurm.lose("n1")
-    hub.patience_s = PATIENCE_S
-    (await hub.group(2))[0].order_exit(3)
-    assert await slurm.reaches(job, "FAILED", restarts=1)
 
 
 async def test_before_the_time_limit_workers_save_and_the_job_starts_again(slurm: Slurm) -> None:

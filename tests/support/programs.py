@@ -10,7 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -120,6 +120,13 @@ class Program:
 
     def signal(self, signum: signal.Signals) -> None:
         self.process.send_signal(signum)
+
+    async def signal_until_ended(self, signum: int) -> None:
+        """Send the signal again and again, also in the last moments of the program."""
+        with suppress(ProcessLookupError):
+            while self.is_running:
+                os.kill(self.pid, signum)  # `Process.send_signal` may reap the program, and its exit code would be lost
+                await asyncio.sleep(0.001)
 
     async def kill(self) -> None:
         """Send SIGKILL to a running program, and return when it has ended."""
