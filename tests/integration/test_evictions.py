@@ -150,6 +150,27 @@ async def test_a_named_signal_that_kills_a_worker_before_its_agent_gets_it_is_no
     assert await agent.exit_code() == ExitCode.START_AGAIN
 
 
+@pytest.mark.parametrize("gap_s", GAPS_S)
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("program", ["a shell", "a handler"])
+async def test_a_worker_that_ends_by_another_code_before_its_agent_gets_the_signal_has_not_failed(
+    cluster: Cluster, program: str, signal_name: str, gap_s: float
+) -> None:
+    """A shell exits with 128 and the number of the signal that killed its program. A handler may exit with any code."""
+    wrapped = WRAPPED if program == "a shell" else ()
+    (worker,) = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "0", *NAMED, *wrapped, nproc=1)
+    agent = cluster.agents.pop("a")
+    if not wrapped:
+        await worker.tell(f"heed {signal_name} 3")
+        await worker.tell(f"say {READY}")
+        await agent.line(READY)
+    await end(worker, signal_name)
+    await asyncio.sleep(gap_s)
+    agent.signal(signal.Signals[signal_name])
+    assert await agent.exit_code() == ExitCode.START_AGAIN
+    assert (await cluster.server.run())["phase"] == "restarting"
+
+
 @pytest.mark.parametrize("late", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_that_comes_while_an_agent_ends_changes_no_exit_code(
     cluster: Cluster, late: signal.Signals

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LEFT_S = 3.0
 """Seconds from SIGTERM to SIGKILL for the remaining processes of a worker that has ended by itself."""
+SIGNAL_IN_EXIT_CODE = 128
+"""What a shell adds to the number of the signal that has killed its program, to make its own exit code."""
 READ_WITHIN_S = 5.0
 """Most seconds that the end of a worker waits for its files on a disk."""
 FULL_WITHIN_S = 2.0
@@ -361,9 +363,10 @@ class WorkerGroup(ProcessGroup):
 
     - A failure that follows from another worker's. If that worker is in this group and ends soon, its failure is
       reported instead.
-    - The end by a signal that schedulers send to all processes of a node. If the agent gets that signal too, before or
-      after, the node leaves and no worker has failed.
-    - The success of workers that handle such a signal, because they may have exited 0 because of it.
+    - The end by a signal that schedulers send to all processes of a node, or an exit code with which a shell reports
+      it. If the agent gets that signal too, before or after, the node leaves and no worker has failed.
+    - The success of workers that handle such a signal, because they may have exited 0 because of it. If no restart is
+      left, their other exit codes are held back too.
     """
 
     def __init__(
@@ -376,18 +379,21 @@ class WorkerGroup(ProcessGroup):
         stopped: Callable[[list[int]], None],
         exited: Callable[[int], None] = lambda pid: None,
         leftovers: ListLeftovers | None = None,
+        is_last: bool = False,
     ) -> None:
         """`signals`: those that a scheduler sends to every process of a node. `exited` is called with the pid of each
-        worker that has exited, before it is reaped.
+        worker that has exited, before it is reaped. `is_last`: whether a failure ends the run, as no restart is left.
         """
         super().__init__(leftovers)
-        self._signals = signals
+        self._signals, self._is_last = signals, is_last
         self._exiting = exited
         self._succeeded, self._failed, self._stopped = succeeded, failed, stopped
         self._settled = False
         """Whether the group has called back how it ended, or is being stopped."""
         self._suspect: Failure | None = None
         """The first failure that follows from another, or from a signal that the agent may be about to get too."""
+        self._suspect_is_evicted = False
+        """Whether it may follow from such a signal."""
         self.signal_until = 0.0
         """Time until which the agent may still get the signal that ended a worker. The group cannot succeed before."""
         self._set_up_at = asyncio.get_running_loop().time() + CHECK_INTERVAL_S
@@ -463,23 +469,29 @@ class WorkerGroup(ProcessGroup):
         if worker.exit_code == 0:
             self.finished_at[worker.spec.local_rank] = asyncio.get_running_loop().time()
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
-        if failure and not failure.consequence and not self._may_be_evicted(failure):
+        may_be_evicted = self._may_be_evicted(worker)
+        if failure and not failure.consequence and not may_be_evicted:
             self._settle(self._failed, failure)
             return
-        is_first, self._suspect = self._suspect is None, self._suspect or failure
-        if worker.may_get_signal or (failure and self._may_be_evicted(failure)):
+        if may_be_evicted:
             self.signal_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
+        is_first = failure is not None and self._suspect is None
+        if is_first:
+            self._suspect, self._suspect_is_evicted = failure, may_be_evicted
         if self._suspect is None:
             if self._is_empty():
                 self._succeed()
-        elif not self._alive and not self._may_be_evicted(self._suspect):
+        elif not self._alive and not self._suspect_is_evicted:
             self._settle(self._failed, self._suspect)
         elif is_first:
             asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle, self._failed, self._suspect)
 
-    def _may_be_evicted(self, failure: Failure) -> bool:
-        """Return whether the worker ended by a signal that its agent may be about to get too."""
-        return -failure.exit_code in self._signals
+    def _may_be_evicted(self, worker: Worker) -> bool:
+        """Return whether the worker may have ended because of a signal that its agent may be about to get too."""
+        code = worker.exit_code or 0
+        if -code in self._signals or code - SIGNAL_IN_EXIT_CODE in self._signals:
+            return True
+        return worker.may_get_signal and (code == 0 or (code > 0 and self._is_last))
 
     def _succeed(self) -> None:
         loop = asyncio.get_running_loop()

@@ -36,6 +36,12 @@ def fork(argument: str) -> int:
     return child
 
 
+def heed(argument: str) -> None:
+    """Exit at the given signal: with the given code, else with 0."""
+    name, *code = argument.split()
+    signal.signal(getattr(signal, name), lambda *_: sys.exit(int(*code)))
+
+
 def save(path: str) -> None:
     """Write a checkpoint to `path` at SIGTERM, until PATH.end exists. Then exit 0."""
 
@@ -78,7 +84,7 @@ ORDERS: "Mapping[str, Callable[[str], Any]]" = {
     "say": lambda text: print(text, flush=True),
     "complain": lambda text: print(text, file=sys.stderr, flush=True),
     "ignore": lambda name: signal.signal(getattr(signal, name), signal.SIG_IGN) and None,
-    "heed": lambda name: signal.signal(getattr(signal, name), lambda *_: sys.exit(0)) and None,
+    "heed": heed,
     "save": save,
     "progress": progress,
     "sleep-uninterruptibly": sleep_uninterruptibly,

@@ -22,6 +22,8 @@ from tests.support.console import PATIENCE_S, FakeConsole, command_spec
 from tests.support.process_info import ended, until
 
 NEVER_S = 1_000.0
+WRAPPED = ("sh", "-c", '"$0" "$@"; exit $?')
+"""Beginning of the command of a shell that runs a program, and exits as it does."""
 SIGNALS = frozenset(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1"))
 
 
@@ -40,6 +42,7 @@ class Crew:
         self.left: list[int] = []
         self.error_file = ""
         self.have_one_pipe = False
+        self.is_last = False
         self.groups: list[WorkerGroup] = []
         self._called = asyncio.Event()
 
@@ -58,6 +61,7 @@ class Crew:
             succeeded=lambda: self._call("succeeded"),
             failed=self._failed,
             stopped=self._stopped,
+            is_last=self.is_last,
         )
         self.groups.append(group)
         return group
@@ -240,18 +244,18 @@ async def test_a_stop_takes_the_place_of_a_consequence(crew, monkeypatch):
 async def test_workers_that_get_the_agents_signal_before_the_agent_have_not_failed(crew, monkeypatch, name):
     """A scheduler signals every process of a node, in any order."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
-    group = crew.start(sh(f"kill -{name} $$"), sh(f"kill -{name} $$"))
-    for pid in group.pids:
-        await ended(pid)
+    group = crew.start(sh(f"kill -{name} $$"), (*WRAPPED, *sh(f"kill -{name} $$")))
+    await crew.all_reaped(group)
     group.stop(signal.Signals[f"SIG{name}"], NEVER_S)
     await crew.calls_back("stopped")
     assert crew.calls == ["stopped"]
 
 
-async def test_a_worker_that_alone_got_a_stop_signal_soon_counts_as_failed(crew):
-    crew.start(sh("kill -TERM $$"))
+@pytest.mark.parametrize(("wrapper", "exit_code"), [((), -signal.SIGTERM), (WRAPPED, 128 + signal.SIGTERM)])
+async def test_a_worker_that_alone_got_a_stop_signal_soon_counts_as_failed(crew, wrapper, exit_code):
+    crew.start((*wrapper, *sh("kill -TERM $$")))
     await crew.calls_back("failed")
-    assert crew.failures[0].exit_code == -signal.SIGTERM
+    assert crew.failures[0].exit_code == exit_code
 
 
 HEEDS = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"
@@ -264,8 +268,6 @@ signal.pause()
 
 
 PYTHON = (sys.executable, "-c", PYTHON_HEEDS)
-WRAPPED = ("sh", "-c", '"$0" "$@"; exit $?')
-"""Beginning of the command of a shell that runs a program, and exits as it does."""
 
 
 @pytest.mark.parametrize("name", ["TERM", "USR1"])
@@ -284,6 +286,27 @@ async def test_a_success_that_a_signal_may_have_caused_is_taken_back_when_the_ag
     group.stop(signal.Signals[f"SIG{name}"], NEVER_S)
     await crew.calls_back("stopped")
     assert crew.calls == ["stopped"]
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+async def test_a_failure_that_a_signal_may_have_caused_is_held_only_if_no_restart_is_left(crew, monkeypatch, is_last):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    crew.is_last = is_last
+    group = crew.start(sh(HEEDS.replace("exit 0", "exit 3")))
+    await crew.says(b"ready\n")
+    os.kill(group.pids[0], signal.SIGTERM)
+    await crew.all_reaped(group)
+    assert crew.calls == ["failed"] * (not is_last)
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == [*["failed"] * (not is_last), "stopped"]
+
+
+async def test_without_a_restart_left_the_failure_of_workers_that_handle_no_signal_waits_for_nothing(crew, monkeypatch):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    crew.is_last = True
+    crew.start((sys.executable, "-c", "print('ready', flush=True); raise SystemExit(3)"), sh("exec sleep 1000"))
+    await crew.calls_back("failed")
 
 
 @pytest.mark.parametrize("wrappers", [1, 2])
