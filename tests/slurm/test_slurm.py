@@ -193,7 +193,13 @@ SLOW_SQUEUE = """\
 [ "$SLURMD_NODENAME" != n2 ] || sleep 10
 exec "{squeue}" "$@"
 """
-"""For the node that serves, a command that takes long."""
+
+
+def slow_on_n2(slurm: Slurm, folder: Path) -> Mapping[str, str]:
+    """Return an environment where the node that serves needs long to write how the run ended."""
+    (command := folder / "squeue").write_text(SLOW_SQUEUE.format(squeue=shutil.which("squeue")))
+    command.chmod(0o755)
+    return {"PATH": f"{folder}:{slurm.env['PATH']}"}
 
 
 async def continues(
@@ -218,10 +224,7 @@ async def test_a_run_that_fails_without_its_first_node_is_a_failed_job(slurm: Sl
 async def test_no_node_requeues_the_job_before_the_serving_node_has_written_the_runs_end(
     slurm: Slurm, hub: WorkerHub, tmp_path: Path
 ) -> None:
-    (command := tmp_path / "squeue").write_text(SLOW_SQUEUE.format(squeue=shutil.which("squeue")))
-    command.chmod(0o755)
-    slow = {"PATH": f"{tmp_path}:{slurm.env['PATH']}"}
-    job, workers = await continues(slurm, hub, slurm.lose, "--max-restarts 0", slow)
+    job, workers = await continues(slurm, hub, slurm.lose, "--max-restarts 0", slow_on_n2(slurm, tmp_path))
     workers[0].order_exit(3)
     assert await slurm.reaches(job, "FAILED", restarts=1)
 
@@ -237,6 +240,53 @@ async def test_the_end_of_a_run_is_not_lost_if_no_controller_answers(slurm: Slur
     await until((slurm.folder / f".{job}.ended").exists, PATIENCE_S)
     slurm.set_down("n1")
     assert await slurm.reaches(job, "COMPLETED", restarts=1)
+
+
+async def test_a_run_whose_serving_nodes_are_lost_one_after_the_other_is_not_repeated_if_it_has_succeeded(
+    slurm: Slurm, hub: WorkerHub, tmp_path: Path
+) -> None:
+    """The second one is lost before it has written how the run ended."""
+    job, workers = await continues(slurm, hub, slurm.lose, env=slow_on_n2(slurm, tmp_path))
+    for worker in workers:
+        worker.order_exit(0)
+    await until(lambda: bool(list(slurm.folder.glob(f".{job}.finished.0.n3"))), PATIENCE_S)
+    slurm.lose("n2")
+    assert await slurm.reaches(job, "COMPLETED", restarts=1)
+    assert len(hub.all) == 5
+
+
+async def test_a_job_of_a_login_servers_run_ends_though_slurm_notices_the_loss_of_its_first_node_late(
+    slurm: Slurm, hub: WorkerHub
+) -> None:
+    flags = "--nnodes 2:3 --last-call-timeout 5"
+    job = submit(slurm, "login-server", hub, "--nodes=3", flags=flags, server=await serve(slurm))
+    await hub.group(3)
+    slurm.power_off("n1")
+    for worker in await hub.group(2):
+        worker.order_exit(0)
+    await until(lambda: len(list(slurm.folder.glob(f".{job}.finished.*"))) == 2, PATIENCE_S)
+    assert slurm.job(job)["JobState"] == "RUNNING"
+    slurm.set_down("n1")
+    assert await slurm.reaches(job, "COMPLETED", restarts=1)
+    assert not list(slurm.folder.glob(f".{job}.*"))
+
+
+async def test_an_agent_that_leaves_a_login_servers_run_does_not_requeue_the_job_of_the_others(
+    slurm: Slurm, hub: WorkerHub
+) -> None:
+    """Although the first node is lost."""
+    flags = "--nnodes 2:4 --last-call-timeout 5"
+    job = submit(slurm, "login-server", hub, "--nodes=4", flags=flags, server=await serve(slurm))
+    await hub.group(4)
+    slurm.lose("n1")
+    leaver, *_ = await hub.group(3)
+    os.kill(leaver.agent_pid, signal.SIGTERM)
+    workers = await hub.group(2)
+    await until((slurm.folder / f".{job}.finished.0.{leaver.env['SLURMD_NODENAME']}").exists)
+    for worker in workers:
+        worker.order_exit(0)
+    assert await slurm.reaches(job, "COMPLETED", restarts=1)
+    assert len(hub.all) == 9
 
 
 async def test_before_the_time_limit_workers_save_and_the_job_starts_again(slurm: Slurm) -> None:
