@@ -164,7 +164,7 @@ class ServerConfig:
         None,
         SECONDS,
         "exit when every run has ended and every agent has been told, or when no agent has been connected for SECONDS. "
-        "The exit code is 0 if every run has succeeded, else 1 (default: serve until stopped)",
+        "The exit code is 0 if the last attempt of every run has succeeded, else 1 (default: serve until stopped)",
     )
     stand_by_for: Sequence[Endpoint] = _flag(
         (),

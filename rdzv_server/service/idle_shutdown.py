@@ -35,9 +35,9 @@ class IdleWatch:
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether there were runs, and all of them have succeeded."""
-        runs = self._rendezvous.runs()
-        return bool(runs) and all(run.stage is Stage.SUCCEEDED for run in runs)
+        """Whether there were runs, and the last attempt of each has succeeded."""
+        runs = {run.run_id: run for run in self._rendezvous.runs()}  # the last attempt comes last
+        return bool(runs) and all(run.stage is Stage.SUCCEEDED for run in runs.values())
 
     @property
     def has_verdict(self) -> bool:

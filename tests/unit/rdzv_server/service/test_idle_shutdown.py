@@ -85,6 +85,19 @@ async def test_the_server_exits_when_the_last_agent_of_an_ended_run_disconnects(
     assert (site.reasons, site.verdicts) == ([words.ALL_RUNS_OVER], [success])
 
 
+async def test_a_runs_last_attempt_decides_the_exit_code(site: Site) -> None:
+    site.watch()
+    attempts = [site.agent("a"), site.agent("b")]
+    for agent, success in zip(attempts, (False, True), strict=True):
+        await agent.join("1")
+        await agent.told(Start)
+        await agent.reports(success=success)
+        await agent.told(Finish)
+    for agent in attempts:
+        agent.hangs_up()
+    assert (site.reasons, site.verdicts) == ([words.ALL_RUNS_OVER], [True])
+
+
 async def test_an_agent_that_did_not_get_the_runs_end_can_return_for_it(site: Site) -> None:
     site.watch()
     a, b = await two(site)
