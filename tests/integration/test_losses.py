@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from rdzv_server.words import unheard
 from tests.support.cluster import Cluster
 from tests.support.message_search import any_numbers, pattern
@@ -31,3 +33,24 @@ async def test_agents_that_are_all_silent_for_longer_than_their_lease_lose_nothi
         await cluster.server.line(any_numbers(pattern(unheard.heard_again, has_others=True, after_s=1)))
         assert await cluster.restarts() == {}
         await cluster.finish(workers)
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told before", "told after"])
+async def test_a_server_that_restarts_between_the_loss_of_a_node_and_its_verdict_charges_no_failure(
+    lasting: Cluster, is_told: bool
+) -> None:
+    """The failure of another node's worker is reported to the old server, which waits for the lost node, or the new."""
+    elastic = ("--nnodes", "1:2", "--lease", "4", "--disconnect-grace", "500", "--last-call-timeout", "2")
+    lost, other = await lasting.nodes("ab", *elastic, "--max-restarts", "0", nproc=1)
+    names = {agent.pid: name for name, agent in lasting.agents.items()}
+    await lasting.agents.pop(names[lost.agent_pid]).kill()
+    if not is_told:
+        await lasting.lose_server()
+    other.order_exit(3)
+    await other.gone()
+    if is_told:
+        await lasting.servers[0].line("exit code 3")
+        await lasting.lose_server()
+    await lasting.regain_server()
+    (last,) = await lasting.hub.group(1)
+    await lasting.finish([last])

@@ -73,6 +73,8 @@ class Agent:
     probe_turn: int = 0
     unheard: bool = False
     """Whether it has not been heard since the server's restart."""
+    cut: bool = False
+    """Whether its connection has closed since it was heard, or the server has restarted."""
     proven: float | None = None
     """Time of its answer to a probe."""
 
@@ -268,7 +270,7 @@ class Model:
             agent = self.find(name)
             assert agent is not None
             self._heard(agent, now)
-            agent.unheard, agent.proven = True, None
+            agent.unheard, agent.cut, agent.proven = True, True, None
             agent.is_suspect = self.unheard_since is not None
         self.told, self.closings = None, []
 
@@ -450,6 +452,8 @@ class Model:
 
     def disconnect(self, name: str, now: float) -> None:
         agent = self.find(name)
+        if agent is not None:
+            agent.cut = True
         if agent is not None and agent.spared_since is not None:
             agent.unheard = True
         elif agent is not None and agent.absent is None:
@@ -660,7 +664,7 @@ class Model:
         if agent.absent is not None:
             self.returned_at = now
         agent.heard, agent.heard_turn, agent.absent, agent.unheard = now, self._turn(), None, False
-        agent.is_suspect, agent.in_grace, agent.spared_since = False, False, None
+        agent.is_suspect, agent.in_grace, agent.spared_since, agent.cut = False, False, None, False
         if agent.probed_until is not None:
             agent.probed_until, agent.proven = None, now
 
@@ -704,7 +708,9 @@ class Model:
     def _missing(self, reporter: str | None) -> list[Agent]:
         """Return the participants whose loss would explain a failure of this reporter, or of any."""
         return [
-            agent for agent in self.agents if agent.absent is not None and not agent.idle and agent.name != reporter
+            agent
+            for agent in self.agents
+            if agent.cut and agent.uncertain and not agent.idle and agent.name != reporter
         ]
 
     def _presumed_lost(self, now: float) -> list[Agent]:

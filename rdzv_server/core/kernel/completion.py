@@ -41,10 +41,10 @@ def presumed_lost(run: Run, now: float) -> list[str]:
     A participant is presumed lost if its connection closed while its poll was parked, if it has not polled again, and
     if workers of another node failed. The verdict waits until then, because a new poll would reverse it. If several
     participants vanished together, a failure shows that some are gone only if it is a consequence: its worker has lost
-    another one. Then the healthy ones have some time to poll again.
+    another one. Then the healthy ones have some time to poll again, and their polls are read first.
     """
     at = presumed_at(run)
-    return [] if at is None or now < at else list(run.stopping)
+    return [] if at is None or min(now, run.leases.unread_since) < at else list(run.stopping)
 
 
 def presumed_at(run: Run) -> float | None:

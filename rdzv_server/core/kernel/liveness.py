@@ -246,6 +246,10 @@ class Leases:
         """Whether the agent's absence and the failures of other nodes' workers explain each other."""
         return agent_id in self._closings
 
+    def is_missing(self, agent_id: str) -> bool:
+        """Whether the agent has no connection, as after a restart of the server, and owes a sign of life."""
+        return agent_id in self.uncertain and agent_id in self.unconnected
+
     def should_return_by(self, agent_ids: Iterable[str]) -> float:
         """Return when these absent agents would be back if only their path had been broken.
 
@@ -292,6 +296,7 @@ class Leases:
             for agent_id in self.probed_until:
                 self.probed_until[agent_id] += hold_up.still_s
             self.heard_at = min(now, self.heard_at + hold_up.still_s)
+            self._returned_at = min(now, self._returned_at + hold_up.still_s)
         if hold_up.silent_s >= self._lease_s * UNANSWERED:
             self._excuse([agent_id for agent_id in self.renewed_at if agent_id not in self.excused], now)
             self.heard_at = self._excused_at = now

@@ -60,11 +60,13 @@ def _check_own(run: Run, agent: Agent, failure: Failure) -> None:
 
 
 def awaits_loss(run: Run, reporter: str = "") -> bool:
-    """Whether a participant is absent whose loss would explain a failure of the `reporter`, or of any agent if ""."""
-    absent = run.leases.absent_since
+    """Whether a participant is missing whose loss would explain a failure of the `reporter`, or of any agent if "".
+
+    After a restart of the server all of them are missing, until it hears them.
+    """
     return any(
-        agent_id != reporter and run.leases.corroborates(agent_id) and run.agents[agent_id].has_part
-        for agent_id in absent
+        agent_id != reporter and run.leases.is_missing(agent_id) and run.agents[agent_id].has_part
+        for agent_id in run.leases.uncertain
     )
 
 

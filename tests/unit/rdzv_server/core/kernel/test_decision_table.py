@@ -27,6 +27,14 @@ PLAYED: dict[str, list[Story]] = {
          "1s", {"stop": "a", "faults": "b:lost"}),
         (f"1:2 {TEN_S} max_restarts=3", "join a b; restart; fail a; join a", {"wait": "a", "agents": "a b"}),
     ],
+    "workers fail without restarts left after a restart of the server": [
+        (f"1:2 {TEN_S} max_restarts=0", "join a b; restart; fail a; 5s; renew a; 4.9s; renew a", {"stage": "running"},
+         "0.1s; join a", {"ranks": "a", "ledger": "node_lost", "faults": "b:lost"}),
+        (f"1:2 {TEN_S} {ONE_S} max_restarts=0", "join a b; disconnect b; fail a; restart; 5s; renew a; 4.9s; renew a",
+         {"stage": "running"}, "0.1s; join a", {"ranks": "a", "ledger": "node_lost"}),
+        (f"1:2 {TEN_S} max_restarts=0", "join a b; restart; fail a; 1s", {"stage": "running"},
+         "renew b", {"stage": "failed"}),
+    ],
     "a connection closes while the agent's poll is parked on it, or not read or not answered yet": [
         (f"1:2 {TEN_S} {ONE_S} max_restarts=3", "join a b; disconnect b; 0.9s", {"start": "a b", "faults": ""},
          "fail a; join a", {"ranks": "a", "ledger": "node_lost"}),

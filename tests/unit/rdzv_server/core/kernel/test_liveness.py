@@ -5,14 +5,14 @@ from collections import OrderedDict
 import pytest
 from rdzv_protocol.errors import AgentFenced
 
-from rdzv_server.core.events import AgentDisconnected, NodeLost, WorkersFailed
+from rdzv_server.core.events import AgentDisconnected, NodeLost, TimePassed, WorkersFailed
 from rdzv_server.core.kernel.liveness import HoldUp, Leases
 from rdzv_server.core.kernel.run import AgentState
 from rdzv_server.words import completion
 from rdzv_server.words import losses as words
 from tests.support.message_search import pattern
 from tests.support.scenario import NEVER, a_failure, running
-from tests.support.stories import check, stories, until
+from tests.support.stories import check, play, stories, until
 
 LOST_10 = words.not_heard(10)
 TOGETHER_B = words.lost("b", words.excused(LOST_10, words.OTHERS_VANISHED))
@@ -337,6 +337,16 @@ def test_time_for_which_the_server_stood_still_counts_for_no_deadline():
     assert leases.ends_at("d") == 110.0, "never later than a fresh lease"
 
 
+def test_agents_that_are_expected_back_are_given_the_time_for_which_the_server_stood_still():
+    leases = leases_of(a=0.0, b=0.0, c=0.0)
+    for agent_id in "bc":
+        leases.disconnect(agent_id, 4.0)
+    leases.renew("b", 5.0)
+    assert leases.should_return_by("c") == 8.0
+    leases.resume(9.0, HoldUp(still_s=2.0))
+    assert leases.should_return_by("c") == 10.0
+
+
 def test_after_a_long_silence_of_the_server_each_agent_has_a_fresh_lease_and_is_not_absent():
     leases = leases_of(a=0.0, b=2.0, c=3.0)
     leases.disconnect("b", 4.0)
@@ -398,6 +408,22 @@ def test_no_deadline_passes_before_what_came_in_before_it_is_read():
     leases.renew("a", 10.9)
     leases.unread_since = float("inf")
     assert lost(leases, 10.9) == ("b", LOST_10)
+
+
+def test_nodes_that_vanished_together_are_not_presumed_lost_before_their_polls_are_read():
+    run = check(
+        (
+            "1:3 lease_s=10 disconnect_grace_s=1 max_restarts=1",
+            "join a b c; disconnect b; disconnect c; fail a consequence=True; join a",
+        )
+    )
+    run.run.leases.unread_since = run.now
+    run.now += 1.0
+    run.handle(TimePassed())
+    assert len(run.run.agents) == 3
+    run.run.leases.unread_since = float("inf")
+    play(run, "renew b; join b; 3s")
+    assert [agent.node_id for agent in run.run.agents.values()] == ["a", "b"]
 
 
 def test_a_dropped_agent_has_no_deadline():
