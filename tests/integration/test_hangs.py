@@ -63,6 +63,16 @@ async def test_a_stopped_worker_is_found_and_the_run_restarts(cluster: Cluster) 
     assert re.search(r"; ranks 0, 1 and 2 .*; rank 3 .*stopped", run["history"][0]["reason"]), "what all of them did"
 
 
+async def test_a_node_with_a_shorter_limit_is_not_blamed_for_a_standstill_of_all_nodes(cluster: Cluster) -> None:
+    await cluster.node("a", "--nnodes", "2", "--max-restarts", "1", *LIMITS, *STOPS_SOON, nproc=1)
+    await cluster.node("b", "--nnodes", "2", "--max-restarts", "1", *STOPS_SOON, nproc=1)
+    await steps(await cluster.hub.group(2), 7)
+    second = await cluster.hub.group(2)
+    await cluster.finish(second)
+    (restart,) = (await cluster.server.run())["history"]
+    assert restart["cause"] == "hang" and "rank" not in restart["reason"].partition(":")[0], restart["reason"]
+
+
 async def test_the_status_shows_steps_while_the_run_continues(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", "--lease", "1")
     await steps(workers, 41)

@@ -33,6 +33,8 @@ MAX_CHECK_INTERVAL_S = 10.0
 """Most seconds between two checks, because learned limits become shorter meanwhile."""
 LATE_S = 0.5
 """Seconds by which a look may be late. A later look shows that the agent was held up."""
+SAME_SILENCE = 0.5
+"""Ratio of a worker's silence to that of a worker that is late, from which on neither of them continues."""
 MOST_PAUSES = 100
 SHOWN = 120
 
@@ -326,21 +328,32 @@ class HangDetector:
         if self._options.progress is None:
             return None, inf
         late, due = [], inf
-        for rank in signs.last_output_at:
+        silences = {rank: self._silent_s(signs.readings.get(rank), now) for rank in signs.last_output_at}
+        for rank, silent_s in silences.items():
             reading, limit_s = signs.readings.get(rank), self._limit_of[rank]
-            silent_s = self._silent_s(reading, now)
             if silent_s >= limit_s:
                 step = reading.step if reading and reading.step is not None else -1
                 since = reading.at if reading else self._started_at
-                late.append((step, since, rank, _progress_reason(reading, silent_s, limit_s), silent_s, limit_s))
+                late.append((step, since, rank, _progress_reason(reading, silent_s, limit_s), limit_s))
             else:
                 due = min(due, now + limit_s - silent_s)
         if not late:
             return Suspicion("progress", "", ()), due
         late.sort()  # the worker furthest behind is first: the others wait for it
-        *_, reason, _, limit_s = late[0]
-        silent_s = min(each[4] for each in late)
-        return Suspicion("progress", reason, tuple(each[2] for each in late), silent_s, limit_s), due
+        *_, reason, limit_s = late[0]
+        ranks = [each[2] for each in late]
+        ranks += [rank for rank in silences if rank not in ranks and self._is_as_silent(signs, silences, rank, ranks)]
+        return Suspicion("progress", reason, tuple(ranks), min(silences[rank] for rank in ranks), limit_s), due
+
+    def _is_as_silent(self, signs: Signs, silences: Mapping[int, float], rank: int, late: Iterable[int]) -> bool:
+        """Whether a worker has been silent for nearly as long as one that is late, so that it does not continue.
+
+        In lockstep, all workers are silent from the same step on, and the first one that is late is no more to blame.
+        """
+        reading = signs.readings.get(rank)
+        if reading is not None and reading.kind == "end":
+            return False
+        return silences[rank] >= SAME_SILENCE * max(silences[each] for each in late)
 
     def _silent_s(self, reading: Reading | None, now: float) -> float:
         return self._time.between(reading.at if reading else self._started_at, now)

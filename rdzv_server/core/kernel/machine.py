@@ -514,11 +514,11 @@ class RunMachine:
 
     def depart(self, agent: Agent, cause: Cause, detail: str, now: float, *, is_blameless: bool = False) -> None:
         run, seat = self.run, self.run.seat_of(agent.agent_id)
-        queries.close_all(self, [agent], losses.cannot_answer(agent.node_id, detail), now)
         was = agent.state
         left = cause is not Cause.NODE_LOST
         reason = (losses.left if left else losses.lost)(agent.node_id, detail)
         run.remove(agent)
+        queries.close_all(self, [agent], losses.cannot_answer(agent.node_id, detail), now)
         group_rank = seat.group_rank if seat else None
         departure = Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now)
         remember(run.departures, departure)

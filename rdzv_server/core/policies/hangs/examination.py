@@ -104,10 +104,18 @@ def _closed(
         case Evidence():
             own = _only(_own(answer, asked.ranks[agent.agent_id]), asked.rank)
             asked.evidence[agent.node_id] = _merged(asked.evidence.get(agent.node_id), own)
+        case Refused(reason=reason) if _runs(kernel.run, agent):  # it has not started its workers, or it is too slow
+            _is_silent(asked, agent)
+            why = Evidence(groups=(), problems=(clip(printable(reason), REASON_BYTES),))
+            asked.evidence[agent.node_id] = _merged(asked.evidence.get(agent.node_id), why)
         case Refused():
             pass  # its workers have ended, or it has left: other messages report both
     if not asked.left:
         asked.done(kernel, summarise(asked.evidence, asked.silent, hangs=asked.hangs), now)
+
+
+def _runs(run: Run, agent: Agent) -> bool:
+    return run.stage is Stage.RUNNING and agent.agent_id in run.running
 
 
 def _is_silent(asked: Examination, agent: Agent) -> None:

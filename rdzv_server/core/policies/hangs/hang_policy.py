@@ -15,6 +15,7 @@ If neither the stacks nor the suspicions single out a rank, the failure names no
 
 from collections.abc import Mapping
 from functools import partial
+from math import inf
 from typing import ClassVar
 
 from msgspec import Struct
@@ -43,6 +44,8 @@ still examined.
 """
 _SURE = ("uninterruptible", "timer", "log rule")
 """Prefixes of sources that say something about a worker itself, not about what it waits for."""
+LASTING = 0.5
+"""Part of a worker's silence after which other workers must have made progress to count as workers that continue."""
 HUNG = 1
 """Exit code of the failure that represents a hang, since the worker has none."""
 CAUSE_BYTES = 900
@@ -281,9 +284,23 @@ def _reported(failure: Failure) -> str:
 
 
 def _is_alone(run: Run, hang: Hang, guilty: Suspicion) -> bool:
-    """Whether the suspicions suffice to single out the rank: it is the only suspect, or its step is the lowest."""
+    """Whether the suspicions suffice to single out the rank: only it is suspected and all others continue, or its step
+    is the lowest.
+    """
     suspected = {rank for each in hang.believed(len(run.running)) for rank in each.ranks}
-    return len(suspected) == 1 or (len(guilty.ranks) == 1 and _is_behind(run, guilty.agent_id))
+    if len(suspected) == 1 and _others_continue(run, guilty):
+        return True
+    return len(guilty.ranks) == 1 and _is_behind(run, guilty.agent_id)
+
+
+def _others_continue(run: Run, guilty: Suspicion) -> bool:
+    """Whether the workers of all other nodes are known to have made progress well after the guilty ones stood still.
+
+    In lockstep, all nodes stand still together. Then the only one that suspects its workers has a shorter limit.
+    """
+    since = guilty.silent_since + LASTING * (guilty.at - guilty.silent_since)
+    moved_at = {other: sign.at - sign.progress.age_s for other in run.running if (sign := run.progress.get(other))}
+    return all(moved_at.get(other, -inf) > since for other in run.running if other != guilty.agent_id)
 
 
 def _is_behind(run: Run, agent_id: str) -> bool:

@@ -14,6 +14,7 @@ standard library. The first of these rules that finds any ranks decides which ra
 7. the ranks are at the lowest step;
 8. the ranks are elsewhere than most.
 
+Rules 3 to 8 leave out ranks that are more than a step ahead of another one: they are beyond what the others wait for.
 If no rule finds any, the sentence says so. If the run is not suspected to hang, the sentence only describes the stacks.
 In a healthy run some rank is always the last, and the others do not wait for it.
 """
@@ -23,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rdzv_protocol.evidence import Evidence, Frame, LastError, ProcessState, StackGroup
 from rdzv_protocol.text import clip, printable
 
@@ -31,6 +33,8 @@ from rdzv_server.core.policies.hangs import words
 MOST_CLUSTERS = 5
 """Number of clusters that the sentence names."""
 MOST_CULPRITS = 16
+LOCKSTEP = 1
+"""Most steps between ranks that wait for each other in every step."""
 MOST_PROBLEMS = 4
 SENTENCE_BYTES = 900
 NCCL_BYTES = 300
@@ -323,11 +327,36 @@ class _Mark(Struct, frozen=True):
 
 
 def _verdict(facts: _Facts) -> tuple[_Mark | None, set[int]]:
+    in_step = _without(facts, _ahead(facts.steps))
     for mark in _MARKS:
-        guilty = mark.find(facts)
-        if guilty and (len(guilty) < facts.count or facts.count == 1):
+        seen = facts if mark.proves_hang else in_step
+        guilty = mark.find(seen)
+        if guilty and (len(guilty) < seen.count or seen.count == 1):
             return mark, guilty
     return None, set()
+
+
+def _ahead(steps: Mapping[int, int]) -> set[int]:
+    """Return the ranks that are more than a step ahead of another one. They do not hold it up: they are beyond it.
+
+    They may work in another group of ranks, or have left out the collective that others wait in.
+    """
+    lowest = min(steps.values(), default=0)
+    return {rank for rank, step in steps.items() if step > lowest + LOCKSTEP}
+
+
+def _without(facts: _Facts, left_out: Collection[int]) -> _Facts:
+    """Return the facts about the other ranks."""
+    if not left_out:
+        return facts
+    others = [replace(each, ranks=[rank for rank in each.ranks if rank not in left_out]) for each in facts.clusters]
+    return replace(
+        facts,
+        clusters=sorted((each for each in others if each.ranks), key=lambda each: (-len(each.ranks), each.ranks)),
+        steps={rank: step for rank, step in facts.steps.items() if rank not in left_out},
+        collectives={rank: number for rank, number in facts.collectives.items() if rank not in left_out},
+        count=facts.count - len(left_out),
+    )
 
 
 def _halted(facts: _Facts) -> set[int]:

@@ -42,10 +42,31 @@ def test_a_hang_is_found_within_twice_the_longest_that_was_seen(step_s: float) -
     while not node.found:
         node.passes(1.0)
     (found,) = node.found
-    assert (found.source, found.local_ranks) == ("progress", (1,)) and "limit" in found.reason
+    assert (found.source, found.local_ranks) == ("progress", (1, 0)) and "limit" in found.reason, (
+        "furthest behind first"
+    )
     longest_s = 3 * step_s  # of the checkpoint, which may come at any time
     assert longest_s < node.now - began <= 2 * longest_s + 2.0
-    assert found.silent_s == pytest.approx(node.now - began, abs=1.0)
+    assert found.silent_s == pytest.approx(node.now - began - step_s, abs=1.0), "both of them"
+
+
+def test_workers_that_stand_still_together_are_suspected_together() -> None:
+    node = Node(range(3), 3, progress=ProgressLimits(step_s=10.0))
+    node.progress(1, step=7)
+    node.passes(0.6)
+    node.progress(0, step=7)
+    node.progress(2, step=7, kind="end")
+    (found,) = node.passes(10.0)
+    assert found.local_ranks == (1, 0), "rank 1 was silent first, and rank 0 does not continue either"
+
+
+def test_a_worker_that_continues_is_not_suspected() -> None:
+    node = Node(range(2), 2, progress=ProgressLimits(step_s=10.0))
+    node.progress(1, step=7)
+    node.passes(6.0)
+    node.progress(0, step=8)
+    (found,) = node.passes(5.0)
+    assert found.local_ranks == (1,)
 
 
 def test_a_script_that_reports_its_saves_has_a_separate_limit_for_steps() -> None:

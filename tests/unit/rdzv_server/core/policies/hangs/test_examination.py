@@ -3,7 +3,7 @@
 import pytest
 from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownRank
 from rdzv_protocol.evidence import Evidence, LastError, ProcessState, StackGroup, frame
-from rdzv_protocol.queries import LogTail, QueryAnswer
+from rdzv_protocol.queries import LogTail, QueryAnswer, Refused
 
 from rdzv_server.core.effects import QueryClosed
 from rdzv_server.core.events import QueryAnswered, RunStopped
@@ -81,6 +81,13 @@ def test_a_silent_node_is_part_of_the_finding() -> None:
     run.passes(WITHIN_S)
     assert found(run).sentence == parts(wait(0, 1), words.no_answer_from([2], 3, "c"))
     assert found(run).culprits == (Culprit(2, "c"),)
+
+
+def test_a_node_that_has_not_started_its_workers_is_part_of_the_finding() -> None:
+    run = three()
+    answers(run, a=evidence(0), b=evidence(1), c=Refused(reason="no workers yet"))
+    assert found(run).sentence == parts(wait(0, 1), words.no_answer_from([2], 3, "c"))
+    assert (found(run).culprits, found(run).problems) == ((Culprit(2, "c"),), ("no workers yet",))
 
 
 def test_a_node_that_leaves_meanwhile_is_waited_for_no_longer_and_not_to_blame() -> None:

@@ -21,6 +21,8 @@ from tests.support.scenario import HUNG, Scenario, running
 from tests.support.stories import check, stories
 
 HANG = worker_failed("a", 0, words.hang(HUNG), "")
+ONLY_B = "30s; suspect b 1 silent_s=20; tell a lowest_step=7 age_s=1"
+"""The workers of node b stand still, and those of node a continue."""
 OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
 
 
@@ -70,8 +72,16 @@ OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
         {"told hang_found": OF_NO_RANK, "counted": ""},
     ),
     "a rank is named if the others continue": (
-        "2 max_restarts=1", "join a b; suspect b 1; judge",
+        "2 max_restarts=1", f"join a b; {ONLY_B}; judge",
         {"told hang_found": worker_failed("b", 1, words.hang(HUNG), ""), "counted": "b"},
+    ),
+    "no rank is named if the others stand still as well, and are not suspected yet": (
+        "2 max_restarts=1", "join a b; 30s; suspect b 1 silent_s=20; tell a lowest_step=7 age_s=19; judge",
+        {"told hang_found": OF_NO_RANK, "counted": ""},
+    ),
+    "nor if it is not known whether they continue": (
+        "2 max_restarts=1", "join a b; 30s; suspect b 1 silent_s=20; judge",
+        {"told hang_found": OF_NO_RANK, "counted": ""},
     ),
     "or if its step is the lowest": (
         "2 max_restarts=1", "join a b; tell a lowest_step=8; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
@@ -93,7 +103,7 @@ OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
     ),
     # consequences
     "a hang costs a charged restart of its own cause": (
-        "2 max_restarts=1", "join a b; suspect b 1", {"stage": "running", "kinds hang": "hang_suspected"},
+        "2 max_restarts=1", f"join a b; {ONLY_B}", {"stage": "running", "kinds hang": "hang_suspected"},
         "judge", {"kinds hang": "hang_suspected hang_found", "stop": "a b",
                   "reason a": f"worker rank 1 on node b failed: {words.hang(HUNG)}"},
         "join a b", {"ledger": "hang!"},
@@ -116,7 +126,7 @@ OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
         {"kinds hang": "hang_suspected hang_found hang_suspected hang_found", "stage": "running"},
     ),
     "a report names the rank, and no failure": (
-        "2 on_hang=report", "join a b; suspect b 1; judge",
+        "2 on_hang=report", f"join a b; {ONLY_B}; judge",
         {"told hang_found": words.reported("b", 1, words.hang(HUNG), "", singled_out=True), "counted": ""},
     ),
     "a report names no rank if nothing tells the suspects apart": (

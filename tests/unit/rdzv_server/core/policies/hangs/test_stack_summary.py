@@ -104,6 +104,22 @@ def test_the_rank_that_is_not_in_the_collective_is_named() -> None:
     )
 
 
+def test_ranks_that_are_steps_ahead_are_not_to_blame() -> None:
+    """Ranks of another group step on, and none of them has anything to do with the hang of the first two."""
+    hang = (group(0, BARRIER, step=2), group(1, step=2))
+    summary = summary_of(*hang, group(2, OWN_LOOP, step=20), group(3, ALL_REDUCE, step=19))
+    assert summary.culprits == () and summary.sentence.endswith(words.CULPRIT_UNKNOWN)
+    summary = summary_of(
+        group([0, 1, 2], step=7), group(3, DATA_LOADER, step=7), group([4, 5, 6, 7], OWN_LOOP, step=90)
+    )
+    assert [culprit.rank for culprit in summary.culprits] == [3]
+
+
+def test_a_rank_that_is_a_step_ahead_may_be_to_blame() -> None:
+    summary = summary_of(group([0, 1, 2], step=7), group(3, DATA_LOADER, step=8))
+    assert [culprit.rank for culprit in summary.culprits] == [3]
+
+
 def test_nccls_own_message_comes_last() -> None:
     said = ("#0-0 (78db) MISMATCH", "  Rank 7 has launched up to operation 60 -- GPU 3")
     summary = summarise({"a": Evidence(groups=(group([0, 1]),)), "b": Evidence(groups=(group([2]),), nccl=said)}, {})
