@@ -579,6 +579,8 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     """Return the ways to fill free seats: with standbys, with cordoned nodes, or with new nodes."""
     running, there = run["present"], run["present"] + run["standbys"]
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):
+        if run["phase"] == "running" and run["progress"] is None:
+            return [untold(run_id)]
         return ["Nothing: it runs."]
     steps = [f"Nothing has to be done: the run uses {running} of at most {count(largest)}."]
     if run["free_seats"] and run["settings"]["scale_up"] != "immediate":
@@ -592,6 +594,12 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     if there < largest:
         steps.append(f"To run on all, start {count(largest - there, 'more node')}: {_start(run_id, endpoint)}")
     return steps
+
+
+def untold(run_id: str) -> str:
+    """Return the step for a run about whose workers the server knows nothing. `run_id`: quoted for a shell."""
+    told = "Nothing that the server knows of. The workers have reported no progress in this round"
+    return f"{told}; to see what they do: rdzvctl stacks {run_id}"
 
 
 def _next_of_forming(run_id: str, missing: Fields, kept_out: Sequence[Fields], endpoint: str) -> list[str]:

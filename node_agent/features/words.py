@@ -22,7 +22,7 @@ def earlier_workers_run(pids: Sequence[int]) -> str:
 
 
 def no_workers(node_id: str, round_: int) -> str:
-    return f"node {node_id} no longer has workers of round {round_}"
+    return f"node {node_id} has no workers of round {round_}: they have ended, or have not started yet"
 
 
 def examined_workers(reason: str, result: str) -> str:

@@ -260,7 +260,7 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Step of the worker that is furthest behind; None if no worker has reported one."""
     highest_step: Step | None = None
     age_s: Seconds = 0.0
-    """Seconds since the last report of the worker that has been silent for longest."""
+    """Seconds since the last report of the worker that has been silent for longest, of those whose loop is not over."""
     step_s: Seconds | None = None
     """Seconds that a step of the slowest worker takes now; None if not known yet."""
     work_s: Seconds | None = None
@@ -279,6 +279,8 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     loaded_ago_s: Seconds | None = None
     resumed_step: Step | None = None
     """Step after which these workers continued in this round; None if they have not reported it."""
+    is_over: bool = False
+    """Whether all of these workers have reported the end of their loop, after which no more progress is expected."""
 
 
 class FinishedWorkers(Struct, frozen=True, kw_only=True):

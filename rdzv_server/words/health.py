@@ -53,6 +53,13 @@ def stalled(limit_s: float, step_s: float, step: int | None = None) -> str:
     )
 
 
+def stalled_start(limit_s: float) -> str:
+    return (
+        f"no progress for more than {span(round(limit_s))} since the start of this round, and earlier rounds reported "
+        f"some; loading a checkpoint may take this long, so {NO_ACTION}"
+    )
+
+
 def slow(worst: str, more: int) -> str:
     """`worst`: message about the slowest node."""
     return f"{worst}; {count(more, 'more node')} {'is' if more == 1 else 'are'} slow, too" if more else worst

@@ -85,12 +85,13 @@ def summary(
         return None
     steps = [reading.step for reading in reported if reading.step is not None]
     checkpoints = [reading.checkpoint_step for reading in reported if reading.checkpoint_step is not None]
+    expected = [reading for reading in reported if reading.kind != "end"]
     resumed = [reading.resumed_step for reading in reported if reading.resumed_step is not None]
     return Progress(
         round=round_,
         lowest_step=min(steps, default=None),
         highest_step=max(steps, default=None),
-        age_s=_sendable(now - min(reading.at for reading in reported)),
+        age_s=_sendable(now - min(reading.at for reading in expected or reported)),
         step_s=pace.step_s,
         work_s=pace.work_s,
         checkpoint_step=max(checkpoints, default=None),
@@ -101,6 +102,7 @@ def summary(
         initialized_ago_s=_ago(reported, "initialized", now),
         loaded_ago_s=_ago(reported, "loaded", now),
         resumed_step=min(resumed, default=None),
+        is_over=not expected,
     )
 
 

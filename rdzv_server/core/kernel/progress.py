@@ -18,6 +18,7 @@ def note(run: Run, agent_id: str, progress: Progress, now: float) -> None:
     if is_of_running_round(run, agent_id, progress):
         run.progress[agent_id] = ProgressSign(progress, now)
         _note_pace(run.pace, progress, now)
+        (run.pace.over.add if progress.is_over else run.pace.over.discard)(agent_id)
 
 
 def _note_pace(pace: Pace, progress: Progress, now: float) -> None:
@@ -42,6 +43,11 @@ def clear(run: Run) -> None:
 def is_of_running_round(run: Run, agent_id: str, progress: Progress) -> bool:
     is_current = run.stage is Stage.RUNNING and progress.round == run.round
     return is_current and run.seat_of(agent_id) is not None
+
+
+def is_over(run: Run) -> bool:
+    """Whether all workers that report progress have reported the end of their loop: what follows may take any time."""
+    return bool(run.progress) and len(run.pace.over) == len(run.progress)
 
 
 def makes_progress(run: Run) -> bool:

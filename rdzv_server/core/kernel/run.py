@@ -233,6 +233,8 @@ class Pace(Struct):
     """Time of the latest sign."""
     highest_step: int | None = None
     checkpoint_step: int | None = None
+    over: set[str] = set()
+    """Ids of the agents whose workers have reported the end of their loop."""
 
 
 class FinishedSign(Struct, frozen=True):

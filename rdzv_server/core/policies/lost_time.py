@@ -65,6 +65,7 @@ def standstill_s(run: Run, now: float) -> float:
 
 
 def _stalled_s(signs: list[ProgressSign], now: float) -> float:
+    signs = [sign for sign in signs if not sign.progress.is_over]
     step_s, stepped_at = pace(signs)
     if step_s is None or stepped_at is None or any(sign.progress.age_s <= STALLED * step_s for sign in signs):
         return 0.0

@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple
 
 from rdzv_protocol.text import printable
 
-from rdzv_server.core.kernel import failed_rounds, finishing, legal_sizes, restart_budget
+from rdzv_server.core.kernel import failed_rounds, finishing, legal_sizes, progress, restart_budget
 from rdzv_server.core.kernel.run import Run, Stage
+from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.stragglers import Stragglers
@@ -39,7 +40,8 @@ ROUNDS_OF_A_LOOP = 3
 """A run is looping if the same failure has ended this many rounds in a row."""
 STALLED_STEPS, STALLED_S = 20.0, 60.0
 """A run is stalled after this many times a step's time without a step, and at least this many seconds."""
-
+STALLED_START_S = 1_800.0
+"""Seconds from a round's start without progress after which a run is stalled whose workers reported some before."""
 
 MOST_NAMED = 3
 """Most nodes that a sentence names."""
@@ -158,18 +160,19 @@ def _looping(run: Run, now: float) -> Finding | None:
 
 def _stalled(run: Run, now: float) -> Finding | None:
     """Return a finding if the last step is old, by the agents' own reports: with a long lease, they report rarely."""
-    pace = run.pace
-    if run.stage is not Stage.RUNNING or pace.step_s is None or pace.moved_at is None:
-        return None
-    limit_s = max(STALLED_S, STALLED_STEPS * pace.step_s)
-    if pace.told_at - pace.moved_at <= limit_s or finishing.has_begun(run):
-        return None
-    if run.suspends_judgement or run.set_apart:
+    if run.stage is not Stage.RUNNING or run.suspends_judgement or run.set_apart or finishing.has_begun(run):
         return None
     hang = Hangs.of(run).hang
     if hang and hang.is_believed:
         return None
-    steps = words.stacks(_quoted(run)), words.restart(_quoted(run))
+    pace, steps = run.pace, (words.stacks(_quoted(run)), words.restart(_quoted(run)))
+    if time_ledger.present(run) == time_ledger.STARTING and now - run.started_at > STALLED_START_S:
+        return Finding("stalled", words.stalled_start(STALLED_START_S), run.started_at, steps)
+    if pace.step_s is None or pace.moved_at is None or progress.is_over(run):
+        return None
+    limit_s = max(STALLED_S, STALLED_STEPS * pace.step_s)
+    if pace.told_at - pace.moved_at <= limit_s:
+        return None
     return Finding("stalled", words.stalled(limit_s, pace.step_s, pace.highest_step), pace.moved_at, steps)
 
 

@@ -23,6 +23,8 @@ ONE_OF_3 = completion.too_few(2, 1, 3, "a")
 TOO_FEW = completion.too_few(2, 1, 3, "a", to_stop=completion.to_stop("b", 1), gone="c")
 START = f"node-agent --endpoint {SERVER} --run-id run ... SCRIPT"
 LOOPS = health.looping(3, "exit code 1", health.worker_at(0, "a"), tells_steps=False)
+UNTOLD = views.untold("run")
+"""What to do about a run whose workers report no progress."""
 UNCORDON = "If node {0} is fit (cordoned by admin: its fan): rdzvctl uncordon {0}"
 
 
@@ -49,7 +51,8 @@ def test_an_age_is_short(seconds: float | None, shown: str) -> None:
          "Check the lost nodes: c."),
         ("2 max_restarts=1", "join a b; fail a; join a", "b to stop", "Wait for b to stop its workers"),
         ("1:2", "join a b; 30s; lose b; 3s", "has been restarting for 3s", "Wait for a to stop its workers"),
-        ("2", "join a b; 70s", f"Run run has been running for 1m10s: {completion.running(1, 2)}.", "Nothing: it runs."),
+        ("2", "join a b; 70s", f"Run run has been running for 1m10s: {completion.running(1, 2)}.", UNTOLD),
+        ("2", "join a b; tell a highest_step=7; 7s", "Run run has been running for 7s", "Nothing: it runs."),
         ("2", "join a b; 60s; succeed a; 70s", "Run run has been running for 2m10s: rank 0 finished 1m10s ago; still "
          "running: rank 1 on node b.", "Nothing: it runs."),
         ("2", "join a b; succeed a; 300s", "Overdue for 5m: rank 0 finished; still running: rank 1 on node b. Run run "
@@ -59,7 +62,7 @@ def test_an_age_is_short(seconds: float | None, shown: str) -> None:
         ("1", "join a; 5s; fail a; 9s", "failed 9s ago, after 5s: worker rank 0 on node a failed: exit code 1; no "
          "restarts left", health.logs("run", 0)),
     ],
-    ids=["forming", "last call", "node gone", "failed", "stopping", "running", "finishing",
+    ids=["forming", "last call", "node gone", "failed", "stopping", "untold", "running", "finishing",
          "finishing for long", "manual", "succeeded", "ended"],
 )  # fmt: skip
 def test_why_shows_a_runs_state_and_what_to_do(nodes: str, happens: str, says: str, next_step: str) -> None:
@@ -101,7 +104,7 @@ ADMIT = "Give the free seats to standby nodes: rdzvctl admit run"
         ("1:3 scale_up=manual", "c", "b", [ON_ONE.format(3), ADMIT, UNCORDON.format("b")]),
         ("1:9", "", "bcdefg", [ON_ONE.format(9), *map(UNCORDON.format, "bcde"),
                                f"To run on all, start 2 more nodes: {START}"]),
-        ("1", "c", "b", ["Nothing: it runs."]),
+        ("1", "c", "b", [UNTOLD]),
         ("1:4 legal_sizes=1,2,4 scale_up=manual", "cd", "", [
             ON_ONE.format(4), ADMIT, f"To run on all, start 1 more node: {START}"]),
         ("1:8 legal_sizes=1,4,8 scale_up=manual", "c", "b", [
@@ -359,7 +362,7 @@ def test_why_begins_with_what_is_wrong_and_what_to_do_about_that() -> None:
     assert found.next == run["health"]["next"] and found.next[0] == health.logs("run", 0)
     assert views.one_line(run).endswith(f"; looping for 1m: {run['health']['sentence']}")
     del run["health"]  # like an older server
-    assert views.why(run, SERVER).next == ["Nothing: it runs."] and views.runs_table([run]).rows[0][2] == "-"
+    assert views.why(run, SERVER).next == [UNTOLD] and views.runs_table([run]).rows[0][2] == "-"
 
 
 def test_why_of_a_slow_run_says_once_which_node_is_slow() -> None:

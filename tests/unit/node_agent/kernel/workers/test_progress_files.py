@@ -86,6 +86,17 @@ def test_the_agent_knows_when_the_first_progress_was_reported(files: ProgressFil
     assert found and (found.telling_s, found.age_s) == (10.0, 1.0)
 
 
+def test_nothing_is_expected_of_a_worker_whose_loop_is_over(files: ProgressFiles, tell: Callable[..., None]) -> None:
+    tell(0.1, step=1)
+    tell(0.2, kind="end")
+    assert (found := files.summary(1.0)) and found.is_over
+    run(TELL + "progress(step=2)", **files.environment(1))
+    now, of_other = time.monotonic(), files.read()[1].at
+    assert (found := files.summary(now)) and (found.is_over, found.age_s) == (False, pytest.approx(now - of_other))
+    run(TELL + "progress(kind='end')", **files.environment(1))
+    assert (found := files.summary(time.monotonic())) and found.is_over
+
+
 def test_the_agent_knows_after_which_step_a_worker_continues(files: ProgressFiles, tell: Callable[..., None]) -> None:
     tell(100.0, 500, "loaded")
     assert files.summary(101.0) is None, "no step has been taken yet"

@@ -80,6 +80,17 @@ def stalled(age_s: float = 60.1, step_s: float = 0.2) -> Scenario:
     return run
 
 
+def stalled_at_start(for_s: float = 1_801.0) -> Scenario:
+    """Return a run whose workers report nothing in their second round, though they did in the first."""
+    run = running("2", "a", "b", max_restarts=9)
+    run.tells("a", highest_step=7, step_s=0.2)
+    run.fails("a")
+    run.join("a", "b")
+    run.passes(for_s)
+    run.renews("a", "b")
+    return run
+
+
 def slow() -> Scenario:
     run = running("2", "a", "b", lease_s=LEASE_S)
     run.steps(LONG, a=1.0, b=3.0)
@@ -275,6 +286,25 @@ def test_a_standstill_that_is_judged_is_no_mere_stall() -> None:
     run.suspects("a", 0)
     run.passes(SETTLE_S)
     assert states(run)[0] == "hung" and "stalled" not in states(run)
+
+
+def test_a_round_without_the_progress_of_earlier_rounds_is_stalled() -> None:
+    assert "stalled" not in states(stalled_at_start(1_799.0))
+    run = stalled_at_start()
+    (found,) = (found for found in told(run) if found.state == "stalled")
+    assert (found.sentence, found.since) == (words.stalled_start(health.STALLED_START_S), run.run.started_at)
+    run.tells("b", highest_step=8)
+    assert "stalled" not in states(run)
+
+
+def test_workers_whose_loop_is_over_are_not_stalled() -> None:
+    run = running("2", "a", "b")
+    run.passes(60.1)
+    for name in "ab":
+        run.tells(name, highest_step=7, step_s=0.2, age_s=60.1, is_over=True)
+    assert states(run) == []
+    run.tells("b", highest_step=7, step_s=0.2, age_s=60.1)
+    assert states(run) == ["stalled"], "node b still steps, and stands still"
 
 
 def test_small_differences_of_a_sign_s_time_move_nothing() -> None:
