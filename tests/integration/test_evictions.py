@@ -171,6 +171,35 @@ async def test_a_worker_that_ends_by_another_code_before_its_agent_gets_the_sign
     assert (await cluster.server.run())["phase"] == "restarting"
 
 
+@pytest.mark.parametrize(("is_first", "gap_s"), [(True, 0.0), (True, 0.2), (False, 0.0), (False, 0.2), (False, 1.0)])
+@pytest.mark.parametrize("code", ["", "1"], ids=["dies", "exits 1"])
+async def test_a_node_that_is_evicted_with_its_workers_while_others_save_fails_no_run(
+    cluster: Cluster, code: str, is_first: bool, gap_s: float
+) -> None:
+    """The agent announces its leave, and stays until the workers of all nodes have saved.
+
+    `is_first`: whether the worker gets its signal first.
+    """
+    flags = ("--nnodes", "1:2", "--max-restarts", "0", "--last-call-timeout", "2", "--notice-timeout", "10")
+    workers = await cluster.nodes("ab", *flags, nproc=1)
+    agent = cluster.agents.pop("a")
+    (evicted,) = (worker for worker in workers if worker.agent_pid == agent.pid)
+    for worker in workers:
+        await worker.tell("listen")
+    if code:
+        await evicted.tell(f"heed SIGTERM {code}")
+        await evicted.tell(f"say {READY}")
+        await agent.line(READY)
+    signals = [lambda: os.kill(evicted.pid, signal.SIGTERM), lambda: agent.signal(signal.SIGTERM)]
+    for send in signals if is_first else reversed(signals):
+        send()
+        await asyncio.sleep(gap_s)
+    assert await agent.exit_code() == ExitCode.START_AGAIN
+    (last,) = await cluster.hub.group(1)
+    assert await cluster.restarts() == {"node_left": 1}
+    await cluster.finish([last])
+
+
 @pytest.mark.parametrize("late", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_that_comes_while_an_agent_ends_changes_no_exit_code(
     cluster: Cluster, late: signal.Signals

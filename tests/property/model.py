@@ -296,6 +296,9 @@ class Model:
             self.kinds[name] = verdict, recurs
             if is_fatal:
                 self.stage = "failed"
+            elif self.stage == "running" and name in self.leaving:
+                self._turn_after_notice(now)
+                self._conclude(now)
             elif self.stage == "running":
                 self._answer(name, is_consequence, now)
             elif self.root == name and self.cause in ("worker_failure", "retried"):
@@ -402,6 +405,9 @@ class Model:
             self._conclude(now)
         elif self._missing(name):
             self.verdict_at, self.scale_up_at = now if self.verdict_at is None else self.verdict_at, None
+        elif (not is_consequence or not others) and self._leave_explains_root():
+            self._turn_after_notice(now)
+            self._conclude(now)
         elif not is_consequence or not others:
             self.stage = "failed"
         elif self.verdict_at is None:
@@ -508,7 +514,9 @@ class Model:
                 self.stage = "failed"
             elif self.verdict_at is not None and now >= self.verdict_at and not self._missing(None):
                 assert self.root
-                if self._may_restart(self.root, now):
+                if self._leave_explains_root():
+                    self._turn_after_notice(now)
+                elif self._may_restart(self.root, now):
                     self._open(self._cause_of(self.root), now)
                 else:
                     self.stage = "failed"
@@ -794,6 +802,9 @@ class Model:
         if self.settings.scale_up == "on-notice" and self.scale_up_at is not None:
             return self.scale_up_at, "node_arrived"
         return None
+
+    def _leave_explains_root(self) -> bool:
+        return self.root in self.leaving or (bool(self.leaving) and self._lost_others())
 
     def _has_lost_its_reason(self) -> bool:
         """Return whether workers were told that the running round ends, and the reason for it is gone."""

@@ -6,6 +6,9 @@ the deadline are facts. The queries to the agents, and their answers, are signs:
 the same agents again. `NoticeEnded` ends the round as soon as every listening worker has acknowledged, or else at the
 deadline.
 
+If workers of a leaving node fail meanwhile, the round ends at once, and the restart is free: a scheduler often signals
+the workers along with their agent. The same holds if others have lost workers and no other cause is reported.
+
 A notice is never taken back, even if the leaving agent has meanwhile succeeded and is gone. A worker that has
 acknowledged a notice may exit, and counts as interrupted.
 """
@@ -19,7 +22,17 @@ from rdzv_protocol.text import clip
 from rdzv_server.core import events
 from rdzv_server.core.kernel import completion, queries
 from rdzv_server.core.kernel.protocols import Machine
-from rdzv_server.core.kernel.run import Agent, AgentState, Cause, Leaving, OpenNotice, Replacement, Run, Stage
+from rdzv_server.core.kernel.run import (
+    Agent,
+    AgentState,
+    Cause,
+    FailureRecord,
+    Leaving,
+    OpenNotice,
+    Replacement,
+    Run,
+    Stage,
+)
 from rdzv_server.words import notices as words
 
 DRAIN_SHARE = 0.8
@@ -136,8 +149,26 @@ def ended(machine: Machine, fact: events.NoticeEnded, now: float) -> None:
     machine.record_event("notice_ended", fact.reason, now)
     if run.replacement and not run.leaving and completion.has_standby(run):
         _blame(machine, run.replacement)
+    _end(machine, soon, now)
+
+
+def explains(run: Run, root: FailureRecord) -> bool:
+    """Whether the root failure of the running round follows from a leave that an agent has announced.
+
+    A scheduler that told the agent to leave may have told its workers as well. Workers of other nodes may have lost
+    them.
+    """
+    return root.agent_id in run.leaving or (bool(run.leaving) and root.failure.consequence)
+
+
+def leave_now(machine: Machine, now: float) -> None:
+    """End the round before its notice is over, as the leave that was announced would end it."""
+    _end(machine, pending(machine.run), now)
+
+
+def _end(machine: Machine, soon: Pending | None, now: float) -> None:
     release(machine, now)
-    if run.stage is Stage.RUNNING and soon:  # no seat is free: a node arrived, or the leaving node had finished
+    if machine.run.stage is Stage.RUNNING and soon:  # no seat is free: a node arrived, or the leaving node had finished
         machine.open_round(Cause(soon.source), soon.reason, now)
 
 

@@ -6,7 +6,7 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import events
-from rdzv_server.core.kernel import failed_rounds, final_report, kept_failures, restart_budget
+from rdzv_server.core.kernel import failed_rounds, final_report, kept_failures, notices, restart_budget
 from rdzv_server.core.kernel.protocols import Machine
 from rdzv_server.core.kernel.run import Agent, AgentState, Cause, FailureRecord, Run, Stage
 from rdzv_server.core.node_history import Fault
@@ -115,7 +115,9 @@ def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
     restart_budget.note(run, record)
     reason = failure.sentence
     _tell_of_failure(machine, record, reason, now)
-    is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry" or fact.awaits_loss
+    is_leaving = fact.agent_id in run.leaving
+    is_explained = fact.awaits_loss or is_leaving
+    is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry" or is_explained
     if run.first_of_round is record and not is_excused:
         fault: Fault = "hardware" if failure.blame == "node" else "failed"
         machine.blame(agent.node_id, fault, words.with_hint(reason, failure.hint))
@@ -127,6 +129,8 @@ def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
         is_certain = verdict is None or not fact.awaits_loss
         if run.first_of_round is record and is_certain and run.opening.cause in (Cause.WORKER_FAILURE, Cause.RETRIED):
             _attribute_restart(machine, failure, verdict, now)
+    elif is_leaving:
+        notices.leave_now(machine, now)
     elif verdict is None:
         machine.open_round(restart_budget.cause_of(failure), reason, now)
     elif fact.awaits_loss or restart_budget.awaits_cause(run, record):
@@ -161,10 +165,15 @@ def _with_outlook(machine: Machine, failure: Failure, now: float) -> Failure:
 
 
 def end_or_restart(machine: Machine, fact: events.WorkersFailed | events.CauseNotFound, now: float) -> None:
-    """End the run over its round's root failure, unless the budget can afford a restart again by now."""
-    assert machine.run.first_of_round
-    root = machine.run.first_of_round.failure
-    if verdict := restart_budget.verdict(machine.run, root, now):
+    """End the run over its round's root failure, unless a leave explains it or the budget can afford a restart again
+    by now.
+    """
+    record = machine.run.first_of_round
+    assert record
+    root = record.failure
+    if notices.explains(machine.run, record):
+        notices.leave_now(machine, now)
+    elif verdict := restart_budget.verdict(machine.run, root, now):
         machine.fail(root, verdict, now)
     else:
         machine.open_round(restart_budget.cause_of(root), root.sentence, now)

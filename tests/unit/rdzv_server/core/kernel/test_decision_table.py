@@ -27,6 +27,18 @@ PLAYED: dict[str, list[Story]] = {
          "1s", {"stop": "a", "faults": "b:lost"}),
         (f"1:2 {TEN_S} max_restarts=3", "join a b; restart; fail a; join a", {"wait": "a", "agents": "a b"}),
     ],
+    "workers fail on a node that has announced that it leaves": [
+        ("1:2 max_restarts=0", "join a b; announce b; fail b", {"stop": "a", "drain": "b", "faults": ""},
+         "join a", {"ranks": "a", "ledger": "node_left"}),
+        ("1:2 max_restarts=0", "join a b; announce b; fail a", {"stage": "failed", "faults": "a:failed"}),
+        ("1:2 fatal_exit_codes=(3,)", "join a b; announce b; fail b exit_code=3", {"stage": "failed"}),
+    ],
+    "workers of other nodes have lost workers, as they say, while such a node leaves": [
+        ("1:2 max_restarts=0", "join a b; announce b; fail a consequence=True; 0.9s", {"start": "a b"},
+         "0.1s; join a", {"ranks": "a", "ledger": "node_left", "faults": ""}),
+        ("1:2 max_restarts=0", "join a b; fail a consequence=True; 0.9s; announce b; 0.1s", {"drain": "b"},
+         "join a", {"ranks": "a", "ledger": "node_left", "faults": ""}),
+    ],
     "workers fail without restarts left after a restart of the server": [
         (f"1:2 {TEN_S} max_restarts=0", "join a b; restart; fail a; 5s; renew a; 4.9s; renew a", {"stage": "running"},
          "0.1s; join a", {"ranks": "a", "ledger": "node_lost", "faults": "b:lost"}),
