@@ -44,11 +44,12 @@ def worker_at(rank: int, node_id: str) -> str:
     return f"on rank {rank} of node {node_id}"
 
 
-def stalled(limit_s: float, step_s: float, step: int | None = None) -> str:
-    """`step`: the last step."""
+def stalled(limit_s: float, step_s: float, step: int | None = None, node_id: str = "") -> str:
+    """`step`: the last step. `node_id`: the node whose workers stand still; empty if all do."""
     after = "" if step is None else f" after step {step}"
+    where = f" on node {node_id}" if node_id else ""
     return (
-        f"no step{after} for more than {span(round(limit_s))}, and a step takes about {step_s:.2g} s; "
+        f"no step{where}{after} for more than {span(round(limit_s))}, and a step takes about {step_s:.2g} s; "
         f"an evaluation or a checkpoint may take this long, so {NO_ACTION}"
     )
 

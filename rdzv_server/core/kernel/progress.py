@@ -3,12 +3,16 @@
 `policies.lost_time` records the steps that are known when a round ends.
 """
 
+from math import inf
+
 from rdzv_protocol.messages import Progress
 
 from rdzv_server.core.kernel.run import Pace, ProgressSign, Run, Stage
 
 STALLED = 3.0
 """Multiple of a step's usual time: workers without progress for longer than this are stalled."""
+STANDSTILL_S = 60.0
+"""Least seconds without progress of any node that are a standstill."""
 MOVED_S = 1.0
 """Smallest difference in seconds between two times of progress that counts: a sign may be delayed by less."""
 
@@ -18,16 +22,27 @@ def note(run: Run, agent_id: str, progress: Progress, now: float) -> None:
     if is_of_running_round(run, agent_id, progress):
         run.progress[agent_id] = ProgressSign(progress, now)
         _note_pace(run.pace, progress, now)
+        _note_moved(run.pace.moved, agent_id, progress, now - progress.age_s)
         (run.pace.over.add if progress.is_over else run.pace.over.discard)(agent_id)
 
 
 def _note_pace(pace: Pace, progress: Progress, now: float) -> None:
     moved_at, pace.told_at = now - progress.age_s, now
+    if pace.moved_at is not None and moved_at > pace.moved_at + STANDSTILL_S:
+        pace.resumed_at = now
     if pace.moved_at is None or moved_at > pace.moved_at + MOVED_S:
         pace.moved_at = moved_at
     pace.step_s = pace.step_s if progress.step_s is None else progress.step_s
     pace.highest_step = _higher(pace.highest_step, progress.highest_step)
     pace.checkpoint_step = _higher(pace.checkpoint_step, progress.checkpoint_step)
+
+
+def _note_moved(moved: dict[str, float], agent_id: str, progress: Progress, at: float) -> None:
+    if progress.is_over or progress.step_s is None:
+        moved.pop(agent_id, None)
+    elif at > moved.get(agent_id, -inf) + MOVED_S:
+        moved.pop(agent_id, None)
+        moved[agent_id] = at
 
 
 def _higher(one: int | None, other: int | None) -> int | None:

@@ -231,8 +231,13 @@ class Pace(Struct):
     still."""
     told_at: float = 0.0
     """Time of the latest sign."""
+    resumed_at: float = 0.0
+    """Time at which a node reported progress after a standstill of all nodes; 0 if none did."""
     highest_step: int | None = None
     checkpoint_step: int | None = None
+    moved: dict[str, float] = {}
+    """Time of the latest progress of each agent whose workers report steps, as in `moved_at`; the first moved longest
+    ago."""
     over: set[str] = set()
     """Ids of the agents whose workers have reported the end of their loop."""
 

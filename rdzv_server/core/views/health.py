@@ -38,7 +38,7 @@ State = Literal[
 """States of health, the worst first."""
 ROUNDS_OF_A_LOOP = 3
 """A run is looping if the same failure has ended this many rounds in a row."""
-STALLED_STEPS, STALLED_S = 20.0, 60.0
+STALLED_STEPS, STALLED_S = 20.0, progress.STANDSTILL_S
 """A run is stalled after this many times a step's time without a step, and at least this many seconds."""
 STALLED_START_S = 1_800.0
 """Seconds from a round's start without progress after which a run is stalled whose workers reported some before."""
@@ -172,8 +172,25 @@ def _stalled(run: Run, now: float) -> Finding | None:
         return None
     limit_s = max(STALLED_S, STALLED_STEPS * pace.step_s)
     if pace.told_at - pace.moved_at <= limit_s:
-        return None
+        return _stalled_node(run, steps)
     return Finding("stalled", words.stalled(limit_s, pace.step_s, pace.highest_step), pace.moved_at, steps)
+
+
+def _stalled_node(run: Run, steps: tuple[str, ...]) -> Finding | None:
+    """Return a finding if the node whose workers moved longest ago stands still, by its own pace.
+
+    After a standstill of all nodes, only a report since then counts: in lockstep, all nodes continue together.
+    """
+    agent_id, moved_at = next(iter(run.pace.moved.items()), ("", 0.0))
+    sign = run.progress.get(agent_id)
+    if sign is None or sign.progress.step_s is None or sign.at <= run.pace.resumed_at:
+        return None
+    limit_s = max(STALLED_S, STALLED_STEPS * sign.progress.step_s)
+    if sign.at - moved_at <= limit_s:
+        return None
+    node_id = printable(run.agents[agent_id].node_id)
+    sentence = words.stalled(limit_s, sign.progress.step_s, sign.progress.lowest_step, node_id)
+    return Finding("stalled", sentence, moved_at, steps)
 
 
 def _slow(run: Run, now: float) -> Finding | None:

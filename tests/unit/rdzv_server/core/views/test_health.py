@@ -297,6 +297,26 @@ def test_a_round_without_the_progress_of_earlier_rounds_is_stalled() -> None:
     assert "stalled" not in states(run)
 
 
+def test_a_node_that_stands_still_by_its_own_pace_is_named() -> None:
+    run = running("2", "a", "b")
+    run.passes(60.1)
+    run.tells("a", lowest_step=7, step_s=0.2, age_s=60.1)
+    run.tells("b", lowest_step=90, step_s=0.2, age_s=60.1)
+    run.tells("b", lowest_step=91, step_s=0.2)
+    assert told(run) == [], "node a may have continued since then, too"
+    run.passes(1.0)
+    run.tells("a", lowest_step=7, step_s=0.2, age_s=61.1)
+    run.tells("b", lowest_step=96, step_s=0.2)
+    (found,) = told(run)
+    assert (found.state, found.sentence) == ("stalled", words.stalled(60.0, 0.2, 7, "a"))
+    run.tells("a", lowest_step=8, step_s=0.2)
+    assert told(run) == []
+    run.passes(100.0)
+    run.tells("b", lowest_step=91, step_s=6.0, age_s=100.0)
+    run.tells("a", lowest_step=9, step_s=0.2)
+    assert told(run) == [], "node b is slow"
+
+
 def test_workers_whose_loop_is_over_are_not_stalled() -> None:
     run = running("2", "a", "b")
     run.passes(60.1)
