@@ -21,6 +21,7 @@ FORMAT = b"node-agent progress "
 MAGIC = FORMAT + b"2\0\0\0"
 """First bytes of the file, with the version of the format. A writer that finds other bytes must not write."""
 KINDS = ("step", "checkpoint", "evaluation", "saving", "end", "work", "other")
+_SAVING = KINDS.index("saving")
 PHASES = ("imported", "initialized", "loaded")
 """Phases of a worker's start, in their usual order."""
 HEADER = struct.Struct(f"={len(MAGIC)}sQ")
@@ -132,14 +133,17 @@ def _warn_of_another_version() -> None:
 def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:
     """Fill the slot that is not being read, then point to it."""
     _, number = HEADER.unpack_from(memory)
-    _, last_step, checkpoint_step, _, last_at, *spent = RECORD.unpack_from(memory, offset(number))
+    _, last_step, checkpoint_step, last_kind, last_at, *spent = RECORD.unpack_from(memory, offset(number))
     now, index = time.monotonic(), KINDS.index(kind) if kind in KINDS else len(KINDS) - 1
     new_step = _whole(step) if step is not None else last_step if number else -1
     checkpoint = new_step if kind == "checkpoint" else checkpoint_step if number else -1
     if number:
         took = now - last_at
-        times, total, longest = spent[3 * index : 3 * index + 3]
-        spent[3 * index : 3 * index + 3] = times + 1, total + took, max(longest, took)
+        if kind == "checkpoint" and spent[3 * _SAVING] and last_kind != _SAVING:
+            spent[1] += took  # saved beside the steps: it took part of a step, and shows not how long a save takes
+        else:
+            times, total, longest = spent[3 * index : 3 * index + 3]
+            spent[3 * index : 3 * index + 3] = times + 1, total + took, max(longest, took)
     record = RECORD.pack(number + 1, new_step, checkpoint, index, now, *spent)
     memory[offset(number + 1) : offset(number + 1) + RECORD.size] = record
     HEADER.pack_into(memory, 0, MAGIC, number + 1)

@@ -86,6 +86,19 @@ def test_the_agent_knows_when_the_first_progress_was_reported(files: ProgressFil
     assert found and (found.telling_s, found.age_s) == (10.0, 1.0)
 
 
+def test_a_checkpoint_saved_beside_the_steps_does_not_show_how_long_a_save_takes(
+    files: ProgressFiles, tell: Callable[..., None]
+) -> None:
+    for at, kind in ((100.0, "step"), (101.0, "step"), (101.1, "saving"), (102.0, "step"), (102.3, "checkpoint")):
+        tell(at, 7, kind)
+    reading = files.read()[0]
+    assert (reading.checkpoint_step, reading.first_at) == (7, pytest.approx(100.0))
+    assert (reading.spent["checkpoint"].times, reading.spent["step"].total_s) == (0, pytest.approx(2.2))
+    for at, kind in ((103.0, "step"), (103.0, "saving"), (133.0, "checkpoint")):
+        tell(at, 8, kind)
+    assert files.read()[0].spent["checkpoint"].longest_s == pytest.approx(30.0)
+
+
 def test_nothing_is_expected_of_a_worker_whose_loop_is_over(files: ProgressFiles, tell: Callable[..., None]) -> None:
     tell(0.1, step=1)
     tell(0.2, kind="end")
