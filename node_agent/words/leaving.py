@@ -63,6 +63,10 @@ def outcome_unknown(refusal: str) -> str:
     return f"{refusal}; {WORKERS_SUCCEEDED}"
 
 
+def run_done(reason: str) -> str:
+    return f"{reason}; all workers of the run, which was on this node only, exited 0"
+
+
 def leaving_without_server(signal_name: str) -> str:
     return f"{signal_name}: leaving without rdzv-server; all workers of this node exited 0"
 

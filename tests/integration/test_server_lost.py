@@ -62,3 +62,14 @@ async def test_an_agent_that_is_to_wait_no_longer_stops_its_workers_and_exits(cl
     assert await agent.exit_code() == ExitCode.START_AGAIN
     assert not any(is_running(worker.pid) for worker in workers)
     assert has_message(agent.err, words.connection.server_given_up, within_s=1.0, stage="connect")
+
+
+async def test_an_agent_does_not_repeat_a_finished_run_because_its_server_has_lost_its_state(hub: WorkerHub) -> None:
+    async with Cluster(hub, "--store", "memory") as cluster:
+        await cluster.serve()
+        (worker,) = await cluster.nodes("a", "--nnodes", "1", nproc=1)
+        await cluster.lose_server()
+        worker.order_exit(0)
+        await worker.gone()
+        await cluster.regain_server()
+        assert await cluster.agents.pop("a").exit_code() == 0

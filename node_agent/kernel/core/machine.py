@@ -138,6 +138,8 @@ class AgentMachine:
         """Attempt of the run that this agent takes or took part in, 0 if unknown."""
         self._had_succeeded = False
         """Whether all workers of this node had exited 0 when the agent lost its membership."""
+        self._is_alone = False
+        """Whether the last round had no other node, so that its workers have done all of the run's work."""
         self._lease_s = 10.0
         self._busy = False
         """Whether a join or a poll is under way."""
@@ -431,6 +433,7 @@ class AgentMachine:
             return
         self.state, self.outages.idle_since, self._is_checked = State.RUNNING, None, not self._checks
         self.round = self._after_round = assignment.round
+        self._is_alone = assignment.group_world_size == 1
         self._log_change(_started(assignment), Level.ROUTINE, "round_started")
         self._effects.append(StartWorkers(assignment))
 
@@ -487,6 +490,9 @@ class AgentMachine:
             self._go(self._leaving, now)
         elif self.state is State.DRAINING:
             self._may_join = True  # nothing is left to poll for; it exits when its workers have ended
+        elif self.state is State.SUCCEEDED and self._is_alone:
+            self._log_change(words.leaving.run_done(reason), Level.WARNING, "fenced")
+            self._end(ExitCode.SUCCEEDED)
         else:
             has_slept = now - self._paused_until < self._paused_s
             self._rejoin(words.leaving.rejoining(reason, self._paused_s if has_slept else 0.0))

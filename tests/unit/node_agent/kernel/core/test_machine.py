@@ -232,6 +232,9 @@ STORIES = {  # the events, and the agent's actions at the last one
           StartWorkers(an_assignment(1)), poll("a.2", revision=1)]),
     "without workers it joins again at once":
         ([refused(AgentFenced("gone"))], [ANEW, join("a.2", returning=True)]),
+    "a fenced agent that was the only one does not repeat a run that its workers have finished":
+        ([told(start(group_world_size=1)), succeeds, refused(AgentFenced("gone"))],
+         [Log(words.leaving.run_done("gone"), Level.WARNING, "fenced"), Exit(0)]),
     "fenced while its workers stop, it does not stop them twice":
         ([RUNS, told(stop(1)), refused(AgentFenced("gone"))], [ANEW]),
 
