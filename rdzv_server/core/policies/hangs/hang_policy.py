@@ -340,9 +340,15 @@ def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary:
         cause=clip(words.hang(reason, evidence), CAUSE_BYTES),
         error=clip(summary.error, ERROR_BYTES) if is_first else "",
         traceback=(summary.traceback or summary.stack) if is_first else (),
-        hint=clip(_where_to_look(summary), HINT_BYTES),
+        hint=clip(_what_to_do(run, guilty, summary), HINT_BYTES),
         failed_at=run.wall_clock(now),
     )
+
+
+def _what_to_do(run: Run, guilty: Suspicion, summary: StackSummary) -> str:
+    """Return advice for people: where to look and, if no worker has ever reported progress, what the script lacks."""
+    is_untold = guilty.source == "progress" and run.highest_step is None and not run.progress
+    return "; ".join(filter(None, (_where_to_look(summary), words.NEVER_TOLD if is_untold else "")))
 
 
 def _where_to_look(summary: StackSummary) -> str:

@@ -27,6 +27,9 @@ def reported(node_id: str, rank: int, cause: str, error: str, *, singled_out: bo
     return printable(f"{which}{cause}{f': {clip(error, 240)}' if error else ''}")
 
 
+NEVER_TOLD = "if the script does not call node_agent.progress, use --silence-timeout in place of --progress-timeout"
+
+
 def evidence_in(folder: str, node_id: str) -> str:
     return f"read the evidence, in {folder} on node {node_id}"
 

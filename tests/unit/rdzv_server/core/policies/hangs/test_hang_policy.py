@@ -215,6 +215,7 @@ def test_the_exception_of_a_script_that_has_ended_is_the_failures() -> None:
 )
 def test_the_failure_says_why_no_stack_could_be_read(frames: tuple[Frame, ...]) -> None:
     run = running("1", "a", max_restarts=1)
+    run.tells("a")
     run.suspects("a", 0)
     ((name, query),) = run.examined().items()
     group = StackGroup(ranks=(0,), frames=frames)
@@ -223,6 +224,16 @@ def test_the_failure_says_why_no_stack_could_be_read(frames: tuple[Frame, ...]) 
     run.passes(SETTLE_S)
     where = words.evidence_in("/logs/evidence_1", "a")
     assert run.run.first_of_round.failure.hint == (where if frames else f"{where}; py-spy is not installed")
+
+
+@pytest.mark.parametrize(("told", "says"), [({}, False), ({"highest_step": 7}, False), (None, True)])
+def test_a_script_that_has_never_reported_progress_may_not_do_so(told: dict[str, int] | None, says: bool) -> None:
+    run = running("1", "a", max_restarts=1)
+    if told is not None:
+        run.tells("a", **told)
+    run.suspects("a", 0)
+    run.judges()
+    assert (words.NEVER_TOLD in run.run.failures[-1].failure.hint) is says
 
 
 def test_the_number_of_sources_of_suspicion_of_one_agent_is_bounded() -> None:
