@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from benchmarks.launchers import NPROC, Launcher
 from benchmarks.stage import FirstLine, Program, Stage, free_port
-from tests.support.process_info import parent
+from tests.support.process_info import children
 
 AGENTS = 2
 
@@ -40,14 +40,13 @@ class Cluster:
         return self._stage.start([*command, *self._stage.worker], self._launcher.environment)
 
     def lose(self, number: int, signum: signal.Signals = signal.SIGKILL) -> float:
-        """Signal an agent and its workers, as if their machine had failed, and return the time."""
-        pids = [self.agents[number].pid, *self._workers_of(number)]
+        """Signal an agent and all its children, as if their machine had failed, and return the time.
+
+        Helpers are among them: one that survived would compute on this machine, where the other node recovers.
+        """
+        pids = [agent := self.agents[number].pid, *children(agent)]
         at_s = time.monotonic()
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signum)
         return at_s
-
-    def _workers_of(self, number: int) -> list[int]:
-        """Return the pids of the workers whose parent is this agent. The launcher decides which ranks it has."""
-        return [line.pid for line in self.workers.values() if parent(line.pid) == self.agents[number].pid]
