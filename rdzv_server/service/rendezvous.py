@@ -301,8 +301,12 @@ class Rendezvous:
         if not (is_awaited or self._closing):
             loop = asyncio.get_running_loop()
             parked_at = loop.time()
-            with self.connections.parked(connection, (run.run_id, agent_id)):
-                await self._long_polls.park((run.run_id, agent_id), hold_s)
+            run.leases.parked = (run.leases.parked or 0) + 1
+            try:
+                with self.connections.parked(connection, (run.run_id, agent_id)):
+                    await self._long_polls.park((run.run_id, agent_id), hold_s)
+            finally:
+                run.leases.parked -= 1
             connection.held(loop.time() - parked_at)
         await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 

@@ -15,8 +15,10 @@ has given up, so it does not make the close of a connection count.
 If several nodes vanish at once, the network path to the server is the likelier cause. So if connections of several
 nodes close at the same time, the grace decides nothing: the agents' leases decide, and no node is blamed. The same
 holds if all other agents of the run are away when the connection closes, because a proxy that restarts twice may have
-let back only this one. That lease counts from the close, since the agent, whose poll was parked, had nothing to send
-before. So a path that is broken for less than a lease costs no node.
+let back only this one. It also holds if, when the grace ends, no other agent has been heard since the close or waits
+for an answer: a proxy that restarts between their requests breaks only one that waits for its answer. That lease counts
+from the close, since the agent, whose poll was parked, had nothing to send before. So a path that is broken for less
+than a lease costs no node.
 
 If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that the server
 hears. For a grace, one agent must be certain when the grace ends, and the server must have heard it recently. For a
@@ -52,6 +54,8 @@ RETURN_S = 3.0
 least that often."""
 READ_WITHIN_S = 1.0
 """Seconds after trouble of the server in which it may still read closes from the time of the trouble."""
+UNREAD_S = 0.5
+"""Seconds after a close in which the server may still read what agents have sent before it."""
 UNANSWERED = 0.5
 """Part of a lease after which agents may give up a server that does not answer: less than the agents' own limit."""
 
@@ -143,6 +147,8 @@ class Leases:
         heard."""
         self.awaits_witness = False
         """Whether a lease has ended that counts only once the server hears another agent."""
+        self.parked: int | None = None
+        """Number of these agents' polls that wait for an answer; None if the server does not count them."""
         self.unread_since = inf
         """Arrival of the oldest message that the server has not read, which may be a sign of life of any agent."""
         self._closings: dict[str, Closing] = {}
@@ -410,7 +416,7 @@ class Leases:
     def _out_of_grace(self, now: float) -> Loss | None:
         while (ends_at := self._grace_ends_at()) is not None and now >= ends_at:
             agent_id = next(iter(self._graces))
-            if not self.is_suspect(agent_id):
+            if not self.is_suspect(agent_id) and self._works_since(self.absent_since[agent_id]):
                 return Loss(agent_id, words.not_back(self._grace_s))
             self.suspects.add(agent_id)
             del self._graces[agent_id]
@@ -422,6 +428,10 @@ class Leases:
             return None
         ends_at = next(iter(self._graces.values())) + self._grace_s
         return ends_at if ends_at <= self.heard_at + self._overdue_s else None
+
+    def _works_since(self, closed_at: float) -> bool:
+        """Whether the path to the agents is known to have worked since the close of a connection."""
+        return self.parked is None or self.parked > 0 or self.heard_at > closed_at + UNREAD_S
 
     def _out_of_lease(self, agent_id: str, is_witnessed: bool, needs_witness: bool) -> Loss | None:
         if needs_witness and not is_witnessed:

@@ -246,6 +246,20 @@ async def test_an_agent_whose_poll_is_read_after_its_connection_closed_is_absent
                 await asyncio.sleep(0)
 
 
+async def test_a_run_knows_how_many_polls_wait_for_an_answer():
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        for name in "ab":
+            await server.rendezvous.ask(a_join(name, settings=settings_of("2", lease_s=LONG_S)), Connection(name))
+        (run,) = server.rendezvous.runs()
+        polling = {name: asyncio.create_task(poll_for_ever(server, name)) for name in "ab"}
+        while run.leases.parked != 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        polling["a"].cancel()
+        while run.leases.parked != 1:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        polling["b"].cancel()
+
+
 async def a_running_agent(server: RendezvousServer) -> Reply:
     request = a_join("a", settings=settings_of("1", lease_s=LONG_S))
     return await server.rendezvous.ask(request, Connection("a"))

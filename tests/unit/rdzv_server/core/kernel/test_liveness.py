@@ -299,6 +299,27 @@ def test_a_path_that_breaks_again_after_one_agent_returned_loses_no_node():
     assert lost(leases, 13.8) == ("a", "silent for 10 s")
 
 
+def test_a_path_that_breaks_between_the_requests_of_all_others_loses_no_node():
+    """A proxy restarts while only `a` waits for an answer. What the others had sent before is read a moment later."""
+    leases = leases_of(a=0.0, b=0.0)
+    leases.parked = 0
+    leases.disconnect("a", 1.0)
+    leases.renew("b", 1.1)
+    assert leases.expired(2.0) is None
+    leases.renew("b", 3.0)
+    assert leases.expired(10.9) is None
+    assert lost(leases, 11.0) == ("a", LOST_10)
+
+
+@pytest.mark.parametrize(("parked", "heard_at"), [(1, 0.0), (0, 1.6)], ids=["waits for its answer", "is heard"])
+def test_an_agent_is_lost_after_the_grace_if_another_one(parked, heard_at):
+    leases = leases_of(a=0.0, b=heard_at)
+    leases.parked = parked
+    leases.disconnect("a", 1.0)
+    assert leases.expired(1.9) is None
+    assert lost(leases, 2.0) == ("a", words.not_back(1))
+
+
 def test_a_connection_that_closes_long_after_its_agent_was_to_poll_begins_no_lease():
     leases = Leases(lease_s=20, grace_s=1)
     for name in ("a", "b", "c"):
