@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
@@ -123,13 +123,14 @@ class Stage:
         """Programs by name, which is a number if `start` gets none."""
 
     def __enter__(self) -> Self:
+        self._others = children(os.getpid())
         adopt_orphans()
         self._folder = tempfile.TemporaryDirectory(prefix="benchmarks-", ignore_cleanup_errors=True)
         self.arrivals = Arrivals(self._folder.name)
         return self
 
     def __exit__(self, *error: object) -> None:
-        end_all_children()
+        end_children(besides=self._others)
         for program in self.programs.values():
             program.wait()
         self.arrivals.close()
@@ -201,11 +202,12 @@ def free_port() -> int:
         return port
 
 
-def end_all_children() -> None:
-    """Kill the children, and the orphans that become children by that, until none is left."""
-    while pids := children(os.getpid()):
+def end_children(besides: Collection[int]) -> None:
+    """Kill the children, and the orphans that become children by that, until only those of `besides` are left."""
+    while pids := children(os.getpid()).difference(besides):
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(-1, 0)
+        for pid in pids:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)

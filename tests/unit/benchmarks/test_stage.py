@@ -1,0 +1,19 @@
+"""Processes of a measurement."""
+
+import subprocess
+
+from benchmarks.stage import Stage
+from tests.support.process_info import is_running
+
+
+def test_a_measurement_ends_its_processes_and_their_orphans_and_no_others():
+    """Tests of other modules may share this process, and so do the servers that they have started."""
+    with subprocess.Popen(["sleep", "600"]) as other:
+        with Stage() as stage:
+            program = stage.start(["sh", "-c", "(setsid sleep 600 & echo $!); exec sleep 600"])
+            while not (written := program.text()).endswith("\n"):
+                pass
+        assert not is_running(program.pid)
+        assert not is_running(int(written))
+        assert other.poll() is None
+        other.kill()
