@@ -6,6 +6,7 @@ Missing are Grafana, which no package has, and the registries. This machine's pr
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -101,9 +102,12 @@ def of_the_page() -> list[str]:
 async def test_the_command_of_the_page_ends_as_the_run_does(compose: Compose) -> None:
     up = await compose.up(*of_the_page())
     assert await up.exit_code(PATIENCE_S) == 0
-    # Compose may attach to a container twice, and shows each line twice then.
-    assert sorted(set(re.findall(r"rank (\d) of 4, on node", "\n".join(up.out)))) == list("0123")
-    assert set(re.findall(r"round (\d+): node", "\n".join(up.err))) == {"1"}
+    ranks = Counter(re.findall(r"(agent-\d) .*rank (\d) of 4, on node", "\n".join(up.out)))
+    rounds = Counter(re.findall(r"(agent-\d) .*round (\d+): node", "\n".join(up.err)))
+    assert sorted(rank for _, rank in ranks) == list("0123")
+    assert sorted(rounds) == [("agent-1", "1"), ("agent-2", "1")]
+    # Compose may attach to a container twice. Then it shows each of its lines twice.
+    assert all(times == rounds[agent, "1"] for (agent, _), times in ranks.items())
 
 
 async def test_prometheus_sees_all_and_a_server_takes_the_killed_ones_place(compose: Compose, tmp_path: Path) -> None:

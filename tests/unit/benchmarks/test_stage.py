@@ -8,7 +8,8 @@ from tests.support.process_info import is_running
 
 def test_a_measurement_ends_its_processes_and_their_orphans_and_no_others():
     """Tests of other modules may share this process, and so do the servers that they have started."""
-    with subprocess.Popen(["sleep", "600"]) as other:
+    other = subprocess.Popen(["sleep", "600"])
+    try:
         with Stage() as stage:
             program = stage.start(["sh", "-c", "(setsid sleep 600 & echo $!); exec sleep 600"])
             while not (written := program.text()).endswith("\n"):
@@ -16,4 +17,6 @@ def test_a_measurement_ends_its_processes_and_their_orphans_and_no_others():
         assert not is_running(program.pid)
         assert not is_running(int(written))
         assert other.poll() is None
+    finally:
         other.kill()
+        other.wait()
