@@ -25,7 +25,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.kernel import final_report
-from rdzv_server.core.kernel.liveness import OVERDUE, TOGETHER_S
+from rdzv_server.core.kernel.liveness import OVERDUE, TOGETHER_S, UNREAD_S
 from rdzv_server.core.kernel.rank_assignment import start
 from rdzv_server.core.kernel.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from rdzv_server.core.policies.hangs import words as hang_words
@@ -34,10 +34,9 @@ from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
 from rdzv_server.words import losses
 from simulation.agent import HANGS_AT, AgentProcess
 from simulation.clock import Clock
-from simulation.server import OPERATOR, Server
+from simulation.server import EPSILON, OPERATOR, Server
 from simulation.workers import Workers
 
-EPSILON = 1e-6
 REACHED_S = 1.5
 """Seconds in which an undisturbed agent has read a query."""
 ENDS = ("run_succeeded", "run_failed")
@@ -264,12 +263,12 @@ class Watch:
     def _check_liveness(self, run: Run, seen: Seen) -> None:
         """Check that no agent is lost that was heard in time, and none is kept that was not."""
         lease_s, grace_s = run.settings.lease_s, run.settings.disconnect_grace_s
+        self._note_heard(run, seen)
         for gone in reversed(run.departures):
             if gone == seen.departed:
                 break
             self._check_departure(run, gone)
         seen.departed = run.departures[-1] if run.departures else None
-        self._note_heard(run, seen)
         for agent_id in () if run.stage.is_end else run.agents:
             last_at = max(self._lease_from(run, agent_id), seen.regained_at)
             is_witnessed = run.stage is not Stage.RUNNING or seen.heard_at >= last_at + OVERDUE * lease_s
@@ -302,7 +301,7 @@ class Watch:
         """Return whether the path to the server is suspect.
 
         Another node vanished with the agent's, or its lease ended while the agent was overdue too. Or no other agent
-        was there then, or none was heard for a time.
+        was there then, or none was heard for a time. Or none was heard since, nor waited for its answer.
         """
         if agent_id in self._server.closed_last or self._lacks_witness(run, agent_id, closed_at):
             return True
@@ -315,6 +314,9 @@ class Watch:
     def _lacks_witness(self, run: Run, agent_id: str, closed_at: float) -> bool:
         """Return whether no other agent is heard, or the agent got a fresh lease when one was heard again."""
         seen, grace_ends_at = self._seen(run.attempt), closed_at + run.settings.disconnect_grace_s
+        was_heard = self._server.is_any_heard(run.agents, closed_at + UNREAD_S, grace_ends_at)
+        if False in self._server.waits_at(grace_ends_at) and not was_heard:
+            return True
         is_heard = grace_ends_at <= seen.heard_at + OVERDUE * run.settings.lease_s and run.leases.is_any_certain
         return not is_heard or seen.regained_at > self._server.renewed_at[agent_id]
 
@@ -343,6 +345,10 @@ class Watch:
         if not is_silent and "within" in gone.cause:
             assert self._clock.now - closed_at >= run.settings.disconnect_grace_s - EPSILON, (
                 "lost before its grace ended"
+            )
+            is_heard = self._server.is_any_heard(run.agents, closed_at + UNREAD_S, self._clock.now)
+            assert is_heard or True in self._server.waits_at(self._clock.now), (
+                f"{gone.agent_id} was lost, and no other agent was heard or waited for its answer"
             )
 
     def _check_witness(self, run: Run, gone: Departure) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import events
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -37,6 +37,7 @@ RETENTION_S = 86_400.0
 BEGAN_AT = 1_750_000_000.0
 """Wall-clock time at which the simulation begins, in seconds since 1970."""
 OPERATOR = "operator"
+EPSILON = 1e-6
 
 _Told = JoinRequest | ReportRequest | SuspectRequest | LeaveRequest
 Respond = Callable[[bool, bytes], None]
@@ -161,6 +162,10 @@ class Server:
         """Time at which each agent was truly last heard."""
         self._clock = clock
         self._loop = Loop(clock)
+        self._heard: list[tuple[float, str]] = []
+        self._waiting = 0
+        self._waits: list[tuple[float, bool]] = [(0.0, False)]
+        """Times at which the number of waiting requests changed, and whether any waited then."""
         self._polls: dict[Connection, list[asyncio.Task[None]]] = {}
         self._operators = Host(clock, "operators", "10.0.1.1")
         self._store = TracedStore(trace)
@@ -232,15 +237,31 @@ class Server:
         for task in self._polls.pop(connection, []):
             self._loop.do(task.cancel)
 
+    def is_any_heard(self, agent_ids: Collection[str], after: float, until: float) -> bool:
+        """Return whether one of these agents was truly heard in that time."""
+        return any(after < at <= until + EPSILON and agent_id in agent_ids for at, agent_id in self._heard)
+
+    def waits_at(self, at: float) -> set[bool]:
+        """Return whether a request waited for its answer at that time: both, if that changed then."""
+        before = [is_any for since, is_any in self._waits if since < at - EPSILON]
+        return {*before[-1:], *(is_any for since, is_any in self._waits if abs(since - at) <= EPSILON)}
+
     def _begin(self, request: Request, connection: Connection, respond: Respond) -> None:
         task = self._loop.start(self._serve(request, connection, respond))
         self._polls.setdefault(connection, []).append(task)
 
     async def _serve(self, request: Request, connection: Connection, respond: Respond) -> None:
+        self._wait(1)
         try:
             respond(True, encode(await self._rendezvous.ask(request, connection)))
         except ProtocolError as error:
             _refuse(error, respond)
+        finally:
+            self._wait(-1)
+
+    def _wait(self, change: int) -> None:
+        self._waiting += change
+        self._waits.append((self._clock.now, self._waiting > 0))
 
     def _hear_what_counts(self, request: _Told, leases: Leases) -> None:
         """Count signs of life. A copy of a join or a report is not one."""
@@ -253,6 +274,7 @@ class Server:
 
     def _hear(self, agent_id: str) -> None:
         self.renewed_at[agent_id] = self._clock.now
+        self._heard.append((self._clock.now, agent_id))
         self.closed_at.pop(agent_id, None)
 
 
