@@ -420,7 +420,10 @@ class Watch:
         run = next(run for run in self._registry.runs() if run.attempt == event.attempt)
         hung = seen.hung.get(event.round)
         assert hung, f"nobody hung: {event}"
-        assert HANGS_AT not in event.reason or event.failure.rank in hung, f"{hung} hung: {event}"
+        if event.failure.singled_out:
+            self._check_singled_out(event, seen)
+        else:
+            assert HANGS_AT not in event.reason or hang_words.CULPRIT_UNKNOWN in event.reason, f"{hung} hung: {event}"
         follows = next((each.kind for each in rest if each.kind in (*ENDS, "round_opened", "round_started")), None)
         if run.settings.on_hang == "report":
             assert not rest or rest[0].at > event.at or follows is None
@@ -430,6 +433,15 @@ class Watch:
             assert follows in ("run_failed", "round_opened"), f"nothing follows from a hang: {event}"
             assert event.round not in seen.found, f"judged twice: {event}"
         seen.found[event.round] = event
+
+    def _check_singled_out(self, event: RunEvent, seen: Seen) -> None:
+        """Check that the named rank hung, or one of its node, if the node did not answer."""
+        hung, failure = seen.hung[event.round], event.failure
+        if HANGS_AT not in event.reason:
+            (ranks,) = (each.ranks for each in seen.rounds[event.round].values() if failure.rank in each.ranks)
+            assert hung & set(ranks), f"{hung} hung: {event}"
+        else:
+            assert failure.rank in hung, f"{hung} hung: {event}"
 
     def _check_told(self, event: RunEvent, seen: Seen) -> None:
         """Check that all agents that could be reached in time were told before the round ended."""

@@ -264,11 +264,11 @@ class Server:
         self._waits.append((self._clock.now, self._waiting > 0))
 
     def _hear_what_counts(self, request: _Told, leases: Leases) -> None:
-        """Count signs of life. A copy of a join or a report is not one."""
+        """Count signs of life. A copy of a join or a report is not one, for an agent that owes a sign of life."""
         if not isinstance(request, JoinRequest):
             counts = leases.renewed_at.get(request.agent_id) == self._clock.now
         else:
-            counts = request.agent_id not in leases.probed_until
+            counts = request.agent_id not in leases.probed_until.keys() | leases.spared.keys()
         if counts:
             self._hear(request.agent_id)
 

@@ -290,7 +290,7 @@ def _is_alone(run: Run, hang: Hang, guilty: Suspicion) -> bool:
     suspected = {rank for each in hang.believed(len(run.running)) for rank in each.ranks}
     if len(suspected) == 1 and _others_continue(run, guilty):
         return True
-    return len(guilty.ranks) == 1 and _is_behind(run, guilty.agent_id)
+    return len(guilty.ranks) == 1 and _is_behind(run, guilty)
 
 
 def _others_continue(run: Run, guilty: Suspicion) -> bool:
@@ -303,12 +303,17 @@ def _others_continue(run: Run, guilty: Suspicion) -> bool:
     return all(moved_at.get(other, -inf) > since for other in run.running if other != guilty.agent_id)
 
 
-def _is_behind(run: Run, agent_id: str) -> bool:
-    """Whether this agent's workers are known to be at a lower step than those of all other nodes."""
-    steps = {other: sign.progress.lowest_step for other in run.running if (sign := run.progress.get(other))}
-    own = steps.pop(agent_id, None)
-    others = [step for step in steps.values() if step is not None]
-    return own is not None and len(others) == len(run.running) - 1 and all(own < step for step in others)
+def _is_behind(run: Run, guilty: Suspicion) -> bool:
+    """Whether these workers are known to be at a lower step than those of all other nodes.
+
+    A step that was reported before they stood still shows nothing: they may have made steps since.
+    """
+    signs = {other: sign for other in run.running if (sign := run.progress.get(other))}
+    own = signs.pop(guilty.agent_id, None)
+    if own is None or own.progress.lowest_step is None or own.at < guilty.silent_since:
+        return False
+    others = [step for sign in signs.values() if (step := sign.progress.lowest_step) is not None]
+    return len(others) == len(run.running) - 1 and all(own.progress.lowest_step < step for step in others)
 
 
 def _guilty(run: Run, hang: Hang) -> Suspicion:

@@ -9,7 +9,7 @@ standard library. The first of these rules that finds any ranks decides which ra
 2. the script has ended with an exception, while something keeps the process alive;
 3. the ranks are outside the collective that the others are in;
 4. the ranks are in another collective than the others;
-5. the ranks did not answer;
+5. the ranks are those of the only node that did not answer;
 6. the ranks have begun fewer collectives than the others;
 7. the ranks are at the lowest step;
 8. the ranks are elsewhere than most.
@@ -147,8 +147,8 @@ class _Facts(Struct, kw_only=True):
     collectives: dict[int, int]
     errors: Mapping[int, LastError]
     """Exceptions at the end of the workers' stderr, by rank."""
-    silent: Collection[int]
-    """Ranks of nodes that did not answer."""
+    silent: Mapping[str, Collection[int]]
+    """Ranks of the nodes that did not answer, by node id."""
     count: int
 
 
@@ -170,7 +170,7 @@ def summarise(
         errors={
             error.rank: error for _, each in sorted(evidence.items()) for error in each.errors if error.rank in node_of
         },
-        silent={rank for ranks in silent.values() for rank in ranks},
+        silent=silent,
         count=len(node_of),
     )
     mark, guilty = _verdict(facts) if hangs is not False else (None, set[int]())
@@ -178,7 +178,7 @@ def summarise(
     first = next((cluster for cluster in facts.clusters if _is_meant(cluster, culprits, facts.count)), None)
     error = facts.errors[culprits[0].rank] if culprits and mark is _HAS_RAISED else None
     folder_node = _node_with_files(evidence, culprits)
-    parts = _sentence(facts, guilty, mark, silent, is_verdict_due=hangs is True)
+    parts = _sentence(facts, guilty, mark, is_verdict_due=hangs is True)
     return StackSummary(
         sentence=clip("; ".join([*parts, *_of_nccl(evidence)]), SENTENCE_BYTES),
         has_stacks=bool(facts.clusters),
@@ -406,8 +406,13 @@ def _in_another_collective(facts: _Facts) -> set[int]:
 
 
 def _silent(facts: _Facts) -> set[int]:
+    """Return the ranks of the only node that did not answer. Of several nodes, the server may just not reach some."""
     are_waiting = facts.clusters and all(cluster.waits_for_others for cluster in facts.clusters)
-    return set(facts.silent) if are_waiting else set()
+    return _silent_ranks(facts) if are_waiting and len(facts.silent) == 1 else set()
+
+
+def _silent_ranks(facts: _Facts) -> set[int]:
+    return {rank for ranks in facts.silent.values() for rank in ranks}
 
 
 def _behind(of: Callable[[_Facts], dict[int, int]]) -> Callable[[_Facts], set[int]]:
@@ -455,7 +460,6 @@ def _sentence(
     facts: _Facts,
     guilty: set[int],
     mark: _Mark | None,
-    silent: Mapping[str, Collection[int]],
     *,
     is_verdict_due: bool,
 ) -> list[str]:
@@ -463,10 +467,9 @@ def _sentence(
     parts = [words.ranks_at(each.ranks, facts.count, each.place, each.state, each.wchan) for each in named]
     if more := sum(len(each.ranks) for each in facts.clusters) - sum(len(each.ranks) for each in named):
         parts.append(words.more_elsewhere(more))
-    if silent:
-        parts.append(
-            words.no_answer_from(sorted(facts.silent), facts.count, clip(next(iter(silent)), 64), len(silent) - 1)
-        )
+    if silent := facts.silent:
+        first, more = clip(next(iter(silent)), 64), len(silent) - 1
+        parts.append(words.no_answer_from(sorted(_silent_ranks(facts)), facts.count, first, more))
     if not parts:
         return [words.NO_EVIDENCE]
     if mark and facts.count > 1 and (mark is _HAS_RAISED or not _is_obvious(facts, guilty)):
@@ -478,7 +481,7 @@ def _sentence(
 
 def _is_obvious(facts: _Facts, guilty: set[int]) -> bool:
     """Whether the clusters show it already: all ranks but a few are at one place, and those few are to blame."""
-    places = [set(cluster.ranks) for cluster in facts.clusters] + ([set(facts.silent)] if facts.silent else [])
+    places = [set(cluster.ranks) for cluster in facts.clusters] + ([_silent_ranks(facts)] if facts.silent else [])
     return len(places) == 2 and guilty == places[1] and len(places[0]) > len(places[1])
 
 

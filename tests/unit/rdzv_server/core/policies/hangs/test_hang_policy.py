@@ -87,6 +87,16 @@ OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
         "2 max_restarts=1", "join a b; tell a lowest_step=8; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
         {"told hang_found": worker_failed("b", 1, words.hang(HUNG), ""), "counted": "b"},
     ),
+    "no rank is named if its step was reported before it stood still": (
+        "2 max_restarts=1", "join a b; tell b lowest_step=5; tell a lowest_step=7; 9s; suspect a 0 silent_s=5; "
+        "suspect b 1 silent_s=5; judge",
+        {"told hang_found": OF_NO_RANK, "counted": ""},
+    ),
+    "a rank is named if its step was reported while it stood still": (
+        "2 max_restarts=1", "join a b; tell a lowest_step=7; 9s; tell b lowest_step=5; suspect a 0 silent_s=5; "
+        "suspect b 1 silent_s=5; judge",
+        {"told hang_found": worker_failed("b", 1, words.hang(HUNG), ""), "counted": "b"},
+    ),
     "no rank is named if the steps are equal": (
         "2 max_restarts=1", "join a b; tell a lowest_step=7; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
         {"told hang_found": OF_NO_RANK, "counted": ""},

@@ -369,6 +369,14 @@ def test_a_node_that_does_not_answer_is_to_blame_while_the_others_wait_for_it() 
     assert {(culprit.rank, culprit.node_id) for culprit in summary.culprits} == {(4, "node9"), (5, "node9")}
 
 
+def test_none_of_several_nodes_that_do_not_answer_is_to_blame() -> None:
+    summary = summary_of(group(range(4)), silent={"node8": [4, 5], "node9": [6]})
+    assert summary.culprits == ()
+    assert summary.sentence == parts(
+        do(range(4)), words.no_answer_from([4, 5, 6], 7, "node8", 1), words.CULPRIT_UNKNOWN
+    )
+
+
 def test_a_node_that_does_not_answer_is_not_to_blame_if_another_node_is() -> None:
     summary = summary_of(group(range(3)), group(3, DATA_LOADER), silent={"node9": [4, 5]})
     assert [culprit.rank for culprit in summary.culprits] == [3]
