@@ -161,6 +161,8 @@ class Watch:
         was_told = process.was_signalled or process.host.name in self.drained_nodes
         if was_told and (code == ExitCode.START_AGAIN or (code == 0 and self._has_succeeded(process))):
             return  # a signal ends an agent; without the server it exits by its workers' result
+        if code == 0 and self._has_succeeded(process, alone=True):
+            return  # its workers have done all of the run's work, even if the server has lost the node since
         if code == ExitCode.NODE_UNFIT:
             unfit = process.host.name in self.excluded_nodes or self._is_hardware(process.host.name)
             assert unfit, f"{process.name} says that its node is unfit, and it was not excluded"
@@ -179,10 +181,13 @@ class Watch:
         failed = [failure for failures in of_rounds for failure in failures.values()]
         return any(failure.blame == "node" and failure.node_id == node_id for failure in failed)
 
-    def _has_succeeded(self, process: AgentProcess) -> bool:
-        """Return whether all workers of this agent's last round exited 0."""
-        rounds = [seen.succeeded.get(process.machine.round, []) for seen in self._attempts.values()]
-        return any(process.agent_id in agents for agents in rounds)
+    def _has_succeeded(self, process: AgentProcess, *, alone: bool = False) -> bool:
+        """Return whether all workers of this agent's last round exited 0. `alone`: if it had no other agent."""
+        round_ = process.machine.round
+        return any(
+            process.agent_id in seen.succeeded.get(round_, []) and not (alone and len(seen.rounds[round_]) > 1)
+            for seen in self._attempts.values()
+        )
 
     # After every event.
 
