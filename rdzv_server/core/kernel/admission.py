@@ -50,6 +50,7 @@ class Claim(Struct, frozen=True):
 
 
 _NO_CLAIM = Claim()
+_STOPPING = AgentState.STOPPING
 _SEATLESS = (AgentState.CORDONED, AgentState.DRAINING)
 
 
@@ -226,7 +227,7 @@ def _is_rejoining(run: Run, join: JoinRequest) -> bool:
     Any other join of a known agent is a repeated or delayed copy of one that the server has already accepted.
     """
     agent = run.agents[join.agent_id]
-    return agent.state is AgentState.STOPPING and join.after_round == agent.round
+    return agent.state is _STOPPING and join.after_round == agent.round
 
 
 def choose(run: Run) -> list[Agent]:

@@ -65,6 +65,7 @@ WALL_CLOCK_SLACK_S = 0.5
 Times that people see are right to a second.
 """
 _FORMING, _RUNNING = Stage.FORMING, Stage.RUNNING
+_WAITING, _CORDONED = AgentState.WAITING, AgentState.CORDONED
 """Stages that every event is compared with, as constants: looking up a member of an enumeration is slow."""
 MOST_DUE_FACTS = 500
 """Most agents that are declared lost at once when many leases end together: meanwhile other runs wait."""
@@ -445,7 +446,7 @@ class RunMachine:
         if join.node_id in run.cordons:
             run.move(agent, AgentState.CORDONED)
         else:
-            run.move(agent, AgentState.WAITING)
+            run.move(agent, _WAITING)
             run.opening.joined_at = now
         run.leases.renew(join.agent_id, now)
         if is_new and run.leases.spared:
@@ -650,10 +651,10 @@ class RunMachine:
 
     def _implied(self, agent: Agent, now: float) -> Directive:
         """Return the directive that an agent's state implies, for an agent without a directive of its own."""
-        if agent.state is AgentState.WAITING:
+        if agent.state is _WAITING:
             forming = self.run.stage is _FORMING
             return completion.wait(self.run, now) if forming else completion.standby(self.run, now)
-        if agent.state is AgentState.CORDONED:
+        if agent.state is _CORDONED:
             return completion.cordoned(self.run, agent.node_id, now)
         return rank_assignment.start(self.run, agent.join.agent_id)
 

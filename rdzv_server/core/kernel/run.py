@@ -39,12 +39,11 @@ class Stage(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
-    @property
-    def is_end(self) -> bool:
-        return self in _ENDS
+    is_end: bool
+    """Whether the run has ended: a field, since every event asks."""
 
-
-_ENDS = frozenset((Stage.SUCCEEDED, Stage.FAILED))
+    def __init__(self, value: str) -> None:
+        self.is_end = value in ("succeeded", "failed")
 
 
 class AgentState(StrEnum):

@@ -34,6 +34,8 @@ PARTS = (STARTING, "checkpointing", "detecting", "lost")
 Duration = Annotated[float, Meta(description="seconds")]
 
 
+_RUNNING = Stage.RUNNING  # see `run`
+
 TimePhase = Literal["forming", "restarting", "waiting", "running", "ended"]
 """Phase of a run: each second of its time counts to one phase."""
 
@@ -252,12 +254,14 @@ def _total(run: Run) -> RunTime | RunningTime | None:
 
 def phase(run: Run) -> TimePhase:
     """Return the phase to which the run's time counts now."""
-    if run.stage is Stage.RUNNING:
-        return "running"
-    if run.stage is not Stage.FORMING:
+    if run.stage.is_end:
         return "ended"
-    if len(run.waiting) + len(run.stopping) < legal_sizes.smallest(run.settings):
-        return "waiting"
+    if run.stage is _RUNNING:
+        return "running"
+    if run.opening.min_since is None:  # else enough have joined
+        stopping = run.stopping
+        if not stopping or len(run.waiting) + len(stopping) < legal_sizes.smallest(run.settings):
+            return "waiting"
     return "forming" if run.membership is None else "restarting"
 
 

@@ -194,6 +194,9 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
 
     def _mark(self, event: RunEvent, now: float) -> None:
         marks = self.state.marks
+        if marks and (mark := marks[-1]).kind == event.kind and now - mark.at <= BURST_S:  # as of nodes that join
+            mark.until, mark.count = now, mark.count + 1
+            return
         near_s = max(BURST_S, (now - self.run.created_at) / BURSTS)
         for mark in reversed(marks):
             if now - mark.at > near_s:

@@ -23,10 +23,10 @@ def starts_new_attempt(run: Run, join: JoinRequest, now: float) -> bool:
         raise end(runs.ended(run.run_id, run.stage, run.end_reason))
     if join.returning or (run.set_apart and not run.stage.is_end):
         return False
-    if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
-        admission.check_program(run, join)
-        raise RunSucceeded(attempts.already_succeeded(run.run_id, run.end_reason))
     if run.stage.is_end:
+        if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
+            admission.check_program(run, join)
+            raise RunSucceeded(attempts.already_succeeded(run.run_id, run.end_reason))
         return True
     if run.agents:
         if not run.leases.uncertain:

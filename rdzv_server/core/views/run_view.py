@@ -50,6 +50,10 @@ class Link(NamedTuple):
     problem: str
 
 
+NODE_REMARKS = tuple(policy.node_remarks for policy in POLICIES if "node_remarks" in vars(policy))
+"""Hooks of the policies that have remarks about nodes: a status has many nodes."""
+
+
 def is_apart(run: Run) -> bool:
     """Whether the run has not ended, but the server decides nothing about it after an error: see `set_apart`."""
     return bool(run.set_apart) and not run.stage.is_end
@@ -250,7 +254,10 @@ def node_remarks(run: Run, agent_id: str) -> dict[str, str]:
 
     The key of each is a word for its state, such as `slow`.
     """
-    return {word: remark for policy in POLICIES for word, remark in policy.node_remarks(run, agent_id).items()}
+    remarks: dict[str, str] = {}
+    for remarks_of in NODE_REMARKS:
+        remarks.update(remarks_of(run, agent_id))
+    return remarks
 
 
 def place(agent: Agent) -> str:

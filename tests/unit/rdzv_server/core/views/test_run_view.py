@@ -117,6 +117,7 @@ class MadeUp(Policy[PolicyState, NoSigns]):
 
 def test_remarks_of_a_policy_about_a_node_or_a_run_are_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_view, "POLICIES", (MadeUp,))
+    monkeypatch.setattr(run_view, "NODE_REMARKS", (MadeUp.node_remarks,))
     story = running("2", "a", "b")
     run, now = story.run, story.now
     status, watched = status_view.view(run, now), watch_view.view(run, now, lambda at: at)
