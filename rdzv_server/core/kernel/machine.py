@@ -326,10 +326,11 @@ class RunMachine:
     def _note_others(self, agent_id: str, now: float) -> bool:
         """Whether an agent of another node is overdue as well. The first such agent becomes a suspect, too."""
         run, node_id = self.run, self.run.agents[agent_id].node_id
-        others = (each for each in run.leases.overdue(now) if run.agents[each].node_id != node_id)
-        if (other := next(others, None)) is not None:
-            run.leases.suspect(other)
-        return other is not None
+        for other in run.leases.overdue(now):
+            if run.agents[other].node_id != node_id:
+                run.leases.suspect(other)
+                return True
+        return False
 
     def _complete_if_ready(self, now: float) -> None:
         """Complete the round if it is ready. The completion is recorded; the signs of life that decide it are not."""
@@ -514,20 +515,17 @@ class RunMachine:
     # Steps that several facts share.
 
     def depart(self, agent: Agent, cause: Cause, detail: str, now: float, *, is_blameless: bool = False) -> None:
-        run, seat = self.run, self.run.seat_of(agent.agent_id)
-        was = agent.state
+        run, agent_id, node_id, was = self.run, agent.agent_id, agent.node_id, agent.state
+        seat = run.seat_of(agent_id)
         left = cause is not Cause.NODE_LOST
-        reason = (losses.left if left else losses.lost)(agent.node_id, detail)
+        reason = (losses.left if left else losses.lost)(node_id, detail)
         run.remove(agent)
-        queries.close_all(self, [agent], losses.cannot_answer(agent.node_id, detail), now)
+        queries.close_all(self, [agent], losses.cannot_answer(node_id, detail), now)
         group_rank = seat.group_rank if seat else None
-        departure = Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now)
-        remember(run.departures, departure)
-        self.record_event(
-            "node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank
-        )
+        remember(run.departures, Departure(node_id, agent_id, agent.round, group_rank, left, detail, now))
+        self.record_event("node_left" if left else "node_lost", reason, now, node_id=node_id, group_rank=group_rank)
         if not (left or is_blameless):
-            self.blame(agent.node_id, "lost", reason)
+            self.blame(node_id, "lost", reason)
         self._left_its_place(agent, was, cause, reason, now)
 
     def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:

@@ -40,10 +40,11 @@ class Stage(StrEnum):
     FAILED = "failed"
 
     is_end: bool
-    """Whether the run has ended: a field, since every event asks."""
+    """Whether the run has ended. An attribute of each member, since every event needs it."""
 
-    def __init__(self, value: str) -> None:
-        self.is_end = value in ("succeeded", "failed")
+
+for _stage in Stage:
+    _stage.is_end = _stage in (Stage.SUCCEEDED, Stage.FAILED)
 
 
 class AgentState(StrEnum):
