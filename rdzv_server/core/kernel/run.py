@@ -39,12 +39,12 @@ class Stage(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
-    is_end: bool
-    """Whether the run has ended. An attribute of each member, since every event needs it."""
+    @property
+    def is_end(self) -> bool:
+        return self is _SUCCEEDED or self is _FAILED
 
 
-for _stage in Stage:
-    _stage.is_end = _stage in (Stage.SUCCEEDED, Stage.FAILED)
+_SUCCEEDED, _FAILED = Stage.SUCCEEDED, Stage.FAILED
 
 
 class AgentState(StrEnum):
