@@ -43,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--names", action="store_true", help="agents know the server by a name")
     parser.add_argument("--survivors", action="store_true", help="workers that survive a round save its last step")
     parser.add_argument("--supervised", action="store_true", help="each agent has a supervisor (--exit-with-run)")
+    parser.add_argument("--notices", action="store_true", help="agents give notice before they leave")
+    parser.add_argument("--no-restarts", action="store_true", help="--max-restarts 0: no worker fails until the end")
     parser.add_argument(
         "--servers", type=int, default=1, metavar="N", help="several servers over one etcd (--etcd --tls)"
     )

@@ -24,10 +24,11 @@ ANY = AGENT + HOST + STATE
 
 @dataclass(frozen=True)
 class Action:
-    """Action, and the faults that may accompany it."""
+    """Action, and the faults that may accompany it. `charges`: whether a worker fails, so that a restart is charged."""
 
     act: Act
     faults: tuple[Act, ...]
+    charges: bool = False
 
     @property
     def name(self) -> str:
@@ -35,11 +36,13 @@ class Action:
 
 
 ACTIONS: list[Action] = []
+EVICTIONS: list[Action] = []
+"""Actions in addition, for fleets with evictions."""
 
 
-def action(faults: tuple[Act, ...]) -> Callable[[Act], Act]:
+def action(faults: tuple[Act, ...], *, charges: bool = False, to: list[Action] = ACTIONS) -> Callable[[Act], Act]:
     def enter(act: Act) -> Act:
-        ACTIONS.append(Action(act, faults))
+        to.append(Action(act, faults, charges))
         return act
 
     return enter
@@ -48,17 +51,17 @@ def action(faults: tuple[Act, ...]) -> Callable[[Act], Act]:
 # Workers.
 
 
-@action(ANY)
+@action(ANY, charges=True)
 async def a_worker_dies(m: Monkey) -> None:
     m.kill_workers(*m.nodes(1))
 
 
-@action(ANY)
+@action(ANY, charges=True)
 async def workers_die_at_once(m: Monkey) -> None:
     m.kill_workers(*m.nodes(3))
 
 
-@action(HOST + STATE)
+@action(HOST + STATE, charges=True)
 async def a_worker_dies_while_its_agent_is_stopped(m: Monkey) -> None:
     (node,) = m.nodes(1)
     async with m.agent_stopped(node):
@@ -66,7 +69,7 @@ async def a_worker_dies_while_its_agent_is_stopped(m: Monkey) -> None:
         await m.pause(0.0, BRIEF_S)
 
 
-@action(AGENT + STATE)
+@action(AGENT + STATE, charges=True)
 async def a_worker_dies_while_its_host_is_cut_off(m: Monkey) -> None:
     (node,) = m.nodes(1)
     async with m.cut_off(node):
@@ -74,7 +77,7 @@ async def a_worker_dies_while_its_host_is_cut_off(m: Monkey) -> None:
         await m.pause(0.0, BRIEF_S)
 
 
-@action(ANY)
+@action(ANY, charges=True)
 async def a_worker_dies_as_it_starts(m: Monkey) -> None:
     """A worker dies after another worker's death has opened the round, and before it has met its peers."""
     first, second = m.nodes(2)
@@ -159,7 +162,7 @@ async def a_stopped_agent_is_replaced(m: Monkey) -> None:
     await stopped.end()
 
 
-@action(ANY)
+@action(ANY, charges=True)
 async def an_agent_dies_while_a_round_forms(m: Monkey) -> None:
     """An agent dies, and is replaced before the round is complete."""
     held, failing, dying = m.nodes(3)
@@ -217,21 +220,21 @@ async def an_agent_is_stopped_for_long(m: Monkey) -> None:
 # Helpers of workers and agents, by themselves or at the same time.
 
 
-@action(ANY)
+@action(ANY, charges=True)
 async def the_store_helper_dies(m: Monkey) -> None:
     """The round cannot continue without its store, so it restarts as after a worker's failure."""
     m.kill_helpers("store helper", await m.store_host())
     m.ledger.worker_failed()
 
 
-@action(ANY)
+@action(ANY, charges=True)
 async def the_store_helper_dies_with_workers(m: Monkey) -> None:
     host = await m.store_host()
     m.kill_helpers("store helper", host)
     m.kill_workers(host, host)
 
 
-@action(HOST + STATE)
+@action(HOST + STATE, charges=True)
 async def the_store_helper_dies_with_its_agent(m: Monkey) -> None:
     host = await m.store_host()
     m.kill_helpers("store helper", host)
@@ -260,7 +263,7 @@ async def warm_processes_die(m: Monkey) -> None:
     m.kill_helpers("fork server", *nodes)
 
 
-@action(ANY)
+@action(ANY, charges=True)
 async def a_worker_dies_with_what_was_to_replace_it(m: Monkey) -> None:
     (node,) = m.nodes(1)
     m.kill_helpers("warm processes", node)
@@ -292,6 +295,86 @@ async def every_process_of_the_run_is_ended_in_any_order(m: Monkey) -> None:
     await m.start_agents(*NODES)
 
 
+# Evictions, in fleets whose workers end in different ways.
+
+
+@action(HOST + STATE, to=EVICTIONS)
+async def several_nodes_are_evicted_at_once(m: Monkey) -> None:
+    nodes = m.nodes(m.random.randint(2, 3))
+    await m.end_every_process(*nodes, within_s=m.random.choice(WITHIN_S[:3]))
+    await m.return_one_by_one(*nodes)
+
+
+@action(HOST + STATE, to=EVICTIONS)
+async def a_node_is_evicted_agent_first(m: Monkey) -> None:
+    """With notices, the workers of all nodes may save meanwhile."""
+    (node,) = m.nodes(1)
+    await m.end_every_process(node, within_s=m.random.choice(WITHIN_S), first_s=m.random.uniform(0.01, 1.0))
+    await m.return_one_by_one(node)
+
+
+@action(HOST + STATE, to=EVICTIONS)
+async def a_node_is_evicted_as_another_ones_agent_dies(m: Monkey) -> None:
+    """Whichever the server sees first has its round, which does without both."""
+    evicted, dying, held = m.nodes(3)
+    async with m.worker_held(held), asyncio.TaskGroup() as both:
+        both.create_task(m.end_every_process(evicted, within_s=m.random.choice(WITHIN_S)))
+        await m.pause(0.0, 0.3)
+        await m.fleet.kill_agents(dying)
+        m.log(f"the agent of {dying} is killed")
+    m.ledger.left_or_lost(evicted, dying)
+    await m.return_one_by_one(evicted, dying)
+
+
+@action(HOST, to=EVICTIONS)
+async def a_node_is_evicted_as_the_server_dies(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    async with asyncio.TaskGroup() as both:
+        both.create_task(m.end_every_process(node, within_s=m.random.choice(WITHIN_S)))
+        await m.pause(0.0, 0.6)
+        async with m.server_down():
+            await m.pause(0.0, 2.0)
+    await m.return_one_by_one(node)
+
+
+@action(HOST + STATE, to=EVICTIONS)
+async def a_node_is_evicted_while_a_round_forms(m: Monkey) -> None:
+    held, evicted, coming = m.nodes(3)
+    await m.kill_agents(coming)
+    await m.calm()
+    async with m.worker_held(held):
+        await m.start_agents(coming)
+        m.ledger.node_arrived(coming)
+        await m.fleet.waits(coming)
+        await m.end_every_process(evicted, within_s=m.random.choice(WITHIN_S))
+    await m.return_one_by_one(evicted)
+
+
+@action(HOST + STATE, to=EVICTIONS)
+async def a_node_is_evicted_while_another_is_drained(m: Monkey) -> None:
+    drained, evicted, held = m.nodes(3)
+    async with m.worker_held(held):
+        m.ledger.node_drained(drained)
+        await m.operate("drain", drained, "--deadline", "30s")
+        await m.pause(0.0, 0.3)
+        await m.end_every_process(evicted, within_s=m.random.choice(WITHIN_S))
+        m.ledger.or_instead("node_left", evicted)
+        await m.fleet.is_drained(drained)
+    await m.calm()
+    await m.operate("uncordon", drained)
+    await m.return_one_by_one(drained, evicted)
+
+
+@action(HOST + STATE, charges=True, to=EVICTIONS)
+async def a_node_is_evicted_as_a_worker_of_another_one_dies(m: Monkey) -> None:
+    """The leave explains the failure: the server cannot tell which was first."""
+    evicted, failing = m.nodes(2)
+    async with asyncio.TaskGroup() as both:
+        both.create_task(m.end_every_process(evicted, within_s=m.random.choice(WITHIN_S[:3])))
+        m.kill_workers(failing)
+    await m.return_one_by_one(evicted)
+
+
 # Operators' actions.
 
 
@@ -301,7 +384,7 @@ async def an_operator_restarts_the_run(m: Monkey) -> None:
     await m.operate("restart", RUN)
 
 
-@action(HOST + STATE)
+@action(HOST + STATE, charges=True)
 async def an_operator_restarts_the_run_as_a_worker_dies(m: Monkey) -> None:
     """Whichever comes first has its round; the other one needs none."""
     held, failing = m.nodes(2)
@@ -341,13 +424,15 @@ async def a_node_is_drained_while_another_ones_agent_dies(m: Monkey) -> None:
         m.ledger.node_drained(drained)
         await m.operate("drain", drained, "--deadline", "30s")
         await m.kill_agents(dying)
+        if m.fleet.setting.notices:  # the held worker cannot save, so its round is not over yet
+            m.ledger.or_instead("node_lost", dying)
         await m.fleet.is_drained(drained)
     await m.calm()
     await m.operate("uncordon", drained)
     await m.return_one_by_one(drained, dying)
 
 
-@action(ANY)
+@action(ANY, charges=True)
 async def a_node_is_cordoned(m: Monkey) -> None:
     """Its workers continue, and the next round does without it."""
     cordoned, failing = m.nodes(2)
@@ -374,7 +459,7 @@ async def a_host_is_cut_off_for_long(m: Monkey) -> None:
     await m.is_back(node)
 
 
-@action(AGENT + STATE)
+@action(AGENT + STATE, charges=True)
 async def a_worker_dies_on_a_host_that_is_cut_off_for_long(m: Monkey) -> None:
     """The server does not hear of its death before it gives the host up, which explains the death."""
     (node,) = m.nodes(1)
@@ -406,14 +491,14 @@ async def the_server_is_stopped_for_long(m: Monkey) -> None:
         await m.pause(LEASE_S + 1.0, LEASE_S + 2.0)
 
 
-@action(AGENT + HOST)
+@action(AGENT + HOST, charges=True)
 async def a_worker_dies_while_the_server_is_down(m: Monkey) -> None:
     async with m.server_down():
         m.kill_workers(*m.nodes(1))
         await m.pause(0.0, 2.0)
 
 
-@action(AGENT + HOST)
+@action(AGENT + HOST, charges=True)
 async def the_server_dies_with_a_worker(m: Monkey) -> None:
     """The server dies while the failure is being reported, recorded and handled."""
     m.kill_workers(*m.nodes(1))
@@ -455,7 +540,7 @@ async def the_server_dies_while_the_disk_is_full(m: Monkey) -> None:
         await m.pause(0.0, BRIEF_S)
 
 
-@action(AGENT + HOST)
+@action(AGENT + HOST, charges=True)
 async def the_server_dies_while_a_round_forms(m: Monkey) -> None:
     held, failing = m.nodes(2)
     async with m.worker_held(held):
@@ -465,7 +550,7 @@ async def the_server_dies_while_a_round_forms(m: Monkey) -> None:
             await m.pause(0.0, 1.0)
 
 
-@action(AGENT + HOST)
+@action(AGENT + HOST, charges=True)
 async def a_worker_dies_while_the_disk_is_full(m: Monkey) -> None:
     before = await m.fleet.round()
     async with m.disk_full():
@@ -474,7 +559,7 @@ async def a_worker_dies_while_the_disk_is_full(m: Monkey) -> None:
         await m.pause(0.0, BRIEF_S)
 
 
-@action(AGENT + HOST)
+@action(AGENT + HOST, charges=True)
 async def a_worker_dies_while_the_disk_is_full_for_long(m: Monkey) -> None:
     before = await m.fleet.round()
     async with m.disk_full():
@@ -483,14 +568,14 @@ async def a_worker_dies_while_the_disk_is_full_for_long(m: Monkey) -> None:
         await m.pause(LEASE_S + 1.0, LEASE_S + 2.0)
 
 
-@action(AGENT + HOST)
+@action(AGENT + HOST, charges=True)
 async def a_worker_dies_while_the_disk_hangs(m: Monkey) -> None:
     async with m.disk_slow(LEASE_S + 1.0, LEASE_S + 1.0):
         m.kill_workers(*m.nodes(1))
         await m.pause(LEASE_S + 2.0, LEASE_S + 2.0)
 
 
-@action(AGENT + HOST)
+@action(AGENT + HOST, charges=True)
 async def a_worker_dies_while_the_disk_is_slow(m: Monkey) -> None:
     async with m.disk_slow(0.1, 0.5):
         m.kill_workers(*m.nodes(1))
@@ -522,7 +607,7 @@ async def etcd_is_down_for_long(m: Monkey) -> None:
         await m.pause(*OUTAGE_S)
 
 
-@action(AGENT + HOST)
+@action(AGENT + HOST, charges=True)
 async def a_worker_dies_while_etcd_is_down(m: Monkey) -> None:
     async with m.etcd_down():
         m.kill_workers(*m.nodes(1))
@@ -544,7 +629,7 @@ async def the_proxy_restarts(m: Monkey) -> None:
         await m.pause(*RESTART_S)
 
 
-@action(AGENT + STATE)
+@action(AGENT + STATE, charges=True)
 async def a_worker_dies_while_the_proxy_restarts(m: Monkey) -> None:
     async with m.proxy_down():
         m.kill_workers(*m.nodes(1))
@@ -574,7 +659,7 @@ async def the_server_is_down_while_names_are_lost(m: Monkey) -> None:
         await m.calm()
 
 
-@action(AGENT)
+@action(AGENT, charges=True)
 async def a_worker_dies_while_names_are_lost(m: Monkey) -> None:
     async with m.names_lost():
         m.kill_workers(*m.nodes(1))
@@ -584,7 +669,7 @@ async def a_worker_dies_while_names_are_lost(m: Monkey) -> None:
 # Strangers, and other runs at the same server.
 
 
-@action(AGENT + HOST)
+@action(AGENT + HOST, charges=True)
 async def a_worker_dies_while_strangers_call(m: Monkey) -> None:
     async with m.strangers():
         m.kill_workers(*m.nodes(1))

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.fleet import NODES, Fleet, Setting, fleet
+from rdzv_protocol.exit_codes import ExitCode
+
+from tests.chaos.fleet import NODES, Fleet, Setting, View, fleet
 from tests.chaos.ledger import Ledger
 from tests.chaos.monkey import Act, Monkey
 from tests.chaos.plan import Step
@@ -59,6 +61,7 @@ class Campaign:
             if step.fault:
                 both.create_task(self._disturb(step.fault, patient, step.seed))
         await monkey.calm()
+        await monkey.blames_no_evicted_node()
 
     async def _disturb(self, fault: Act, patient: Fleet, seed: str) -> None:
         monkey = self._monkey(patient, f"fault {seed}")
@@ -66,16 +69,37 @@ class Campaign:
         await fault(monkey)
 
     async def _end(self, patient: Fleet) -> None:
+        monkey = self._monkey(patient, f"failure {self._seed}")
+        if self._setting.no_restarts and monkey.random.random() < 0.5:
+            await self._fail(patient, monkey)
+        else:
+            await self._succeed(patient)
+        await patient.end_servers()
+        await patient.leaves_nothing()
+
+    async def _succeed(self, patient: Fleet) -> None:
         async with self._server_perhaps_down(patient, "end"):
             self._log("the run may finish")
             await patient.finish_work()
-        await patient.ends_well()
+        await patient.ends(ExitCode.SUCCEEDED)
         _check_training(patient, self.ledger)
+        await self._check_end(patient, "succeeded")
+
+    async def _fail(self, patient: Fleet, monkey: Monkey) -> None:
+        """Let a worker really fail, which ends a run without restarts."""
+        (node,) = monkey.nodes(1)
+        async with self._server_perhaps_down(patient, "end"):
+            monkey.kill_workers(node)
+        await patient.ends(ExitCode.FAILED)
+        self.ledger.no_round_follows()
+        view = await self._check_end(patient, "failed")
+        assert view["end_failure"]["node_id"] == node, view["reason"]
+
+    async def _check_end(self, patient: Fleet, phase: str) -> View:
         view = await patient.view()
-        assert view["phase"] == "succeeded", view["reason"]
+        assert view["phase"] == phase, view["reason"]
         assert not (differences := self.ledger.differences(view)), "; ".join(differences)
-        await patient.end_servers()
-        await patient.leaves_nothing()
+        return view
 
     @asynccontextmanager
     async def _server_perhaps_down(self, patient: Fleet, when: str) -> AsyncIterator[None]:

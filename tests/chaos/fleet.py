@@ -8,7 +8,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import partial
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.paths import DEFAULT_PORT
+from rdzv_protocol.paths import DEFAULT_PORT, NODE_COSTS
 
 from tests.chaos import stranger, traces
 from tests.hosts.cluster import SERVER, Hosts, ServerOnHost
@@ -41,9 +41,11 @@ STEP_S = 0.1
 RUN = "chaos"
 STATE_FILES = "state.db", "state.db.last-record"
 FLAGS = (
-    *("--run-id", RUN, "--nnodes", f"{MIN_NODES}:{len(NODES)}", "--max-restarts", "100000"),
-    *("--lease", f"{LEASE_S:g}", "--shutdown-timeout", "30", "--preload", "json"),
+    *("--run-id", RUN, "--nnodes", f"{MIN_NODES}:{len(NODES)}"),
+    *("--lease", f"{LEASE_S:g}", "--shutdown-timeout", "30"),
 )
+WARM = "--preload", "json"
+NOTICE_TIMEOUT_S = 10.0
 
 TOKENS = {"agents": "chaos-agents-4f9d", "readers": "chaos-readers-81c2", "operators": "chaos-operators-a7e0"}
 ETCD = "127.0.0.1:2379"
@@ -64,12 +66,22 @@ NAME = "rdzv.chaos"
 LOOPBACK_NAMES = "127.0.0.1 localhost\n::1 localhost\n"
 OBEDIENT = "bdfh"
 """Nodes whose workers exit with 0 on SIGTERM, like programs that have saved."""
+UNSUCCESSFUL = "fh"
+"""Those of them whose workers exit with 1 instead, if no restart is left. Otherwise that is charged."""
+SHELLS = {"c": '"$0" "$1"; exit $?', "g": 'trap : TERM; "$0" "$1"; exit $?'}
+"""Shell scripts that start the workers of some nodes, in fleets with evictions. The second one outlives SIGTERM. Both
+exit as their program does, with 143 if SIGTERM has ended it."""
+LISTENING = "bceh"
+"""Nodes whose workers listen to notices."""
 OUTLIVING = "abef"
 """Nodes whose supervisors outlive their killed agents. Those of the others are killed, and their agents too."""
 SIDE = "side"
 """Id of the short runs in parallel with the long one."""
 
 UNHEARD = "could not tell rdzv-server"
+
+RESTARTS, EVICTED = "restarts left", "evictions"
+"""Parts of a fleet that no action names: restarts that may be charged, and workers that end in their own way."""
 
 View = dict[str, Any]
 
@@ -90,6 +102,10 @@ class Setting:
     """Whether workers that survive a round save its last step."""
     supervised: bool = False
     """Whether each agent has a supervisor, which exits with the run's exit code (`--exit-with-run`)."""
+    notices: bool = False
+    """Whether the agents give their workers notice before they leave."""
+    no_restarts: bool = False
+    """Whether the run has no restart to lose (`--max-restarts 0`). Then no worker may fail."""
     servers: int = 1
     """Number of servers, at ports of one host. Several share the etcd, and one of them leads."""
 
@@ -106,13 +122,39 @@ class Setting:
         """Flags of `python -m tests.chaos` for this setting."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         changed = {name: value for name, value in given.items() if value != getattr(Setting(), name)}
-        return "".join(f" --{name}" if value is True else f" --{name} {value}" for name, value in changed.items())
+        flags = ((f"--{name.replace('_', '-')}", value) for name, value in changed.items())
+        return "".join(f" {flag}" if value is True else f" {flag} {value}" for flag, value in flags)
+
+    @property
+    def has_evictions(self) -> bool:
+        """Whether the workers of each node end in their own way when they get SIGTERM."""
+        return self.notices or self.no_restarts
 
     @property
     def parts(self) -> list[str]:
         """Parts that the fleet has: see `plan`."""
         has = {"disk": not self.etcd, "etcd": self.etcd, "proxy": bool(self.proxy), "names": self.names}
+        has |= {RESTARTS: not self.no_restarts, EVICTED: self.has_evictions}
         return [part for part, is_there in has.items() if is_there]
+
+    def agent_flags(self, name: str) -> Iterator[str]:
+        """Yield flags of the agent of this node, the command of its workers last."""
+        yield from ("--max-restarts", "0" if self.no_restarts else "100000")
+        if self.notices:
+            yield from ("--notice-timeout", f"{NOTICE_TIMEOUT_S:g}")
+        if self.supervised:
+            yield "--exit-with-run"
+        if self.has_evictions and name in SHELLS:
+            yield from ("--no-python", "bash", "-c", SHELLS[name], sys.executable)
+        else:
+            yield from WARM
+
+    def worker_variables(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield environment variables that tell the workers of this node how to behave."""
+        if name in OBEDIENT:
+            yield "TEST_EXIT_ON_SIGTERM", str(int(self.no_restarts and name in UNSUCCESSFUL))
+        if self.notices and name in LISTENING:
+            yield "TEST_LISTENS", "1"
 
 
 class Fleet(Hosts):
@@ -159,7 +201,7 @@ class Fleet(Hosts):
     # Nodes.
 
     async def start_agent(self, name: str) -> None:
-        await self.node(name, *FLAGS, *(("--exit-with-run",) if self.setting.supervised else ()), *self._agent_flags)
+        await self.node(name, *FLAGS, *self._agent_flags, *self.setting.agent_flags(name))
         self.up.add(name)
 
     def agent_pid(self, name: str) -> int:
@@ -191,9 +233,13 @@ class Fleet(Hosts):
             _terminate(pid)
         return await self._dismissed({name: self.agents.pop(name) for name in names})
 
-    async def end_every_process(self, names: Sequence[str], chance: random.Random, within_s: float) -> list[str]:
+    async def end_every_process(
+        self, names: Sequence[str], chance: random.Random, within_s: float, first_s: float = 0.0
+    ) -> list[str]:  # fmt: skip
         """Send SIGTERM to each process of the nodes, in a random order. Return the agents that could not tell the
         server.
+
+        `first_s`: seconds by which the agents get it before; 0 for any order.
         """
 
         async def end(pids: list[int]) -> None:
@@ -202,15 +248,22 @@ class Fleet(Hosts):
                 await asyncio.sleep(within_s / len(pids))  # the time between two signals is the fault
 
         orders = [chance.sample(pids, len(pids)) for pids in map(self._pids_of, names)]
+        if first_s:
+            for name in names:
+                _terminate(self.agents[name].pid)
+            await asyncio.sleep(first_s)  # the time between two signals is the fault
+            agents = {pid for name in names for pid in (self.agents[name].pid, self.agent_pid(name))}
+            orders = [[pid for pid in order if pid not in agents] for order in orders]
         await asyncio.gather(*map(end, orders))
         return await self._dismissed({name: self.agents.pop(name) for name in names})
 
     def _pids_of(self, name: str) -> list[int]:
-        """Return the pids of the node's agent, its supervisor and its children, the agent's own or its supervisor's
-        first.
+        """Return the pids of the node's agent, its supervisor, its children and their children, the agent's own or its
+        supervisor's first.
         """
         pids = dict.fromkeys([self.agents[name].pid, self.agent_pid(name)])
-        return [*pids, *children(self.agent_pid(name))]
+        own = children(self.agent_pid(name))
+        return [*pids, *own, *chain(*map(children, own))]
 
     async def _dismissed(self, agents: Mapping[str, Program]) -> list[str]:
         """Return when these agents have left the run. Return those that could not tell the server."""
@@ -453,11 +506,11 @@ class Fleet(Hosts):
         for worker in self.crew:
             await worker.gone()
 
-    async def ends_well(self) -> None:
-        """Return when every agent has ended because the run has succeeded."""
+    async def ends(self, code: int) -> None:
+        """Return when every agent has ended with this exit code, which is that of the run."""
         programs = self.agents | {f"supervisor {n}": each for n, each in enumerate(self.supervisors, start=1)}
-        codes = {name: await program.exit_code() for name, program in programs.items()}
-        assert set(codes.values()) == {0}, f"exit codes: {codes}"
+        codes = {name: await program.exit_code(PATIENCE_S) for name, program in programs.items()}
+        assert set(codes.values()) == {code}, f"exit codes: {codes}"
 
     async def leaves_nothing(self) -> None:
         """Return when nothing is left of the run, whose server has ended."""
@@ -492,9 +545,14 @@ class Fleet(Hosts):
 
     def _environment(self, name: str) -> dict[str, str]:
         own = {traces.MARK: self._mark, "TMPDIR": str(self.temporary), "TEST_STEP_S": f"{STEP_S:g}"}
-        own |= {"TEST_EXIT_ON_SIGTERM": "1"} if name in OBEDIENT else {}
+        own |= dict(self.setting.worker_variables(name))
         own |= {"TEST_SURVIVORS": str(self.training.path / "survivors")} if self.setting.survivors else {}
         return {**super()._environment(name), **own, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
+
+    async def blamed(self, name: str, since: float) -> list[str]:
+        """Return why this node was blamed for failures of its workers since this time of day."""
+        costs = json.loads(await self.server.get(f"{NODE_COSTS}?node_id={name}"))
+        return [each["reason"] for each in costs["incidents"] if each["at"] >= since and each["fault"] != "lost"]
 
     async def _sees(self, wanted: str, met: Callable[[View], object]) -> None:
         await self._until(lambda view: "" if met(view) else f"waiting for {wanted}")

@@ -20,7 +20,7 @@ WEIGHT = {
 NAMES = {
     "node_arrived": r"^admitting \d+ more: (.+)$",
     "worker_failure": r"^worker rank \d+ on node (.+) failed: ",
-    "node_left": r"^node (.+) left: ",
+    "node_left": r"^node (.+) (?:left|leaves): ",
     "node_lost": r"^node (.+) lost: ",
     "node_drained": r"^node (.+) is drained by ",
     "run_restarted": r"^restarted by (.+)$",
@@ -34,8 +34,8 @@ class Entry:
 
     cause: str
     nodes: frozenset[str] = frozenset()
-    instead: str = ""
-    """Another cause that the restart may have: two events came at once, or a leave got no answer."""
+    instead: "Entry | None" = None
+    """What the restart may be instead: two events came at once, or a leave got no answer."""
 
     @property
     def is_charged(self) -> bool:
@@ -79,7 +79,15 @@ class Ledger:
             return
         self._because("node_lost", *nodes)
         if self._open and self._open.cause == "node_lost":
-            self._open = replace(self._open, instead="node_left")
+            self._open = replace(self._open, instead=Entry("node_left", self._open.nodes))
+
+    def left_or_lost(self, left: str, lost: str) -> None:
+        """Enter the loss of a node at the time at which the other one has left: the first one is the cause."""
+        self.node_lost(lost)
+        if self._open and self._open.cause == "node_left":
+            self.or_instead("node_lost", lost)
+        elif self._open:
+            self._open = Entry("node_lost", frozenset({left, lost}), Entry("node_left", frozenset({left})))
 
     def node_arrived(self, *nodes: str) -> None:
         self._because("node_arrived", *nodes)
@@ -94,12 +102,21 @@ class Ledger:
         """Enter a worker's failure and an operator's restart at the same time: the first one is the cause."""
         self._because("worker_failure")
         if self._open and self._open.cause == "worker_failure":
-            self._open = replace(self._open, instead="run_restarted")
+            self.or_instead("run_restarted")
+
+    def or_instead(self, cause: str, *nodes: str) -> None:
+        """Let the restart that was entered last be this one instead: they came at once."""
+        assert self._open
+        self._open = replace(self._open, instead=Entry(cause, frozenset(nodes)))
 
     def round_completes(self) -> None:
         """Every node that should be in the run has joined its next round, or no round was opened."""
         if self._open:
             self.entries.append(self._open)
+        self._open = None
+
+    def no_round_follows(self) -> None:
+        """The run has ended because of what was entered last, so that is no restart."""
         self._open = None
 
     def misses(self, view: Mapping[str, Any]) -> bool:
@@ -125,8 +142,9 @@ class Ledger:
         first = max(0, len(self.entries) - len(told))
         for at, (entry, restart) in enumerate(zip(self.entries[first:], told, strict=False), start=first):
             if entry.instead:
-                cause = entry.instead if restart["cause"] == entry.instead else entry.cause
-                self.entries[at] = Entry(cause, entry.nodes)
+                self.entries[at] = (
+                    entry.instead if restart["cause"] == entry.instead.cause else replace(entry, instead=None)
+                )
 
     def _because(self, cause: str, *nodes: str) -> None:
         if self._open is None or WEIGHT[cause] > WEIGHT[self._open.cause]:

@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -31,6 +32,8 @@ class Monkey:
         self.ledger = ledger
         self.random = random_
         self.log = log
+        self._evicted: dict[str, float] = {}
+        """Times of day at which nodes were evicted."""
 
     def nodes(self, number: int) -> list[str]:
         return self.random.sample(NODES, number)
@@ -47,6 +50,11 @@ class Monkey:
             await self.fleet.has_restarted(len(self.ledger.entries))
             view = await self.fleet.works()
         assert not (differences := self.ledger.differences(view)), "; ".join(differences)
+
+    async def blames_no_evicted_node(self) -> None:
+        """Check that no node is blamed for what its workers did when they got a signal."""
+        for node, since in self._evicted.items():
+            assert not (why := await self.fleet.blamed(node, since)), f"{node} is blamed: {'; '.join(why)}"
 
     # Helpers of workers and agents.
 
@@ -114,10 +122,15 @@ class Monkey:
             self.log(f"not answered by the server: {', '.join(unheard)}")
             self.ledger.node_unheard(*unheard)
 
-    async def end_every_process(self, *nodes: str, within_s: float) -> None:
-        """Send SIGTERM to each process of these nodes, on each node in its own order."""
-        self.log(f"end every process of {', '.join(nodes)} in any order, within {1000 * within_s:g} ms")
-        unheard = await self.fleet.end_every_process(nodes, self.random, within_s)
+    async def end_every_process(self, *nodes: str, within_s: float, first_s: float = 0.0) -> None:
+        """Send SIGTERM to each process of these nodes, on each node in its own order.
+
+        `first_s`: seconds by which the agents get it before.
+        """
+        order = f"{first_s:.1f} s after its agent" if first_s else "in any order"
+        self.log(f"end every process of {', '.join(nodes)} {order}, within {1000 * within_s:g} ms")
+        self._evicted |= dict.fromkeys(nodes, time.time())
+        unheard = await self.fleet.end_every_process(nodes, self.random, within_s, first_s)
         self._left(nodes, unheard)
 
     async def start_agents(self, *nodes: str) -> None:

@@ -4,12 +4,15 @@ import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from tests.chaos.actions import ACTIONS, Action
+from tests.chaos.actions import ACTIONS, EVICTIONS, Action
+from tests.chaos.fleet import EVICTED, RESTARTS
 from tests.chaos.monkey import Act
 
 FAULT_LIKELIHOOD = 0.6
-PARTS = ("disk", "etcd", "proxy", "names")
+NAMED = ("disk", "etcd", "proxy", "names")
 """Parts that some fleets have and others lack. An action on such a part names it."""
+PARTS = (*NAMED, RESTARTS)
+"""Parts of a fleet in which each of `ACTIONS` can happen."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +31,18 @@ class Step:
 
 def plan(seed: int, parts: Collection[str] = PARTS) -> Iterator[Step]:
     """Yield steps forever. Every action comes once before any repeats, except those on parts that the fleet lacks."""
-    lacking = [part for part in PARTS if part not in parts]
-    return (step for step in _plan(seed) if not any(part in str(step) for part in lacking))
+    lacking = [part for part in NAMED if part not in parts]
+    actions = [*ACTIONS, *(EVICTIONS if EVICTED in parts else [])]
+    for step in _plan(seed, actions):
+        if not any(part in str(step) for part in lacking) and (RESTARTS in parts or not step.action.charges):
+            yield step
 
 
-def _plan(seed: int) -> Iterator[Step]:
+def _plan(seed: int, actions: list[Action]) -> Iterator[Step]:
     chance = random.Random(f"plan {seed}")
     number = 0
     while True:
-        for action in chance.sample(ACTIONS, len(ACTIONS)):
+        for action in chance.sample(actions, len(actions)):
             number += 1
             fault = chance.choice(action.faults) if chance.random() < FAULT_LIKELIHOOD else None
             yield Step(number, action, fault, f"{seed}/{number}")

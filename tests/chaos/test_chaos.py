@@ -29,6 +29,8 @@ ACTIONS = 6
         pytest.param(84, 3, Setting(proxy="haproxy"), id="haproxy"),
         pytest.param(2001, 3, Setting(survivors=True), id="survivors"),
         pytest.param(5786, 3, Setting(supervised=True), id="supervisors"),
+        pytest.param(5243, 2, Setting(notices=True, no_restarts=True), id="evictions without restarts, and a failure"),
+        pytest.param(7299, 2, Setting(notices=True), id="notices"),
         pytest.param(8863, 3, Setting(etcd=True, tls=True, servers=2), id="two servers"),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_server.words import completion, losses, operations
+from rdzv_server.words import completion, losses, notices, operations
 from tests.chaos.ledger import Ledger
 
 REASONS = {
@@ -108,6 +108,29 @@ def test_an_unanswered_leave_can_have_been_accepted(cause: str) -> None:
 def test_a_failure_and_an_operators_restart_at_once_are_one_restart_with_either_cause(cause: str) -> None:
     assert not ledger_of("worker_failed_or_run_restarted").differences(told(cause))
     assert ledger_of("worker_failed_or_run_restarted").differences(told("node_lost"))
+
+
+@pytest.mark.parametrize(
+    "rounds", ["node_left a, node_lost b", "left_or_lost a b", "node_left a, left_or_lost a b", "node_unheard a"]
+)
+def test_a_leave_after_a_notice_is_a_leave(rounds: str) -> None:
+    leaves = restart("node_left", reason=notices.leaves("a", "SIGTERM"))
+    assert not ledger_of(rounds).differences(told("node_left", history=[leaves]))
+
+
+@pytest.mark.parametrize(("rounds", "lost"), [("left_or_lost a b", "b"), ("node_unheard a, left_or_lost a b", "a")])
+def test_a_leave_and_a_loss_at_once_are_one_restart_with_either_cause(rounds: str, lost: str) -> None:
+    for cause, node, is_right in [("node_left", "a", True), ("node_lost", lost, True), ("node_left", "b", False)]:
+        reason = losses.lost(node, "x") if cause == "node_lost" else notices.leaves(node, "x")
+        view = told(cause, history=[restart(cause, reason=reason)])
+        assert bool(ledger_of(rounds).differences(view)) is not is_right
+
+
+def test_a_failure_that_ends_the_run_is_no_restart() -> None:
+    ledger = ledger_of("node_left")
+    ledger.worker_failed()
+    ledger.no_round_follows()
+    assert not ledger.differences(told("node_left"))
 
 
 def test_a_leave_that_was_not_answered_may_have_come_before_those_that_were() -> None:

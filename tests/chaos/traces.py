@@ -35,8 +35,13 @@ HELPERS: dict[str, Callable[[bytes, bytes], bool]] = {
 
 
 def workers(agent: int, script: str) -> set[int]:
-    """Return the agent's children that execute the script, without forks that have not started it or have no task."""
-    return {pid for pid in children(agent) if _is_worker(pid, script.encode())}
+    """Return the agent's children that execute the script, without forks that have not started it or have no task.
+
+    If a shell starts them, return its children.
+    """
+    found = {pid for pid in children(agent) if _is_worker(pid, script.encode())}
+    shells = {pid for pid in found if _read(pid, "comm").strip() == b"bash"}
+    return (found - shells).union(*map(children, shells))
 
 
 def helpers(agent: int, kind: str) -> list[int]:

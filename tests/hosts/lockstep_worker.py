@@ -3,6 +3,7 @@
 They agree on every step and its result. Rank 0 saves checkpoints, from which the next round continues, and keeps the
 journal. Like a worker with torch, it fails when a peer's connection breaks, and waits for a peer that is only silent.
 It reports to the test's hub once all have met. With `TEST_SURVIVORS`, workers that survive a round save its last step.
+With `TEST_LISTENS`, a worker acknowledges a notice after its step.
 """
 
 import os
@@ -37,15 +38,15 @@ Sum = Callable[[int], int]
 
 
 def main() -> None:
-    if "TEST_EXIT_ON_SIGTERM" in os.environ:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0) if SURVIVORS else os._exit(0))
+    if code := os.environ.get("TEST_EXIT_ON_SIGTERM"):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(code)) if SURVIVORS else os._exit(int(code)))
     store = [connect(lambda: MASTER)] if HAS_STORE else []
     together = meet()
     # The values that rank 0 has read: a rank that reads later might find another checkpoint.
     step, value = (together(share if RANK == 0 else 0) for share in FOLDER.newest(SURVIVORS))
     if RANK == 0:
         FOLDER.note(LIFE, step)
-    progress = Progress(step)
+    progress, heed_notice = Progress(step), notices()
     threading.Thread(target=listen, args=(progress,), daemon=True).start()
     all_told, state = False, State(value)
     with state:
@@ -59,8 +60,22 @@ def main() -> None:
                 if step % CHECKPOINT_EVERY == 0:
                     FOLDER.save(step, value)
                 FOLDER.note(LIFE, step)
+            heed_notice()
     FOLDER.end(RANK, step, state.value)
     del store
+
+
+def notices() -> Callable[[], None]:
+    """Return a function that acknowledges the agent's notice, if there is one and this worker listens to notices.
+
+    The import takes a while, so other workers leave it out.
+    """
+    if "TEST_LISTENS" not in os.environ:
+        return lambda: None
+    from node_agent import acknowledge, notice
+
+    notice()
+    return lambda: acknowledge() if notice() else None
 
 
 class PeerGone(ConnectionError):
