@@ -35,6 +35,23 @@ async def test_agents_that_are_all_silent_for_longer_than_their_lease_lose_nothi
         await cluster.finish(workers)
 
 
+async def test_an_agent_that_dies_between_two_polls_lets_no_failure_of_others_end_the_run(cluster: Cluster) -> None:
+    """Its connection closes after an answer, which is no sign. Others notice first that its workers are gone."""
+    elastic = ("--nnodes", "1:2", "--lease", "4", "--last-call-timeout", "2", "--max-restarts", "0")
+    lost, other = await cluster.nodes("ab", *elastic, nproc=1)
+    names = {agent.pid: name for name, agent in cluster.agents.items()}
+    agent = cluster.agents.pop(names[lost.agent_pid])
+    await cluster.server.parks(2)
+    agent.signal(signal.SIGSTOP)
+    await cluster.server.parks(1)
+    await agent.kill()
+    await other.tell("complain RuntimeError: [gloo] Connection closed by peer")
+    other.order_exit(1)
+    (last,) = await cluster.hub.group(1)
+    assert await cluster.restarts() == {"node_lost": 1}
+    await cluster.finish([last])
+
+
 @pytest.mark.parametrize("is_told", [True, False], ids=["told before", "told after"])
 async def test_a_server_that_restarts_between_the_loss_of_a_node_and_its_verdict_charges_no_failure(
     lasting: Cluster, is_told: bool

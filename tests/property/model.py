@@ -118,6 +118,7 @@ class Model:
     failed: set[str] = field(default_factory=set)
     reports: list[tuple[str, bool]] = field(default_factory=list)
     """Reporters of failures of the last completed round, and whether each was a consequence."""
+    reported_at: dict[str, float] = field(default_factory=dict)
     kinds: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Verdict of a rule on each reporter's failure, and whether such an error recurs."""
     ledger: list[tuple[str, bool]] = field(default_factory=list)
@@ -293,6 +294,7 @@ class Model:
             self._heard(reporter, now)
             self.failed.add(name)
             self.reports.append((name, is_consequence))
+            self.reported_at[name] = now
             self.kinds[name] = verdict, recurs
             if is_fatal:
                 self.stage = "failed"
@@ -512,7 +514,7 @@ class Model:
                 self._complete(now)
             elif self._starves(now):
                 self.stage = "failed"
-            elif self.verdict_at is not None and now >= self.verdict_at and not self._missing(None):
+            elif self.verdict_at is not None and now >= self.verdict_at and not self._is_undecided():
                 assert self.root
                 if self._leave_explains_root():
                     self._turn_after_notice(now)
@@ -720,6 +722,14 @@ class Model:
             for agent in self.agents
             if agent.cut and agent.uncertain and not agent.idle and agent.name != reporter
         ]
+
+    def _is_undecided(self) -> bool:
+        """Return whether a participant may still turn out to be lost: it is missing, or owes a sign of life."""
+        if self._missing(None) or self.root is None or not self._lost_others() or self._leave_explains_root():
+            return bool(self._missing(None))
+        others = [agent for agent in self.in_state("running") if agent.name not in self.failed]
+        since = self.reported_at[self.root]
+        return any(agent.uncertain or agent.heard < since for agent in others)
 
     def _presumed_lost(self, now: float) -> list[Agent]:
         """Return the participants that the round waits for as the last: all vanished, and others' workers failed."""

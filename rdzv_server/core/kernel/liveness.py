@@ -256,6 +256,10 @@ class Leases:
         """Whether the agent has no connection, as after a restart of the server, and owes a sign of life."""
         return agent_id in self.uncertain and agent_id in self.unconnected
 
+    def is_heard_since(self, agent_id: str, at: float) -> bool:
+        """Whether the server has heard the agent since this time, and it is certain."""
+        return agent_id not in self.uncertain and agent_id not in self.excused and self.renewed_at[agent_id] >= at
+
     def should_return_by(self, agent_ids: Iterable[str]) -> float:
         """Return when these absent agents would be back if only their path had been broken.
 

@@ -241,7 +241,7 @@ class RunMachine:
             return unheard.deadline(run)
         is_forming = run.stage is _FORMING and not run.held
         own = completion.deadline(run) if is_forming else run.scale_up_at
-        if run.verdict_at is not None and not worker_reports.awaits_loss(run):
+        if run.verdict_at is not None and not worker_reports.is_undecided(run):
             own = run.verdict_at
         notice = notices.ends_at(run) if notices.may_end(run) else None
         soonest = run.leases.next_deadline()
@@ -303,7 +303,7 @@ class RunMachine:
             if run.opening.min_since is None:
                 return events.JoinTimedOut()
             return events.RoundCompleted(completion.expired(run))
-        if run.verdict_at is not None and now >= run.verdict_at and not worker_reports.awaits_loss(run):
+        if run.verdict_at is not None and now >= run.verdict_at and not worker_reports.is_undecided(run):
             return events.CauseNotFound()
         for due in self._hooks.due:
             if concluded := due(now):

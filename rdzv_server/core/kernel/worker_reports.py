@@ -70,6 +70,19 @@ def awaits_loss(run: Run, reporter: str = "") -> bool:
     )
 
 
+def is_undecided(run: Run) -> bool:
+    """Whether the failure over which the run would end may still turn out to follow from the loss of a participant.
+
+    If workers have lost others, every other participant must have been heard since: a dead one may not be missing yet.
+    """
+    root = run.first_of_round
+    if awaits_loss(run):
+        return True
+    if root is None or not root.failure.consequence or notices.explains(run, root):
+        return False
+    return not all(run.leases.is_heard_since(agent_id, root.at) for agent_id in run.running.keys() - run.failed)
+
+
 def _is_new(machine: Machine, report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
     """Whether a report is new. Raises `StaleRound` if it is about another round than the last one.
 
@@ -134,13 +147,19 @@ def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
     elif verdict is None:
         machine.open_round(restart_budget.cause_of(failure), reason, now)
     elif fact.awaits_loss or restart_budget.awaits_cause(run, record):
-        _wait_for_cause(run, now if fact.awaits_loss else now + restart_budget.CAUSE_WINDOW_S)
+        _wait_for_cause(machine, now if fact.awaits_loss else now + restart_budget.CAUSE_WINDOW_S)
     else:
         end_or_restart(machine, fact, now)
 
 
-def _wait_for_cause(run: Run, until: float) -> None:
-    """Let no failure end the run before `until`, nor while a participant may turn out to be lost."""
+def _wait_for_cause(machine: Machine, until: float) -> None:
+    """Let no failure end the run before `until`, nor while a participant may turn out to be lost.
+
+    The others get an answer to their polls, so that the server hears those that are alive at once.
+    """
+    run = machine.run
+    if run.verdict_at is None:
+        machine.wake([agent for agent in run.running.values() if agent.agent_id not in run.failed])
     run.verdict_at = until if run.verdict_at is None else run.verdict_at
     run.scale_up_at = None
 

@@ -39,6 +39,14 @@ PLAYED: dict[str, list[Story]] = {
         ("1:2 max_restarts=0", "join a b; fail a consequence=True; 0.9s; announce b; 0.1s", {"drain": "b"},
          "join a", {"ranks": "a", "ledger": "node_left", "faults": ""}),
     ],
+    "workers have lost workers, as they say, and no restart is left": [
+        (f"1:2 {TEN_S} max_restarts=0", "join a b; 1s; fail a consequence=True; 5s; renew a; 3.9s",
+         {"stage": "running"}, "0.1s; renew a; join a", {"ranks": "a", "ledger": "node_lost", "faults": "b:lost"}),
+        (f"1:2 {TEN_S} max_restarts=0", "join a b; 1s; fail a consequence=True; renew b; 0.9s", {"stage": "running"},
+         "0.1s", {"stage": "failed", "faults": ""}),
+        (f"1:2 {TEN_S} max_restarts=0", "join a b; 1s; fail a consequence=True; 3s", {"stage": "running"},
+         "renew b", {"stage": "failed"}),
+    ],
     "workers fail without restarts left after a restart of the server": [
         (f"1:2 {TEN_S} max_restarts=0", "join a b; restart; fail a; 5s; renew a; 4.9s; renew a", {"stage": "running"},
          "0.1s; join a", {"ranks": "a", "ledger": "node_lost", "faults": "b:lost"}),

@@ -62,7 +62,7 @@ def fatal(rank: int, node_id: str) -> str:
         {"stage": "running", "ledger": "worker_failure! worker_failure!"},
     ),
     "a run that waits for a cause continues if the window has moved on meanwhile": (
-        "2 max_restarts=1 restart_window_s=100", f"join a b; fail a; rejoin; 99.5s; fail b {SUFFERS}",
+        "2 max_restarts=1 restart_window_s=100", f"join a b; fail a; rejoin; 99.5s; fail b {SUFFERS}; renew a",
         {"stage": "running"}, f"{CAUSE_WINDOW_S}s", {"stop": "a b"}, "rejoin",
         {"ledger": "worker_failure! worker_failure!"},
     ),
@@ -236,7 +236,7 @@ def test_the_end_brings_the_failures_evidence_to_every_node():
         f"join b; {10 * CAUSE_WINDOW_S}s", {"ranks": "b", "ledger": "node_left"},
     ),
     "an arrival meanwhile is no way out": (
-        "1:4 scale_up_window_s=0.1", f"join a b; form; fail b {SUFFERS}; join c; {CAUSE_WINDOW_S}s",
+        "1:4 scale_up_window_s=0.1", f"join a b; form; fail b {SUFFERS}; renew a; join c; {CAUSE_WINDOW_S}s",
         {"stage": "failed"},
     ),
     "the work of the others is no success": (
@@ -245,6 +245,15 @@ def test_the_end_brings_the_failures_evidence_to_every_node():
 })  # fmt: skip
 def test_the_root(story):
     check(story)
+
+
+def test_a_consequence_asks_the_other_agents_for_a_sign_of_life():
+    run = running("3", "a", "b", "c")
+    run.woken()
+    run.fails("b", consequence=True)
+    assert set(run.woken()) == set("ac")
+    run.fails("c", consequence=True)
+    assert not run.woken()
 
 
 def test_the_cause_ends_the_run_at_once():
