@@ -344,6 +344,9 @@ class SuspectRequest(Struct, frozen=True, kw_only=True):
     """Seconds for which these workers have shown no progress by this source; 0 if the source saw an event now."""
     limit_s: Seconds | None = None
     """Limit that was exceeded, in seconds; None if the source is not a time limit."""
+    number: Count = 0
+    """Number of the request among the agent's suspicions. A late copy has a lower number than the last one, and changes
+    nothing. 0 from an older agent."""
 
 
 class LeaveRequest(Struct, frozen=True, kw_only=True):

@@ -371,7 +371,7 @@ def _event(request: _Told) -> events.Event:
         case messages.SuspectRequest(source=source, reason=reason):
             return HangSuspected(
                 request.agent_id, request.round, printable(source), printable(reason), request.ranks,
-                request.silent_s, request.limit_s,
+                request.silent_s, request.limit_s, request.number,
             )  # fmt: skip
         case messages.LeaveRequest():
             reason = printable(request.reason)

@@ -159,10 +159,11 @@ class Scenario:
         round: int | None = None,
         silent_s: float = 0.0,
         limit_s: float | None = None,
+        number: int = 0,
     ) -> None:
         """The agent suspects that its workers with these ranks hang. Without ranks it retracts the suspicion."""
-        round_ = self.run.round if round is None else round
-        self.handle(HangSuspected(name, round_, source, HUNG, tuple(map(int, ranks)), float(silent_s), limit_s))
+        round_, hung = self.run.round if round is None else round, tuple(map(int, ranks))
+        self.handle(HangSuspected(name, round_, source, HUNG, hung, float(silent_s), limit_s, number))
 
     def asked(self, kind: type[Asked]) -> dict[str, Asked]:
         """Return the agents that have an open query of this kind, each with the query."""

@@ -167,6 +167,8 @@ class AgentMachine:
         self._exit_code = ExitCode.FAILED
         self._last_reason = ""
         """Reason for waiting that was logged last."""
+        self._suspicions = 0
+        """Number of suspicions of a hang that this agent has reported or taken back."""
         self.is_member = False
         """Whether the server counts this agent in: it is part of a round or of the next one, or is a spare."""
         self._reporter = FailureReporter(
@@ -537,9 +539,10 @@ class AgentMachine:
     def _suspected(self, event: events.Suspected) -> None:
         if event.round == self.round and self.state is State.RUNNING and self._has_workers:
             self._log_change(event.log.text, event.log.level, event.log.event)
+            self._suspicions += 1
             request = SuspectRequest(
                 **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks,
-                silent_s=event.silent_s, limit_s=event.limit_s,
+                silent_s=event.silent_s, limit_s=event.limit_s, number=self._suspicions,
             )  # fmt: skip
             self._effects.append(request)
 

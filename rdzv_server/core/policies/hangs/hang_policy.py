@@ -126,6 +126,7 @@ class Hangs(Policy[HangsState, HangSigns]):
 
     def round_opened(self, cause: Cause, now: float) -> None:
         self.state.hang, self.signs.examinations = None, Examinations()
+        self.state.suspected.clear()
 
     def run_ended(self, now: float) -> None:
         self.state.hang = None
@@ -188,17 +189,25 @@ class Hangs(Policy[HangsState, HangSigns]):
         ranks = seat.ranks
         if foreign := [rank for rank in event.ranks if rank not in ranks]:
             raise MalformedMessage(failures.foreign_rank(foreign[0], agent.node_id, ranks[0], ranks[-1]))
+        if self._is_late(event):
+            return None
         known = hang is not None and _key(event) in hang.suspicions
         if hang and not known and event.ranks and hang.number_of(event.agent_id) >= MOST_SOURCES:
             raise TooManyRequests(words.too_many_sources(agent.node_id, MOST_SOURCES))
         return event if known != bool(event.ranks) and agent.state is AgentState.RUNNING else None
 
+    def _is_late(self, event: HangSuspected) -> bool:
+        """Whether it is a copy of a suspicion that the agent may have taken back since."""
+        return 0 < event.number <= self.state.suspected.get(event.agent_id, 0)
+
     def _heard(self, event: HangSuspected, now: float) -> None:
-        self.kernel.hear(event.agent_id, now)
+        if not self._is_late(event):
+            self.kernel.hear(event.agent_id, now)
 
     def _suspect(self, fact: HangSuspected, now: float) -> None:
         """Add a suspicion, or take it back; `settle` decides what follows."""
         run, key = self.run, _key(fact)
+        self.state.suspected[fact.agent_id] = fact.number
         hang = self.state.hang = self.state.hang or Hang(since=now)
         if not fact.ranks:
             hang.remove(key)

@@ -24,6 +24,8 @@ class HangSuspected(PolicyFact, frozen=True):
     limit_s: float | None = None
     """Limit that the workers had exceeded, in seconds; None from an older agent, or if the source is not a time
     limit."""
+    number: int = 0
+    """Number among the agent's suspicions; 0 from an older agent."""
 
 
 class HangFound(PolicyFact, frozen=True):
@@ -166,6 +168,8 @@ class HangsState(PolicyState):
     """Hang of the running round; None if none is suspected."""
     repeated_hangs: RepeatedHangs | None = None
     """Hangs in a row that one limit has found; None if the last restart by a hang was not of this kind."""
+    suspected: dict[str, int] = field(default_factory=dict)
+    """Number of the latest suspicion of each agent in the running round."""
 
     def validate(self, run: Run) -> None:
         if self.hang is not None:

@@ -87,7 +87,15 @@ SUCCEEDED_SAID = Log(words.progress.run_succeeded("all workers of 3 nodes exited
 WARNED = Log("look", Level.WARNING, "warned")
 STUCK = Suspected(1, "progress", "stuck", (2,), WARNED, silent_s=9.0, limit_s=8.0)
 TOLD_OF_HANG = SuspectRequest(
-    run_id="run", agent_id="a.1", round=1, source="progress", reason="stuck", ranks=(2,), silent_s=9.0, limit_s=8.0
+    run_id="run",
+    agent_id="a.1",
+    round=1,
+    source="progress",
+    reason="stuck",
+    ranks=(2,),
+    silent_s=9.0,
+    limit_s=8.0,
+    number=1,
 )
 OVER_SAID = Log("run r has already succeeded", Level.ROUTINE, "run_succeeded")
 REFUSED_SAID = Log(words.leaving.error("no"), Level.ERROR, "refused")

@@ -269,6 +269,21 @@ def test_an_agent_that_suspects_and_takes_it_back_has_the_nodes_examined_ever_mo
     assert pauses[:4] == [1.0, 60.0, 120.0, 300.0] and set(pauses[4:]) == {300.0}, "the second may be a hang"
 
 
+def test_a_late_copy_of_a_suspicion_changes_nothing() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    run.suspects("b", 1, number=1)
+    run.suspects("b", number=2)
+    run.restarts()
+    run.passes(1.0)
+    run.suspects("b", 1, number=1)
+    assert Hangs.of(run.run).hang is None
+    assert run.run.leases.renewed_at["b"] == run.now - 1.0, "it is no sign of life"
+    run.suspects("b", 1, number=3)
+    assert Hangs.of(run.run).hang is not None
+    run.suspects("b", number=2)
+    assert Hangs.of(run.run).hang is not None, "a late copy does not take a later suspicion back"
+
+
 def test_a_hang_after_wrong_alarms_is_examined_once_the_pause_is_over() -> None:
     run = running("2", "a", "b", max_restarts=1)
     for _ in range(2):
