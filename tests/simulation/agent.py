@@ -41,7 +41,6 @@ class AgentLoop(Loop):
 
     def __init__(self, host: Host, entropy: Random) -> None:
         super().__init__(host)
-        self.is_dead = False
         self._entropy = entropy
 
     def do(self, callback: Callable[..., object], *args: Any) -> None:

@@ -1,7 +1,7 @@
 """A virtual cluster of one run: hosts, agents, a server, the possible events, and the checks meanwhile."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any
 
@@ -9,6 +9,7 @@ from rdzv_protocol.actions import ActionRequest, DrainRequest, LogsRequest
 from rdzv_protocol.messages import Assignment, Blame, JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
+from rdzv_server.core.kernel.liveness import TOGETHER_S
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.service.interface import OperatorRequest
@@ -199,7 +200,31 @@ class Cluster:
     def disconnect(self, agent: AgentProcess) -> None:
         if connection := agent.transport.connection:
             self.note(agent.name, "its connection breaks")
+            agent.host.suffers()
             self.network.break_(connection)
+
+    def restart_server(self, down_s: float, *, is_killed: bool) -> None:
+        """Kill the server, or tell it to go, and start it again with its state after `down_s` seconds."""
+        if self.server.is_down:
+            return
+        self.note("server", "is killed" if is_killed else "is told to go")
+        if not is_killed:
+            self.server.close()
+        self.server.die()
+        self.network.server_died()
+        self.clock.later(down_s, self._server_starts)
+
+    def _server_starts(self) -> None:
+        self.note("server", "starts again")
+        self.server.restart()
+
+    def break_path(self, hosts: Collection[Host], within_s: float, down_s: float) -> None:
+        """Break the connections of these hosts within these seconds, as a proxy that restarts, and refuse new ones."""
+        self.note("world", f"the path of {[host.name for host in hosts]} breaks")
+        if within_s > TOGETHER_S or len(hosts) == 1:  # this is not seen to have one cause
+            for host in hosts:
+                host.suffers()
+        self.network.path_breaks(hosts, within_s, down_s)
 
     def ask_for_log(self, rank: int) -> None:
         """Let an operator ask for the end of a worker's log."""

@@ -34,6 +34,8 @@ class Plan:
     spacing_s: float
     """Average seconds between two faults."""
     exclusion: ExclusionPolicy | None
+    has_greedy_proxy: bool
+    """Whether a proxy closes each connection after an answer."""
 
 
 def draw(rng: Random) -> Plan:
@@ -73,6 +75,7 @@ def draw(rng: Random) -> Plan:
         faults=rng.choice((0, 3, 10, 20, 30)),
         spacing_s=rng.choice((0.05, 0.7, 3.0)),
         exclusion=rng.choice((None, ExclusionPolicy(rng.choice((1, 2, 3)), 60.0, rng.choice((2.0, 15.0))))),
+        has_greedy_proxy=rng.random() < 0.1,
     )
 
 
@@ -103,6 +106,7 @@ class Schedule:
             work_s=plan.work_s,
             exclusion=plan.exclusion,
         )
+        self.cluster.network.has_greedy_proxy = plan.has_greedy_proxy
         self._judges_hangs = judges_hangs and plan.settings.on_hang != "report"
         self._rng = self.cluster.rng
         self._scale = self._rng.choice((1, 1, 4))
@@ -254,6 +258,17 @@ class Schedule:
         if agent := self._pick():
             self.cluster.disconnect(agent)
 
+    def _server_restarts(self) -> None:
+        self.cluster.restart_server(self._rng.choice((0.0, 0.1, 2.0, 12.0)), is_killed=self._rng.random() < 0.5)
+
+    def _path_breaks(self) -> None:
+        """Restart a proxy of all hosts, or of some."""
+        hosts = self.cluster.hosts
+        if hosts and self._rng.random() < 0.5:
+            hosts = self._rng.sample(hosts, self._rng.randint(1, len(hosts)))
+        within_s, down_s = self._rng.choice((0.0, 0.005, 0.5, 3.0)), self._rng.choice((0.0, 0.0, 1.5, 3.0))
+        self.cluster.break_path(hosts, within_s, down_s)
+
     def _stops_grow_slow(self) -> None:
         if self.cluster.hosts:
             self._rng.choice(self.cluster.hosts).stop_takes_s = (1.0, self._rng.choice((2.0, SLOWEST_STOP_S)))
@@ -313,12 +328,14 @@ class Schedule:
         _host_falls_silent,
         _host_is_cut_off,
         _connection_breaks,
+        _server_restarts,
+        _path_breaks,
         _stops_grow_slow,
         _arrive,
         _logs_are_read,
         _operator_acts,
     )
-    _weights = (6, 3, 2, 2, 2, 2, 2, 2, 2, 2, 6)
+    _weights = (6, 3, 2, 2, 2, 2, 2, 1, 1, 2, 2, 2, 6)
 
 
 _ACTIONS = (

@@ -6,6 +6,7 @@ rounds, are tested in `tests/property`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from rdzv_protocol.actions import LogsRequest, WorkerLog
 from rdzv_protocol.errors import (
@@ -13,6 +14,7 @@ from rdzv_protocol.errors import (
     ProtocolError,
     QueryRefused,
     RunEnded,
+    ServerUnavailable,
     TooManyRequests,
     UnknownRank,
     UnknownRun,
@@ -28,18 +30,24 @@ from rdzv_server.core.kernel import final_report
 from rdzv_server.core.kernel.liveness import OVERDUE, TOGETHER_S, UNREAD_S
 from rdzv_server.core.kernel.rank_assignment import start
 from rdzv_server.core.kernel.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
+from rdzv_server.core.node_facts import NodeBlamed
 from rdzv_server.core.policies.hangs import words as hang_words
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
 from rdzv_server.words import losses
 from simulation.agent import HANGS_AT, AgentProcess
 from simulation.clock import Clock
+from simulation.network import SLOWEST_S
 from simulation.server import EPSILON, OPERATOR, Server
 from simulation.workers import Workers
 
+QUICK_S = 1.0
+"""Grace for an absent agent that is long enough for it to come back over a path of an ordinary delay."""
 REACHED_S = 1.5
 """Seconds in which an undisturbed agent has read a query."""
 ENDS = ("run_succeeded", "run_failed")
+REFUSALS = (UnknownRun, UnknownRank, RunEnded, QueryRefused, NoAnswer, TooManyRequests, ServerUnavailable)
 SEATED = (AgentState.RUNNING, AgentState.SUCCEEDED, AgentState.STOPPING)
 
 
@@ -78,7 +86,7 @@ class Watch:
     """Knows the truth, and compares it with the state of the server and the agents."""
 
     def __init__(self, clock: Clock, server: Server) -> None:
-        self._clock, self._server, self._registry = clock, server, server.registry
+        self._clock, self._server = clock, server
         self._processes: dict[str, AgentProcess] = {}
         self._attempts: dict[int, Seen] = {}
         self._started: dict[tuple[str, int, int], str] = {}
@@ -88,12 +96,18 @@ class Watch:
         """Nodes that the server has ever excluded."""
         self._told = 0
         """Number of checked events."""
+        self._blamed = 0
+        """Number of checked blames."""
         self._done: set[tuple[int, str]] = set()
         """Attempt and request id of each operator's action in the events."""
         self.drained_nodes: set[str] = set()
         """Nodes that an operator has drained: the truth."""
         self.open_questions = 0
         """Open questions of operators to agents."""
+
+    @property
+    def _registry(self) -> Registry:
+        return self._server.registry
 
     def know(self, process: AgentProcess) -> None:
         self._processes[process.name] = process
@@ -149,7 +163,10 @@ class Watch:
             assert question.message.rank in self._seen(attempt).rounds[answer.round][agent_id].ranks
             assert answer.text == str(answer.round), "the answer is about another round"
         else:
-            assert isinstance(answer, UnknownRun | UnknownRank | RunEnded | QueryRefused | NoAnswer | TooManyRequests)
+            assert isinstance(
+                answer,
+                UnknownRun | UnknownRank | RunEnded | QueryRefused | NoAnswer | TooManyRequests | ServerUnavailable,
+            )
 
     def reported(self, process: AgentProcess, finish: Finish | None) -> None:
         """Check what an agent shows at the end of a failed run."""
@@ -192,6 +209,8 @@ class Watch:
     # After every event.
 
     def check(self) -> None:
+        if self._server.is_down:
+            return
         for run in self._registry.runs():
             if run.attempt not in self._attempts:
                 founder = next(iter(run.agents), ".1")
@@ -212,6 +231,10 @@ class Watch:
         cordons = self._registry.nodes.state.cordons
         self.excluded_nodes |= {node for node, cordon in cordons.items() if cordon.excludes}
         self._check_events()
+        blames = self._server.blames
+        for place in range(self._blamed, len(blames)):
+            self._check_blamed(blames[place])
+        self._blamed = len(blames)
 
     def _check_agent(self, run: Run, agent: Agent) -> None:
         """Check that only workers of the agent's round live in the run, except those that missed the last call."""
@@ -248,7 +271,8 @@ class Watch:
 
     def _check_notice(self, run: Run) -> None:
         """Check that the round ends by the deadline, and that all reachable agents have been told until then."""
-        if run.stage is not Stage.RUNNING or run.unheard_since is not None:
+        has_just_started = self._clock.now <= self._server.restarted_at + EPSILON
+        if run.stage is not Stage.RUNNING or run.unheard_since is not None or has_just_started:
             return
         ends = [leaving.until for leaving in run.leaving.values()]
         assert not ends or self._clock.now <= min(ends) + EPSILON, "workers had been told, and the round goes on"
@@ -332,8 +356,12 @@ class Watch:
             was_told = process.was_signalled or is_drained or process.host.name in self.excluded_nodes
             assert was_told, f"{gone.agent_id} left, and nobody told it to"
             return
-        is_silent = self._clock.now - self._server.renewed_at[gone.agent_id] >= run.settings.lease_s - EPSILON
-        assert process.host.is_suspect or not is_silent, f"{gone.agent_id} fell silent, and nothing had happened to it"
+        was_unheard = gone.cause.startswith((losses.SILENT, losses.REPLACED))  # a server's restart ends no such silence
+        heard_at = (self._server.heard_at if was_unheard else self._server.renewed_at)[gone.agent_id]
+        is_silent = self._clock.now - heard_at >= run.settings.lease_s - EPSILON
+        has_gone = process.exit_code is not None and self._server.restarted_at  # its leave may not have arrived
+        is_suspect = process.host.is_suspect or process.host.path_down_until > heard_at
+        assert is_suspect or has_gone or not is_silent, f"{gone.agent_id} fell silent without a reason"
         if gone.cause == losses.PROBE_UNANSWERED:
             assert process.is_dead or process.host.is_suspect, f"{gone.agent_id} lived, and nobody heard it"
             silent_s = self._clock.now - self._server.renewed_at[gone.agent_id]
@@ -343,7 +371,7 @@ class Watch:
         if run.opening.at == gone.at and run.opening.reason == losses.lost(gone.node_id, gone.cause):
             self._check_witness(run, gone)
         closed_at = self._server.closed_at.get(gone.agent_id)
-        overdue_at = self._server.renewed_at[gone.agent_id] + OVERDUE * run.settings.lease_s
+        overdue_at = heard_at + OVERDUE * run.settings.lease_s
         if gone.cause == losses.REPLACED and self._clock.now > overdue_at:
             return  # it was silent while no agent was heard, which counts against it
         assert is_silent or closed_at is not None, f"{gone.agent_id} was there, and was lost: {gone.cause}"
@@ -417,6 +445,28 @@ class Watch:
             key = (event.attempt, event.request_id)
             assert key not in self._done, f"done twice: {event}"
             self._done.add(key)
+
+    def _check_blamed(self, blame: NodeBlamed) -> None:
+        """Check that a blamed node is one at which something happened: a worker failed, or a fault of its own."""
+        here = [process for process in self._processes.values() if process.host.name == blame.node_id]
+        if blame.fault in ("failed", "hardware"):
+            failed = [each for seen in self._attempts.values() for of in seen.failed.values() for each in of.values()]
+            those = [each for each in failed if each.node_id == blame.node_id and each.sentence in blame.reason]
+            assert any(not each.consequence and each.blame != "program" for each in those), f"not at fault: {blame}"
+        elif blame.fault == "lost":
+            self._check_loss_blamed(blame, self._registry.runs()[-1], here)
+
+    def _check_loss_blamed(self, blame: NodeBlamed, run: Run, here: list[AgentProcess]) -> None:
+        host, (gone, *_) = here[0].host, [each for each in reversed(run.departures) if each.node_id == blame.node_id]
+        is_quick = run.settings.disconnect_grace_s >= QUICK_S >= 4 * here[0].network.weather.latency_s
+        if not is_quick or any(process.is_dead or process.exit_code is not None for process in here):
+            return
+        suffers_at = self._clock.now if host.is_frozen or host.is_cut else host.own_fault_at
+        closed_at = self._server.closed_at.get(gone.agent_id, inf)
+        together = {each for at, each in self._server.closings if abs(at - closed_at) < TOGETHER_S}
+        others = {self._processes[_name(each)].host.name for each in together} - {host.name}
+        is_own = suffers_at >= self._server.heard_at.get(gone.agent_id, 0.0) - SLOWEST_S
+        assert is_own or (host.path_down_until > 0 and not others), f"others' paths were broken, too: {blame}"
 
     def _check_hang(self, event: RunEvent, seen: Seen) -> None:
         """Check that a rank that really hung is named, if stacks show which, and that the policy's action follows."""

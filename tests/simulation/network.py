@@ -6,8 +6,9 @@ heals, as TCP's retransmissions do. A request may also arrive twice, the second 
 connection.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from math import inf
 from random import Random
 
 from simulation.clock import Call, Clock, Timer
@@ -44,6 +45,10 @@ class Host:
         """Whether something happened to it that may make its agents silent."""
         self.is_disturbed = False
         """Whether one of its connections broke, or a message was late or lost."""
+        self.own_fault_at = -inf
+        """Time of the last fault of this host only, so not of the server or of a proxy, which concern all hosts."""
+        self.path_down_until = 0.0
+        """End of the latest time in which new connections are refused."""
         self.stop_takes_s = QUICK_STOP_S
         self._clock = clock
         self._held: list[Call] = []
@@ -62,19 +67,28 @@ class Host:
         timer = self._clock.at(when, lambda: self._do(timer, call))
         return timer
 
+    def suffers(self) -> None:
+        """Note a fault of this host only."""
+        self.own_fault_at = self.now
+        self.is_disturbed = True
+
     def freeze(self) -> None:
+        self.suffers()
         self.is_frozen = self.is_suspect = self.is_disturbed = True
 
     def thaw(self) -> None:
+        self.own_fault_at = self.now if self.is_frozen else self.own_fault_at
         self.is_frozen = False
         deferred, self._deferred = self._deferred, []
         for timer in deferred:
             self._clock.later(0.0, timer.fire)
 
     def cut(self) -> None:
+        self.suffers()
         self.is_cut = self.is_suspect = self.is_disturbed = True
 
     def heal(self) -> None:
+        self.own_fault_at = self.now if self.is_cut else self.own_fault_at
         self.is_cut = False
         held, self._held = self._held, []
         for call in held:
@@ -120,15 +134,55 @@ class Network:
 
     def __init__(self, clock: Clock, rng: Random, weather: Weather, lost: Callable[[Connection], None]) -> None:
         self.weather = weather
-        self._clock, self._rng, self._lost = clock, rng, lost
+        self.has_greedy_proxy = False
+        """Whether a proxy closes each connection after an answer."""
+        self._open: dict[Connection, None] = {}
+        """Connections that may be open at the server's end."""
+        self._clock, self._rng, self._lost_by_server = clock, rng, lost
+
+    def open(self, host: Host) -> Connection:
+        connection = Connection(host)
+        self._open[connection] = None
+        return connection
+
+    def server_died(self) -> None:
+        """Break all connections. A host that is cut off does not see it."""
+        for connection in self._open:
+            connection.host.is_disturbed = True
+            if connection.host.is_cut:
+                connection.hangs = True
+            else:
+                connection.is_broken = True
+                if connection.closed:
+                    connection.host.later(self._jitter(), connection.closed)
+        self._open.clear()
+
+    def path_breaks(self, hosts: Collection[Host], within_s: float, down_s: float) -> None:
+        """Break all connections of these hosts, one after the other, and refuse new ones for `down_s` seconds."""
+        for host in hosts:
+            host.path_down_until = max(host.path_down_until, self._clock.now + down_s)
+        for connection in self._open:
+            if connection.host in hosts:
+                self._clock.later(self._rng.uniform(0.0, within_s), lambda each=connection: self._path_breaks(each))
+
+    def _path_breaks(self, connection: Connection) -> None:
+        if connection in self._open and not connection.hangs:
+            self.break_(connection)
+
+    def _lost(self, connection: Connection) -> None:
+        if connection in self._open:
+            del self._open[connection]
+            self._lost_by_server(connection)
 
     def send(self, connection: Connection, deliver: Call, *, up: bool) -> None:
         """Carry a message `up` to the server or down to the host. `deliver` is called if and when it arrives."""
         weather, fate = self.weather, self._rng.random()
         if fate < weather.breaks:
+            connection.host.suffers()
             self.break_(connection)
         elif fate < weather.breaks + weather.hangs:
-            connection.hangs = connection.host.is_suspect = connection.host.is_disturbed = True
+            connection.host.suffers()
+            connection.hangs = connection.host.is_suspect = True
         else:
             self._carry(connection, deliver, up, self._delay(connection.host))
 
@@ -138,9 +192,13 @@ class Network:
             host.is_suspect = True
             stray = Connection(host)
             after_s = self._rng.uniform(0.0, LATEST_COPY_S)
-            self._clock.later(after_s, lambda: deliver(stray))
+            self._clock.later(after_s, lambda: self._stray(stray, deliver))
             if self._rng.random() < 0.5:
                 self._clock.later(after_s + self._rng.uniform(0.0, 1.0), lambda: self._lost(stray))
+
+    def _stray(self, stray: Connection, deliver: Callable[[Connection], None]) -> None:
+        self._open[stray] = None
+        deliver(stray)
 
     def close(self, connection: Connection) -> None:
         """Close the host's end. The server notices after all earlier messages."""
@@ -172,7 +230,8 @@ class Network:
 
     def _delay(self, host: Host) -> float:
         if self._rng.random() < self.weather.slow:
-            host.is_suspect = host.is_disturbed = True
+            host.suffers()
+            host.is_suspect = True
             return self._rng.uniform(0.0, SLOWEST_S)
         return self._jitter()
 

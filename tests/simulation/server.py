@@ -8,7 +8,7 @@ from typing import Any
 
 from rdzv_protocol.actions import ActionRequest, WorkerLog
 from rdzv_protocol.codec import decode, encode
-from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.errors import ProtocolError, ServerUnavailable
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import (
     ErrorReply,
@@ -22,6 +22,8 @@ from rdzv_protocol.messages import (
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.kernel.liveness import Leases
+from rdzv_server.core.kernel.run import Run, RunState
+from rdzv_server.core.node_facts import NodeBlamed
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.clock import Clock as ServerClock
@@ -60,6 +62,8 @@ class Loop(asyncio.BaseEventLoop):
     def __init__(self, clock: Clock | Host) -> None:
         super().__init__()
         self.errors: list[BaseException] = []
+        self.is_dead = False
+        """Whether the process was killed: then nothing happens in it any more."""
         self._clock = clock
         self._selector = self
         self.set_exception_handler(lambda loop, context: None)  # for tasks that remain at the end of a story
@@ -80,6 +84,8 @@ class Loop(asyncio.BaseEventLoop):
 
     def do(self, callback: Callable[..., object], *args: Any) -> None:
         """Call it inside the loop, and return when nothing is left to do at this instant."""
+        if self.is_dead:
+            return
         self.call_soon(callback, *args)
         ready = self._ready
         events._set_running_loop(self)
@@ -114,6 +120,8 @@ class TracedStore(MemoryStore):
         super().__init__()
         self.events: list[RunEvent] = []
         """All written events, in order."""
+        self.blames: list[NodeBlamed] = []
+        """All blame on nodes, in order."""
         self._trace = trace
 
     async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
@@ -122,6 +130,8 @@ class TracedStore(MemoryStore):
         for change in changes:
             if isinstance(change, Record):
                 self._trace("server", change.fact)
+                if isinstance(change.fact, NodeBlamed):
+                    self.blames.append(change.fact)
 
 
 class ObservedRendezvous(Rendezvous):
@@ -152,28 +162,76 @@ class ObservedRendezvous(Rendezvous):
 
 
 class Server:
-    """The simulated server. `trace` is called with what is recorded. `exclusion`: its rule for excluding nodes."""
+    """The simulated server. `trace` is called with what is recorded. `exclusion`: its rule for excluding nodes.
+
+    It can be killed and started again: only its store stays.
+    """
 
     def __init__(
         self, clock: Clock, trace: Callable[[str, Any], None], exclusion: ExclusionPolicy | None = None
     ) -> None:
-        self.registry = Registry(RETENTION_S, exclusion=exclusion)
         self.renewed_at: dict[str, float] = {}
+        """Time at which each agent was truly last heard, or got a fresh lease from a restarted server."""
+        self.heard_at: dict[str, float] = {}
         """Time at which each agent was truly last heard."""
-        self._clock = clock
-        self._loop = Loop(clock)
+        self.restarted_at = 0.0
+        """Time of the last start."""
+        self.is_down = False
+        self._clock, self._exclusion = clock, exclusion
+        self._unheard: set[str] = set()
+        """Agents that the server has not heard since its last restart."""
         self._heard: list[tuple[float, str]] = []
         self._waiting = 0
         self._waits: list[tuple[float, bool]] = [(0.0, False)]
         """Times at which the number of waiting requests changed, and whether any waited then."""
-        self._polls: dict[Connection, list[asyncio.Task[None]]] = {}
         self._operators = Host(clock, "operators", "10.0.1.1")
+        self._questions: list[Callable[[ProtocolError], None]] = []
+        """Callbacks of operators' open questions."""
         self._store = TracedStore(trace)
-        driver = Driver(self.registry, self._store, clock=ServerClock(lambda: BEGAN_AT + clock.now))
+        self._starts = 0
+        self._start()
+
+    def _start(self) -> None:
+        self._starts += 1
+        self.registry = Registry(RETENTION_S, exclusion=self._exclusion)
+        self._loop = Loop(self._clock)
+        self._polls: dict[Connection, list[asyncio.Task[None]]] = {}
+        driver = Driver(self.registry, self._store, clock=ServerClock(lambda: BEGAN_AT + self._clock.now))
         self._rendezvous = ObservedRendezvous(driver)
-        self._rendezvous.epoch = "epoch-1"
+        self._rendezvous.epoch = f"epoch-{self._starts}"
         self._loop.do(self._loop.start, driver.start())
         self._loop.do(self._loop.start, driver.crashed())
+
+    def close(self) -> None:
+        """Answer all parked polls, as a server that is told to go."""
+        self._loop.do(self._rendezvous.close)
+
+    def die(self) -> None:
+        """Send SIGKILL. The operators' questions break."""
+        self.is_down = True
+        self._loop.do(self._cancel_all)  # nothing of it is heard, and no task is left to be destroyed
+        self._loop.is_dead = True
+        self._wait(-self._waiting)
+        questions, self._questions = self._questions, []
+        for ended in questions:
+            ended(ServerUnavailable("the server is gone"))
+
+    def _cancel_all(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+    def restart(self) -> None:
+        """Start another process with the store. Check that it knows what the one before knew."""
+        before = {run.key: _state_of(run) for run in self.registry.runs()}
+        self._start()
+        self.is_down, self.restarted_at = False, self._clock.now
+        for run in self.registry.runs():
+            known, now = before.pop(run.key), _state_of(run)
+            changed = {name: (known[name], now[name]) for name in known if known[name] != now[name]}
+            assert not changed, f"a restarted server knows it otherwise: {changed}"
+            self.renewed_at |= dict.fromkeys(run.agents, self._clock.now)
+            self._unheard |= run.agents.keys()
+        assert not before, f"a restarted server has forgotten {before}"
 
     @property
     def closed_at(self) -> dict[str, float]:
@@ -195,9 +253,15 @@ class Server:
         """Events of all attempts, as they are recorded."""
         return self._store.events
 
+    @property
+    def blames(self) -> list[NodeBlamed]:
+        """Blame on nodes, as it is recorded."""
+        return self._store.blames
+
     def act(self, request: ActionRequest) -> None:
         """Carry out or refuse an operator's request."""
-        self._loop.do(self._loop.start, self._act(OperatorRequest(request, OPERATOR)))
+        if not self.is_down:
+            self._loop.do(self._loop.start, self._act(OperatorRequest(request, OPERATOR)))
 
     async def _act(self, action: OperatorRequest) -> None:
         with suppress(ProtocolError):
@@ -205,6 +269,8 @@ class Server:
 
     def receive(self, kind: type[Request], body: bytes, connection: Connection, respond: Respond) -> None:
         """Take a request and answer it, now or when its hold ends."""
+        if self.is_down:
+            return
         try:
             request = decode(kind, body)
         except ProtocolError as error:
@@ -219,15 +285,23 @@ class Server:
 
     def ask(self, question: OperatorRequest, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
         """Let an operator ask. `ended` is called with the result."""
-        self._loop.do(self._loop.start, self._ask(question, ended))
+        if self.is_down:
+            ended(ServerUnavailable("the server is gone"))
+        else:
+            self._loop.do(self._loop.start, self._ask(question, ended))
 
     async def _ask(self, question: OperatorRequest, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
+        self._questions.append(ended)
+        answer: WorkerLog | ProtocolError
         try:
-            answer = await self._rendezvous.ask(question, Connection(self._operators))
+            told = await self._rendezvous.ask(question, Connection(self._operators))
         except ProtocolError as error:
-            ended(error)
+            answer = error
         else:
-            assert isinstance(answer, WorkerLog)
+            assert isinstance(told, WorkerLog)
+            answer = told
+        if not self.is_down:
+            self._questions.remove(ended)
             ended(answer)
 
     def lost(self, connection: Connection) -> None:
@@ -252,12 +326,16 @@ class Server:
 
     async def _serve(self, request: Request, connection: Connection, respond: Respond) -> None:
         self._wait(1)
+        refusal: ProtocolError | None = None
         try:
-            respond(True, encode(await self._rendezvous.ask(request, connection)))
+            answer = await self._rendezvous.ask(request, connection)
         except ProtocolError as error:
-            _refuse(error, respond)
+            refusal = error
         finally:
-            self._wait(-1)
+            if not self.is_down:
+                self._wait(-1)
+        if not self.is_down:
+            _refuse(refusal, respond) if refusal else respond(True, encode(answer))
 
     def _wait(self, change: int) -> None:
         self._waiting += change
@@ -265,18 +343,25 @@ class Server:
 
     def _hear_what_counts(self, request: _Told, leases: Leases) -> None:
         """Count signs of life. A copy of a join or a report is not one, for an agent that owes a sign of life."""
-        if not isinstance(request, JoinRequest):
-            counts = leases.renewed_at.get(request.agent_id) == self._clock.now
+        agent_id, owes = request.agent_id, leases.uncertain.keys() - leases.absent_since.keys()
+        if isinstance(request, JoinRequest) and agent_id not in self._unheard:
+            counts = agent_id not in leases.probed_until.keys() | leases.spared.keys() | owes
         else:
-            counts = request.agent_id not in leases.probed_until.keys() | leases.spared.keys()
+            counts = leases.renewed_at.get(agent_id) == self._clock.now
         if counts:
-            self._hear(request.agent_id)
+            self._hear(agent_id)
 
     def _hear(self, agent_id: str) -> None:
-        self.renewed_at[agent_id] = self._clock.now
+        self.renewed_at[agent_id] = self.heard_at[agent_id] = self._clock.now
+        self._unheard.discard(agent_id)
         self._heard.append((self._clock.now, agent_id))
         self.closed_at.pop(agent_id, None)
 
 
 def _refuse(error: ProtocolError, respond: Respond) -> None:
     respond(False, encode(ErrorReply(code=error.code, message=str(error))))
+
+
+def _state_of(run: Run) -> dict[str, Any]:
+    """Return the state of the run that survives a restart."""
+    return {name: getattr(run, name) for name in RunState.__struct_fields__}

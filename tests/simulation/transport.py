@@ -41,7 +41,9 @@ class SimulatedTransport:
                 await asyncio.sleep(CONNECT_TIMEOUT_S)
                 raise Unreachable("connect", "no answer")
             await asyncio.sleep(2 * self._process.network.weather.latency_s)
-            self.connection = connection = Connection(host)
+            if self._process.server.is_down or host.now < host.path_down_until:
+                raise Unreachable("connect", "refused")
+            self.connection = connection = self._process.network.open(host)
             connection.closed = lambda: self._process.loop.do(self._broken, connection)
         return host.addr
 
@@ -59,6 +61,8 @@ class SimulatedTransport:
             raise
         finally:
             self._answer = None
+        if self._process.network.has_greedy_proxy:
+            await self.close()
         if not is_answer:
             refusal = decode(ErrorReply, body)
             raise from_code(refusal.code, refusal.message)
