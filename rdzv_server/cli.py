@@ -32,7 +32,7 @@ from rdzv_protocol.words import flags as flag_words
 
 from rdzv_server.auth.reload import BadTokenFile, Security
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
-from rdzv_server.http.aiohttp_version import WrongAiohttp
+from rdzv_server.http.aiohttp_version import WrongAiohttp, import_without_authorities
 from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.http.garbage import COLLECT_AFTER
 from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind, import_http, import_late
@@ -166,6 +166,7 @@ async def _serve(
     if stand_by and not await _takes_over(config, stand_by, stopped, stop):
         return ExitCode.START_AGAIN
     listener = _listener(config)
+    import_without_authorities()  # takes long: meanwhile agents may connect
     server, place = _make_server(config, listener.getsockname()[1])
     exports = Exports(config, server.service, listener.getsockname()[1])
 
@@ -179,8 +180,7 @@ async def _serve(
         if security.has_files or exports.has_files:
             loop.add_signal_handler(signal.SIGHUP, renew)
         import_late()
-        gc.collect()
-        gc.freeze()  # later collections skip what was imported
+        gc.freeze()  # later collections skip what was imported; to collect now would keep agents waiting
         address, port = listener.getsockname()[:2]
         log.info(_listens(address, port, is_tls=security.tls is not None))
         log.info(words.state_in(place, _count_of_runs(server)))
@@ -221,6 +221,7 @@ async def _takes_over(
     """Wait until this server has to serve, or is stopped, also by SIGUSR2. Return whether it has to serve."""
     earlier = [address_of(*server) for server in config.stand_by_for]
     log.info(words.stands_by(earlier))
+    import_without_authorities()
     import_http()
     wake = asyncio.get_running_loop().call_soon_threadsafe
     signal.signal(signal.SIGUSR2, lambda *_: wake(stop, words.STOPPED))

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import hmac
 import random
+import ssl
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -65,7 +66,8 @@ class Webhook:
         """Send the events, forever."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         headers = {"User-Agent": f"rdzv-server/{rdzv_protocol.VERSION}", "Content-Type": "application/json"}
-        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        connector = aiohttp.TCPConnector(ssl=await asyncio.to_thread(ssl.create_default_context))
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
             await first_of(self._sweep(), *(self._send_all(session) for _ in range(DELIVERIES)))
 
     async def _sweep(self) -> None:

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import signal
+import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rdzv_protocol.words import flags
 
 from rdzv_server.words import exports
 from tests.integration.replicas import Replicas
+from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import pattern
 from tests.support.programs import PATIENCE_S, Program, Server
@@ -94,7 +96,11 @@ async def receiver() -> AsyncIterator[Receiver]:
 @pytest.fixture
 def webhook(receiver: Receiver, tmp_path: Path) -> tuple[str, ...]:
     """Return the flags of a server that sends its events to the receiver."""
-    secret = tmp_path / "secret"
+    return flags_for(receiver, tmp_path)
+
+
+def flags_for(receiver: Receiver, folder: Path) -> tuple[str, ...]:
+    secret = folder / "secret"
     secret.write_text("s3cret\n")
     secret.chmod(0o600)
     return ("--webhook", receiver.url, "--webhook-secret-file", str(secret))
@@ -129,6 +135,22 @@ async def test_each_reader_gets_each_event_once_though_the_server_is_killed_in_b
     spent = run["time_s"]
     assert sum(spent[name] for name in ("running", "forming", "restarting", "waiting")) <= run["age_s"] + 0.01
     assert spent["restarts"].keys() == {"worker_failure"} and spent["running"] > 0.0
+
+
+async def test_a_server_sends_its_events_to_a_receiver_whose_authority_the_machine_trusts(
+    hub: WorkerHub, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*authority.issue("receiver"))
+    async with Receiver(tls) as receiver, Cluster(hub, *flags_for(receiver, tmp_path)) as cluster:
+        trusting = await cluster.serve(env={"SSL_CERT_FILE": authority.ca}, is_forked=False)
+        await cluster.finish(await cluster.nodes("ab", *FLAGS))
+        await receiver.has(RUN, 1)
+        doubting = await cluster.serve(is_forked=False)
+        await cluster.finish(await cluster.nodes("ab", *FLAGS))
+        await doubting.line("CERTIFICATE_VERIFY_FAILED")
+        assert not any("CERTIFICATE_VERIFY_FAILED" in line for line in trusting.err)
 
 
 async def test_event_numbers_continue_without_a_gap_when_another_server_takes_over(

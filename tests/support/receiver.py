@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from typing import Any, Self
 
 from aiohttp import web
@@ -10,9 +11,13 @@ PATIENCE_S = 30.0
 
 
 class Receiver:
-    """Receiver of a webhook. `answers`: statuses of the next requests. The status after them is 200."""
+    """Receiver of a webhook. `answers`: statuses of the next requests. The status after them is 200.
 
-    def __init__(self) -> None:
+    `tls`: its TLS context; None for plain HTTP.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.answers: list[int] = []
         self.requests = 0
         self.raw: list[tuple[dict[str, str], bytes]] = []
@@ -25,10 +30,10 @@ class Receiver:
     async def __aenter__(self) -> Self:
         self._runner = web.ServerRunner(web.Server(self._take))
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
         port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{port}/events"
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}/events"
         return self
 
     async def __aexit__(self, *error: object) -> None:
