@@ -1,10 +1,12 @@
 """`rdzv-server`, also as `python -m rdzv_server`."""
 
+import gc
 import sys
 
 
 def main() -> int:
     """Run the program and return its exit code, also if Ctrl-C comes during its imports."""
+    gc.disable()  # imports make no garbage; the server enables it once it serves
     try:
         from rdzv_server.cli import main
 

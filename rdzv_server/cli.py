@@ -180,7 +180,7 @@ async def _serve(
         if security.has_files or exports.has_files:
             loop.add_signal_handler(signal.SIGHUP, renew)
         import_late()
-        gc.freeze()  # later collections skip what was imported; to collect now would keep agents waiting
+        _collect_garbage_from_now()
         address, port = listener.getsockname()[:2]
         log.info(_listens(address, port, is_tls=security.tls is not None))
         log.info(words.state_in(place, _count_of_runs(server)))
@@ -223,6 +223,7 @@ async def _takes_over(
     log.info(words.stands_by(earlier))
     import_without_authorities()
     import_http()
+    _collect_garbage_from_now()
     wake = asyncio.get_running_loop().call_soon_threadsafe
     signal.signal(signal.SIGUSR2, lambda *_: wake(stop, words.STOPPED))
     await first_of(stand_by.all_gone(lambda server: log.info(words.serves(server))), asyncio.shield(stopped))
@@ -230,6 +231,12 @@ async def _takes_over(
     if not stopped.done():
         log.warning(words.takes_over(earlier))
     return not stopped.done()
+
+
+def _collect_garbage_from_now() -> None:
+    """Let Python collect garbage again, but not examine what was imported. To collect now would keep agents waiting."""
+    gc.freeze()
+    gc.enable()
 
 
 async def _steps_back(stand_by: StandBy, port: int, stop: Callable[[str], None]) -> None:
