@@ -163,6 +163,7 @@ class Model:
     """Time at which an absent agent was last heard again."""
 
     heard_at: float = float("-inf")
+    certain_at: float = float("-inf")
     """Time at which an agent was last heard."""
     unheard_since: float | None = None
     """The same while people know that none is heard, otherwise None."""
@@ -514,7 +515,7 @@ class Model:
                 self._complete(now)
             elif self._starves(now):
                 self.stage = "failed"
-            elif self.verdict_at is not None and now >= self.verdict_at and not self._is_undecided():
+            elif self.verdict_at is not None and now >= self._decides_at():
                 assert self.root
                 if self._leave_explains_root():
                     self._turn_after_notice(now)
@@ -671,6 +672,8 @@ class Model:
             for other in sorted(self.agents, key=lambda a: a.heard_turn):
                 self._spare(other, now)
         self.heard_at = now
+        if agent.uncertain:
+            self.certain_at = now
         if agent.absent is not None:
             self.returned_at = now
         agent.heard, agent.heard_turn, agent.absent, agent.unheard = now, self._turn(), None, False
@@ -723,13 +726,18 @@ class Model:
             if agent.cut and agent.uncertain and not agent.idle and agent.name != reporter
         ]
 
-    def _is_undecided(self) -> bool:
-        """Return whether a participant may still turn out to be lost: it is missing, or owes a sign of life."""
-        if self._missing(None) or self.root is None or not self._lost_others() or self._leave_explains_root():
-            return bool(self._missing(None))
+    def _decides_at(self) -> float:
+        """Return when the run ends over its failure: never while a participant may be lost, or owes a sign of life."""
+        assert self.root and self.verdict_at is not None
         others = [agent for agent in self.in_state("running") if agent.name not in self.failed]
+        if self._missing(None):
+            return float("inf")
+        if not self._lost_others() or not others:
+            return self.verdict_at
         since = self.reported_at[self.root]
-        return any(agent.uncertain or agent.heard < since for agent in others)
+        if not self._leave_explains_root() and any(agent.uncertain or agent.heard < since for agent in others):
+            return float("inf")
+        return max(self.verdict_at, self.certain_at + CAUSE_S)
 
     def _presumed_lost(self, now: float) -> list[Agent]:
         """Return the participants that the round waits for as the last: all vanished, and others' workers failed."""

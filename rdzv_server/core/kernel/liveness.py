@@ -140,6 +140,8 @@ class Leases:
         """Agents with a fresh lease because of the server's trouble. They get no other one until they are heard."""
         self._returned_at = -inf
         """Time at which an absent agent was last heard again."""
+        self.certain_at = -inf
+        """Time at which an uncertain agent was last heard."""
         self._excused_at = -inf
         """End of the server's latest trouble after which agents got a fresh lease."""
         self.spared: dict[str, float] = {}
@@ -171,6 +173,7 @@ class Leases:
             self.unconnected.pop(agent_id, None)
         if agent_id in self.uncertain:
             del self.uncertain[agent_id]
+            self.certain_at = now
             self.suspects.discard(agent_id)
             self.spared.pop(agent_id, None)
             if agent_id in self.absent_since:

@@ -241,8 +241,8 @@ class RunMachine:
             return unheard.deadline(run)
         is_forming = run.stage is _FORMING and not run.held
         own = completion.deadline(run) if is_forming else run.scale_up_at
-        if run.verdict_at is not None and not worker_reports.is_undecided(run):
-            own = run.verdict_at
+        if run.verdict_at is not None:
+            own = worker_reports.decides_at(run)
         notice = notices.ends_at(run) if notices.may_end(run) else None
         soonest = run.leases.next_deadline()
         if run.cordons and (cordon := operations.next_uncordoning(run)):
@@ -303,7 +303,7 @@ class RunMachine:
             if run.opening.min_since is None:
                 return events.JoinTimedOut()
             return events.RoundCompleted(completion.expired(run))
-        if run.verdict_at is not None and now >= run.verdict_at and not worker_reports.is_undecided(run):
+        if run.verdict_at is not None and (at := worker_reports.decides_at(run)) is not None and now >= at:
             return events.CauseNotFound()
         for due in self._hooks.due:
             if concluded := due(now):

@@ -70,17 +70,21 @@ def awaits_loss(run: Run, reporter: str = "") -> bool:
     )
 
 
-def is_undecided(run: Run) -> bool:
-    """Whether the failure over which the run would end may still turn out to follow from the loss of a participant.
+def decides_at(run: Run) -> float | None:
+    """Return the time at which the failure that a run waits over ends it; None while it may still be explained.
 
-    If workers have lost others, every other participant must have been heard since: a dead one may not be missing yet.
+    A participant that is missing may be lost. If workers have lost others, every other participant must have been heard
+    since, because a dead one may not be missing yet. An agent that is heard again may be about to report the cause.
     """
     root = run.first_of_round
-    if awaits_loss(run):
-        return True
-    if root is None or not root.failure.consequence or notices.explains(run, root):
-        return False
-    return not all(run.leases.is_heard_since(agent_id, root.at) for agent_id in run.running.keys() - run.failed)
+    if run.verdict_at is None or root is None or awaits_loss(run):
+        return None
+    if not restart_budget.awaits_cause(run, root):
+        return run.verdict_at
+    others = run.running.keys() - run.failed
+    if not notices.explains(run, root) and not all(run.leases.is_heard_since(other, root.at) for other in others):
+        return None
+    return max(run.verdict_at, run.leases.certain_at + restart_budget.CAUSE_WINDOW_S)
 
 
 def _is_new(machine: Machine, report: events.WorkersSucceeded | events.WorkersFailed) -> bool:

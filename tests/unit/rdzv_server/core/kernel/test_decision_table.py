@@ -46,6 +46,10 @@ PLAYED: dict[str, list[Story]] = {
          "0.1s", {"stage": "failed", "faults": ""}),
         (f"1:2 {TEN_S} max_restarts=0", "join a b; 1s; fail a consequence=True; 3s", {"stage": "running"},
          "renew b", {"stage": "failed"}),
+        (f"1:2 {TEN_S} max_restarts=0", "join a b; restart; fail a consequence=True; 3s; renew b; 0.9s; leave b",
+         "join a", {"ranks": "a", "ledger": "node_left"}),
+        (f"1:2 {TEN_S} max_restarts=0", "join a b; restart; fail a consequence=True; 3s; renew b; 0.9s",
+         {"stage": "running"}, "0.1s", {"stage": "failed"}),
     ],
     "workers fail without restarts left after a restart of the server": [
         (f"1:2 {TEN_S} max_restarts=0", "join a b; restart; fail a; 5s; renew a; 4.9s; renew a", {"stage": "running"},
