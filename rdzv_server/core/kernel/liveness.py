@@ -260,8 +260,11 @@ class Leases:
         return agent_id in self.uncertain and agent_id in self.unconnected
 
     def is_heard_since(self, agent_id: str, at: float) -> bool:
-        """Whether the server has heard the agent since this time, and it is certain."""
-        return agent_id not in self.uncertain and agent_id not in self.excused and self.renewed_at[agent_id] >= at
+        """Whether the server has heard the agent since this time, and it is certain. While facts are replayed, no agent
+        has a lease.
+        """
+        is_certain = agent_id not in self.uncertain and agent_id not in self.excused
+        return is_certain and self.renewed_at.get(agent_id, -inf) >= at
 
     def should_return_by(self, agent_ids: Iterable[str]) -> float:
         """Return when these absent agents would be back if only their path had been broken.
