@@ -26,6 +26,10 @@ HANG_S = 5.0
 """Seconds without progress after which agents suspect a hang."""
 
 
+UNNOTICED = "unnoticed"
+"""Source of a hang that no agent notices."""
+
+
 class Violation(AssertionError):
     """An invariant does not hold, or an expected event did not come in time. Contains the last events."""
 
@@ -122,6 +126,19 @@ class Cluster:
             failure = agent.workers.fail(exit_code, is_consequence=is_consequence, blame=blame)
             self.watch.failed(agent.agent_id, agent.workers, failure)
 
+    def kill_with_peers(self, agent: AgentProcess) -> None:
+        """Kill an agent that trains. The workers of the others fail soon, and say that they have lost a peer."""
+        workers, died_at = agent.workers, self.clock.now
+        others = [other for other in self._of_the_round(workers) if other is not agent] if agent.is_training else []
+        self.kill(agent)
+        for other in others:
+            self.clock.later(self.rng.uniform(0.0, 0.3), lambda other=other: self._follows(other, agent, died_at))
+
+    def _follows(self, other: AgentProcess, dead: AgentProcess, died_at: float) -> None:
+        if other.is_training and self._is_one_round(other.workers, dead.workers):
+            self.watch.follows(other.agent_id, other.workers, dead.agent_id, died_at)
+            self.fail(other, is_consequence=True)
+
     def hang(self, agent: AgentProcess, source: str = "progress") -> None:
         """Make one of the agent's workers hang. All others wait for it, and the agents notice by this source."""
         if not agent.is_training or agent.workers.hung_since is not None:
@@ -138,10 +155,16 @@ class Cluster:
         """Make the agent's workers wait for the one that hangs. The agent notices."""
         own.hung_since, is_own = self.clock.now, own is hung
         is_sure = source == "timer"  # a timer shows which worker hangs, and the other nodes have none
-        if is_own or not is_sure:
+        if source != UNNOTICED and (is_own or not is_sure):
             ranks = (hung.hung,) if is_sure else tuple(own.assignment.ranks)
             at_s = HANG_S + self.rng.random() * (not is_own)
             self.clock.later(at_s, lambda: self._suspect(agent, hung, source, ranks))
+
+    @property
+    def unnoticed(self) -> list[AgentProcess]:
+        """Agents with a worker that hangs, which no agent notices."""
+        teams = [workers for workers, source in self._hangs if source == UNNOTICED and workers.hung is not None]
+        return [agent for agent in self.training if agent.workers in teams]
 
     def go_on(self, hung: AgentProcess, source: str = "progress") -> None:
         """Let the worker that hangs continue, with all others."""
@@ -149,7 +172,7 @@ class Cluster:
             self.note(hung.name, f"rank {workers.hung} goes on")
             workers.hung = None
             for other in self._of_the_round(workers):
-                other.workers.hung_since = None
+                other.workers.hung_since, other.workers.resumed_at = None, self.clock.now
                 self._suspect(other, workers, source, ())
 
     def _suspect(self, agent: AgentProcess, hung: Workers, source: str, ranks: tuple[int, ...]) -> None:

@@ -11,12 +11,15 @@ from rdzv_server.core.kernel import admission
 from rdzv_server.core.kernel.run import AgentState, Run, Stage
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from simulation.agent import AgentProcess
-from simulation.cluster import RUN_ID, Cluster
+from simulation.cluster import RUN_ID, UNNOTICED, Cluster
 from simulation.network import CALM, LATEST_COPY_S, QUICK_STOP_S, Host, Weather
 
 MOST_HOSTS = 7
 SLOWEST_STOP_S = 30.0
 FATAL = 42
+SOURCES = ("progress", "progress", "silence", "timer", UNNOTICED)
+STALLS_S = 100.0
+"""Seconds for which workers stand still that hang unnoticed: health must tell."""
 AFTERMATH_S = LATEST_COPY_S + 5.0
 """Seconds in which messages lost or copied before the calm show their effect."""
 
@@ -124,6 +127,10 @@ class Schedule:
             self._rng.choices(self._faults, self._weights)[0](self)
         cluster.passes(self._rng.uniform(0.0, 5.0))
         self._calm_down()
+        if cluster.unnoticed:
+            cluster.passes(STALLS_S)
+            for agent in cluster.unnoticed:
+                cluster.go_on(agent, UNNOTICED)
         cluster.passes(AFTERMATH_S)
         cluster.until(self.is_settled, self._patience_s(), "every agent has its place, or the run is over")
         cluster.passes(2 * self._settings.lease_s)
@@ -223,7 +230,7 @@ class Schedule:
     def _worker_hangs(self) -> None:
         """Let a worker hang, for good or for a while that may end before any agent notices."""
         if training := self.cluster.training:
-            agent, source = self._rng.choice(training), self._rng.choice(("progress", "progress", "silence", "timer"))
+            agent, source = self._rng.choice(training), self._rng.choice(SOURCES)
             self.cluster.hang(agent, source)
             if self._rng.random() < 0.3:
                 self.cluster.clock.later(self._rng.uniform(0.0, 15.0), lambda: self.cluster.go_on(agent, source))
@@ -233,6 +240,10 @@ class Schedule:
             self.cluster.kill(agent, with_host=self._rng.random() < 0.3)
             if self._rng.random() < 0.6:
                 self._later(self._rng.choice((0.0, 0.5, 15.0)), lambda: self._start_on(agent.host))
+
+    def _agent_dies_with_peers(self) -> None:
+        if training := self.cluster.training:
+            self.cluster.kill_with_peers(self._rng.choice(training))
 
     def _agent_is_told_to_go(self) -> None:
         if agent := self._pick():
@@ -324,6 +335,7 @@ class Schedule:
         _workers_fail,
         _worker_hangs,
         _agent_dies,
+        _agent_dies_with_peers,
         _agent_is_told_to_go,
         _host_falls_silent,
         _host_is_cut_off,
@@ -335,7 +347,7 @@ class Schedule:
         _logs_are_read,
         _operator_acts,
     )
-    _weights = (6, 3, 2, 2, 2, 2, 2, 1, 1, 2, 2, 2, 6)
+    _weights = (6, 3, 2, 2, 2, 2, 2, 2, 1, 1, 2, 2, 2, 6)
 
 
 _ACTIONS = (

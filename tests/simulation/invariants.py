@@ -31,8 +31,10 @@ from rdzv_server.core.kernel.liveness import OVERDUE, TOGETHER_S, UNREAD_S
 from rdzv_server.core.kernel.rank_assignment import start
 from rdzv_server.core.kernel.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from rdzv_server.core.node_facts import NodeBlamed
+from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.runs.registry import Registry
+from rdzv_server.core.views import health
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
 from rdzv_server.words import losses
@@ -42,6 +44,13 @@ from simulation.network import SLOWEST_S
 from simulation.server import EPSILON, OPERATOR, Server
 from simulation.workers import Workers
 
+HEALTH_S = 1.0
+"""Seconds between two checks of a run's health."""
+STEP_S = 2.0
+"""Seconds by which a step's time may be off: it takes a second, and its report has a delay."""
+ROUNDED_S = 0.02
+SEEN_S = 0.5
+"""Seconds until the server has seen the close of a connection, unless it was delayed."""
 QUICK_S = 1.0
 """Grace for an absent agent that is long enough for it to come back over a path of an ordinary delay."""
 REACHED_S = 1.5
@@ -63,6 +72,8 @@ class Seen:
     """Failures of each round, by agent id: the truth."""
     succeeded: dict[int, list[str]] = field(default_factory=dict)
     """The agents whose workers all exited 0 in each round: the truth."""
+    followed: dict[int, dict[str, tuple[str, float]]] = field(default_factory=dict)
+    """Failures of each round that followed from the death of an agent, by agent id: that agent's id, and the time."""
     hung: dict[int, set[int]] = field(default_factory=dict)
     """Ranks that hung in each round: the truth."""
     found: dict[int, RunEvent] = field(default_factory=dict)
@@ -77,6 +88,8 @@ class Seen:
     """Time at which an agent was heard after none had been for longer than a poll."""
     notice_at: float = 0.0
     """Time of the last notice."""
+    health_at: float = 0.0
+    """Time of the last check of the run's health."""
     departed: Departure | None = None
     """Departure that was checked last."""
     end: tuple[object, ...] | None = None
@@ -116,6 +129,10 @@ class Watch:
 
     def failed(self, agent_id: str, workers: Workers, failure: Failure) -> None:
         self._seen(workers.attempt).failed.setdefault(workers.round, {})[agent_id] = failure
+
+    def follows(self, agent_id: str, workers: Workers, dead_id: str, dead_at: float) -> None:
+        """Note that a failure of these workers followed from the death of another agent."""
+        self._seen(workers.attempt).followed.setdefault(workers.round, {})[agent_id] = dead_id, dead_at
 
     def succeeded(self, agent_id: str, workers: Workers) -> None:
         self._seen(workers.attempt).succeeded.setdefault(workers.round, []).append(agent_id)
@@ -228,6 +245,9 @@ class Watch:
             self._check_liveness(run, seen)
             if run.stage.is_end:
                 self._check_end(run, seen)
+            elif self._clock.now >= seen.health_at + HEALTH_S and run.policies:
+                seen.health_at = self._clock.now
+                self._check_health(run, seen)
         cordons = self._registry.nodes.state.cordons
         self.excluded_nodes |= {node for node, cordon in cordons.items() if cordon.excludes}
         self._check_events()
@@ -363,7 +383,7 @@ class Watch:
         is_suspect = process.host.is_suspect or process.host.path_down_until > heard_at
         assert is_suspect or has_gone or not is_silent, f"{gone.agent_id} fell silent without a reason"
         if gone.cause == losses.PROBE_UNANSWERED:
-            assert process.is_dead or process.host.is_suspect, f"{gone.agent_id} lived, and nobody heard it"
+            assert process.is_dead or process.host.is_suspect or has_gone, f"{gone.agent_id} lived, and nobody heard it"
             silent_s = self._clock.now - self._server.renewed_at[gone.agent_id]
             asked_s = run.settings.lease_s / HOLDS_PER_LEASE
             assert silent_s >= asked_s - EPSILON, f"{gone.agent_id} was asked, and not waited for"
@@ -409,7 +429,48 @@ class Watch:
             of_round = seen.failed.get(run.membership.round if run.membership else 0)
             assert of_round or fatal, "the run failed for no failure"  # a fatal one may be from an earlier round
             assert fatal or _is_given_up(run) or _budget_is_spent(run), "the run failed with restarts left"
+            explained = seen.followed.get(run.round, {})
+            is_all = bool(of_round) and of_round.keys() <= explained.keys() and not fatal
+            is_lost = is_all and any(map(self._was_seen, explained.values()))
+            assert not is_lost, f"the run failed because workers had lost others: {explained}"
             _check_blame(run, seen)
+
+    def _was_seen(self, death: tuple[str, float]) -> bool:
+        """Return whether the server saw at once that a dead agent's connection closed, and read no late poll since."""
+        agent_id, died_at = death
+        seen_by = died_at + SEEN_S
+        closed_at = [at for at, each in self._server.closings if each == agent_id and died_at <= at <= seen_by]
+        return bool(closed_at) and self._server.heard_at[agent_id] <= closed_at[0]
+
+    def _check_health(self, run: Run, seen: Seen) -> None:
+        """Check that a run's health is true, and that the seconds of its time ledger add up to its age."""
+        now, teams = self._clock.now, self._teams(run)
+        found = {finding.state: finding for finding in health.findings(run, now)}
+        assert not found.keys() & {"slow", "unreachable", "overdue"}, f"nothing of this has happened: {found}"
+        if "hung" in found:
+            assert seen.hung.get(run.round), f"nobody hung: {found['hung']}"
+        if "looping" in found:
+            assert len(seen.failed) >= health.ROUNDS_OF_A_LOOP, f"it has not failed as often: {found['looping']}"
+        if "silent" in found and run.unheard_since is not None:
+            heard_at = max(self._server.heard_at.get(agent_id, 0.0) for agent_id in run.agents)
+            assert now >= heard_at + run.settings.lease_s - EPSILON, f"an agent was heard: {found['silent']}"
+        still_s = [now - (now if team.hung_since is None else team.hung_since) for team in teams]
+        report_s = run.settings.lease_s + SLOWEST_S
+        if "stalled" in found and not any(now < team.resumed_at + report_s for team in teams):
+            assert max(still_s, default=0.0) >= health.STALLED_S - STEP_S, f"workers make steps: {found['stalled']}"
+        are_all = run.stage is Stage.RUNNING and len(teams) == len(run.seats) and not run.suspends_judgement
+        if are_all and min(still_s) > health.STALLED_S + report_s:
+            assert found.keys() & {"stalled", "hung"}, f"nothing has moved for {min(still_s):g} s, and it is {found}"
+        spent = time_ledger.view(run, now)
+        sum_s = spent.running + spent.forming + spent.restarting + spent.waiting
+        assert abs(sum_s - (now - run.created_at)) < ROUNDED_S, f"{sum_s} s of {now - run.created_at} s are entered"
+        parts_s = spent.starting + spent.checkpointing + spent.detecting + spent.lost
+        assert parts_s <= spent.running + ROUNDED_S, f"more than the running phase: {spent}"
+
+    def _teams(self, run: Run) -> list[Workers]:
+        """Return the workers of the running round that train."""
+        all_ = [process.workers for process in self._processes.values() if process.is_training and process.workers]
+        return [team for team in all_ if (team.attempt, team.round) == (run.attempt, run.round)]
 
     def _check_events(self) -> None:
         """Check that events are in order and numbered without a gap over all attempts."""

@@ -1,6 +1,7 @@
 """The worker group of one round on one node, modelled: it trains until it finishes, fails or is stopped."""
 
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 from rdzv_protocol.messages import Assignment, Blame, Failure
@@ -24,6 +25,8 @@ class Workers:
         """Rank of the worker that hangs, for which all others wait."""
         self.hung_since: float | None = None
         """Time since which these workers make no progress, because one worker of any node hangs."""
+        self.resumed_at = -inf
+        """Time at which these workers last made progress again."""
         self.live = assignment.local_world_size
         """Processes that still run, including those that are stopping."""
         self._host, self._rng, self._feed = host, rng, feed
