@@ -252,7 +252,7 @@ class Scenario:
         self.machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         for record in self.records:
             self.machine.replay(record.fact, record.at)
-            self.machine.next_deadline()  # as the registry does, while no agent has a lease
+            self.machine.next_deadline()  # as the registry does
         self.machine.restart(self.now)
         self.run.validate()
 
@@ -262,6 +262,7 @@ class Scenario:
         self.machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         for part in parts:
             self.machine.replay(part, self.now)
+            self.machine.next_deadline()  # as the registry does, while no agent has a lease
         self.machine.restart(self.now)
         self.run.validate()
 

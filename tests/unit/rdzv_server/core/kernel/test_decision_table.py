@@ -48,7 +48,7 @@ PLAYED: dict[str, list[Story]] = {
          "renew b", {"stage": "failed"}),
         (f"1:2 {TEN_S} max_restarts=0", "join a b; restart; fail a consequence=True; 3s; renew b; 0.9s; leave b",
          "join a", {"ranks": "a", "ledger": "node_left"}),
-        (f"1:2 {TEN_S} max_restarts=0", "join a b; fail a consequence=True; restart; 3s; renew a b; 0.9s",
+        (f"1:2 {TEN_S} max_restarts=0", "join a b; fail a consequence=True; restart_from_snapshot; 3s; renew a b; 0.9s",
          {"stage": "running"}, "0.1s", {"stage": "failed"}),
     ],
     "workers fail without restarts left after a restart of the server": [
