@@ -379,7 +379,8 @@ class Watch:
         was_unheard = gone.cause.startswith((losses.SILENT, losses.REPLACED))  # a server's restart ends no such silence
         heard_at = (self._server.heard_at if was_unheard else self._server.renewed_at)[gone.agent_id]
         is_silent = self._clock.now - heard_at >= run.settings.lease_s - EPSILON
-        has_gone = process.exit_code is not None and self._server.restarted_at  # its leave may not have arrived
+        was_broken = self._server.restarted_at or process.host.path_down_until
+        has_gone = process.exit_code is not None and was_broken  # its leave may not have arrived
         is_suspect = process.host.is_suspect or process.host.path_down_until > heard_at
         assert is_suspect or has_gone or not is_silent, f"{gone.agent_id} fell silent without a reason"
         if gone.cause == losses.PROBE_UNANSWERED:
