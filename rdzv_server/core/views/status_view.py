@@ -29,6 +29,8 @@ from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
 from rdzv_server.core.views import health, run_view
 from rdzv_server.core.views.run_view import NodeState, Phase
 
+_DRAINING = AgentState.DRAINING  # a status has many nodes: see `run`
+
 Status = TypeVar("Status", bound=Struct)
 
 
@@ -326,33 +328,35 @@ def _missing(run: Run, now: float) -> MissingStatus | None:
 
 def node(run: Run, agent: Agent, now: float) -> NodeStatus:
     """Return the status of one agent of the run."""
-    seat = run.seat_of(agent.agent_id)
-    renewed_at, lease_until = run.leases.renewed_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
-    is_connected = run.leases.is_connected(agent.agent_id)
-    lost_at = None if is_connected else run_view.lost_at(run, agent.agent_id)
-    remarks = run_view.node_remarks(run, agent.agent_id)
+    join, agent_id, node_id = agent.join, agent.agent_id, agent.node_id
+    seat = run.seat_of(agent_id)
+    ranks = seat.ranks if seat else ()
+    renewed_at, lease_until = run.leases.renewed_at.get(agent_id), run.leases.ends_at(agent_id)
+    is_connected = run.leases.is_connected(agent_id)
+    lost_at = None if is_connected else run_view.lost_at(run, agent_id)
+    remarks = run_view.node_remarks(run, agent_id)
     return NodeStatus(
-        node_id=agent.node_id,
-        agent_id=run_view.short(agent.agent_id),
+        node_id=node_id,
+        agent_id=run_view.short(agent_id),
         state=run_view.state(run, agent),
         connected=is_connected,
-        addr=agent.join.addr,
-        port=agent.join.port,
-        role=agent.join.role,
-        node_rank=agent.join.node_rank,
-        local_world_size=agent.join.local_world_size,
+        addr=join.addr,
+        port=join.port,
+        role=join.role,
+        node_rank=join.node_rank,
+        local_world_size=join.local_world_size,
         group_rank=seat.group_rank if seat else None,
-        ranks=[seat.ranks[0], seat.ranks[-1]] if seat else [],
+        ranks=[ranks[0], ranks[-1]] if ranks else [],
         lease_age_s=None if renewed_at is None else _round(now - renewed_at),
         lease_left_s=None if lease_until is None else _round(max(0.0, lease_until - now)),
         lost_in_s=None if lost_at is None else _round(max(0.0, lost_at - now)),
-        failures=run.failures_by_node.get(agent.node_id, 0),
-        log_dir=agent.join.log_dir,
-        cordon=cordons.status(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
+        failures=run.failures_by_node.get(node_id, 0),
+        log_dir=join.log_dir,
+        cordon=cordons.status(run.cordons[node_id]) if node_id in run.cordons else None,
         slow=remarks.get("slow", ""),
         remarks=remarks,
-        drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
-        progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
+        drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is _DRAINING else None,
+        progress=_progress([sign] if (sign := run.progress.get(agent_id)) else [], now),
     )
 
 
