@@ -516,6 +516,7 @@ class RunMachine:
 
     def depart(self, agent: Agent, cause: Cause, detail: str, now: float, *, is_blameless: bool = False) -> None:
         run, agent_id, node_id, was = self.run, agent.agent_id, agent.node_id, agent.state
+        was_leaving = was is AgentState.DRAINING or agent_id in run.leaving  # its host may be gone before its leave
         seat = run.seat_of(agent_id)
         left = cause is not Cause.NODE_LOST
         reason = (losses.left if left else losses.lost)(node_id, detail)
@@ -524,7 +525,7 @@ class RunMachine:
         group_rank = seat.group_rank if seat else None
         remember(run.departures, Departure(node_id, agent_id, agent.round, group_rank, left, detail, now))
         self.record_event("node_left" if left else "node_lost", reason, now, node_id=node_id, group_rank=group_rank)
-        if not (left or is_blameless):
+        if not (left or is_blameless or was_leaving):
             self.blame(node_id, "lost", reason)
         self._left_its_place(agent, was, cause, reason, now)
 

@@ -99,6 +99,13 @@ PLAYED: dict[str, list[Story]] = {
          "join a", {"ledger": "node_lost"}),
         (f"1:2 {TEN_S}", "join a b; 5s; renew a; 5.1s", {"start": "a b"}, "renew a", {"faults": "b:lost"}),
     ],
+    "an agent that was told to leave, or has announced it, vanishes or is silent": [
+        (f"1:2 {TEN_S}", "join a b; drain b deadline_s=0; join a; 5s; renew a; 5.1s; renew a",
+         {"agents": "a", "faults": "", "ledger": "node_drained"}),
+        (f"1:2 {TEN_S}", "join a b; drain b deadline_s=0; join a; disconnect b; join b2 node=b", {"faults": ""}),
+        (f"1:2 {TEN_S} notice_timeout_s=20", "join a b; announce b; 1s; renew a; disconnect b; 1s",
+         {"stop": "a", "faults": ""}),
+    ],
     "agents of several nodes of a run fall silent together, and another agent is heard": [
         (f"1:3 {TEN_S}", "join a b c; 6s; renew a; 4s", {"agents": "a", "faults": ""},
          "join a", {"ledger": "node_lost"}),
