@@ -19,7 +19,7 @@ from tests.parity.observe import NODE_AGENT, TORCHRUN, Line, observe
 COMPARED_WITH = "2.13."
 PARALLEL = 4
 IN_A_TEST = 12
-TRIES = 3
+TRIES = 10
 """Tries in which a line must show its difference once: the order of two streams depends on the system."""
 PARTS = {
     f"{group} {start // IN_A_TEST + 1}": lines[start : start + IN_A_TEST]
