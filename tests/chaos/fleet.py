@@ -207,7 +207,9 @@ class Fleet(Hosts):
     def agent_pid(self, name: str) -> int:
         """Return the pid of the node's agent; its supervisor's if that has not started the agent yet."""
         pid = self.agents[name].pid
-        return next(iter(children(pid)), pid) if self.setting.supervised else pid
+        with suppress(FileNotFoundError):  # the supervisor has just ended
+            return next(iter(children(pid)), pid) if self.setting.supervised else pid
+        return pid
 
     async def kill_agents(self, *names: str) -> None:
         """Kill these agents at once."""

@@ -215,10 +215,11 @@ class WarmPool:
             self._loop.add_reader(ours, self._on_pid, ours)
 
     def _on_pid(self, orders: socket.socket) -> None:
-        pid = self._no_longer_asked(orders).recv(LONGEST_ANSWER)
+        self._no_longer_asked(orders)
         try:
+            pid = orders.recv(LONGEST_ANSWER)
             self._waiting.append(process := WarmProcess(int(pid), orders))
-        except (ValueError, ProcessLookupError):  # already dead
+        except (ValueError, ProcessLookupError, ConnectionError):  # already dead
             orders.close()
             self._replace()
         except OSError as error:

@@ -132,6 +132,19 @@ async def test_a_fork_server_that_dies_before_it_has_read_what_it_was_asked_for_
     assert said[1:] == [words.import_died("json")]
 
 
+async def test_a_process_that_dies_with_an_unread_message_before_it_reports_its_pid_is_replaced(pool: WarmPool) -> None:
+    """Then its socket is reset, and does not just end."""
+    await full(pool)
+    ours, theirs = socket.socketpair()
+    ours.send(b"work")
+    theirs.close()
+    pool._asked.add(ours)
+    pool._on_pid(ours)
+    assert ours.fileno() == -1
+    await full(pool)
+    assert [start(pool), start(pool)] == [3, 3]
+
+
 async def test_processes_that_cannot_be_watched_are_ended_and_workers_start_cold(
     pool: WarmPool, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
