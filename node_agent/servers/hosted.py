@@ -138,8 +138,6 @@ class HostedServer:
             chunk = process.socket.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
-        except ConnectionError:  # it is dead
-            chunk = b""
         if chunk:
             self._console.write(ERR, chunk)
         else:

@@ -23,8 +23,8 @@ def check(version: str = "") -> None:
 def import_without_authorities() -> None:
     """Import aiohttp without the certificate authorities that its client trusts by default.
 
-    To read them takes a sixth of the time in which a server starts. Until the process ends, aiohttp's client trusts
-    nobody unless it is given a TLS context, so only a program that is a server may call this.
+    To read them takes a sixth of the time in which a server starts. From then on, aiohttp's client trusts only what a
+    TLS context of its caller trusts. So no program that embeds the server may call this.
     """
     create = ssl.create_default_context
     ssl.create_default_context = _trusting_nobody  # type: ignore[assignment]

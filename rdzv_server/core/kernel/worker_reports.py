@@ -71,7 +71,7 @@ def awaits_loss(run: Run, reporter: str = "") -> bool:
 
 
 def decides_at(run: Run) -> float | None:
-    """Return the time at which the failure that a run waits over ends it; None while it may still be explained.
+    """Return when a failure ends the run that waits for its cause; None while a loss may still be the cause.
 
     A participant that is missing may be lost. If workers have lost others, every other participant must have been heard
     since, because a dead one may not be missing yet. An agent that is heard again may be about to report the cause.

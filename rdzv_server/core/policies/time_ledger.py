@@ -34,7 +34,7 @@ PARTS = (STARTING, "checkpointing", "detecting", "lost")
 Duration = Annotated[float, Meta(description="seconds")]
 
 
-_RUNNING = Stage.RUNNING  # see `run`
+_RUNNING = Stage.RUNNING  # a constant: to look up a member of an enumeration is slow
 
 TimePhase = Literal["forming", "restarting", "waiting", "running", "ended"]
 """Phase of a run: each second of its time counts to one phase."""

@@ -51,7 +51,7 @@ class Link(NamedTuple):
 
 
 NODE_REMARKS = tuple(policy.node_remarks for policy in POLICIES if "node_remarks" in vars(policy))
-"""Hooks of the policies that have remarks about nodes: a status has many nodes."""
+"""Hooks of the policies with remarks about nodes. Other policies are left out, since a status has many nodes."""
 
 
 def is_apart(run: Run) -> bool:

@@ -29,7 +29,7 @@ from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
 from rdzv_server.core.views import health, run_view
 from rdzv_server.core.views.run_view import NodeState, Phase
 
-_DRAINING = AgentState.DRAINING  # a status has many nodes: see `run`
+_DRAINING = AgentState.DRAINING  # a constant: to look up a member of an enumeration is slow
 
 Status = TypeVar("Status", bound=Struct)
 
