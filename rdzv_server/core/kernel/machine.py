@@ -248,7 +248,7 @@ class RunMachine:
         if run.cordons and (cordon := operations.next_uncordoning(run)):
             soonest = cordon.until if soonest is None else min(soonest, cordon.until or 0.0)
         warned = finishing.deadline(run) if run.succeeded or run.finished else None
-        presumed = completion.presumed_at(run) if run.failed and self._may_complete else None
+        presumed = completion.presumed_at(run) if is_forming and run.failed and not self.awaits_verdict else None
         for at in (own, run.queries.next_deadline(), notice, warned, presumed):
             if at is not None and (soonest is None or at < soonest):
                 soonest = at
@@ -279,9 +279,7 @@ class RunMachine:
 
     @property
     def _may_complete(self) -> bool:
-        run = self.run
-        is_forming = run.stage is _FORMING and not run.held
-        return is_forming and not self.awaits_verdict
+        return self.run.stage is _FORMING and not self.run.held and not self.awaits_verdict
 
     def _forget_at(self, ended_at: float) -> float:
         at, sooner = ended_at + self._retention_s, self.run.forget_at
@@ -334,7 +332,9 @@ class RunMachine:
 
     def _complete_if_ready(self, now: float) -> None:
         """Complete the round if it is ready. The completion is recorded; the signs of life that decide it are not."""
-        if self.run.failed and self._may_complete:
+        if not self._may_complete:
+            return
+        if self.run.failed:
             for agent_id in completion.presumed_lost(self.run, now):
                 excuse = losses.OTHERS_VANISHED if self.run.leases.is_suspect(agent_id) else ""
                 self._apply(self._loss(Loss(agent_id, losses.CORROBORATED, excuse), now), now)

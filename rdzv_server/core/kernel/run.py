@@ -33,18 +33,20 @@ newcomer. There is also a limit for all runs: see `room`."""
 T = TypeVar("T")
 
 
-class Stage(StrEnum):
+class _Ending(StrEnum):
+    is_end: bool
+    """Whether the run has ended. Every event asks for it, and a property would take longer."""
+
+
+class Stage(_Ending):
     FORMING = "forming"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
-    @property
-    def is_end(self) -> bool:
-        return self is _SUCCEEDED or self is _FAILED
 
-
-_SUCCEEDED, _FAILED = Stage.SUCCEEDED, Stage.FAILED
+for _stage in Stage:
+    _stage.is_end = _stage in (Stage.SUCCEEDED, Stage.FAILED)
 
 
 class AgentState(StrEnum):

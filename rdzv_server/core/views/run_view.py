@@ -17,6 +17,9 @@ from rdzv_server.core.policies.network_check import network_policy
 
 Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
 NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
+_WAITING = AgentState.WAITING
+_WORDS: dict[AgentState, NodeState] = {state: state.value for state in AgentState}
+"""Words for the states of agents. A table, since looking up a member of an enumeration, or its value, is slow."""
 SHORT_ID, HIDDEN = 12, 8
 """Length up to which ids are shown whole, and number of final characters that are hidden in longer ones."""
 
@@ -246,7 +249,7 @@ def states(run: Run) -> Iterator[tuple[NodeState, int]]:
 
 def _shown(run: Run, state: AgentState) -> NodeState:
     """Return the state of agents of a run that has not ended: those that wait beside a running round stand by."""
-    return "standby" if state is AgentState.WAITING and run.stage is Stage.RUNNING else state.value
+    return "standby" if state is _WAITING and run.stage is Stage.RUNNING else _WORDS[state]
 
 
 def node_remarks(run: Run, agent_id: str) -> dict[str, str]:
