@@ -75,7 +75,9 @@ class Ledger:
     def node_unheard(self, *nodes: str) -> None:
         """Enter a node whose agent has left without learning whether the server knows: it may be missed instead."""
         if self._open and self._open.cause == "node_left":
-            self.node_left(*nodes)  # its leave may have arrived before the others'
+            # Its leave may have arrived before the others', or it was missed before theirs arrived.
+            self.node_left(*nodes)
+            self.or_instead("node_lost", *nodes)
             return
         self._because("node_lost", *nodes)
         if self._open and self._open.cause == "node_lost":

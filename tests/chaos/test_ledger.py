@@ -140,6 +140,13 @@ def test_a_leave_that_was_not_answered_may_have_come_before_those_that_were() ->
     assert ledger.differences(told("node_left", history=[restart("node_left", reason="node d left: x")]))
 
 
+def test_a_node_whose_leave_was_not_answered_may_be_missed_before_the_others_leaves_arrive() -> None:
+    for node, is_right in [("c", True), ("a", False)]:
+        lost = restart("node_lost", reason=losses.lost(node, losses.not_heard(6)))
+        ledger = ledger_of("node_left a b, node_unheard c")
+        assert bool(ledger.differences(told("node_lost", history=[lost]))) is not is_right
+
+
 def test_a_long_run_may_report_only_its_latest_restarts() -> None:
     ledger = ledger_of(*["node_lost", "node_arrived"] * 3)
     whole = told(*["node_lost", "node_arrived"] * 3)
