@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.process_info import is_running, parent, process_ended
+from tests.support.process_info import is_running, parent, process_ended, stat
 from tests.support.programs import PATIENCE_S, Program
 
 SAME_IN_A_ROUND = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE")
@@ -52,8 +52,13 @@ class Worker:
 
     async def gone(self, within_s: float = PATIENCE_S) -> None:
         """Return when the process has ended, in any way."""
-        async with asyncio.timeout(within_s):
-            await self._gone.wait()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._gone.wait()
+        except TimeoutError:
+            meeting = f"{self.env['MASTER_ADDR']}:{self.env['MASTER_PORT']}"
+            found = stat(self.pid) or "gone"
+            raise TimeoutError(f"rank {self.rank} that met at {meeting}: process {self.pid} is {found}") from None
 
     def close(self) -> None:
         self._writer.close()
