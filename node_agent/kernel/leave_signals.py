@@ -39,7 +39,10 @@ class LeaveSignals:
             self._heard(name)
 
     def _read(self) -> None:
-        numbers = os.read(self._descriptor, _MOST_READ)
+        try:
+            numbers = os.read(self._descriptor, _MOST_READ)
+        except ConnectionError:  # the supervisor died without having read the attempt's number
+            numbers = b""
         if not numbers:  # the supervisor is gone, and the kernel ends this process
             asyncio.get_running_loop().remove_reader(self._descriptor)
         for number in numbers:

@@ -1,5 +1,8 @@
 """Signals that come directly and through a supervisor."""
 
+import asyncio
+import socket
+
 import pytest
 
 from node_agent.kernel.leave_signals import LeaveSignals
@@ -30,3 +33,20 @@ def test_signals_of_other_names_are_other_signals():
 
 def test_two_signals_to_every_process_are_two_signals():
     assert told(*(("SIGTERM", way) for way in (False, False, True, True))) == ["SIGTERM"] * 2
+
+
+async def test_a_supervisor_that_is_killed_before_it_reads_is_only_gone():
+    """Its end of the socket is then reset, because the agent's last message was not read."""
+    theirs, ours = socket.socketpair()
+    heard, failed = [], []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: failed.append(context))
+    LeaveSignals((), heard.append, ours.fileno()).listen()
+    with ours:
+        ours.send(b"an attempt")
+        theirs.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not loop.remove_reader(ours), "it does not listen any more"
+    assert not failed
+    assert not heard
