@@ -357,8 +357,10 @@ async def a_node_is_evicted_while_another_is_drained(m: Monkey) -> None:
         m.ledger.node_drained(drained)
         await m.operate("drain", drained, "--deadline", "30s")
         await m.pause(0.0, 0.3)
-        await m.end_every_process(evicted, within_s=m.random.choice(WITHIN_S))
+        unheard = await m.end_every_process(evicted, within_s=m.random.choice(WITHIN_S))
         m.ledger.or_instead("node_left", evicted)
+        if unheard:
+            m.ledger.or_instead("node_lost", evicted)
         await m.fleet.is_drained(drained)
     await m.calm()
     await m.operate("uncordon", drained)

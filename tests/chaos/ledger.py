@@ -34,8 +34,8 @@ class Entry:
 
     cause: str
     nodes: frozenset[str] = frozenset()
-    instead: "Entry | None" = None
-    """What the restart may be instead: two events came at once, or a leave got no answer."""
+    instead: "tuple[Entry, ...]" = ()
+    """What the restart may be instead, each with another cause: two events came at once, or a leave got no answer."""
 
     @property
     def is_charged(self) -> bool:
@@ -81,7 +81,7 @@ class Ledger:
             return
         self._because("node_lost", *nodes)
         if self._open and self._open.cause == "node_lost":
-            self._open = replace(self._open, instead=Entry("node_left", self._open.nodes))
+            self._open = replace(self._open, instead=(Entry("node_left", self._open.nodes),))
 
     def left_or_lost(self, left: str, lost: str) -> None:
         """Enter the loss of a node at the time at which the other one has left: the first one is the cause."""
@@ -89,7 +89,7 @@ class Ledger:
         if self._open and self._open.cause == "node_left":
             self.or_instead("node_lost", lost)
         elif self._open:
-            self._open = Entry("node_lost", frozenset({left, lost}), Entry("node_left", frozenset({left})))
+            self._open = Entry("node_lost", frozenset({left, lost}), (Entry("node_left", frozenset({left})),))
 
     def node_arrived(self, *nodes: str) -> None:
         self._because("node_arrived", *nodes)
@@ -107,9 +107,9 @@ class Ledger:
             self.or_instead("run_restarted")
 
     def or_instead(self, cause: str, *nodes: str) -> None:
-        """Let the restart that was entered last be this one instead: they came at once."""
+        """Let the restart that was entered last also be this one instead: they came at once."""
         assert self._open
-        self._open = replace(self._open, instead=Entry(cause, frozenset(nodes)))
+        self._open = replace(self._open, instead=(*self._open.instead, Entry(cause, frozenset(nodes))))
 
     def round_completes(self) -> None:
         """Every node that should be in the run has joined its next round, or no round was opened."""
@@ -140,13 +140,11 @@ class Ledger:
         return [f"{name}: {is_}, not {want}" for name, (is_, want) in checks.items() if is_ != want]
 
     def _settle(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Learn from the server which of two possible causes its restarts had."""
+        """Learn from the server which of several possible causes its restarts had."""
         first = max(0, len(self.entries) - len(told))
         for at, (entry, restart) in enumerate(zip(self.entries[first:], told, strict=False), start=first):
-            if entry.instead:
-                self.entries[at] = (
-                    entry.instead if restart["cause"] == entry.instead.cause else replace(entry, instead=None)
-                )
+            possible = {each.cause: each for each in (*entry.instead, replace(entry, instead=()))}
+            self.entries[at] = possible.get(restart["cause"], possible[entry.cause])
 
     def _because(self, cause: str, *nodes: str) -> None:
         if self._open is None or WEIGHT[cause] > WEIGHT[self._open.cause]:

@@ -122,8 +122,9 @@ class Monkey:
             self.log(f"not answered by the server: {', '.join(unheard)}")
             self.ledger.node_unheard(*unheard)
 
-    async def end_every_process(self, *nodes: str, within_s: float, first_s: float = 0.0) -> None:
-        """Send SIGTERM to each process of these nodes, on each node in its own order.
+    async def end_every_process(self, *nodes: str, within_s: float, first_s: float = 0.0) -> list[str]:
+        """Send SIGTERM to each process of these nodes, on each node in its own order. Return the nodes whose agents
+        could not tell the server.
 
         `first_s`: seconds by which the agents get it before.
         """
@@ -132,6 +133,7 @@ class Monkey:
         self._evicted |= dict.fromkeys(nodes, time.time())
         unheard = await self.fleet.end_every_process(nodes, self.random, within_s, first_s)
         self._left(nodes, unheard)
+        return unheard
 
     async def start_agents(self, *nodes: str) -> None:
         """Start an agent on each node, as the cluster's scheduler does."""

@@ -126,6 +126,22 @@ def test_a_leave_and_a_loss_at_once_are_one_restart_with_either_cause(rounds: st
         assert bool(ledger_of(rounds).differences(view)) is not is_right
 
 
+@pytest.mark.parametrize(
+    ("cause", "reason", "is_right"),
+    [
+        ("node_drained", REASONS["node_drained"], True),
+        ("node_left", notices.leaves("b", "SIGTERM"), True),
+        ("node_lost", losses.lost("b", losses.not_heard(6)), True),
+        ("node_lost", losses.lost("a", losses.not_heard(6)), False),
+        ("node_arrived", completion.admitting(1, "b"), False),
+    ],
+)
+def test_a_restart_may_have_one_of_several_causes(cause: str, reason: str, is_right: bool) -> None:
+    ledger = ledger_of("node_drained a, or_instead node_left b, or_instead node_lost b")
+    view = told(cause, history=[restart(cause, reason=reason)])
+    assert bool(ledger.differences(view)) is not is_right
+
+
 def test_a_failure_that_ends_the_run_is_no_restart() -> None:
     ledger = ledger_of("node_left")
     ledger.worker_failed()
