@@ -389,7 +389,7 @@ class Watch:
             asked_s = run.settings.lease_s / HOLDS_PER_LEASE
             assert silent_s >= asked_s - EPSILON, f"{gone.agent_id} was asked, and not waited for"
             return
-        if run.opening.at == gone.at and run.opening.reason == losses.lost(gone.node_id, gone.cause):
+        if run.opening.at == gone.at and self._opened_by(run) == losses.lost(gone.node_id, gone.cause):
             self._check_witness(run, gone)
         closed_at = self._server.closed_at.get(gone.agent_id)
         overdue_at = heard_at + OVERDUE * run.settings.lease_s
@@ -404,6 +404,11 @@ class Watch:
             assert is_heard or True in self._server.waits_at(self._clock.now), (
                 f"{gone.agent_id} was lost, and no other agent was heard or waited for its answer"
             )
+
+    def _opened_by(self, run: Run) -> str:
+        """Return the first reason of the forming round. A node that is lost in the same instant may give it another."""
+        opened = (each for each in reversed(self._server.events) if each.attempt == run.attempt)
+        return next(each.reason for each in opened if each.kind == "round_opened")
 
     def _check_witness(self, run: Run, gone: Departure) -> None:
         """Check that an agent whose lease ended a round was silent while another one was heard."""
