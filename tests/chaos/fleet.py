@@ -35,8 +35,8 @@ MIN_NODES = 4
 LEASE_S = 6.0
 PATIENCE_S = 60.0
 """Seconds that the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
-CHECK_INTERVAL_S = 0.2
-STEP_S = 0.1
+CHECK_INTERVAL_S = 0.4
+STEP_S = 0.2
 """Seconds between two looks at the run, and between training steps: long, to leave processor time for the actions."""
 RUN = "chaos"
 STATE_FILES = "state.db", "state.db.last-record"
@@ -44,7 +44,8 @@ FLAGS = (
     *("--run-id", RUN, "--nnodes", f"{MIN_NODES}:{len(NODES)}"),
     *("--lease", f"{LEASE_S:g}", "--shutdown-timeout", "30"),
 )
-WARM = "--preload", "json"
+WARM = "--preload", "json,pathlib,socket,threading,node_agent"
+"""Flags that let workers begin with the modules that they need."""
 NOTICE_TIMEOUT_S = 10.0
 
 TOKENS = {"agents": "chaos-agents-4f9d", "readers": "chaos-readers-81c2", "operators": "chaos-operators-a7e0"}
