@@ -156,8 +156,14 @@ async def test_every_round_is_warm_and_signals_and_exit_codes_arrive(cluster: Cl
 async def test_a_fork_server_that_dies_is_replaced_and_takes_no_worker_along(cluster: Cluster) -> None:
     first = await cluster.nodes("a", "--max-restarts", "3", *WARM)
     agent = cluster.agents["a"]
-    await until(lambda: len(called("fork-server", agent)) == 1)  # processes that it forks have other names
-    os.kill(*called("fork-server", agent), signal.SIGKILL)
+    found: list[int] = []
+
+    def is_found() -> bool:  # a process that it has just forked has its name, too
+        found[:] = called("fork-server", agent)
+        return len(found) == 1
+
+    await until(is_found)
+    os.kill(*found, signal.SIGKILL)
     await agent.line(words.import_died("json, decimal"))
     assert all_run(first)
     await until(lambda: len(called("warm-process", agent)) >= 2)

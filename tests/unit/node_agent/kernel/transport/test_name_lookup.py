@@ -83,6 +83,7 @@ async def test_tries_of_a_server_that_is_gone_leave_a_thread_for_the_one_that_li
 ) -> None:
     for _ in range(MORE_THAN_THREADS):
         await gives_up(HttpTransport("gone", port, None))
+    await until(lambda: resolver.asked)  # in a thread
     living = HttpTransport("localhost", port, None)
     async with asyncio.timeout(PATIENCE_S):
         await living.connect()
