@@ -158,7 +158,7 @@ async def test_a_fork_server_that_dies_is_replaced_and_takes_no_worker_along(clu
     agent = cluster.agents["a"]
     found: list[int] = []
 
-    def is_found() -> bool:  # a process that it has just forked has its name, too
+    def is_found() -> bool:  # for a moment, a process that it has forked has the same name
         found[:] = called("fork-server", agent)
         return len(found) == 1
 

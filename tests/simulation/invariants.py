@@ -406,9 +406,12 @@ class Watch:
             )
 
     def _opened_by(self, run: Run) -> str:
-        """Return the first reason of the forming round. A node that is lost in the same instant may give it another."""
+        """Return the reason with which the latest round was opened; empty for the first round, which nothing opens.
+
+        A node that is lost in the same instant may give the round another reason.
+        """
         opened = (each for each in reversed(self._server.events) if each.attempt == run.attempt)
-        return next(each.reason for each in opened if each.kind == "round_opened")
+        return next((each.reason for each in opened if each.kind == "round_opened"), "")
 
     def _check_witness(self, run: Run, gone: Departure) -> None:
         """Check that an agent whose lease ended a round was silent while another one was heard."""

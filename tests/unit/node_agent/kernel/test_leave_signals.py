@@ -45,7 +45,7 @@ async def test_a_supervisor_that_is_killed_before_it_reads_is_only_gone():
     with ours:
         ours.send(b"an attempt")
         theirs.close()
-        for _ in range(3):
+        for _ in range(3):  # passes of the loop, which reads in the second one
             await asyncio.sleep(0)
         assert not loop.remove_reader(ours), "it does not listen any more"
     assert not failed
