@@ -480,6 +480,10 @@ class Fleet(Hosts):
             f"one agent of {name}", lambda view: [node["node_id"] for node in view["nodes"]].count(name) == 1
         )
 
+    async def misses(self, name: str) -> None:
+        """Return when the server does not expect this node any more. Behind some proxies it must wait for the lease."""
+        await self._sees(f"{name} to be missed", lambda view: name not in {node["node_id"] for node in view["nodes"]})
+
     async def takes_part(self, name: str) -> None:
         """Return when this node's agent has a place in a round."""
         await self.agents[name].line(r"round \d+: node \d+ of")
