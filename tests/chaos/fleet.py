@@ -44,8 +44,8 @@ FLAGS = (
     *("--run-id", RUN, "--nnodes", f"{MIN_NODES}:{len(NODES)}"),
     *("--lease", f"{LEASE_S:g}", "--shutdown-timeout", "30"),
 )
-WARM = "--preload", "json,pathlib,socket,threading,node_agent"
-"""Flags that let workers begin with the modules that they need."""
+WARM = "json", "pathlib", "socket", "threading", "node_agent"
+"""Modules with which workers begin. Workers of some fleets need others too, whose import takes longer than a start."""
 NOTICE_TIMEOUT_S = 10.0
 
 TOKENS = {"agents": "chaos-agents-4f9d", "readers": "chaos-readers-81c2", "operators": "chaos-operators-a7e0"}
@@ -148,7 +148,13 @@ class Setting:
         if self.has_evictions and name in SHELLS:
             yield from ("--no-python", "bash", "-c", SHELLS[name], sys.executable)
         else:
-            yield from WARM
+            yield from ("--preload", ",".join([*WARM, *self._further_modules(name)]))
+
+    def _further_modules(self, name: str) -> Iterator[str]:
+        if self.notices and name in LISTENING:
+            yield "node_agent.in_worker"
+        if self.survivors:
+            yield "node_agent.survivors"
 
     def worker_variables(self, name: str) -> Iterator[tuple[str, str]]:
         """Yield environment variables that tell the workers of this node how to behave."""
