@@ -323,7 +323,7 @@ async def a_node_is_evicted_as_another_ones_agent_dies(m: Monkey) -> None:
             await m.pause(0.0, 0.3)
             await m.fleet.kill_agents(dying)
             m.log(f"the agent of {dying} is killed")
-        await m.fleet.misses(dying)  # it may have joined the round, which must not begin with it
+        await m.fleet.misses(dying)
     m.ledger.left_or_lost(evicted, dying)
     await m.return_one_by_one(evicted, dying)
 
@@ -430,6 +430,7 @@ async def a_node_is_drained_while_another_ones_agent_dies(m: Monkey) -> None:
         await m.kill_agents(dying)
         if m.fleet.setting.notices:  # the held worker cannot save, so its round is not over yet
             m.ledger.or_instead("node_lost", dying)
+        await m.fleet.misses(dying)
         await m.fleet.is_drained(drained)
     await m.calm()
     await m.operate("uncordon", drained)

@@ -487,7 +487,10 @@ class Fleet(Hosts):
         )
 
     async def misses(self, name: str) -> None:
-        """Return when the server does not expect this node any more. Behind some proxies it must wait for the lease."""
+        """Return when the server does not expect this node any more, at the latest when its lease has ended.
+
+        A round that the node has joined would otherwise begin with it.
+        """
         await self._sees(f"{name} to be missed", lambda view: name not in {node["node_id"] for node in view["nodes"]})
 
     async def takes_part(self, name: str) -> None:
