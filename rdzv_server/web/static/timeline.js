@@ -1,4 +1,5 @@
-// Draws a run over time, from /v1/runs/ID/timeline. It uses functions of page.js, which is loaded before it.
+// Draws a run over time, from /v1/runs/ID/timeline. It is loaded before page.js, whose stream calls it, and calls
+// functions of page.js only later.
 "use strict";
 
 const timeline = {
@@ -288,8 +289,9 @@ const timeline = {
   },
 };
 
-byId("timeline").addEventListener("keydown", (event) => timeline.move(event));
-byId("timeline").addEventListener("pointermove", (event) => timeline.point(event));
-byId("timeline").addEventListener("pointerdown", (event) => timeline.point(event));
-byId("timeline").addEventListener("focus", () => timeline.data && timeline.choose(timeline.index ?? timeline.points.length - 1));
-new ResizeObserver(() => timeline.data && byId("timeline").clientWidth !== timeline.width && timeline.draw()).observe(byId("timeline"));
+const chart = document.getElementById("timeline");
+chart.addEventListener("keydown", (event) => timeline.move(event));
+chart.addEventListener("pointermove", (event) => timeline.point(event));
+chart.addEventListener("pointerdown", (event) => timeline.point(event));
+chart.addEventListener("focus", () => timeline.data && timeline.choose(timeline.index ?? timeline.points.length - 1));
+new ResizeObserver(() => timeline.data && chart.clientWidth !== timeline.width && timeline.draw()).observe(chart);
