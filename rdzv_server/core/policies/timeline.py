@@ -9,9 +9,10 @@ finer samples than its first days.
 from bisect import bisect
 from itertools import pairwise
 from math import sqrt
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from msgspec import Struct, field
+from rdzv_protocol.actions import ActionKind
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.messages import Progress
 
@@ -31,16 +32,22 @@ is longer: a picture cannot show them apart."""
 
 Lane = Literal["fault", "warning", "notice", "node", "action", "server"]
 MarkKind = Literal[EventKind, "server_restarted"]
+UNMARKED: frozenset[EventKind] = frozenset({
+    "run_created", "round_opened", "round_started", "run_succeeded", "run_failed",  # the rounds show them
+    "training_resumed",  # the round before shows the lost work
+    "straggler_over", "notice_ended", "network_tested",  # the straggler, the notice and the unfit node have marks
+})  # fmt: skip
+"""Kinds of events that do not become marks."""
 LANES: dict[MarkKind, Lane] = {
+    **{kind: "warning" for kind in get_args(EventKind) if kind not in UNMARKED},
+    **dict.fromkeys(get_args(ActionKind), "action"), "stacks_asked": "action",
     "workers_failed": "fault", "node_lost": "fault", "hang_found": "fault", "node_unfit": "fault",
-    "hang_suspected": "warning", "straggler_found": "warning", "warning": "warning",
     "notice_given": "notice",
     "node_joined": "node", "node_left": "node",
-    "node_drained": "action", "node_cordoned": "action", "node_uncordoned": "action", "nodes_admitted": "action",
-    "run_restarted": "action", "run_resized": "action", "run_stopped": "action", "stacks_asked": "action",
     "server_restarted": "server",
 }  # fmt: skip
-"""Kinds of events that become marks, and the server's restart, each with its lane in a picture."""
+"""Kinds of events that become marks, and the server's restart, each with its lane in a picture. A new kind is in lane
+`warning` until it is named here."""
 
 
 class RoundSpan(Struct, gc=False):

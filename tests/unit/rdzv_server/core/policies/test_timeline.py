@@ -12,7 +12,7 @@ from rdzv_protocol.actions import ActionKind
 from rdzv_protocol.events import EventKind
 
 from rdzv_server.core.policies.time_ledger import TimeLedger
-from rdzv_server.core.policies.timeline import LANES, ProgressSampled, Timeline
+from rdzv_server.core.policies.timeline import LANES, Lane, ProgressSampled, Timeline
 from rdzv_server.core.views import timeline_view
 from rdzv_server.core.views.timeline_view import TimelineView
 from tests.support.scenario import WALL_AT, Scenario, replayed
@@ -105,6 +105,20 @@ def test_every_action_and_fault_has_a_lane() -> None:
     assert set(get_args(EventKind)) | set(get_args(ActionKind)) >= LANES.keys() - {"server_restarted"}
     flat = {each for kind in get_args(EventKind) for each in (get_args(kind) or [kind])}
     assert flat - LANES.keys() == without | over
+
+
+def test_each_kind_of_event_is_in_the_lane_of_its_subject() -> None:
+    lanes = {
+        "fault": {"workers_failed", "node_lost", "hang_found", "node_unfit"},
+        "notice": {"notice_given"},
+        "node": {"node_joined", "node_left"},
+        "action": {*get_args(ActionKind), "stacks_asked"},
+        "server": {"server_restarted"},
+    }
+    shown = {lane: {kind for kind, its in LANES.items() if its == lane} for lane in get_args(Lane)}
+    warnings = shown.pop("warning")
+    assert shown == lanes
+    assert warnings >= {"hang_suspected", "straggler_found", "warning"}, "and each new kind of a policy"
 
 
 @pytest.fixture(scope="module")
