@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -58,21 +57,6 @@ def test_the_document_is_valid() -> None:
     from openapi_spec_validator import validate
 
     validate(document())
-
-
-def test_the_page_for_people_names_every_request_and_every_refusal() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "http-api.md").read_text()
-    requests = {f"`{method.upper()} {path}`" for path, methods in document()["paths"].items() for method in methods}
-    refusals = {
-        code
-        for operation in (operation for methods in document()["paths"].values() for operation in methods.values())
-        for answer in operation["responses"].values()
-        for content in answer["content"].values()
-        for part in content["schema"].get("allOf", ())
-        for code in part.get("properties", {}).get("code", {}).get("enum", ())
-    }
-    assert len(requests) > 10 and len(refusals) > 10
-    assert [wanted for wanted in requests | {f"`{code}`" for code in refusals} if wanted not in page] == []
 
 
 def test_the_document_explains_the_fields_of_messages() -> None:
