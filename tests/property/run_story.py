@@ -32,12 +32,14 @@ from rdzv_server.core.events import (
     QueryAnswered,
     RoundCompleted,
     RunCreated,
+    RunForgotten,
+    RunStopped,
     TimePassed,
     WorkersFailed,
     WorkersSucceeded,
 )
 from rdzv_server.core.kernel.machine import RunMachine
-from rdzv_server.core.kernel.operations import RunResized, RunRestarted
+from rdzv_server.core.kernel.operations import BY_FACT, RunResized, RunRestarted
 from rdzv_server.core.kernel.queries import MOST_OPEN
 from rdzv_server.core.kernel.run import AgentState, Seat, Stage
 from rdzv_server.core.kernel.snapshot import take
@@ -56,6 +58,11 @@ a_join = partial(a_join_of_any_kind, queries=("tail_log", "notice"))
 """Join of an agent that cannot be examined. A hang of its workers is judged by its suspicions."""
 NODES = ["a", "b", "c", "d"]
 ACTIONS = (RunRestarted, RunResized, ArrivalsAdmitted, NodeCordoned, NodeUncordoned, NodeDrained)
+ENDS = (RunStopped, RunForgotten)
+"""Operators' actions that are in no story, because they leave no run to tell of. `test_batches` has both."""
+assert {*ACTIONS, *ENDS} == BY_FACT.keys(), (
+    "each operator's action is in a rule of RunStory, or is left out for a reason"
+)
 REQUESTS = (NodeJoined, NodeLeft, LeaveAnnounced, WorkersFailed, WorkersSucceeded, *ACTIONS)
 exit_codes = st.sampled_from([1] * 15 + [rules.FATAL])
 verdicts = st.sampled_from(["count"] * 8 + ["retry"] * 3 + ["fatal"])

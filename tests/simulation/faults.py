@@ -355,6 +355,11 @@ _ACTIONS = (
     Schedule._stop,
 )  # fmt: skip
 _ACTION_WEIGHTS = (4, 3, 3, 3, 3, 3, 1)
+_LEFT_OUT = {"_forget"}
+"""Only a run that has ended can be forgotten, and a schedule plays one run until it ends."""
+assert {f"_{action.name}" for action in actions.ACTIONS} == {call.__name__ for call in _ACTIONS} | _LEFT_OUT, (
+    "each operator's action is in a schedule, or is left out for a reason"
+)
 
 
 def _is_placed(run: Run, process: AgentProcess) -> bool:
