@@ -83,10 +83,15 @@ class Kernel(Protocol):
 
 
 class Feature:
-    """One feature of an agent. Hooks do nothing by default. The agent calls them in the order of the feature table.
+    """One feature of an agent. Hooks do nothing by default.
 
-    In each round it calls the hooks in this order: `joining`, `answered`, `starting`, `preparing`, `variables`, `cpus`,
-    `sinks`, `started`, `noticed`, `failed`, `judged`, `stopping`, `stopped`.
+    The agent calls the features in the order of the feature table, and `close` in the reverse order. In each round it
+    calls the hooks in this order: `joining`, `answered`, `starting`, `preparing`, `variables`, `cpus`, `sinks`,
+    `started`, `noticed`. `answered` also follows each poll. The end of the workers has these hooks:
+
+    - `interruption`, if all workers exit 0. No other hook marks the end of such a round.
+    - `failed`, `stopping`, `judged` and `stopped`, if a worker fails. `judged` may take longer than the stop.
+    - `stopping` and `stopped`, if the agent stops the workers for another reason, even before they have started.
     """
 
     start_worker: StartWorker | None = None
@@ -104,17 +109,21 @@ class Feature:
         """Acquire what the feature needs before the agent contacts a server. Raises `UsageError`."""
 
     def began(self) -> None:
-        """Called when the agent is about to join."""
+        """Called once, before the agent has its node checked or joins."""
 
     def performing(self, effect: OwnEffect) -> bool:
-        """Called with each effect that the machine wants. Return True if the feature has carried it out."""
+        """Called with each effect of the machine that is not a request to the server.
+
+        Return True if the feature has carried it out. Then the agent asks no later feature, and does nothing itself.
+        """
         return False
 
     async def unfit(self, after_failure: bool) -> str:
         """Return why this node must not take part, with the evidence; empty if it may.
 
-        The agent calls this when the answer may have changed. A feature that overrides it has the node checked before
-        each join.
+        A feature that overrides it has the node checked before the first join, and again after workers have run: before
+        the next join, or before the agent exits if its worker has ended the run. `after_failure`: whether a worker of
+        this node has failed since the last check. The first reason ends the check, so later features are not asked.
         """
         return ""
 
@@ -122,7 +131,7 @@ class Feature:
         """Called at the start, and when the agent becomes or stops being a member of its run."""
 
     def joining(self) -> None:
-        """Called when the agent sends the join for the next round."""
+        """Called before the agent sends a join, also if the join only reports that the node is unfit."""
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         """Called when the server answers or refuses a join or a poll, before the machine handles the answer."""
@@ -135,7 +144,11 @@ class Feature:
         """Called when a round has begun, before its workers are started."""
 
     async def preparing(self, assignment: Assignment) -> None:
-        """Prepare what the round's workers need. Their logs are open, and the temporary folder exists."""
+        """Prepare what the round's workers need. Their logs are open.
+
+        If the temporary folder could not be made, `Kernel.temp_dir.is_made` is False. The agent cancels the call if it
+        stops the workers before they have started.
+        """
 
     def variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
         """Return variables for a worker. Launchers that the worker starts do not inherit them."""
@@ -150,38 +163,61 @@ class Feature:
         return ()
 
     def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
-        """Called when the workers have been started. `pids`: their pids by local rank."""
+        """Called when the workers have been started.
+
+        `pids`: their pids by local rank. If a worker could not be started, its pid and all later ones are missing.
+        """
 
     def noticed(self) -> None:
-        """Called when the workers have a notice: until their round ends, they may save, wait or exit."""
+        """Called when the workers get a notice: until their round ends, they may save, wait or exit."""
 
     def interruption(self) -> Awaitable[bool] | None:
         """Return whether the workers, which have all exited 0, were asked to end. None means certainly not."""
         return None
 
     def failed(self, failure: Failure) -> Failure:
-        """Return the round's first failure on this node, with what the feature knows about it."""
+        """Return a failure of the round on this node, with what the feature knows about it.
+
+        It is the first failure of a worker, or one that `Kernel.fail` reports.
+        """
         return failure
 
     async def judged(self, failure: Failure) -> Failure:
-        """Return the failure with the feature's verdict. The failure's report waits for features that override this."""
+        """Return the failure with the feature's verdict. The failure's report waits for features that override this.
+
+        The agent cancels the call if it exits before, or has another failure judged.
+        """
         return failure
 
     def stopping(self) -> None:
-        """Called when the workers are about to be stopped."""
+        """Called when the agent is about to stop the workers, and again if it has to stop them sooner.
+
+        If all workers exit 0 by themselves, there is nothing to stop, and the agent does not call it.
+        """
 
     def stopped(self) -> None:
-        """Called when all workers of the round have ended."""
+        """Called when the workers have been stopped: they have ended or survived SIGKILL, or were not started.
+
+        If all workers exit 0 by themselves, the agent does not call it. Release what belongs to such a round in the
+        next round's `joining` or `starting`, or in `close`.
+        """
 
     async def answer(self, query: Query) -> QueryAnswer:
-        """Answer a query from the server, of a kind that the feature's options list."""
+        """Answer a query from the server, of a kind that the feature's options or the table of features list.
+
+        The agent cancels the call at the query's deadline. If the feature is not on, the agent creates it for its first
+        query, and calls no other hook.
+        """
         raise NotImplementedError
 
     def ended(self, exit_code: ExitCode) -> None:
-        """Called when the agent exits."""
+        """Called when the agent exits, unless it aborts after an internal error."""
 
     async def close(self) -> None:
-        """Release everything. The workers have ended, and their output has been shown."""
+        """Release everything, even if `open` has failed or was not called.
+
+        The workers have ended or been killed, and their output has been shown.
+        """
 
 
 def load(name: str) -> Callable[..., Feature]:
