@@ -51,12 +51,16 @@ class Watched(Scenario):
         for policy in self.machine.policies:
             policy.deadline()
             policy.report()
+            assert policy.node_remarks(self.run, "an agent that the run does not have") == {}
             for agent_id in self.run.agents:
+                assert all(policy.node_remarks(self.run, agent_id).values()), "a remark without a sentence"
                 policy.is_news(agent_id, Progress(round=self.run.round, lowest_step=1, step_s=1.0), self.now)
             if self.stage is not Stage.SUCCEEDED and self.stage is not Stage.FAILED:
                 policy.due(self.now)
             if self.stage is Stage.FORMING:
                 policy.holds_round(self.now)
+            if self.stage is Stage.RUNNING:
+                policy.run_remark(self.run, self.now)
         assert snapshot(self.run) == before, "a question has a side effect"
 
 
