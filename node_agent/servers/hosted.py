@@ -10,7 +10,6 @@ import asyncio
 import errno
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -27,7 +26,7 @@ from node_agent.kernel.output.console import ERR, Console
 from node_agent.kernel.transport.http import HttpTransport
 from node_agent.kernel.workers.helper import Helper
 from node_agent.kernel.workers.orphans import MARK
-from node_agent.kernel.workers.process import ChildProcess, CommandProcess, to_handle
+from node_agent.kernel.workers.process import DEVNULL, ChildProcess, OutlivingProcess, to_handle
 
 IDLE_S = 10
 """Seconds that a server stays without agents: the lease, after which all would be lost anyway."""
@@ -154,10 +153,9 @@ class HostedServer:
     def _start(self, listener: socket.socket, log: int) -> ChildProcess:
         # without a mark, or a supervisor would end it as a worker's stray process
         environment = {MARK: "", **os.environ}
-        return CommandProcess(
-            self._command(listener), environment, subprocess.DEVNULL, log,
-            stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()], outlives_agent=True,
-        )  # fmt: skip
+        return OutlivingProcess(
+            self._command(listener), environment, DEVNULL, log, stdin=DEVNULL, pass_fds=[listener.fileno()]
+        )
 
 
 class HostedTransport(HttpTransport):

@@ -74,7 +74,7 @@ def command_spec(
         rank=rank,
         local_rank=local_rank,
         title=command[0],
-        start=partial(CommandProcess, command, environment),
+        start=partial(CommandProcess, command, environment, waits=False),
         open_streams=lambda: (
             Relay([Lines(mark, console, 1)], console),
             Relay([Lines(mark, console, 2), Tail()], console),

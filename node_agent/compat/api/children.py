@@ -72,6 +72,9 @@ class FunctionProcess:
     def fileno(self) -> int:
         return self._popen.child.fileno()
 
+    def wait_until_started(self) -> None:
+        pass
+
     def reap(self) -> int:
         exit_code = self._popen.child.reap()
         self._popen.close()
@@ -156,6 +159,9 @@ class _Served(popen_forkserver.Popen):
 
     def fileno(self) -> int:
         return self.sentinel
+
+    def wait_until_started(self) -> None:
+        pass
 
     def reap(self) -> int:
         exit_code = self.wait()

@@ -397,10 +397,12 @@ class AllOrNothing(ProcessGroup):
         `OSError`.
         """
         try:
-            return {spec.local_rank: self._start_worker(spec).pid for spec in specs}
+            if failed := self._start_workers(specs):
+                raise failed[1]
         except BaseException:
             self.stop(signal.SIGKILL, KILL_TIMEOUT_S)
             raise
+        return {worker.spec.local_rank: worker.pid for worker in self._alive.values()}
 
     async def ended(self) -> None:
         """Return when all processes, and those left in their sessions, have ended or been abandoned."""

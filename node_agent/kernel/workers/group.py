@@ -21,7 +21,7 @@ from node_agent import words
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
 from node_agent.kernel.output.threads import in_thread
-from node_agent.kernel.workers.process import KILL_TIMEOUT_S, signal_group
+from node_agent.kernel.workers.process import KILL_TIMEOUT_S, kill_with_group, signal_group
 from node_agent.kernel.workers.remains import ListLeftovers, Remains, in_session
 from node_agent.kernel.workers.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
 from node_agent.kernel.workers.spec import WorkerSpec
@@ -97,6 +97,16 @@ class Worker:
         if self._signals and not self.may_get_signal:
             self.may_get_signal = may_exit_on(self._signals, self.pid)
 
+    def wait_until_started(self) -> None:
+        """Return when the worker executes its program. Raises `OSError` if it cannot: there is no worker then."""
+        try:
+            self._process.wait_until_started()
+        except OSError:
+            asyncio.get_running_loop().remove_reader(self._process.fileno())
+            self._process.reap()
+            self._finish()
+            raise
+
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """Return the worker's failure with its evidence. Valid once it has exited."""
         from node_agent.kernel.failures.diagnose import examine
@@ -113,7 +123,7 @@ class Worker:
                 stream.started()
             asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
         except BaseException:
-            signal_group(self.pid, signal.SIGKILL)
+            kill_with_group(self.pid)
             self._process.reap()
             raise
 
@@ -270,10 +280,36 @@ class ProcessGroup:
         """Called after `stop` when all workers are gone, except those in `_alive`, which survived SIGKILL."""
         raise NotImplementedError
 
-    def _start_worker(self, spec: WorkerSpec, signals: Collection[int] = ()) -> Worker:
-        worker = Worker(spec, self._exited, self._spares, self._failure_matters, signals)
-        self._alive[worker.pid] = worker
-        return worker
+    def _start_workers(
+        self, specs: Sequence[WorkerSpec], signals: Collection[int] = ()
+    ) -> tuple[WorkerSpec, OSError] | None:
+        """Start the workers, side by side. Return the first one that cannot be started with its error, None if all run.
+
+        `signals`: see `Worker`.
+        """
+        failures: list[tuple[WorkerSpec, OSError]] = []
+        try:
+            for spec in specs:
+                try:
+                    worker = Worker(spec, self._exited, self._spares, self._failure_matters, signals)
+                except OSError as error:
+                    failures = [(spec, error)]
+                    break
+                self._alive[worker.pid] = worker
+        finally:  # also because a signal to the group of a worker that is not set up would be lost
+            failures = [*self._wait_until_started(), *failures]
+        return failures[0] if failures else None
+
+    def _wait_until_started(self) -> list[tuple[WorkerSpec, OSError]]:
+        """Return the workers that cannot be started, each with its error."""
+        failures = []
+        for worker in list(self._alive.values()):
+            try:
+                worker.wait_until_started()
+            except OSError as error:
+                del self._alive[worker.pid]
+                failures.append((worker.spec, error))
+        return failures
 
     def _failure_matters(self) -> bool:
         """Return whether the reason for a failure at this time is of interest."""
@@ -402,16 +438,14 @@ class WorkerGroup(ProcessGroup):
         """Times, by the event loop's clock, at which workers exited 0, by local rank."""
         self.failed_at: float | None = None
         """Time, by the event loop's clock, at which a worker first ended without an exit code of 0."""
-        self._error_files: dict[int, str] = {}
         self._oom: OomWatch | None = None
         not_ignored = [each for each in signals if signal.getsignal(each) is not signal.SIG_IGN]  # as under nohup
         handled = [each for each in not_ignored if each != signal.SIGINT]  # every Python program catches it
-        for spec in specs:
-            try:
-                self._error_files[self._start_worker(spec, handled).pid] = spec.error_file
-            except OSError as error:
-                self._settle(self._failed, _not_started(spec, error))
-                return
+        not_started = self._start_workers(specs, handled)
+        self._error_files = {worker.pid: worker.spec.error_file for worker in self._alive.values()}
+        if not_started:
+            self._settle(self._failed, _not_started(*not_started))
+            return
         from node_agent.kernel.failures import oom
 
         self._oom = oom.OomWatch()  # created after the workers' start, which does not need it

@@ -38,7 +38,7 @@ from node_agent.kernel.workers.process import (
     DEVNULL,
     KILL_TIMEOUT_S,
     STDERR,
-    CommandProcess,
+    OutlivingProcess,
     outlived_kill,
     own_children,
 )
@@ -97,9 +97,7 @@ class Orphans:
         command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", " ".join(map(str, map(int, ignored))), *helper)
         with suppress(OSError):  # no descriptor is left, or there is no shell
             self._guardian = Helper(
-                lambda life: CommandProcess(
-                    command, environment, DEVNULL, STDERR, stdin=life, pass_fds=passed, outlives_agent=True
-                ),
+                lambda life: OutlivingProcess(command, environment, DEVNULL, STDERR, stdin=life, pass_fds=passed),
                 partial(self._guardian_ended, environment, folder, ignored),
             )
 

@@ -10,9 +10,11 @@ from errno import EINVAL
 from typing import Protocol
 
 from node_agent import words
+from node_agent.kernel.workers.forking import Fork, NotSetUp
 from node_agent.kernel.workers.orphans_helper import becomes_readable
 
-STDERR, DEVNULL = 2, subprocess.DEVNULL
+_STDIN, _STDOUT, STDERR = range(3)
+DEVNULL = subprocess.DEVNULL
 KILL_TIMEOUT_S = 30.0
 """Seconds after which a child counts as surviving SIGKILL, as it may in uninterruptible sleep."""
 _PR_SET_PDEATHSIG = 1
@@ -31,6 +33,9 @@ class Process(Protocol):
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when the child has exited."""
 
+    def wait_until_started(self) -> None:
+        """Return when the child executes its program. Raises `OSError` with one line if it cannot; reap it then."""
+
     def reap(self) -> int:
         """Return the exit code of an exited child, negative for a signal. Release all resources of the child."""
 
@@ -41,7 +46,8 @@ outlived_kill: set[int] = set()
 """Children that have survived SIGKILL and are not waited for any more."""
 
 Start = Callable[[int, int], Process]
-"""Start a child with these descriptors as stdout and stderr. Raises `OSError` with one line that gives the reason."""
+"""Start a child with these descriptors as stdout and stderr. Raises `OSError` with one line that gives the reason. The
+child may still be about to execute its program."""
 
 
 class ChildProcess:
@@ -54,7 +60,7 @@ class ChildProcess:
         try:
             self._pidfd = os.pidfd_open(pid)
         except OSError:
-            signal_group(pid, signal.SIGKILL)
+            kill_with_group(pid)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
             raise
@@ -62,6 +68,9 @@ class ChildProcess:
 
     def fileno(self) -> int:
         return self._pidfd
+
+    def wait_until_started(self) -> None:
+        pass
 
     def reap(self) -> int:
         os.close(self._pidfd)
@@ -84,9 +93,10 @@ class ChildProcess:
 
 
 class CommandProcess(ChildProcess):
-    """A child that executes a command. Raises `OSError` if it cannot be started.
+    """A child that executes a command, tied to the agent's life. Raises `OSError` if it cannot be started.
 
-    `ignored`: signals that it ignores from its start. Not for a child that outlives the agent.
+    `stdin`: a descriptor, `DEVNULL`, or None for the agent's own. `ignored`: signals that it ignores from its start.
+    If `waits` is false, the child may still be about to execute the command: call `wait_until_started`.
     """
 
     def __init__(
@@ -98,31 +108,67 @@ class CommandProcess(ChildProcess):
         cpus: Collection[int] = (),
         stdin: int | None = None,
         pass_fds: Collection[int] = (),
-        outlives_agent: bool = False,
         ignored: Collection[int] = (),
+        *,
+        waits: bool = True,
     ) -> None:
         agent = os.getpid()
 
-        def prepare() -> None:
+        def set_up() -> None:
             tie_to_parent(agent)
             if cpus:
                 os.sched_setaffinity(0, cpus)
             for signum in ignored:
                 signal.signal(signum, signal.SIG_IGN)
 
+        self._cpus = cpus
+        with open(os.devnull, "r+b", 0) as nowhere:
+            given = {_STDIN: stdin, _STDOUT: stdout, STDERR: stderr}
+            streams = {n: nowhere.fileno() if fd == DEVNULL else fd for n, fd in given.items() if fd is not None}
+            self._fork = Fork(command, environment, streams, pass_fds, set_up)
         try:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-                preexec_fn=None if outlives_agent else prepare,
-                pass_fds=pass_fds,
-            )
-        except subprocess.SubprocessError as error:
-            raise OSError(EINVAL, words.workers.no_cpu_left(cpus)) from error
+            super().__init__(self._fork.pid)
+        except OSError:
+            self._fork.close()
+            raise
+        if waits:
+            try:
+                self.wait_until_started()
+            except OSError:
+                self.reap()
+                raise
+
+    def wait_until_started(self) -> None:
+        try:
+            self._fork.wait_until_executed()
+        except NotSetUp as error:
+            raise OSError(EINVAL, words.workers.no_cpu_left(self._cpus)) from error
+
+    def reap(self) -> int:
+        self._fork.close()
+        return super().reap()
+
+    def disown(self) -> None:
+        self._fork.close()
+        super().disown()
+
+
+class OutlivingProcess(ChildProcess):
+    """A child that executes a command and continues when the agent dies. Raises `OSError` if it cannot be started."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        stdin: int,
+        pass_fds: Collection[int] = (),
+    ) -> None:
+        process = subprocess.Popen(
+            command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True,
+            pass_fds=pass_fds,
+        )  # fmt: skip
         process.returncode = 0  # only `reap` handles its end
         super().__init__(process.pid)
 
@@ -151,6 +197,13 @@ def signal_group(pid: int, signum: int) -> None:
         pass
     except PermissionError:  # every process left in the group is another user's, or a zombie on some kernels
         pass
+
+
+def kill_with_group(pid: int) -> None:
+    """Kill a child that has not been reaped, and the process group that it leads or is about to lead."""
+    signal_group(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # other code in this process has reaped it
+        os.kill(pid, signal.SIGKILL)
 
 
 def outlasts(pid: int, *signums: int) -> bool:

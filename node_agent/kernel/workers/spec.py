@@ -154,4 +154,5 @@ class SpecMaker:
     def _execute(
         self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
     ) -> Process:
-        return CommandProcess(self._config.command.for_worker(local_rank), environment, stdout, stderr, cpus)
+        command = self._config.command.for_worker(local_rank)
+        return CommandProcess(command, environment, stdout, stderr, cpus, waits=False)

@@ -16,7 +16,7 @@ from node_agent import words
 from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
 from node_agent.kernel.workers import group as workers
-from node_agent.kernel.workers.group import WorkerGroup
+from node_agent.kernel.workers.group import ProcessGroup, WorkerGroup
 from node_agent.kernel.workers.orphans import children, family
 from tests.support.console import PATIENCE_S, FakeConsole, command_spec
 from tests.support.process_info import ended, until
@@ -551,7 +551,7 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     here = os if function == "pidfd_open" else type(asyncio.get_running_loop())
-    before = children()
+    before, descriptors = children(), len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(here, function, fail)
         group = crew.start(sh("sleep 1000"))
@@ -559,6 +559,34 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_
     assert (group.pids, crew.failures[0].exit_code) == ([], 127)
     assert crew.failures[0].cause == words.workers.cannot_start("sh", "Too many open files")
     assert not children() - before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+async def test_of_several_workers_that_cannot_start_the_first_is_reported_and_those_that_can_run(crew):
+    before = children()
+    group = crew.start(stubborn(), ("/nowhere/b",), stubborn(), ("/nowhere/d",))
+    await crew.calls_back("failed")
+    assert list(group.by_local_rank) == [0, 2]
+    assert children() - before == set(group.pids)
+    assert [(failure.local_rank, failure.exit_code) for failure in crew.failures] == [(1, 127)]
+    assert crew.failures[0].cause == words.workers.cannot_start("/nowhere/b", "No such file or directory")
+
+
+async def test_workers_that_were_started_before_an_unexpected_error_can_be_stopped_at_once(crew):
+    """A signal to the process group of a worker that is about to lead it would be lost."""
+    group = ProcessGroup()
+    spec = command_spec(crew.console, 0, 0, stubborn(), dict(os.environ))
+
+    def fail(*streams):
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        group._start_workers([spec, replace(spec, local_rank=1, start=fail)])
+    worker = next(iter(group._alive.values()))
+    assert os.getpgid(worker.pid) == worker.pid
+    os.kill(worker.pid, signal.SIGKILL)
+    await until(lambda: not group._alive)
+    worker.close()
 
 
 @pytest.mark.parametrize(("script", "calls"), [("exit 3", 2), ("sleep 1000", 0)], ids=["fails", "is stopped"])
