@@ -7,13 +7,13 @@ flag. Further names are ours. Each `--a-b` may be written `--a_b`, and falls bac
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, cast
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 from rdzv_protocol import words as protocol_words
 from rdzv_protocol.flag_values import LOG_FORMATS
-from rdzv_protocol.settings import OnHang, RankPolicy, ScaleUp
+from rdzv_protocol.settings import AskedBy, RequestedSettings, RunSettings
 
 from node_agent import words
 from node_agent.features.table import OPTIONS
@@ -28,6 +28,7 @@ from node_agent.flags import (
     WATCH,
     Flag,
     Nodes,
+    Read,
     a_switch,
     codes,
     filters,
@@ -55,8 +56,6 @@ from node_agent.kernel.core.log_options import Std
 
 Given = Mapping[str, tuple[str, object]]
 """The source (for messages), and the text or value, of each given argument, by the argument's name."""
-SHORTEST_LEASE_S, LONGEST_LEASE_S = 0.1, 86_400
-SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 1.0, 1e9
 
 
 class Arguments(Struct, frozen=True):
@@ -126,6 +125,10 @@ class Arguments(Struct, frozen=True):
     exit_when_excluded: Annotated[bool, our_switch(
         "exit with 71 while rdzv-server --exclude-after excludes this node, so that a scheduler replaces it (default: "
         "stand by until the exclusion ends)")] = False
+    topology: Annotated[str, ours(
+        "PLACE", name_or_none, "set this node's place in the network, such as spine1.rack07.node3. Nodes get their "
+        "ranks in this order. nvlink: the NVLink domain that NVIDIA's driver reports, then the scheduler's order "
+        "(default: the scheduler's, with --endpoint auto)")] = ""
     role: Annotated[str, Flag("NAME", name_or_none, "name the workers' role (default: default)")] = "default"
     virtual_local_rank: Annotated[bool, a_switch(
         "give each worker LOCAL_RANK 0 and only its own GPU, as device 0")] = False
@@ -140,71 +143,6 @@ class Arguments(Struct, frozen=True):
         "if this agent is killed, wait until the run has ended without it, and exit as the run does. Use it with "
         "schedulers that fail a whole job when one of its processes fails", is_commands=True)] = False
 
-    max_restarts: Annotated[int | None, Flag(
-        "N", whole(0, 10**7), "restart up to N times after worker failures; nodes that join or leave cost no restart "
-            "(default: 0)", task=RESTART)] = None
-    restart_window: Annotated[float | None, ours(
-        "S", seconds(SHORTEST_WINDOW_S, LONGEST_WINDOW_S), "count only restarts of the last S seconds against "
-        "--max-restarts, for runs that last weeks (default: count all)")] = None
-    restart_backoff: Annotated[float | None, ours(
-        "S", seconds(), "wait S seconds before the second charged restart in a row, and twice as long before each "
-        "further one. Progress, or a round that lasts, resets the wait (default: 0, no wait)")] = None
-    restart_backoff_max: Annotated[float | None, ours(
-        "S", seconds(), "limit that wait to S seconds. A round that lasts twice as long resets the wait (default: "
-        "300)")] = None
-    max_restarts_without_progress: Annotated[int | None, ours(
-        "N", whole(1, 10**7), "end the run with exit code 70 after N restarts in a row without a higher step or a "
-        "later checkpoint, as node_agent.progress reports them (default: only --max-restarts counts)")] = None
-    fatal_exit_codes: Annotated[tuple[int, ...] | None, ours(
-        "N,N", codes, "fail the run at once if a worker exits with one of these codes")] = None
-    fail_when_hopeless: Annotated[bool | None, ours(
-        "", switch, "fail the run at once if a restart cannot help: a syntax or import error at the very start, or GPU "
-        "memory that runs out at the same step again (default: print a hint)")] = None
-    join_timeout: Annotated[float | None, ours("S", seconds(), "fail the run if MIN nodes have not joined after S "
-        "seconds (default: 600)", task=RESTART)] = None
-    node_unit: Annotated[int | None, ours(
-        "N", whole(1, 100_000), "run only on multiples of N nodes; surplus nodes stand by (default: 1)")] = None
-    shrink_after: Annotated[float | None, ours(
-        "S", seconds(), "after losing a node, wait S seconds for a replacement before continuing with fewer nodes "
-        "(default: 0, continue at once)")] = None
-    fixed_nodes: Annotated[int | None, ours(
-        "N", whole(1, 100_000), "set the number of nodes that the run can ever have, as in a scheduler's job. The run "
-        "ends, with the reason, once too few of them can be fit (default: wait for other nodes until "
-        "--join-timeout)")] = None
-    last_call_timeout: Annotated[float | None, ours(
-        "S", seconds(), "after MIN nodes have joined, wait S seconds for more (default: until no node has joined for 5 "
-            "s, at most 30 s)")] = None
-    lease: Annotated[float | None, ours(
-        "S", seconds(SHORTEST_LEASE_S, LONGEST_LEASE_S), "treat a node as lost after S seconds of silence (default: "
-            "10)")] = None
-    disconnect_grace: Annotated[float | None, ours(
-        "S", seconds(0, 3_600), "give a node S seconds to return after its connection closed (default: 1)")] = None
-    scale_up: Annotated[ScaleUp | None, ours(
-        "WHEN", one_of("immediate", "cooldown", "manual", "on-notice"), "choose when a new node restarts the run: "
-        "immediate, cooldown, manual, or on-notice (after the workers have saved) (default: immediate)")] = None
-    scale_up_cooldown: Annotated[float | None, ours(
-        "S", seconds(0, 10**7), "with --scale-up cooldown, let a round last at least S seconds before a new node "
-        "restarts it (default: 300)")] = None
-    rank_policy: Annotated[RankPolicy | None, ours(
-        "HOW", one_of("sticky", "topology", "fill-gaps"), "choose how nodes get group ranks in each round. sticky: "
-        "keep ranks and their order. topology: sort by --topology or the scheduler's network, so that neighbours stay "
-        "together. fill-gaps: with fewer nodes, move only the last ones (default: sticky)")] = None
-    topology: Annotated[str, ours(
-        "PLACE", name_or_none, "set this node's place in the network, such as spine1.rack07.node3. Nodes get their "
-        "ranks in this order. nvlink: the NVLink domain that NVIDIA's driver reports, then the scheduler's order "
-        "(default: the scheduler's, with --endpoint auto)")] = ""
-    on_hang: Annotated[OnHang | None, ours(
-        "WHAT", one_of("restart", "fail", "report"), "choose what follows a hang: restart (charged), fail or report "
-        "(default: restart)", task=WATCH)] = None
-    max_hang_restarts: Annotated[int | None, ours(
-        "N", whole(0, 10**7), "restart up to N times after hangs, without charging --max-restarts (default: charge "
-        "--max-restarts)")] = None
-    straggler_factor: Annotated[float | None, ours(
-        "F", number(1.1, 100), "treat a node as slow if its workers take F times as long for a step as the median of "
-        "the other nodes, for a while (default: 1.5)")] = None
-    replace_stragglers: Annotated[bool, our_switch(
-        "replace a slow node (--straggler-factor) with a standby node, by a free restart, after a notice with "
-        "--notice-timeout. node_agent.progress must report steps (docs/how-to/detect-hangs.md#stragglers)")] = False
     rerun: Annotated[bool, our_switch("start a run again that has already succeeded")] = False
 
     log_dir: Annotated[str, Flag(
@@ -273,19 +211,27 @@ class Arguments(Struct, frozen=True):
     """Names of arguments for messages, if they are not flags."""
     features: tuple[Options, ...] = tuple(kind() for kind in OPTIONS)
     """Options of each feature."""
+    asked: RequestedSettings = RequestedSettings()
+    """Settings of the run that flags of their own ask for."""
 
     def value(self, argument: str) -> object:
-        """Return the value of an argument, including features' arguments."""
+        """Return the value of an argument, including features' arguments and the run's settings."""
+        if argument in OF_THE_RUN:
+            return getattr(self.asked, _setting(argument))
         owner = next((each for each in self.features if argument in each.__struct_fields__), self)
         return getattr(owner, argument)
 
     def filled(self, values: Mapping[str, object], sources: Mapping[str, str]) -> "Arguments":
         """Return these arguments with further ones, given as read values with their sources."""
         own, features = dict(values), []
+        asked = {_setting(name): own.pop(name) for name in values if name in OF_THE_RUN}
         for each in self.features:
             given = {name: own.pop(name) for name in each.__struct_fields__ if name in own}
             features.append(replace(each, **given) if given else each)
-        return replace(self, **own, features=tuple(features), sources={**self.sources, **sources})
+        return replace(
+            self, **own, features=tuple(features), asked=replace(self.asked, **asked),
+            sources={**self.sources, **sources},
+        )  # fmt: skip
 
     def source(self, argument: str) -> str:
         """Return the flag, variable or field that gave the value, or would give it."""
@@ -313,9 +259,53 @@ def _flags(kind: type[Struct]) -> dict[str, Flag]:
     }
 
 
+def _of_the_run() -> dict[str, Flag]:
+    """Return the flags that ask for settings of the run, with the limits of the settings."""
+    flags = {}
+    for setting, kind in RunSettings.__annotations__.items():
+        value = get_args(kind)[0] if type(None) in get_args(kind) else kind
+        metadata = getattr(value, "__metadata__", ())
+        if asked := next((each for each in metadata if isinstance(each, AskedBy)), None):
+            argument = setting.removesuffix("_s")
+            limits = next((each for each in metadata if isinstance(each, Meta)), Meta())
+            reader = _reader(value.__origin__, limits, asked.most, is_seconds=setting != argument)
+            flags[argument] = Flag(
+                asked.metavar, reader, asked.help,
+                task=_FIRST_DAYS.get(argument, ""), is_ours=not asked.is_torchruns, argument=argument,
+            )  # fmt: skip
+    return flags
+
+
+def _reader(kind: Any, limits: Meta, most: float, *, is_seconds: bool) -> Read:
+    """Return the reader of a setting. `most`: see `AskedBy`."""
+    if get_origin(kind) is Literal:
+        return one_of(*get_args(kind))
+    if kind not in (int, float):
+        return switch if kind is bool else codes
+    assert limits.ge is not None
+    assert limits.le is not None
+    if kind is int:
+        return whole(int(limits.ge), int(limits.le))
+    return number(limits.ge, min(limits.le, most), is_seconds=is_seconds)
+
+
+def _setting(argument: str) -> str:
+    """Return the name of the setting that an argument asks for."""
+    return argument if argument in RunSettings.__struct_fields__ else f"{argument}_s"
+
+
+_FIRST_DAYS = {"max_restarts": RESTART, "join_timeout": RESTART, "on_hang": WATCH}
+"""Flags of the run's settings that --help shows, each with its task."""
+_BEFORE_SETTINGS = "exit_with_run"
+"""Argument after which --help shows the flags of the run's settings."""
+OF_THE_RUN: dict[str, Flag] = _of_the_run()
+
+
 def _all() -> dict[str, Flag]:
     """Return all arguments, in the order of --help."""
-    found, order = _flags(Arguments), list(Arguments.__annotations__)
+    found, order = _flags(Arguments) | OF_THE_RUN, list(Arguments.__annotations__)
+    place = order.index(_BEFORE_SETTINGS) + 1
+    order[place:place] = OF_THE_RUN
     for kind in OPTIONS:
         found |= (flags := _flags(kind))
         place = order.index(kind.after) + 1

@@ -16,11 +16,11 @@ from rdzv_protocol.credentials import Credentials, TlsFiles, TlsNames
 from rdzv_protocol.flag_values import address
 from rdzv_protocol.log_lines import LineFormat, lowest_level
 from rdzv_protocol.messages import JoinRequest
-from rdzv_protocol.settings import RequestedSettings
+from rdzv_protocol.settings import LONGEST_LEASE_S, SHORTEST_LEASE_S, RequestedSettings
 
 from node_agent import words
 from node_agent.cli import rendezvous
-from node_agent.cli.arguments import ALL, FLAGS, LONGEST_LEASE_S, SETTINGS, SHORTEST_LEASE_S, Arguments
+from node_agent.cli.arguments import ALL, FLAGS, SETTINGS, Arguments
 from node_agent.flags import LONGEST_SORT_KEY, NVLINK, Nodes, known_signals, sort_key
 from node_agent.kernel.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.kernel.core.command import LOCAL_RANK, Command
@@ -213,7 +213,7 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
 
 
 def _check_unit(arguments: Arguments, nodes: Nodes | None) -> None:
-    unit = arguments.node_unit
+    unit = arguments.asked.node_unit
     if unit is None or unit == 1 or nodes is None:
         return
     source, nnodes = arguments.source("node_unit"), arguments.source("nnodes")
@@ -225,8 +225,9 @@ def _check_unit(arguments: Arguments, nodes: Nodes | None) -> None:
 
 def _lease_s(arguments: Arguments) -> float | None:
     """Return the lease. torchrun's keep-alives have an interval, and a number of them may be missed."""
-    if arguments.lease is not None or not arguments.sources.keys() & {"keep_alive_interval", "keep_alive_max_attempt"}:
-        return arguments.lease
+    asked_s: float | None = arguments.asked.lease_s
+    if asked_s is not None or not arguments.sources.keys() & {"keep_alive_interval", "keep_alive_max_attempt"}:
+        return asked_s
     lease_s = arguments.keep_alive_interval * arguments.keep_alive_max_attempt
     if not SHORTEST_LEASE_S <= lease_s <= LONGEST_LEASE_S:
         source = arguments.source("rdzv_conf")

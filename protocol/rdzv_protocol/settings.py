@@ -1,7 +1,7 @@
 """Settings of a run. The first agent's settings become the run's; later agents must agree.
 
 `RunSettings` is what the run has. `RequestedSettings` is what one agent asks for, with `None` for the run's own value.
-Its fields are derived from those of `RunSettings`.
+Its fields are derived from those of `RunSettings`, and so are the flags of node-agent that ask for them.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,73 +24,125 @@ SCALE_UP_NOTICE_S = 60.0
 Window = Annotated[float, Meta(ge=1, le=1e9)]
 Tries = Annotated[int, Meta(ge=1, le=10_000_000)]
 Factor = Annotated[float, Meta(ge=1.1, le=100)]
-Lease = Annotated[float, Meta(ge=0.1, le=86_400)]
+SHORTEST_LEASE_S, LONGEST_LEASE_S = 0.1, 86_400
+Lease = Annotated[float, Meta(ge=SHORTEST_LEASE_S, le=LONGEST_LEASE_S)]
+
+
+class AskedBy(Struct, frozen=True):
+    """Flag of node-agent that asks for a setting. It has the name and the limits of the setting's field."""
+
+    metavar: str
+    """Word for the flag's value in help, empty for a switch."""
+    help: str
+    """Line of help."""
+    most: float = 10**6
+    """Highest number of seconds that the flag takes, even if the setting takes more."""
+    is_torchruns: bool = False
+    """Whether torchrun has the flag too."""
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
     """The settings of a run. Defaults are those of torchrun if it has the setting."""
 
+    # fmt: off
     min_nodes: NodeCount = 1
     """Minimum number of nodes: with fewer, the run waits."""
     max_nodes: NodeCount = 1
     """Maximum number of nodes: further agents stand by."""
-    node_unit: NodeCount = 1
-    """Unit of a round's number of nodes, which is a multiple of it; surplus nodes stand by."""
     legal_sizes: LegalSizes = ()
     """Numbers of nodes that a round may have, from `min_nodes` to `max_nodes`. If empty: each multiple of
     `node_unit`."""
-    max_restarts: Count = 0
+    max_restarts: Annotated[Count, AskedBy(
+        "N", "restart up to N times after worker failures; nodes that join or leave cost no restart (default: 0)",
+        is_torchruns=True)] = 0
     """Number of charged restarts of the run; membership changes are free."""
-    restart_window_s: Window | None = None
+    restart_window_s: Annotated[Window, AskedBy(
+        "S", "count only restarts of the last S seconds against --max-restarts, for runs that last weeks (default: "
+        "count all)", most=1e9)] | None = None
     """Seconds after which a charged restart no longer counts against `max_restarts`. If None, it always counts, as
     under torchrun."""
-    restart_backoff_s: Seconds = 0.0
+    restart_backoff_s: Annotated[Seconds, AskedBy(
+        "S", "wait S seconds before the second charged restart in a row, and twice as long before each further one. "
+        "Progress, or a round that lasts, resets the wait (default: 0, no wait)")] = 0.0
     """Seconds before the second charged restart in a row; each further one waits twice as long. If 0, none waits."""
-    restart_backoff_max_s: Seconds = 300.0
+    restart_backoff_max_s: Annotated[Seconds, AskedBy(
+        "S", "limit that wait to S seconds. A round that lasts twice as long resets the wait (default: 300)")] = 300.0
     """Longest wait of `restart_backoff_s`, in seconds. A round that lasts twice as long ends the row."""
-    max_restarts_without_progress: Tries | None = None
+    max_restarts_without_progress: Annotated[Tries, AskedBy(
+        "N", "end the run with exit code 70 after N restarts in a row without a higher step or a later checkpoint, as "
+        "node_agent.progress reports them (default: only --max-restarts counts)")] | None = None
     """Number of charged restarts in a row without a higher step or a later checkpoint after which the run fails; None
     for no limit."""
-    join_timeout_s: Seconds = 600.0
+    fatal_exit_codes: Annotated[Codes, AskedBy(
+        "N,N", "fail the run at once if a worker exits with one of these codes")] = ()
+    """Worker exit codes that fail the run even if restarts are left."""
+    fail_when_hopeless: Annotated[bool, AskedBy(
+        "", "fail the run at once if a restart cannot help: a syntax or import error at the very start, or GPU memory "
+        "that runs out at the same step again (default: print a hint)")] = False
+    """Whether a failure that a restart is known not to cure ends the run."""
+    join_timeout_s: Annotated[Seconds, AskedBy(
+        "S", "fail the run if MIN nodes have not joined after S seconds (default: 600)")] = 600.0
     """Most seconds for which a round may stay below `min_nodes` before the run fails."""
-    last_call_timeout_s: Seconds | None = None
-    """Seconds that a round waits for more nodes after it has `min_nodes`. If None: until no node has joined for
-    `LAST_CALL_QUIET_S` s, and at most `LAST_CALL_MOST_S` s."""
-    shrink_after_s: Seconds = 0.0
+    node_unit: Annotated[NodeCount, AskedBy(
+        "N", "run only on multiples of N nodes; surplus nodes stand by (default: 1)")] = 1
+    """Unit of a round's number of nodes, which is a multiple of it; surplus nodes stand by."""
+    shrink_after_s: Annotated[Seconds, AskedBy(
+        "S", "after losing a node, wait S seconds for a replacement before continuing with fewer nodes (default: 0, "
+        "continue at once)")] = 0.0
     """Seconds to wait for a replacement of a lost participant before the run continues with fewer nodes."""
-    fixed_nodes: NodeCount | None = None
+    fixed_nodes: Annotated[NodeCount, AskedBy(
+        "N", "set the number of nodes that the run can ever have, as in a scheduler's job. The run ends, with the "
+        "reason, once too few of them can be fit (default: wait for other nodes until --join-timeout)")] | None = None
     """Fixed number of nodes of the run: it ends once too few of them can be fit, instead of waiting for
     `join_timeout_s`. None if other nodes may come."""
-    lease_s: Lease = 10.0
+    last_call_timeout_s: Annotated[Seconds, AskedBy(
+        "S", "after MIN nodes have joined, wait S seconds for more (default: until no node has joined for 5 s, at most "
+        "30 s)")] | None = None
+    """Seconds that a round waits for more nodes after it has `min_nodes`. If None: until no node has joined for
+    `LAST_CALL_QUIET_S` s, and at most `LAST_CALL_MOST_S` s."""
+    lease_s: Annotated[Lease, AskedBy(
+        "S", "treat a node as lost after S seconds of silence (default: 10)")] = 10.0
     """Seconds of silence after which an agent is lost. A shorter lease finds hung hosts sooner, but may also lose busy
     ones."""
-    disconnect_grace_s: Seconds = 1.0
+    disconnect_grace_s: Annotated[Seconds, AskedBy(
+        "S", "give a node S seconds to return after its connection closed (default: 1)", most=3_600)] = 1.0
     """Seconds within which an agent whose connection closed may come back."""
-    scale_up: ScaleUp = "immediate"
+    scale_up: Annotated[ScaleUp, AskedBy(
+        "WHEN", "choose when a new node restarts the run: immediate, cooldown, manual, or on-notice (after the workers "
+        "have saved) (default: immediate)")] = "immediate"
     """When an arrival restarts a running round: at once, after a cool-down, never by itself, or when the workers have
     acknowledged a notice."""
     scale_up_window_s: Seconds = 0.1
     """Seconds after the first arrival in which further ones share its restart; no wait once the run is full."""
-    scale_up_cooldown_s: Seconds = 300.0
+    scale_up_cooldown_s: Annotated[Seconds, AskedBy(
+        "S", "with --scale-up cooldown, let a round last at least S seconds before a new node restarts it (default: "
+        "300)", most=10**7)] = 300.0
     """Least seconds between a round's start and the restart that admits arrivals; used with `cooldown`."""
-    fatal_exit_codes: Codes = ()
-    """Worker exit codes that fail the run even if restarts are left."""
-    fail_when_hopeless: bool = False
-    """Whether a failure that a restart is known not to cure ends the run."""
     notice_timeout_s: Seconds | None = None
     """Most seconds for which workers may save their work after a notice that the round ends. If None, they get no
     notice of leaving nodes, and `SCALE_UP_NOTICE_S` s before an arrival with `on-notice`."""
-    rank_policy: RankPolicy = "sticky"
+    rank_policy: Annotated[RankPolicy, AskedBy(
+        "HOW", "choose how nodes get group ranks in each round. sticky: keep ranks and their order. topology: sort by "
+        "--topology or the scheduler's network, so that neighbours stay together. fill-gaps: with fewer nodes, move "
+        "only the last ones (default: sticky)")] = "sticky"
     """Order of the group ranks of a new round: the previous ranks in their order, by the nodes' places in the network
     (`sort_key`), or the previous ranks while the last nodes move into the gaps."""
-    on_hang: OnHang = "restart"
+    on_hang: Annotated[OnHang, AskedBy(
+        "WHAT", "choose what follows a hang: restart (charged), fail or report (default: restart)")] = "restart"
     """Consequence of a hang: a charged restart, the end of the run, or only an event."""
-    max_hang_restarts: Count | None = None
+    max_hang_restarts: Annotated[Count, AskedBy(
+        "N", "restart up to N times after hangs, without charging --max-restarts (default: charge --max-restarts)")
+        ] | None = None
     """Separate budget of restarts after hangs. If None, they count against `max_restarts`."""
-    straggler_factor: Factor = 1.5
+    straggler_factor: Annotated[Factor, AskedBy(
+        "F", "treat a node as slow if its workers take F times as long for a step as the median of the other nodes, "
+        "for a while (default: 1.5)")] = 1.5
     """Ratio to the median that the time of a node's steps must reach for the node to be a straggler."""
-    replace_stragglers: bool = False
+    replace_stragglers: Annotated[bool, AskedBy(
+        "", "replace a slow node (--straggler-factor) with a standby node, by a free restart, after a notice with "
+        "--notice-timeout. node_agent.progress must report steps (docs/how-to/detect-hangs.md#stragglers)")] = False
     """Whether a node that stands by replaces a straggler, with a free restart."""
+    # fmt: on
 
 
 class _Request(Struct, frozen=True, kw_only=True, omit_defaults=True):

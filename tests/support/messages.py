@@ -44,7 +44,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for values of a type, within its limits and at them."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _limited(args[0], args[1])
+        limits = [each for each in args[1:] if isinstance(each, Meta)]
+        return _limited(args[0], limits[0]) if limits else values(args[0])
     if origin in (Union, UnionType):
         return st.one_of([values(arg) for arg in args])
     if origin is Literal:

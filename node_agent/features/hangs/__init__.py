@@ -100,7 +100,7 @@ class Hangs(Options, frozen=True, kw_only=True):
     """Sources of hang detection."""
 
     feature = "node_agent.features.hangs.feature:Hangs"
-    after = "topology"
+    after = "rank_policy"
 
     # fmt: off
     progress_timeout: Annotated["ProgressLimits | None", ours(

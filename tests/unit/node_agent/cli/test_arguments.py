@@ -339,17 +339,20 @@ def conf(text: str, **given: str) -> Arguments:
 @pytest.mark.parametrize(
     ("text", "means"),
     [
-        ("last_call_timeout=5", {"last_call_timeout": 5.0}),
+        ("last_call_timeout=5", {"asked": RequestedSettings(last_call_timeout_s=5.0)}),
         ("close_timeout=5", {"close_timeout": 5.0}),
         ("read_timeout=5", {"read_timeout": 5.0}),
         ("cas_backoff_max_seconds=0.5", {"cas_backoff_max_seconds": 0.5}),
         ("is_host=0", {"is_host": False}),
         ("", {}),
-        (" join_timeout = 5 , is_host=1 ", {"join_timeout": 5.0, "is_host": True}),
-        ("'join_timeout=5'", {"join_timeout": 5.0}),
-        ('"join_timeout=5,is_host=true"', {"join_timeout": 5.0, "is_host": True}),
+        (" join_timeout = 5 , is_host=1 ", {"asked": RequestedSettings(join_timeout_s=5.0), "is_host": True}),
+        ("'join_timeout=5'", {"asked": RequestedSettings(join_timeout_s=5.0)}),
+        ('"join_timeout=5,is_host=true"', {"asked": RequestedSettings(join_timeout_s=5.0), "is_host": True}),
         ("node_id=a,token_file=b", {"node_id": "a", "token_file": "b"}),
-        ("store_type=file,join_timeout=5,a=b=c", {"join_timeout": 5.0, "ignored": ("store_type", "a")}),
+        (
+            "store_type=file,join_timeout=5,a=b=c",
+            {"asked": RequestedSettings(join_timeout_s=5.0), "ignored": ("store_type", "a")},
+        ),
     ],
 )
 def test_meaning_of_a_setting(text, means):

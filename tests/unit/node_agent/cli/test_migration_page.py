@@ -138,7 +138,7 @@ def test_the_servers_command_lines_are_valid() -> None:
 def test_kubeflows_variables_are_understood() -> None:
     (variables,) = blocks("ini")
     asked = understood(["train.py"], dict(line.split("=", 1) for line in variables.splitlines()))
-    assert (asked.nnodes, asked.nproc_per_node, asked.max_restarts) == (Nodes(1, 4), 8, 100)
+    assert (asked.nnodes, asked.nproc_per_node, asked.value("max_restarts")) == (Nodes(1, 4), 8, 100)
     assert rendezvous.find(asked).endpoint == ("nightly-worker-0", 23456)
 
 
