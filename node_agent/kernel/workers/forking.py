@@ -42,6 +42,7 @@ class Fork:
         passed: Collection[int],
         set_up: Callable[[], None],
     ) -> None:
+        self._program = command[0]
         reports, report = os.pipe()
         try:
             self.pid = os.fork()
@@ -67,7 +68,9 @@ class Fork:
             report = self._reports.read()
         if report:
             step, number = _REPORT.unpack(report)
-            raise (NotSetUp if step == _NOT_SET_UP else OSError)(number, os.strerror(number))
+            if step == _NOT_SET_UP:
+                raise NotSetUp(number, os.strerror(number))
+            raise OSError(number, os.strerror(number), self._program)
 
     def close(self) -> None:
         """Release what is left of a child that has ended or is not waited for."""

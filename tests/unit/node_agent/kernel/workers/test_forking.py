@@ -79,8 +79,9 @@ def test_a_command_leads_its_own_session(pipe):
 def test_the_error_of_a_command_that_cannot_be_executed_reaches_the_parent(command, error):
     before = len(os.listdir("/proc/self/fd"))
     fork = forked(command)
-    with pytest.raises(error):
+    with pytest.raises(error) as caught:
         fork.wait_until_executed()
+    assert caught.value.filename == command
     fork.wait_until_executed()
     assert end(fork) == FAILED
     assert len(os.listdir("/proc/self/fd")) == before
