@@ -203,8 +203,7 @@ def _wait_for_guardian() -> None:
 def _is_guardian(pid: int) -> bool:
     """Return whether a process is a guardian, by its command line. False for one that has ended."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as command:
-            return os.fsencode(orphans_helper.__file__) in command.read().split(b"\0")
+        return os.fsencode(orphans_helper.__file__) in orphans_helper.command_line(pid)
     except OSError:
         return False
 
@@ -212,8 +211,7 @@ def _is_guardian(pid: int) -> bool:
 def _has_a_mark(pid: int) -> bool:
     """Return whether a process has any agent's mark, or an environment that cannot be read (another user's)."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as environ:
-            return any(entry.startswith(f"{MARK}=".encode()) for entry in environ.read().split(b"\0"))
+        return any(entry.startswith(f"{MARK}=".encode()) for entry in orphans_helper.environment(pid))
     except OSError:
         return True
 

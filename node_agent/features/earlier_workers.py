@@ -14,6 +14,7 @@ from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.transport.base import spawn
 from node_agent.kernel.workers.orphans import MARK
+from node_agent.kernel.workers.orphans_helper import environment
 
 SEARCH_DELAY_S = 2.0
 """Seconds from the first start of workers until the agent looks for earlier ones, so that it does not delay the start.
@@ -58,29 +59,28 @@ def still_running(own: Mapping[str, str], *, has_named_run: bool) -> list[int]:
 
     `has_named_run`: whether the user has named the run. All runs without a name have the same id.
     """
-    return [pid for pid, environment in _environments() if _is_earlier(environment, own, has_named_run)]
+    return [pid for pid, variables in _variables() if _is_earlier(variables, own, has_named_run)]
 
 
-def _is_earlier(environment: Mapping[str, str], own: Mapping[str, str], has_named_run: bool) -> bool:
+def _is_earlier(variables: Mapping[str, str], own: Mapping[str, str], has_named_run: bool) -> bool:
     """Return whether a process is, or descends from, a worker that an earlier agent has started.
 
     All workers of a round have the same master. Those of an earlier round had ended when this one began.
     """
-    if environment.get(MARK, own[MARK]) == own[MARK] or not all(name in environment for name in _MASTER):
+    if variables.get(MARK, own[MARK]) == own[MARK] or not all(name in variables for name in _MASTER):
         return False
-    if has_named_run and environment.get(_RUN) == own[_RUN]:
-        return any(environment[name] != own[name] for name in _MASTER)
-    is_same_job = _JOB in own and environment.get(_JOB) == own[_JOB]
-    return is_same_job and environment.get(_TIMES) != own.get(_TIMES)
+    if has_named_run and variables.get(_RUN) == own[_RUN]:
+        return any(variables[name] != own[name] for name in _MASTER)
+    is_same_job = _JOB in own and variables.get(_JOB) == own[_JOB]
+    return is_same_job and variables.get(_TIMES) != own.get(_TIMES)
 
 
-def _environments() -> Iterator[tuple[int, Mapping[str, str]]]:
+def _variables() -> Iterator[tuple[int, Mapping[str, str]]]:
     """Yield the pid and the relevant variables of each process of this user."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    entries = file.read().split(b"\0")
+                entries = environment(int(name))
             except OSError:  # it has ended, or is another user's
                 continue
             pairs = [os.fsdecode(entry).partition("=") for entry in entries if entry.startswith(_COUNTED)]

@@ -25,6 +25,11 @@ END_S = 5.0
 """Most seconds to wait for the processes that one look has found."""
 MOST_AT_ONCE = 200
 """Most process descriptors that are open at the same time."""
+EXEC_S, EXEC_PAUSE_S = 0.5, 0.001
+"""Most seconds to wait while a process executes another program, and between two looks at it."""
+_MEMORY, _CODE, _COMMAND_LINE, _ENVIRONMENT = 20, 23, 45, 47
+"""Places in /proc/PID/stat, counted from the state: the size of the process's memory, 0 for a zombie; the beginning of
+the code, 0 until the program is executed; and the beginning, then the end, of the command and of the environment."""
 _ENTRY = struct.Struct("=qqq")
 """Entry of the roster: a pid, the start time of its process, and whether it is a worker."""
 
@@ -147,10 +152,39 @@ def began(pid: int) -> int:
 def is_marked(pid: int, mark: bytes) -> bool:
     """Return whether the process's environment has the mark. False for a zombie or another user's process."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as environ:
-            return mark in environ.read().split(b"\0")
+        return mark in environment(pid)
     except OSError:
         return False
+
+
+def environment(pid: int) -> list[bytes]:
+    """Return the entries of a process's environment. Raises `OSError` for a zombie or another user's process."""
+    return _of_program(pid, "environ", _ENVIRONMENT)
+
+
+def command_line(pid: int) -> list[bytes]:
+    """Return the words of a process's command, empty for a zombie. Raises `OSError` if the process is gone."""
+    return _of_program(pid, "cmdline", _COMMAND_LINE)
+
+
+def _of_program(pid: int, name: str, place: int) -> list[bytes]:
+    """Return the entries of a file in /proc about a process's program.
+
+    The file is empty for a moment while the process executes another program. This waits until it has.
+    """
+    until = time.monotonic() + EXEC_S
+    while True:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            if text := file.read():
+                return text.split(b"\0")
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        has_program, is_executed = fields[_MEMORY] != b"0", fields[_CODE] != b"0"
+        is_empty = fields[place] == fields[place + 1]
+        if not has_program or (is_executed and is_empty) or time.monotonic() > until:
+            return []
+        if not is_executed:
+            time.sleep(EXEC_PAUSE_S)
 
 
 def has_ended(pid: int, within_s: float) -> bool:

@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,11 @@ from node_agent.kernel.workers.orphans_helper import (
     Process,
     Roster,
     began,
+    command_line,
     end,
     end_all,
+    environment,
+    is_marked,
     read_roster,
     related,
     write_roster,
@@ -23,14 +27,20 @@ MARK = f"NODE_AGENT_ID=unit-{os.getpid()}"
 NONE = Roster({}, {})
 
 
+def sleeping(number: int, env: dict[str, str] | None = None) -> AbstractContextManager[list[subprocess.Popen[bytes]]]:
+    return started(number, ("sleep", "1000"), env)
+
+
 @contextmanager
-def sleeping(number: int, env: dict[str, str] | None = None) -> Iterator[list[subprocess.Popen[bytes]]]:
+def started(
+    number: int, command: tuple[str, ...], env: dict[str, str] | None
+) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start children in separate sessions."""
-    started = [subprocess.Popen(("sleep", "1000"), env=env, start_new_session=True) for _ in range(number)]
+    children = [subprocess.Popen(command, env=env, start_new_session=True) for _ in range(number)]
     try:
-        yield started
+        yield children
     finally:
-        for each in started:
+        for each in children:
             each.kill()
             each.wait()
 
@@ -116,6 +126,22 @@ FOUND = {
 )  # fmt: skip
 def test_kin_are_the_known_processes_their_workers_sessions_and_all_descendants(roster: Roster, ours: set[int]) -> None:
     assert related(FOUND, roster) == ours
+
+
+def test_a_process_has_its_mark_and_its_command_also_while_it_executes_another_program(tmp_path: Path) -> None:
+    """/proc shows neither for a moment. Who takes a guardian for a process without a mark ends it."""
+    program = tmp_path / "again"
+    program.write_text('#!/bin/sh\nexec "$0"\n')
+    program.chmod(0o700)
+    with started(1, (str(program),), {"NODE_AGENT_ID": MARK.partition("=")[2]}) as (process,):
+        looks = [(is_marked(process.pid, MARK.encode()), bool(command_line(process.pid))) for _ in range(2_000)]
+    assert set(looks) == {(True, True)}
+
+
+def test_a_process_may_have_no_environment() -> None:
+    with started(1, ("sleep", "1000"), {}) as (process,):
+        assert environment(process.pid) == []
+        assert command_line(process.pid) == [b"sleep", b"1000", b""]
 
 
 def test_a_roster_is_read_as_it_was_written() -> None:
