@@ -616,9 +616,9 @@ class RunMachine:
         """Make a failure that a policy has found the root of its round."""
         restart_budget.note_root(self.run, record)
 
-    def replace_node(self, node_id: str, why: str, now: float) -> None:
+    def replace_node(self, node_id: str, fault: Fault, why: str, now: float) -> None:
         """Replace this node with a node that stands by, after a notice to the workers if the run gives notices."""
-        notices.replace_node(self, node_id, why, now)
+        notices.replace_node(self, node_id, fault, why, now)
 
     def fail(self, failure: Failure, verdict: restart_budget.Verdict, now: float) -> None:
         """End the run over a failure that no restart can fix."""

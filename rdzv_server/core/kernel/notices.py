@@ -1,7 +1,7 @@
 """Notices: the server tells the workers of a running round that it is about to end, so that they save their work first.
 
 A round is about to end if a participant announces that it leaves (`LeaveAnnounced`), if an operator drains a node, or
-if a slow node is replaced. With `--scale-up on-notice`, it is also about to end if a node has arrived. The reason and
+if a node is replaced. With `--scale-up on-notice`, it is also about to end if a node has arrived. The reason and
 the deadline are facts. The queries to the agents, and their answers, are signs: after a restart of the server it asks
 the same agents again. `NoticeEnded` ends the round as soon as every listening worker has acknowledged, or else at the
 deadline.
@@ -33,6 +33,7 @@ from rdzv_server.core.kernel.run import (
     Run,
     Stage,
 )
+from rdzv_server.core.node_history import Fault
 from rdzv_server.words import notices as words
 
 DRAIN_SHARE = 0.8
@@ -57,8 +58,8 @@ def pending(run: Run) -> Pending | None:
     if run.leaving:
         agent_id, leaving = min(run.leaving.items(), key=lambda item: item[1].until)
         return Pending(leaving.until, leaving.cause.value, run.agents[agent_id].node_id, leaving.reason)
-    if slow := run.replacement:
-        return Pending(slow.until, Cause.NODE_DRAINED.value, slow.node_id, slow.reason)
+    if replacement := run.replacement:
+        return Pending(replacement.until, Cause.NODE_DRAINED.value, replacement.node_id, replacement.reason)
     if run.scale_up_at is not None and run.settings.scale_up == "on-notice":
         node_id = next((agent.node_id for agent in run.waiting.values()), "")
         return Pending(run.scale_up_at, Cause.NODE_ARRIVED.value, node_id, completion.arrivals(run))
@@ -172,21 +173,21 @@ def _end(machine: Machine, soon: Pending | None, now: float) -> None:
         machine.open_round(Cause(soon.source), soon.reason, now)
 
 
-def replace_node(machine: Machine, node_id: str, why: str, now: float) -> None:
+def replace_node(machine: Machine, node_id: str, fault: Fault, why: str, now: float) -> None:
     """Open a round without this node, which a waiting node replaces, after a notice if the run gives notices."""
     run, notice_s = machine.run, machine.run.settings.notice_timeout_s
-    slow = Replacement(node_id, why, now + (notice_s or 0.0))
+    replacement = Replacement(node_id, why, now + (notice_s or 0.0), fault)
     if notice_s is None:
-        _blame(machine, slow)
-        machine.open_round(Cause.NODE_DRAINED, slow.reason, now)
+        _blame(machine, replacement)
+        machine.open_round(Cause.NODE_DRAINED, replacement.reason, now)
     else:
-        run.replacement = slow
-        given(machine, slow.reason, notice_s, now, node_id)
+        run.replacement = replacement
+        given(machine, replacement.reason, notice_s, now, node_id)
 
 
-def _blame(machine: Machine, slow: Replacement) -> None:
+def _blame(machine: Machine, replacement: Replacement) -> None:
     """Blame a node that is to be replaced, so that the registry excludes it from the next round."""
-    machine.blame(slow.node_id, "slow", slow.slow)
+    machine.blame(replacement.node_id, replacement.fault, replacement.why)
 
 
 def release(machine: Machine, now: float) -> None:

@@ -92,7 +92,7 @@ class Policy(Generic[StateT, SignsT]):
 
     @classmethod
     def node_remarks(cls, run: Run, agent_id: str) -> Mapping[str, str]:
-        """Return sentences about the agent's node. The key of each is a word for the node's state, such as `slow`.
+        """Return sentences about the agent's node. The key of each is a word for the node's state, such as `unfit`.
 
         The run may be in any stage, even without this policy's state (see `of`). If it does not have the agent, there
         are no sentences.

@@ -31,8 +31,11 @@ class Kernel(Protocol):
     def open_round(self, cause: Cause, reason: str, now: float) -> None:
         """Open the next round: every participant stops its workers and joins again."""
 
-    def replace_node(self, node_id: str, why: str, now: float) -> None:
-        """Replace this node with a node that stands by, after a notice to the workers if the run gives notices."""
+    def replace_node(self, node_id: str, fault: Fault, why: str, now: float) -> None:
+        """Replace this node with a node that stands by, after a notice to the workers if the run gives notices.
+
+        `fault` and the sentence `why` say what the node is blamed for.
+        """
 
     def hear(self, agent_id: str, now: float) -> None:
         """Take a sign of life of an agent."""

@@ -79,15 +79,17 @@ def verdict(run: Run, failure: Failure, now: float) -> Verdict | None:
         return None
     if run.settings.fail_when_hopeless and (why := failed_rounds.restart_useless(run, failure.recurs, now)):
         return Verdict(words.hopeless(words.restart_useless(why)))
-    return _without_progress(run, now) or (None if left(run, now) > 0 else _spent(run))
+    return without_progress(run, now) or (None if left(run, now) > 0 else spent_verdict(run))
 
 
-def _without_progress(run: Run, now: float) -> Verdict | None:
+def without_progress(run: Run, now: float) -> Verdict | None:
+    """Return the verdict that the run ends because its restarts made no progress; None if it does not."""
     reason = failed_rounds.no_progress(run, now)
     return Verdict(reason, no_progress=True) if reason else None
 
 
-def _spent(run: Run) -> Verdict:
+def spent_verdict(run: Run) -> Verdict:
+    """Return the verdict that the run ends because no restart is left."""
     return Verdict(words.no_restarts_left(run.settings.max_restarts, run.settings.restart_window_s))
 
 
@@ -100,20 +102,8 @@ def left(run: Run, now: float) -> int:
 
 
 def has_hang_budget(run: Run) -> bool:
-    """Whether restarts after hangs have a budget of their own."""
+    """Whether restarts because of `Cause.HANG` have a budget of their own."""
     return run.settings.max_hang_restarts is not None
-
-
-def verdict_on_hang(run: Run, now: float) -> Verdict | None:
-    """Return the verdict that a hang ends the run; None if a restart follows."""
-    if run.settings.on_hang == "fail":
-        return Verdict(words.FATAL_HANG)
-    if given_up := _without_progress(run, now):
-        return given_up
-    most, used = run.settings.max_hang_restarts, run.restarts.get(Cause.HANG, 0)
-    if most is not None:
-        return None if used < most else Verdict(words.no_hang_restarts_left(used, most))
-    return None if left(run, now) > 0 else _spent(run)
 
 
 def is_fatal(run: Run, failure: Failure) -> bool:

@@ -16,6 +16,7 @@ from rdzv_server.core.kernel import legal_sizes
 from rdzv_server.core.kernel.event_sizes import EventSizes
 from rdzv_server.core.kernel.liveness import Leases
 from rdzv_server.core.kernel.open_queries import Queries
+from rdzv_server.core.node_history import Fault
 from rdzv_server.words import notices as words
 
 END_DELIVERED_WITHIN_S = 60.0
@@ -265,16 +266,17 @@ class SameFailure(Struct, frozen=True):
 
 
 class Replacement(Struct, frozen=True):
-    """Replacement of a slow node by a waiting node. `until`: the latest time at which the round ends for it."""
+    """Replacement of a node by a waiting node. `until`: the latest time at which the round ends for it."""
 
     node_id: str
-    slow: str
-    """Sentence about how slow the node is."""
+    why: str = field(name="slow")
+    """Sentence about what is wrong with the node. Snapshots have it under the name of the first such fault."""
     until: float
+    fault: Fault = "slow"
 
     @property
     def reason(self) -> str:
-        return words.replaced(self.slow)
+        return words.replaced(self.why)
 
 
 class PolicyState(Struct):
@@ -336,7 +338,7 @@ class RunState(Struct, kw_only=True):
     verdict_at: float | None = None
     """Time at which a run with no restarts left ends over a failure, unless the failure's cause is reported before."""
     replacement: Replacement | None = None
-    """Replacement of a slow node of the running round, before which its workers get a notice."""
+    """Replacement of a node of the running round, before which its workers get a notice."""
     revision: int = 0
     event_number: int = 0
     """Number of the run's last event, which may belong to an earlier attempt."""

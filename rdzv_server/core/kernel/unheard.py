@@ -3,7 +3,7 @@
 Either the nodes are gone or the path to them is broken, and nothing shows which.
 
 Until an agent answers, a verdict would not help any agent, and live workers keep running. So no node is lost, no
-restart is charged, and no hang, arrival or straggler is judged: the run warns and waits. Four things end that:
+restart is charged, no arrival is admitted, and no policy judges a node: the run warns and waits. Four things end that:
 
 - An agent is heard. It is the witness that the others lacked: each of them has one lease to be heard in (see
   `liveness`).

@@ -189,7 +189,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
         """Have the straggler replaced: it is cordoned for the next round (see `registry`)."""
         self.signs.conclusion, self.state.replaced_at = None, now
         straggler = self.state.stragglers[fact.agent_id]
-        self.kernel.replace_node(straggler.node_id, straggler.sentence, now)
+        self.kernel.replace_node(straggler.node_id, "slow", straggler.sentence, now)
 
     rules: ClassVar[Rules] = {
         StragglersFound: Rule(apply=_found, may_end_round=False),

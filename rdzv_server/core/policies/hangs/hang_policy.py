@@ -27,6 +27,7 @@ from rdzv_protocol.text import clip, printable
 from rdzv_server.core.kernel import final_report, restart_budget
 from rdzv_server.core.kernel.policy import IMMEDIATELY, Policy, Rule, Rules
 from rdzv_server.core.kernel.protocols import Kernel
+from rdzv_server.core.kernel.restart_budget import Verdict
 from rdzv_server.core.kernel.run import AgentState, Cause, FailureRecord, Run, Seat, Stage
 from rdzv_server.core.policies.hangs import examination, repeated_hangs, words
 from rdzv_server.core.policies.hangs.examination import StacksAsked
@@ -223,7 +224,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         """Emit the event of the hang, and do what the run's setting `on_hang` says."""
         run, failure, hang = self.run, fact.failure, self.state.hang
         assert hang
-        verdict, withheld = restart_budget.verdict_on_hang(run, now), ""
+        verdict, withheld = _verdict(run, now), ""
         if is_withheld := repeated_hangs.is_withheld(run, self.state, fact, verdict, now):
             repeated_hangs.withhold(run, self.state, hang, fact, now)
             withheld = f"; {repeated_hangs.withheld(run, self.state, now)}"
@@ -286,6 +287,18 @@ def _judge(run: Run, hang: Hang, summary: StackSummary, now: float) -> HangFound
     failure = replace(failure, singled_out=is_sure or bool(culprits) or _is_alone(run, hang, guilty))
     limit_s = None if summary.proves_hang else guilty.limit_s
     return HangFound(seat.agent_id if seat else guilty.agent_id, failure, guilty.source, limit_s)
+
+
+def _verdict(run: Run, now: float) -> Verdict | None:
+    """Return the verdict that a hang ends the run; None if a restart follows."""
+    if run.settings.on_hang == "fail":
+        return Verdict(failures.FATAL_HANG)
+    if given_up := restart_budget.without_progress(run, now):
+        return given_up
+    most, used = run.settings.max_hang_restarts, run.restarts.get(Cause.HANG, 0)
+    if most is not None:
+        return None if used < most else Verdict(failures.no_hang_restarts_left(used, most))
+    return None if restart_budget.left(run, now) > 0 else restart_budget.spent_verdict(run)
 
 
 def _reported(failure: Failure) -> str:

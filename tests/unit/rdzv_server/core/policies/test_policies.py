@@ -127,6 +127,16 @@ def test_the_kernel_names_no_policy() -> None:
     assert named == {} and len(kernel) > 20
 
 
+def test_the_kernel_knows_a_hang_only_as_a_cause_of_restarts_and_no_other_policys_subject() -> None:
+    subjects = re.compile(r"(?i)hang(?!e|_up)|straggler|slow node|network test|time ledger")
+    known = {
+        path.name: sorted({found.lower() for found in subjects.findall(path.read_text())})
+        for path in Path(machine_module.__file__).parent.rglob("*.py")
+    }
+    of_the_cause = {"run.py", "restart_budget.py", "final_report.py"}  # the cause, its budget, its sentence's length
+    assert {name: found for name, found in known.items() if found} == {name: ["hang"] for name in of_the_cause}
+
+
 def test_the_states_of_policies_have_no_name_in_common_with_each_other_or_with_the_run() -> None:
     """A snapshot holds them side by side."""
     names = [*RunState.__struct_fields__, *(name for policy in POLICIES for name in policy.State.__struct_fields__)]
