@@ -11,7 +11,7 @@ FOLLOW_TORCH := torch triton sympy mpmath setuptools
 WORKERS ?= 6
 # What `make test` runs: by default all.
 TESTS ?=
-CHECK_WORKERS ?= 3
+CHECK_WORKERS ?= 4
 # Where Python is told to keep no byte code (images of containers often are), each of the thousands of processes that
 # the tests start would compile the project anew: a quarter of all their processor time.
 export PYTHONDONTWRITEBYTECODE :=

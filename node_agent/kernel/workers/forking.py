@@ -54,27 +54,20 @@ class Fork:
                 _become(command, environment, streams, passed, set_up, report)
         finally:
             os.close(report)
-        self._reports = open(reports, "rb", 0)  # noqa: SIM115
+        self._reports = reports
 
     def wait_until_executed(self) -> None:
-        """Return when the child executes its command. It may also have been killed before.
+        """Return when the child executes its command, or has been killed before. Call it once.
 
-        Raises `NotSetUp` if `set_up` failed, and `OSError` if the command cannot be executed. The child has then ended.
-        Later calls do nothing.
+        Raises `NotSetUp` if `set_up` failed, and `OSError` if the command cannot be executed. The child then exits.
         """
-        if self._reports.closed:
-            return
-        with self._reports:
-            report = self._reports.read()
+        with open(self._reports, "rb", 0) as reports:
+            report = reports.read()
         if report:
             step, number = _REPORT.unpack(report)
             if step == _NOT_SET_UP:
                 raise NotSetUp(number, os.strerror(number))
             raise OSError(number, os.strerror(number), self._program)
-
-    def close(self) -> None:
-        """Release what is left of a child that has ended or is not waited for."""
-        self._reports.close()
 
 
 def _become(

@@ -21,7 +21,7 @@ from node_agent import words
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
 from node_agent.kernel.output.threads import in_thread
-from node_agent.kernel.workers.process import KILL_TIMEOUT_S, kill_with_group, signal_group
+from node_agent.kernel.workers.process import KILL_TIMEOUT_S, signal_group
 from node_agent.kernel.workers.remains import ListLeftovers, Remains, in_session
 from node_agent.kernel.workers.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
 from node_agent.kernel.workers.spec import WorkerSpec
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from node_agent.kernel.failures.diagnose import LeftOnDisk
     from node_agent.kernel.failures.oom import OomWatch
 
+SIDE_BY_SIDE = 8
+"""Most workers that are started at the same time: few enough for the processors of a small machine."""
 LEFT_S = 3.0
 """Seconds from SIGTERM to SIGKILL for the remaining processes of a worker that has ended by itself."""
 SIGNAL_IN_EXIT_CODE = 128
@@ -75,11 +77,17 @@ class Worker:
         self._streams = spec.open_streams()
         try:
             self._process = spec.start(self._streams[0].writable(), self._streams[1].writable())
-            self.pid = self._process.pid
-            self._watch()
         except BaseException:
+            self._finish()
+            raise
+        self.pid = self._process.pid
+        try:
             for stream in self._streams:
-                stream.finish()
+                stream.on_output = self._look_soon
+                stream.started()
+        except BaseException:
+            self._process.wait_until_started()
+            self._abandon()
             raise
 
     @property
@@ -98,14 +106,25 @@ class Worker:
             self.may_get_signal = may_exit_on(self._signals, self.pid)
 
     def wait_until_started(self) -> None:
-        """Return when the worker executes its program. Raises `OSError` if it cannot: there is no worker then."""
+        """Return when the worker executes its program, and watch it. Raises `OSError` if that fails: there is no worker
+        then.
+        """
         try:
             self._process.wait_until_started()
-        except OSError:
-            asyncio.get_running_loop().remove_reader(self._process.fileno())
-            self._process.reap()
+        except BaseException:
             self._finish()
             raise
+        try:
+            asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Kill the worker, which cannot be watched."""
+        signal_group(self.pid, signal.SIGKILL)
+        self._process.reap()
+        self._finish()
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """Return the worker's failure with its evidence. Valid once it has exited."""
@@ -114,18 +133,6 @@ class Worker:
         assert self.exit_code is not None
         failure = examine(self.spec, self.pid, self.exit_code, self.stderr_tail, oom, *self._left)
         return replace(failure, both_streams=self._streams[1].has_both)
-
-    def _watch(self) -> None:
-        """Watch the worker, or kill it if that fails."""
-        try:
-            for stream in self._streams:
-                stream.on_output = self._look_soon
-                stream.started()
-            asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
-        except BaseException:
-            kill_with_group(self.pid)
-            self._process.reap()
-            raise
 
     def _look_soon(self) -> None:
         """Check now unless the last check was a moment ago, and once more in a moment."""
@@ -283,21 +290,27 @@ class ProcessGroup:
     def _start_workers(
         self, specs: Sequence[WorkerSpec], signals: Collection[int] = ()
     ) -> tuple[WorkerSpec, OSError] | None:
-        """Start the workers, side by side. Return the first one that cannot be started with its error, None if all run.
+        """Start the workers. Return the first one that cannot be started with its error, None if all run.
 
         `signals`: see `Worker`.
         """
-        failures: list[tuple[WorkerSpec, OSError]] = []
+        batches = (specs[first : first + SIDE_BY_SIDE] for first in range(0, len(specs), SIDE_BY_SIDE))
+        return next((failed for some in batches if (failed := self._start_side_by_side(some, signals))), None)
+
+    def _start_side_by_side(
+        self, specs: Sequence[WorkerSpec], signals: Collection[int]
+    ) -> tuple[WorkerSpec, OSError] | None:
+        not_forked: list[tuple[WorkerSpec, OSError]] = []
         try:
             for spec in specs:
                 try:
                     worker = Worker(spec, self._exited, self._spares, self._failure_matters, signals)
                 except OSError as error:
-                    failures = [(spec, error)]
+                    not_forked = [(spec, error)]
                     break
                 self._alive[worker.pid] = worker
         finally:  # also because a signal to the group of a worker that is not set up would be lost
-            failures = [*self._wait_until_started(), *failures]
+            failures = [*self._wait_until_started(), *not_forked]
         return failures[0] if failures else None
 
     def _wait_until_started(self) -> list[tuple[WorkerSpec, OSError]]:

@@ -34,7 +34,10 @@ class Process(Protocol):
         """Return a descriptor that becomes readable when the child has exited."""
 
     def wait_until_started(self) -> None:
-        """Return when the child executes its program. Raises `OSError` with one line if it cannot; reap it then."""
+        """Return when the child executes its program. Raises `OSError` with one line if there is no child then.
+
+        Call it before all other methods. Later calls do nothing.
+        """
 
     def reap(self) -> int:
         """Return the exit code of an exited child, negative for a signal. Release all resources of the child."""
@@ -57,14 +60,17 @@ class ChildProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self._watch()
+
+    def _watch(self) -> None:
         try:
-            self._pidfd = os.pidfd_open(pid)
+            self._pidfd = os.pidfd_open(self.pid)
         except OSError:
-            kill_with_group(pid)
+            signal_group(self.pid, signal.SIGKILL)
             with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+                os.waitpid(self.pid, 0)
             raise
-        own_children.add(pid)
+        own_children.add(self.pid)
 
     def fileno(self) -> int:
         return self._pidfd
@@ -93,7 +99,7 @@ class ChildProcess:
 
 
 class CommandProcess(ChildProcess):
-    """A child that executes a command, tied to the agent's life. Raises `OSError` if it cannot be started.
+    """A child that executes a command, tied to the agent's life. Raises `OSError` if it cannot be started or watched.
 
     `stdin`: a descriptor, `DEVNULL`, or None for the agent's own. `ignored`: signals that it ignores from its start.
     If `waits` is false, the child may still be about to execute the command: call `wait_until_started`.
@@ -122,35 +128,30 @@ class CommandProcess(ChildProcess):
                 signal.signal(signum, signal.SIG_IGN)
 
         self._cpus = cpus
-        with open(os.devnull, "r+b", 0) as nowhere:
-            given = {_STDIN: stdin, _STDOUT: stdout, STDERR: stderr}
-            streams = {n: nowhere.fileno() if fd == DEVNULL else fd for n, fd in given.items() if fd is not None}
-            self._fork = Fork(command, environment, streams, pass_fds, set_up)
+        given = {_STDIN: stdin, _STDOUT: stdout, STDERR: stderr}
+        nowhere = os.open(os.devnull, os.O_RDWR) if DEVNULL in given.values() else -1
         try:
-            super().__init__(self._fork.pid)
-        except OSError:
-            self._fork.close()
-            raise
+            streams = {n: nowhere if stream == DEVNULL else stream for n, stream in given.items() if stream is not None}
+            self._fork: Fork | None = Fork(command, environment, streams, pass_fds, set_up)
+        finally:
+            if nowhere >= 0:
+                os.close(nowhere)
+        self.pid = self._fork.pid
         if waits:
-            try:
-                self.wait_until_started()
-            except OSError:
-                self.reap()
-                raise
+            self.wait_until_started()
 
     def wait_until_started(self) -> None:
+        if self._fork is None:
+            return
+        fork, self._fork = self._fork, None
         try:
-            self._fork.wait_until_executed()
-        except NotSetUp as error:
-            raise OSError(EINVAL, words.workers.no_cpu_left(self._cpus)) from error
-
-    def reap(self) -> int:
-        self._fork.close()
-        return super().reap()
-
-    def disown(self) -> None:
-        self._fork.close()
-        super().disown()
+            fork.wait_until_executed()
+        except OSError as error:
+            os.waitpid(self.pid, 0)
+            if isinstance(error, NotSetUp):
+                raise OSError(EINVAL, words.workers.no_cpu_left(self._cpus)) from error
+            raise
+        self._watch()
 
 
 class OutlivingProcess(ChildProcess):
@@ -197,13 +198,6 @@ def signal_group(pid: int, signum: int) -> None:
         pass
     except PermissionError:  # every process left in the group is another user's, or a zombie on some kernels
         pass
-
-
-def kill_with_group(pid: int) -> None:
-    """Kill a child that has not been reaped, and the process group that it leads or is about to lead."""
-    signal_group(pid, signal.SIGKILL)
-    with suppress(ProcessLookupError):  # other code in this process has reaped it
-        os.kill(pid, signal.SIGKILL)
 
 
 def outlasts(pid: int, *signums: int) -> bool:

@@ -82,7 +82,6 @@ def test_the_error_of_a_command_that_cannot_be_executed_reaches_the_parent(comma
     with pytest.raises(error) as caught:
         fork.wait_until_executed()
     assert caught.value.filename == command
-    fork.wait_until_executed()
     assert end(fork) == FAILED
     assert len(os.listdir("/proc/self/fd")) == before
 
