@@ -165,7 +165,8 @@ class Monkey:
     async def agent_stopped(self, node: str) -> AsyncIterator[None]:
         agent = self.fleet.agent_pid(node)
         self.log(f"stop the agent of {node}")
-        os.kill(agent, signal.SIGSTOP)
+        with suppress(ProcessLookupError):  # it was killed beside this
+            os.kill(agent, signal.SIGSTOP)
         yield
         self.log(f"wake the agent of {node}")
         with suppress(ProcessLookupError):  # it was killed meanwhile
