@@ -121,11 +121,14 @@ def _open(path: str) -> mmap.mmap | None:
 
 
 def _warn_of_another_version() -> None:
-    """Write a warning to stderr if possible. A script never fails because of this warning."""
+    """Write a warning to stderr if possible. A script never fails because of this warning.
+
+    It is not buffered: at the script's end, Python exits with 120 if it cannot write what is left in a buffer.
+    """
     try:
         from node_agent import words
 
-        sys.stderr.write(f"{words.workers.progress_of_another_version(__file__)}\n")
+        os.write(sys.stderr.fileno(), f"{words.workers.progress_of_another_version(__file__)}\n".encode())
     except (AttributeError, ImportError, OSError, ValueError):
         pass
 

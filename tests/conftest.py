@@ -47,6 +47,10 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
+# Containers often set it. Programs under test write as those of a user who has not set it.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
+
 UNIT_TESTS = Path(__file__).with_name("unit")
 TORCH_S = 300.0
 """Limit in seconds of a test with torch, which it imports several times. Each import takes long on a busy machine."""

@@ -36,7 +36,7 @@ class App:
     ) -> "AsyncIterator[App]":
         """Start an app at a free port. It is gone afterwards, even if the test fails."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        before = ("-W", "ignore", "-m", "torchx.cli.main", "run", "-s", "local_cwd", "-cfg", f"log_dir={logs}")
+        before = ("-u", "-W", "ignore", "-m", "torchx.cli.main", "run", "-s", "local_cwd", "-cfg", f"log_dir={logs}")
         with free_port() as port:
             words = (component, "--rdzv_port", port, *arguments, "--script", script[0], "--", *script[1:])
             program = await Program.start(sys.executable, *before, *words, env={**env, "PATH": path}, cwd=logs)
