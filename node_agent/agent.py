@@ -391,7 +391,7 @@ class Agent:
         if self.orphans:
             self.orphans.started(group.pids)
         for feature in self._features:
-            feature.started(assignment, group.pids)
+            feature.started(assignment, group.by_local_rank)
 
     def _variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
         return {k: v for each in self._features for k, v in each.variables(assignment, local_rank).items()}

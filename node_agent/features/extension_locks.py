@@ -6,7 +6,7 @@ it at the end (`FileBaton`, torch 2.13). If the build is killed, as with its wor
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from rdzv_protocol.messages import Assignment
@@ -25,7 +25,7 @@ class ExtensionLocks(Feature):
         self.looking: asyncio.Task[None] | None = None
         """The last look, which may still be running."""
 
-    def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
+    def started(self, assignment: Assignment, pids: Mapping[int, int]) -> None:
         if self.looking is None or self.looking.done():
             self.looking = spawn(self._look())
 

@@ -6,7 +6,7 @@ hang, or another version may have been installed.
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from importlib import import_module
 
 from rdzv_protocol.messages import Assignment
@@ -33,7 +33,7 @@ class Imports(Feature):
         super().__init__(kernel)
         self._timer: asyncio.TimerHandle | None = None
 
-    def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
+    def started(self, assignment: Assignment, pids: Mapping[int, int]) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(AFTER_S, self._begin)
 

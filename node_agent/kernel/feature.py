@@ -162,10 +162,10 @@ class Feature:
         """Return sinks for a stream of a worker. `is_shown`: whether the console shows the stream."""
         return ()
 
-    def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
+    def started(self, assignment: Assignment, pids: Mapping[int, int]) -> None:
         """Called when the workers have been started.
 
-        `pids`: their pids by local rank. If a worker could not be started, its pid and all later ones are missing.
+        `pids`: their pids by local rank. If a worker could not be started, its pid is missing, and perhaps later ones.
         """
 
     def noticed(self) -> None:

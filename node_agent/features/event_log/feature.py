@@ -6,7 +6,7 @@ another worker failed). There are two events for each rendezvous, and one for th
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rdzv_protocol.messages import Assignment, Failure
@@ -25,17 +25,17 @@ class EventLog(Feature):
         self._began = time.monotonic()
         self._joined_at = self._began
         self._assignment: Assignment | None = None
-        self._pids: Sequence[int] = ()
+        self._pids: Mapping[int, int] = {}
         self._failure: Failure | None = None
 
     def joining(self) -> None:
         self._joined_at = time.monotonic()
 
-    def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
+    def started(self, assignment: Assignment, pids: Mapping[int, int]) -> None:
         self._assignment, self._pids, self._failure = assignment, pids, None
         self._record("RENDEZVOUS", duration_ms=(time.monotonic() - self._joined_at) * 1000)
         self._record("ASSIGN_WORKER_RANKS", duration_ms=0.0)  # the ranks come with the rendezvous
-        for local_rank, pid in enumerate(pids):
+        for local_rank, pid in pids.items():
             self._record("START", local_rank, pid=pid)
 
     def failed(self, failure: Failure) -> Failure:
@@ -44,7 +44,7 @@ class EventLog(Feature):
 
     def ended(self, exit_code: int) -> None:
         state, failure = "FAILED" if exit_code else "SUCCEEDED", self._failure
-        for local_rank, pid in enumerate(self._pids):
+        for local_rank, pid in self._pids.items():
             if failure and failure.local_rank == local_rank:
                 self._record(state, local_rank, failure.pid, failure.exit_code, raw_error=failure.cause)
             else:

@@ -1,6 +1,6 @@
 """Feature: watches the workers of each round for hangs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from rdzv_protocol.errors import ProtocolError
@@ -35,7 +35,7 @@ class Hangs(Feature):
     def sinks(self, local_rank: int, *, is_shown: bool) -> list[Sink]:
         return [self._watch.sink(local_rank)]
 
-    def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
+    def started(self, assignment: Assignment, pids: Mapping[int, int]) -> None:
         if pids:
             self._watch.start(assignment.ranks, assignment.world_size, self.kernel.machine.answer_gap_s)
 

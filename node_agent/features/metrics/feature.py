@@ -7,7 +7,7 @@ is logged and does not affect the workers.
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 
@@ -103,7 +103,7 @@ class AgentMetrics(Feature):
     def starting(self, assignment: Assignment) -> None:
         self._start_requested_at = asyncio.get_running_loop().time()
 
-    def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
+    def started(self, assignment: Assignment, pids: Mapping[int, int]) -> None:
         self._rounds += 1
         self._spawn.observe(asyncio.get_running_loop().time() - self._start_requested_at)
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from rdzv_protocol import VERSION
@@ -41,7 +41,7 @@ class RoundTrace(Feature):
         self._step("join", self._joined_at, self._answered_at)
         self._step("wait", self._answered_at, self._began_at)
 
-    def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
+    def started(self, assignment: Assignment, pids: Mapping[int, int]) -> None:
         self._spawned_at = time.time()
         self._step("spawn", self._began_at, self._spawned_at)
 

@@ -86,8 +86,10 @@ class Worker:
                 stream.on_output = self._look_soon
                 stream.started()
         except BaseException:
-            self._process.wait_until_started()
-            self._abandon()
+            with suppress(OSError):  # there is no worker
+                self._process.wait_until_started()
+                self._kill()
+            self._finish()
             raise
 
     @property
@@ -117,14 +119,14 @@ class Worker:
         try:
             asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
         except BaseException:
-            self._abandon()
+            self._kill()
+            self._finish()
             raise
 
-    def _abandon(self) -> None:
+    def _kill(self) -> None:
         """Kill the worker, which cannot be watched."""
         signal_group(self.pid, signal.SIGKILL)
         self._process.reap()
-        self._finish()
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """Return the worker's failure with its evidence. Valid once it has exited."""

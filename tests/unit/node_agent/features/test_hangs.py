@@ -55,7 +55,7 @@ async def test_the_time_after_a_notice_is_not_learned() -> None:
         progress_readings=lambda: readings,
     )
     feature = Hangs(kernel, options.Hangs(progress_timeout=ProgressLimits()))
-    feature.started(assignment, [1])
+    feature.started(assignment, {0: 1})
     feature.noticed()
     readings[0] = Reading(1, 7, 7, "checkpoint", now - 400.0, spent)
     feature.stopping()

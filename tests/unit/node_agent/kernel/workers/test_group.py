@@ -545,8 +545,9 @@ async def test_no_zombie_and_no_file_descriptor_is_left(crew):
             os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222
 
 
+@pytest.mark.parametrize("command", [("sh", "-c", "sleep 1000"), ("/nowhere",)], ids=["runs", "cannot start"])
 @pytest.mark.parametrize("function", ["pidfd_open", "add_reader"])
-async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_path, monkeypatch, function):
+async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, monkeypatch, function, command):
     def fail(*args):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -554,10 +555,11 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_
     before, descriptors = children(), len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(here, function, fail)
-        group = crew.start(sh("sleep 1000"))
+        group = crew.start(command)
     await crew.calls_back("failed")
     assert (group.pids, crew.failures[0].exit_code) == ([], 127)
-    assert crew.failures[0].cause == words.workers.cannot_start("sh", "Too many open files")
+    why = os.strerror(errno.ENOENT if (function, command) == ("pidfd_open", ("/nowhere",)) else errno.EMFILE)
+    assert crew.failures[0].cause == words.workers.cannot_start(command[0], why)
     assert not children() - before
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
