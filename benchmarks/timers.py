@@ -6,8 +6,12 @@ timers.
 
 import multiprocessing
 import signal
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from types import FrameType
 
 from benchmarks.launchers import Plan
@@ -22,7 +26,8 @@ CAP_S = 600.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Call = Callable[[], list[float]]
-_calls: Sequence[Call] = ()
+Answer = tuple[list[float], str]
+"""The samples of a call, or why there are none."""
 
 
 def measure(plan: Plan) -> list[Row]:
@@ -39,24 +44,63 @@ def measure(plan: Plan) -> list[Row]:
     ]  # fmt: skip
 
 
-def at_once(calls: Sequence[Call]) -> list[tuple[list[float], str]]:
-    """Return the samples of each call, or why there are none. Several calls run at once, each in its own process."""
-    with multiprocessing.get_context("fork").Pool(min(CALLERS, len(calls)) or 1, _begin, (calls,)) as pool:
-        return pool.map_async(_answer, range(len(calls)), chunksize=1).get(CAP_S)
+def at_once(calls: Sequence[Call]) -> list[Answer]:
+    """Return the answer of each call. Several calls run at once, each in its own process.
+
+    Raises `Broken` if a process has ended without an answer, or if there are still some after `CAP_S`. No process
+    outlives this function.
+    """
+    answers: dict[int, Answer] = {}
+    processes: dict[Connection, tuple[int, BaseProcess]] = {}
+    waiting, deadline_s = deque(enumerate(calls)), time.monotonic() + CAP_S
+    try:
+        while waiting or processes:
+            while waiting and len(processes) < CALLERS:
+                number, call = waiting.popleft()
+                reader, process = _start(call)
+                processes[reader] = number, process
+            ready = wait(list(processes), deadline_s - time.monotonic())
+            if not ready:
+                raise Broken(f"{len(processes)} scenarios have no sample after {CAP_S:g} s")
+            for reader in (each for each in processes if each in ready):
+                number, process = processes[reader]
+                answers[number] = _received(reader, process)
+            processes = {reader: each for reader, each in processes.items() if each[0] not in answers}
+    finally:
+        for _, process in processes.values():
+            process.terminate()
+        for _, process in processes.values():
+            process.join()
+    return [answers[number] for number in range(len(calls))]
 
 
-def _begin(calls: Sequence[Call]) -> None:
-    global _calls
-    _calls = calls
+def _start(call: Call) -> tuple[Connection, BaseProcess]:
+    context = multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(call, writer))
+    process.start()
+    writer.close()
+    return reader, process
+
+
+def _answer(call: Call, writer: Connection) -> None:
     for signum in SIGNALS:
         signal.signal(signum, _leave)
-
-
-def _answer(number: int) -> tuple[list[float], str]:
     try:
-        return _calls[number](), ""
+        writer.send((call(), ""))
     except (Broken, OSError) as error:
-        return [], str(error) or repr(error)
+        writer.send(([], str(error) or repr(error)))
+
+
+def _received(reader: Connection, process: BaseProcess) -> Answer:
+    try:
+        answer: Answer = reader.recv()
+    except EOFError:
+        process.join()
+        raise Broken(f"a scenario's process has ended with {process.exitcode} and has no sample") from None
+    process.join()
+    reader.close()
+    return answer
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
