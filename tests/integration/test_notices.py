@@ -164,7 +164,8 @@ async def test_a_second_signal_and_a_server_that_is_gone_end_the_wait(cluster: C
 
 
 async def test_an_agent_that_is_killed_as_it_gives_notice_is_lost_as_any_other(cluster: Cluster) -> None:
-    first = await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
+    """If it is killed between two polls, its closed connection says nothing, and it is lost when its lease ends."""
+    first = await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE, "--lease", "15")
     await all_listen(first)
     victim = cluster.agents.pop("b")
     victim.signal(signal.SIGTERM)
