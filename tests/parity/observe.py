@@ -16,6 +16,7 @@ from pathlib import Path
 
 from node_agent.kernel.workers.ports import ReservedPort
 from tests.support import forked
+from tests.support.process_info import is_running, state
 
 PROBE = Path(__file__).with_name("probe.sh")
 PATIENCE_S = 100.0
@@ -136,7 +137,7 @@ async def _run(line: Line, launcher: str, folder: Path, port: str) -> list[Ended
     async with asyncio.TaskGroup() as group:
         meetings = group.create_task(_attend(found, [pid for pid, *_ in launchers], line.signals.split()))
         codes = [os.waitstatus_to_exitcode(int(await status.read())) for _, status, _ in launchers]
-        outliving = _end_workers(found) if any(code < 0 for code in codes) else 0
+        outliving = _end_workers(found)
         texts = [[await text for text in reading] for *_, reading in launchers]
         meetings.cancel()
     return [Ended(code, *text, outliving) for code, text in zip(codes, texts, strict=True)]
@@ -172,6 +173,7 @@ async def _attend(found: Path, launchers: Sequence[int], signals: list[str]) -> 
                 name, _, node = signals.pop(0).partition("@")
                 signum = signal.Signals[name]
                 for pid in [launchers[int(node)]] if node else launchers:
+                    await _waits(pid)
                     with suppress(ProcessLookupError):
                         os.kill(pid, signum)
             else:
@@ -179,6 +181,23 @@ async def _attend(found: Path, launchers: Sequence[int], signals: list[str]) -> 
     finally:
         transport.close()
         os.close(go)
+
+
+async def _waits(launcher: int) -> None:
+    """Return when a launcher waits for its workers, or is gone.
+
+    A worker runs before its launcher knows it: torchrun leaves it behind if a signal comes in between.
+    """
+    while is_running(launcher) and not _is_waiting(launcher):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+def _is_waiting(process: int) -> bool:
+    """Return whether the process sleeps or waits for events, or for something that the kernel does not tell."""
+    with suppress(OSError):
+        place = Path(f"/proc/{process}/wchan").read_text()
+        return "nanosleep" in place or "poll" in place or (place == "0" and state(process) == "S")
+    return False
 
 
 async def _streams(kind: str, folder: Path) -> tuple[list[int], list[Awaitable[str]]]:
