@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import selectors
 import signal
 import socket
@@ -30,13 +31,17 @@ TORCHRUN = (
     "torch.distributed.run", "torch.distributed.launch",
     "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
 )  # fmt: skip
-SERVER = ("rdzv_server.__main__", "rdzv_server.server")
+SERVER = ("rdzv_server.__main__", "rdzv_server.http.aiohttp_version:import_without_authorities", "rdzv_server.*")
 AGENT = (
-    "node_agent.__main__", "node_agent.launch", "node_agent.agent", "node_agent.servers.failover",
-    "node_agent.kernel.failures.report", "node_agent.kernel.failures.oom", "node_agent.servers.standalone",
+    "node_agent.__main__", "node_agent.launch", "node_agent.agent", "node_agent.cli.*", "node_agent.kernel.*",
+    "node_agent.features.*", "node_agent.servers.*", "node_agent.words.*", "rdzv_server.server:import_late",
 )  # fmt: skip
-RDZVCTL = ("rdzvctl.__main__",)
-"""Modules that one process imports. Those of programs have a function `main`."""
+RDZVCTL = ("rdzvctl.__main__", "rdzvctl.*")
+"""Modules that one process imports. Those of programs have a function `main`.
+
+`PACKAGE.*` stands for all modules of a package, since programs import most of theirs only when they need them.
+`MODULE:FUNCTION` is called.
+"""
 READ_AT_THE_START = ("LANG", "LC_ALL", "LC_CTYPE", "LD_PRELOAD", "LOGLEVEL", "TORCH_LOGS")
 """Variables that matter when a process starts or torch is imported, like Python's own."""
 NEEDS_ITS_MAIN_MODULE = ("--run-path", "--run_path")
@@ -137,7 +142,7 @@ def serve(orders: socket.socket, modules: Sequence[str]) -> None:
     """Start a program for each order, and report how it ended."""
     before = dict(os.environ)
     for module in modules:
-        importlib.import_module(module)
+        load(module)
     for each in weakref.finalize._registry:  # type: ignore[attr-defined]
         each.atexit = False  # otherwise modules would clean up at the end, for example each of torch's operators
     gc.freeze()  # otherwise the garbage collector of each fork would make the kernel copy all pages
@@ -164,6 +169,18 @@ def serve(orders: socket.socket, modules: Sequence[str]) -> None:
                 os.close(key.fd)
                 os.write(status, f"{os.waitpid(pid, 0)[1]}\n".encode())
                 os.close(status)
+
+
+def load(name: str) -> None:
+    """Import a module or all modules of a package, or call a function of a module."""
+    module, _, function = name.removesuffix(".*").partition(":")
+    imported: Any = importlib.import_module(module)
+    if function:
+        getattr(imported, function)()
+    if name.endswith(".*"):
+        for each in pkgutil.walk_packages(imported.__path__, f"{module}."):
+            if not each.name.endswith(("__main__", "_helper")):  # programs: some act when they are imported
+                importlib.import_module(each.name)
 
 
 def become(

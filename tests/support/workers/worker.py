@@ -1,49 +1,72 @@
 """A worker without torch: reports to the test's hub, then carries out its orders, line by line.
 
-Tests start more than a thousand of them, so a module that few orders need is imported only for those.
+Tests start thousands of them. So a module that few orders need is imported only for those, and the C parts of
+`socket` and `json` are used, without `enum` and `re`, which take as long to import as an interpreter to start.
 """
 
-import json
 import os
-import signal
-import socket
 import sys
 import time
+from _json import encode_basestring_ascii as quoted
+from _socket import AF_UNIX, socket
 
 import node_agent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any, TextIO
+    from typing import Any
 
 CLONE, CLONE_VFORK = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine, 0), 0x4000
 DOUBLE_FORK = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
 
 
-def report() -> "TextIO":
+class Hub:
+    """This worker's connection to the hub of its test."""
+
+    def __init__(self) -> None:
+        self._socket = socket(AF_UNIX)
+        self._socket.connect(os.environ["TEST_WORKER_HUB"])
+        self.orders = open(self._socket.fileno(), closefd=False)  # noqa: SIM115
+
+    def tell(self, line: str) -> None:
+        self._socket.sendall(f"{line}\n".encode())
+
+
+def report() -> Hub:
     """Connect to the hub, and send this worker's identity."""
-    hub = socket.socket(socket.AF_UNIX)
-    hub.connect(os.environ["TEST_WORKER_HUB"])
-    hub.sendall((json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "env": dict(os.environ)}) + "\n").encode())
-    return hub.makefile("rw")
+    hub = Hub()
+    argv, env = map(quoted, sys.argv[1:]), (f"{quoted(name)}:{quoted(value)}" for name, value in os.environ.items())
+    hub.tell(f'{{"pid":{os.getpid()},"argv":[{",".join(argv)}],"env":{{{",".join(env)}}}}}')
+    return hub
 
 
 def fork(argument: str) -> int:
+    import signal
+
     child = os.fork()
     if child == 0:
         signal.pause()
     return child
 
 
+def ignore(name: str) -> None:
+    import signal
+
+    signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
 def heed(argument: str) -> None:
     """Exit at the given signal: with the given code, else with 0."""
+    import signal
+
     name, *code = argument.split()
     signal.signal(getattr(signal, name), lambda *_: sys.exit(int(*code)))
 
 
 def save(path: str) -> None:
     """Write a checkpoint to `path` at SIGTERM, until PATH.end exists. Then exit 0."""
+    import signal
 
     def saves(*_: object) -> None:
         with open(path, "w") as file:
@@ -58,6 +81,7 @@ def save(path: str) -> None:
 def sleep_uninterruptibly(_: str) -> None:
     """Wait in the kernel, in state D, for a child that neither ends nor executes anything: as after vfork(2)."""
     import ctypes
+    import signal
 
     if ctypes.CDLL(None).syscall(CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
         while True:
@@ -83,7 +107,7 @@ ORDERS: "Mapping[str, Callable[[str], Any]]" = {
     "exit": lambda code: sys.exit(int(code)),
     "say": lambda text: print(text, flush=True),
     "complain": lambda text: print(text, file=sys.stderr, flush=True),
-    "ignore": lambda name: signal.signal(getattr(signal, name), signal.SIG_IGN) and None,
+    "ignore": ignore,
     "heed": heed,
     "save": save,
     "progress": progress,
@@ -101,12 +125,11 @@ ORDERS: "Mapping[str, Callable[[str], Any]]" = {
 """Functions that carry out orders, by an order's first word. They take the rest of it and may return an answer."""
 
 
-def obey(hub: "TextIO", orders: "Mapping[str, Callable[[str], Any]]" = ORDERS) -> None:
-    for line in hub:
+def obey(hub: Hub, orders: "Mapping[str, Callable[[str], Any]]" = ORDERS) -> None:
+    for line in hub.orders:
         order, _, argument = line.strip().partition(" ")
         answer = orders[order](argument)
-        hub.write(f"done {argument if answer is None else str(answer).strip()}\n")
-        hub.flush()
+        hub.tell(f"done {argument if answer is None else str(answer).strip()}")
 
 
 if __name__ == "__main__":
