@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.launchers import DIGITS, warm_python
 from tests.support.programs import Program
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +146,7 @@ HERE = (
     (r"torch(, ?)torch\.distributed", r"json\1csv"),
     (r"disk=20", "disk=0.001"),
     (r"\bsudo ", ""),
+    (r"-m venv ", "-m venv --without-pip "),
     (r"/etc/rdzv/", "etc/rdzv/"),
 )
 """Replacements for a cluster's names, and for parts that would cost too much or change this machine."""
@@ -156,6 +158,8 @@ VARIES = (
     (r"  +", " +"),
 )
 """Patterns of text that differs from the output on a page: omitted text, ids, numbers, names, columns."""
+TRAINS = {"docs/tutorials/one-box.md", "docs/tutorials/two-nodes.md"}
+"""Pages whose workers train. They are forks of one process: otherwise each of ten would import torch."""
 OTHERWISE = {"docs/how-to/high-availability.md", "docs/reference/page.md"}
 """Pages with the output of several servers, or of a larger run."""
 
@@ -214,7 +218,7 @@ RUN_HERE = {page: [each for each in found if not each.named_in(ELSEWHERE)] for p
 class Reader:
     """Reader of one page who runs its blocks in one folder."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, environment: Mapping[str, str]) -> None:
         self._folder = folder
         self._values = {"port": port}
         self._exports: list[str] = []
@@ -228,7 +232,8 @@ class Reader:
         for name in COPIED:
             (folder / name).symlink_to(ROOT / name)
         path = (folder / "programs", Path(sys.executable).parent, os.environ["PATH"])
-        self._env = {"PATH": ":".join(map(str, path)), "HOME": str(folder), "TMPDIR": str(folder), "COLUMNS": "200"}
+        own = {"PATH": ":".join(map(str, path)), "HOME": str(folder), "TMPDIR": str(folder), "COLUMNS": "200"}
+        self._env = {**own, **environment}
 
     async def carry_out(self, block: Block) -> None:
         if words := block.named_in(BEFORE):
@@ -325,12 +330,20 @@ def assert_installs(words: Sequence[str]) -> None:
 
 
 @pytest.mark.timeout(300)  # a tutorial imports torch five times
-@pytest.mark.parametrize("page", [page for page, blocks in RUN_HERE.items() if blocks])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.xdist_group(DIGITS) if page in TRAINS else ())
+        for page, blocks in RUN_HERE.items()
+        if blocks
+    ],
+)
 async def test_the_blocks_of_a_page_run_one_after_another(page: str, tmp_path: Path, unused_tcp_port: int) -> None:
     for program in ("curl", "jq", "openssl", "make"):
         if not shutil.which(program):
             pytest.skip(f"{program} is missing")
-    reader = Reader(tmp_path, unused_tcp_port)
+    environment = warm_python(DIGITS, tmp_path, {"OMP_NUM_THREADS": "1"}) if page in TRAINS else {}
+    reader = Reader(tmp_path, unused_tcp_port, environment)
     for block in RUN_HERE[page]:
         await reader.carry_out(block)
 
