@@ -62,20 +62,20 @@ NAME = f"^(?:[ -~]*|(?![\\s\\S]*{_MARK}{{{MOST_MARKS + 1}}})[^{_UNSEEN}{_BLANK}]
 
 
 @cache
-def _patterns() -> tuple[re.Pattern[str], ...]:
+def _not_visible() -> tuple[re.Pattern[str], ...]:
     stacked = f"({_MARK}{{{MOST_MARKS}}}){_MARK}+"
-    return tuple(map(re.compile, (NAME, f"[{_UNSEEN}]", f"[{_BLANK}]", stacked)))
+    return tuple(map(re.compile, (f"[{_UNSEEN}]", f"[{_BLANK}]", stacked)))
 
 
 def is_visible(text: str) -> bool:
     """Whether the text may be a name, or a part of one."""
-    return text.isprintable() and _patterns()[0].search(text) is not None
+    return text.isprintable() and (text.isascii() or re.search(NAME, text) is not None)
 
 
 def only_visible(text: str) -> str:
     """Return the text without invisible characters, with a space for each blank one, and at most as many marks as in a
     name."""
-    name, unseen, blank, stacked = _patterns()
-    if name.search(text):
+    if re.search(NAME, text):
         return text
+    unseen, blank, stacked = _not_visible()
     return stacked.sub(r"\1", blank.sub(" ", unseen.sub("", text)))
