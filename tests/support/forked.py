@@ -34,7 +34,7 @@ TORCHRUN = (
 SERVER = ("rdzv_server.__main__", "rdzv_server.http.aiohttp_version:import_without_authorities", "rdzv_server.*")
 AGENT = (
     "node_agent.__main__", "node_agent.launch", "node_agent.agent", "node_agent.cli.*", "node_agent.kernel.*",
-    "node_agent.features.*", "node_agent.servers.*", "node_agent.words.*", "rdzv_server.server:import_late",
+    "node_agent.features.*", "node_agent.servers.*", "node_agent.words.*", "rdzv_server.server:import_late", "shutil",
 )  # fmt: skip
 RDZVCTL = ("rdzvctl.__main__", "rdzvctl.*")
 """Modules that one process imports. Those of programs have a function `main`.
