@@ -31,10 +31,16 @@ TORCHRUN = (
     "torch.distributed.run", "torch.distributed.launch",
     "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
 )  # fmt: skip
-SERVER = ("rdzv_server.__main__", "rdzv_server.http.aiohttp_version:import_without_authorities", "rdzv_server.*")
+SERVER = (
+    "rdzv_server.__main__",
+    "rdzv_server.http.aiohttp_version:import_without_authorities",
+    "rdzv_server.*",
+    "rdzv_protocol.words.*",
+)
 AGENT = (
     "node_agent.__main__", "node_agent.launch", "node_agent.agent", "node_agent.cli.*", "node_agent.kernel.*",
-    "node_agent.features.*", "node_agent.servers.*", "node_agent.words.*", "rdzv_server.server:import_late", "shutil",
+    "node_agent.features.*", "node_agent.servers.*", "node_agent.words.*", "rdzv_protocol.words.*",
+    "rdzv_server.server:import_late", "shutil",
 )  # fmt: skip
 RDZVCTL = ("rdzvctl.__main__", "rdzvctl.*")
 """Modules that one process imports. Those of programs have a function `main`.
@@ -45,6 +51,8 @@ RDZVCTL = ("rdzvctl.__main__", "rdzvctl.*")
 READ_AT_THE_START = ("LANG", "LC_ALL", "LC_CTYPE", "LD_PRELOAD", "LOGLEVEL", "TORCH_LOGS")
 """Variables that matter when a process starts or torch is imported, like Python's own."""
 NEEDS_ITS_MAIN_MODULE = ("--run-path", "--run_path")
+IMPORTS = "TEST_IMPORTS"
+"""Variable with the path of a file for the modules that a fork has imported itself."""
 ROOT = Path(__file__).parents[2]
 LONGEST = 1 << 20
 
@@ -200,9 +208,16 @@ def become(
     os.environ.clear()
     os.environ.update(changed | environment)
     module: Any = sys.modules[name]
+    if report := os.environ.pop(IMPORTS, ""):
+        atexit.register(write_imports, report, {*sys.modules})
     sys.argv = [module.__file__, *words]
     sys.path[0] = folder
     end(module.main)
+
+
+def write_imports(report: str, before: set[str]) -> None:
+    """Write the names of the modules that this program has imported itself."""
+    Path(report).write_text("\n".join(sorted({*sys.modules} - before)))
 
 
 def end(main: Callable[[], object]) -> NoReturn:

@@ -1,0 +1,31 @@
+"""Programs that tests fork import nothing of ours: the process that forks them has imported it, which saves seconds."""
+
+import signal
+from pathlib import Path
+
+from tests.support.cluster import Cluster
+from tests.support.forked import IMPORTS
+from tests.support.rdzvctl import rdzvctl
+from tests.support.worker_hub import WorkerHub
+
+IMPORTED = ("rdzv_protocol", "rdzv_server", "node_agent", "rdzvctl", "aiohttp", "asyncio")
+
+
+def own_imports(report: Path) -> list[str]:
+    return [name for name in report.read_text().splitlines() if name.partition(".")[0] in IMPORTED]
+
+
+async def test_a_server_an_agent_and_rdzvctl_import_nothing_of_ours(hub: WorkerHub, tmp_path: Path) -> None:
+    server, agent, command = (tmp_path / name for name in ("server", "agent", "command"))
+    async with Cluster(hub) as cluster:
+        await cluster.serve(env={IMPORTS: str(server)})
+        await cluster.node("a", env={IMPORTS: str(agent)})
+        workers = await hub.group(2)
+        await rdzvctl("status", endpoint=cluster.endpoint, env={IMPORTS: str(command)})
+        await cluster.server.get("/metrics")
+        await cluster.finish(workers)
+        cluster.server.signal(signal.SIGTERM)
+        assert await cluster.server.exit_code() == 0
+    assert {each.name: own_imports(each) for each in (server, agent, command)} == {
+        "server": [], "agent": [], "command": [],
+    }  # fmt: skip
