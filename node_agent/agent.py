@@ -75,6 +75,8 @@ if TYPE_CHECKING:
 
 ATTEMPT_BYTES = 8
 """Length in bytes of the attempt number that the agent sends to its supervisor."""
+GUARDED_AFTER_S = 0.001
+"""Seconds until the agent starts its guardian: first it sends its join, and the server answers meanwhile."""
 ERROR_FILE_S = 2.0
 """Most seconds that an exiting agent waits until its own error file is written."""
 
@@ -181,9 +183,7 @@ class Agent:
         for feature in self._features:
             feature.began()
         loop.call_soon(self._runner.feed, Started())
-        if self.orphans:  # early, while the agent contacts the server
-            ignored = self.config.eviction_signals
-            loop.call_soon(self.orphans.guard, self.config.environment, self.temp_dir.folder, ignored)
+        loop.call_later(GUARDED_AFTER_S, self._guard)
         try:
             return await self._exit_code
         finally:
@@ -368,7 +368,13 @@ class Agent:
         finally:
             logs.close_files()
 
+    def _guard(self) -> None:
+        """Start the guardian, unless it runs."""
+        if self.orphans:
+            self.orphans.guard(self.config.environment, self.temp_dir.folder, self.config.eviction_signals)
+
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
+        self._guard()
         round_ = assignment.round
         readable = ReadableLogs(assignment, logs, self._logs.readable_path)
         progress = ProgressFiles(round_, assignment.local_world_size)
