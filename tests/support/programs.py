@@ -25,6 +25,8 @@ STRAGGLING_WORKER = str(WORKERS / "straggling_worker.py")
 STORE_WORKER, PRYING_WORKER = str(WORKERS / "store_worker.py"), str(WORKERS / "prying_worker.py")
 PATIENCE_S = 30.0
 """Seconds that a test waits for an event. Only a failing test waits that long."""
+PACE_S = 0.03
+"""Seconds between two requests for one path: each takes both sides some milliseconds of processor time."""
 
 AGENT = ("-m", "node_agent")
 """Arguments with which the interpreter becomes an agent."""
@@ -176,6 +178,11 @@ class Server(Program):
 
     port: int
 
+    def __init__(self, process: asyncio.subprocess.Process | forked.ForkedProcess) -> None:
+        super().__init__(process)
+        self._asked_at: dict[str, float] = {}
+        """Time of the latest request for each path."""
+
     @classmethod
     async def listen(
         cls, *flags: str, port: int = 0, env: Mapping[str, str] | None = None, is_forked: bool = True
@@ -201,6 +208,11 @@ class Server(Program):
         return f"127.0.0.1:{self.port}"
 
     async def get(self, path: str) -> str:
+        """Return an answer. A test that asks for a path in a loop gets one every `PACE_S`."""
+        now = asyncio.get_running_loop().time()
+        asked_at = self._asked_at.get(path, now - PACE_S)
+        self._asked_at[path] = max(now, asked_at + PACE_S)
+        await asyncio.sleep(self._asked_at[path] - now)
         return await get(f"http://{self.endpoint}{path}")
 
     async def status(self) -> dict[str, Any]:
