@@ -23,6 +23,7 @@ SCENARIOS = (ELASTIC, NOTICED, UNNOTICED, SILENT, SCALE_UP, REPLACEMENT)
 CALLERS = 10
 """Number of scenarios at once: two agents each, of 220 MB each."""
 CAP_S = 600.0
+END_S = 30.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Call = Callable[[], list[float]]
@@ -47,8 +48,7 @@ def measure(plan: Plan) -> list[Row]:
 def at_once(calls: Sequence[Call]) -> list[Answer]:
     """Return the answer of each call. Several calls run at once, each in its own process.
 
-    Raises `Broken` if a process has ended without an answer, or if there are still some after `CAP_S`. No process
-    outlives this function.
+    Raises `Broken` if a process still runs after `CAP_S` seconds. No process outlives this function.
     """
     answers: dict[int, Answer] = {}
     processes: dict[Connection, tuple[int, BaseProcess]] = {}
@@ -70,14 +70,14 @@ def at_once(calls: Sequence[Call]) -> list[Answer]:
         for _, process in processes.values():
             process.terminate()
         for _, process in processes.values():
-            process.join()
+            _end(process)
     return [answers[number] for number in range(len(calls))]
 
 
 def _start(call: Call) -> tuple[Connection, BaseProcess]:
     context = multiprocessing.get_context("fork")
     reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(call, writer))
+    process = context.Process(target=_answer, args=(call, writer), daemon=True)
     process.start()
     writer.close()
     return reader, process
@@ -93,14 +93,20 @@ def _answer(call: Call, writer: Connection) -> None:
 
 
 def _received(reader: Connection, process: BaseProcess) -> Answer:
-    try:
-        answer: Answer = reader.recv()
-    except EOFError:
-        process.join()
-        raise Broken(f"a scenario's process has ended with {process.exitcode} and has no sample") from None
+    with reader:
+        try:
+            answer: Answer = reader.recv()
+        except EOFError:
+            answer = [], ""
+    _end(process)
+    return answer if any(answer) else ([], f"the scenario's process has ended with {process.exitcode}")
+
+
+def _end(process: BaseProcess) -> None:
+    """Wait until a process that answered or got SIGTERM has ended. Kill it if it hangs."""
+    process.join(END_S)
+    process.kill()
     process.join()
-    reader.close()
-    return answer
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 ATTEMPT_BYTES = 8
 """Length in bytes of the attempt number that the agent sends to its supervisor."""
 GUARDED_AFTER_S = 0.001
-"""Seconds until the agent starts its guardian: first it sends its join, and the server answers meanwhile."""
+"""Seconds until the agent starts its guardian. A server that is near has the join by then, so the two overlap."""
 ERROR_FILE_S = 2.0
 """Most seconds that an exiting agent waits until its own error file is written."""
 
@@ -142,6 +142,8 @@ class Agent:
         self._signals = LeaveSignals(config.signals, self.leave, supervisor)
         self._starting: asyncio.Task[None] | None = None
         """Task that starts workers. It waits for their files, for a plug-in's answer, and for what features prepare."""
+        self._guarding: asyncio.TimerHandle | None = None
+        """Timer of the guardian's start. The agent does not wait for it before it starts another process."""
         self._judging: asyncio.Task[None] | None = None
         self._leaving_error: asyncio.Task[None] | None = None
         self._exit_code: asyncio.Future[ExitCode] = asyncio.get_running_loop().create_future()
@@ -183,7 +185,7 @@ class Agent:
         for feature in self._features:
             feature.began()
         loop.call_soon(self._runner.feed, Started())
-        loop.call_later(GUARDED_AFTER_S, self._guard)
+        self._guarding = loop.call_later(GUARDED_AFTER_S, self._guard)
         try:
             return await self._exit_code
         finally:
@@ -297,6 +299,7 @@ class Agent:
                 self._ended(code)
 
     async def _check_node(self, after_failure: bool) -> None:
+        self._guard()
         unfit = ""
         for feature in self._features:
             if unfit := await feature.unfit(after_failure):
@@ -369,8 +372,10 @@ class Agent:
             logs.close_files()
 
     def _guard(self) -> None:
-        """Start the guardian, unless it runs."""
-        if self.orphans:
+        """Start the guardian, unless this was called before."""
+        guarding, self._guarding = self._guarding, None
+        if guarding and self.orphans:
+            guarding.cancel()
             self.orphans.guard(self.config.environment, self.temp_dir.folder, self.config.eviction_signals)
 
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:

@@ -31,8 +31,11 @@ def __getattr__(name: str) -> _Module:
 
 
 def load() -> None:
-    """Import all modules of sentences. Raises `OSError` or `ImportError`."""
+    """Import all modules of sentences, also those that several programs share. Raises `OSError` or `ImportError`."""
     from pkgutil import iter_modules
 
-    for each in iter_modules(__path__):
-        import_module(f"{__name__}.{each.name}")
+    from rdzv_protocol import words as shared
+
+    for name, path in ((__name__, __path__), (shared.__name__, shared.__path__)):
+        for each in iter_modules(path):
+            import_module(f"{name}.{each.name}")

@@ -159,7 +159,7 @@ VARIES = (
 )
 """Patterns of text that differs from the output on a page: omitted text, ids, numbers, names, columns."""
 TRAINS = {"docs/tutorials/one-box.md", "docs/tutorials/two-nodes.md"}
-"""Pages whose workers train. They are forks of one process: otherwise each of ten would import torch."""
+"""Pages whose workers train. These workers are forks of one process, which imports torch once."""
 OTHERWISE = {"docs/how-to/high-availability.md", "docs/reference/page.md"}
 """Pages with the output of several servers, or of a larger run."""
 
@@ -329,7 +329,7 @@ def assert_installs(words: Sequence[str]) -> None:
             assert any(need.startswith(word) for needs in EXTRAS.values() for need in needs), word
 
 
-@pytest.mark.timeout(300)  # a tutorial imports torch five times
+@pytest.mark.timeout(300)  # a tutorial trains for long on a busy machine
 @pytest.mark.parametrize(
     "page",
     [
@@ -352,6 +352,7 @@ async def test_the_blocks_of_a_page_run_one_after_another(page: str, tmp_path: P
 def test_the_tables_name_blocks_that_there_are(table: Mapping[str, Mapping[str, Any]]) -> None:
     for page, rows in table.items():
         assert {block.named_in(table) for block in BLOCKS[page]} - {None} == set(rows), page
+    assert RUN_HERE.keys() >= TRAINS
 
 
 def test_a_block_that_runs_elsewhere_names_a_test() -> None:

@@ -1,4 +1,4 @@
-"""Programs that tests fork import nothing of ours: the process that forks them has imported it, which saves seconds."""
+"""A forked program imports no module of the project, aiohttp or asyncio: its parent has imported them."""
 
 import signal
 from pathlib import Path
@@ -8,14 +8,14 @@ from tests.support.forked import IMPORTS
 from tests.support.rdzvctl import rdzvctl
 from tests.support.worker_hub import WorkerHub
 
-IMPORTED = ("rdzv_protocol", "rdzv_server", "node_agent", "rdzvctl", "aiohttp", "asyncio")
+IMPORTED_BEFORE = ("rdzv_protocol", "rdzv_server", "node_agent", "rdzvctl", "aiohttp", "asyncio")
 
 
-def own_imports(report: Path) -> list[str]:
-    return [name for name in report.read_text().splitlines() if name.partition(".")[0] in IMPORTED]
+def imported_again(report: Path) -> list[str]:
+    return [name for name in report.read_text().splitlines() if name.partition(".")[0] in IMPORTED_BEFORE]
 
 
-async def test_a_server_an_agent_and_rdzvctl_import_nothing_of_ours(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_a_server_an_agent_and_rdzvctl_import_nothing_again(hub: WorkerHub, tmp_path: Path) -> None:
     server, agent, command = (tmp_path / name for name in ("server", "agent", "command"))
     async with Cluster(hub) as cluster:
         await cluster.serve(env={IMPORTS: str(server)})
@@ -26,6 +26,6 @@ async def test_a_server_an_agent_and_rdzvctl_import_nothing_of_ours(hub: WorkerH
         await cluster.finish(workers)
         cluster.server.signal(signal.SIGTERM)
         assert await cluster.server.exit_code() == 0
-    assert {each.name: own_imports(each) for each in (server, agent, command)} == {
+    assert {each.name: imported_again(each) for each in (server, agent, command)} == {
         "server": [], "agent": [], "command": [],
     }  # fmt: skip

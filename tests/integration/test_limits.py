@@ -6,8 +6,11 @@ import json
 import os
 import re
 import resource
+import signal
 import socket
 import ssl
+import sys
+import urllib.error
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -39,6 +42,7 @@ from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import any_numbers, beginning, pattern
 from tests.support.programs import Program, Server, refuses, start_agent
+from tests.support.rdzvctl import rdzvctl
 from tests.support.scenario import a_join
 
 SHORT_S = 0.3
@@ -191,6 +195,48 @@ async def test_a_server_that_may_open_no_more_files_continues_when_it_may_again(
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
     assert await server.get("/healthz") == "ok\n"
     waiting.close()
+
+
+LATER_NOTHING_IS_IMPORTED = """
+import sys
+from importlib.abc import MetaPathFinder
+from rdzv_server import cli
+
+class Gone(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.startswith(("rdzv_server", "rdzv_protocol")):
+            raise OSError(24, f"Too many open files: {name}")
+
+def import_late(import_late=cli.import_late):
+    import_late()
+    sys.meta_path.insert(0, Gone())
+
+cli.import_late = import_late
+sys.exit(cli.main())
+"""
+"""Server that can import nothing of its own once it listens."""
+
+
+async def test_a_server_whose_program_is_gone_continues(cluster: Cluster) -> None:
+    """No descriptor is left, or another version has been installed. It has imported all that it needs later."""
+    command = (sys.executable, "-c", LATER_NOTHING_IS_IMPORTED, *Server.words())
+    server = await Server.start(*command)
+    server.port = int((await server.line(r"listening on http://127\.0\.0\.1:(\d+)"))[1])
+    cluster.servers.append(server)
+    first = await cluster.nodes("ab", "--nnodes", "1:2", "--max-restarts", "1", *PATIENT)
+    first[0].order_exit(3)
+    await cluster.hub.group(4)
+    await rdzvctl("drain", "b", endpoint=cluster.endpoint)
+    workers = await cluster.hub.group(2)
+    del cluster.agents["b"]
+    for path in ("/", "/metrics", "/v1/status", "/v1/runs/none/events"):
+        await server.get(path)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        await server.get("/v1/runs/another")
+    await cluster.finish(workers)
+    server.signal(signal.SIGTERM)
+    assert await server.exit_code() == 0
+    assert not re.search("Too many open files|Traceback", "\n".join(server.err))
 
 
 async def test_the_server_warns_of_little_room_for_connections_at_its_start() -> None:

@@ -180,8 +180,8 @@ class Server(Program):
 
     def __init__(self, process: asyncio.subprocess.Process | forked.ForkedProcess) -> None:
         super().__init__(process)
-        self._asked_at: dict[str, float] = {}
-        """Time of the latest request for each path."""
+        self._next_at: dict[str, float] = {}
+        """Earliest start of the next request, by path."""
 
     @classmethod
     async def listen(
@@ -208,11 +208,13 @@ class Server(Program):
         return f"127.0.0.1:{self.port}"
 
     async def get(self, path: str) -> str:
-        """Return an answer. A test that asks for a path in a loop gets one every `PACE_S`."""
+        """Return the server's answer for a path. Requests for one path start at least `PACE_S` apart, even from
+        several tasks.
+        """
         now = asyncio.get_running_loop().time()
-        asked_at = self._asked_at.get(path, now - PACE_S)
-        self._asked_at[path] = max(now, asked_at + PACE_S)
-        await asyncio.sleep(self._asked_at[path] - now)
+        start = max(now, self._next_at.get(path, now))
+        self._next_at[path] = start + PACE_S
+        await asyncio.sleep(start - now)
         return await get(f"http://{self.endpoint}{path}")
 
     async def status(self) -> dict[str, Any]:
@@ -227,8 +229,8 @@ class Server(Program):
     async def parks(self, polls: int) -> None:
         """Wait until exactly this number of polls is parked. A closed connection then shows that its agent is gone."""
         async with asyncio.timeout(PATIENCE_S):
-            while f"\nrdzv_long_polls {polls}.0\n" not in await self.get("/metrics"):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            while f"\nrdzv_long_polls {polls}.0\n" not in await self.get("/metrics"):
+                pass
 
 
 async def start_agent(

@@ -1,7 +1,7 @@
 """A worker without torch: reports to the test's hub, then carries out its orders, line by line.
 
-Tests start thousands of them. So a module that few orders need is imported only for those, and the C parts of
-`socket` and `json` are used, without `enum` and `re`, which take as long to import as an interpreter to start.
+Tests start thousands of them, so it imports a module that few orders need only for those orders. It uses the C parts of
+`socket` and `json`, which import neither `enum` nor `re`.
 """
 
 import os

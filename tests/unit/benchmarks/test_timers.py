@@ -1,7 +1,9 @@
 """Several scenarios at once, each in a process of its own."""
 
+import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -19,13 +21,38 @@ def break_down() -> list[float]:
     raise Broken("the agents were not back")
 
 
-def test_each_call_has_its_answer_though_more_calls_wait_than_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt() -> list[float]:
+    os.kill(os.getppid(), signal.SIGINT)
+    return block()
+
+
+def block() -> list[float]:
+    signal.pause()
+    return []
+
+
+def number(of: float) -> list[float]:
+    return [of]
+
+
+def test_if_more_calls_wait_than_run_each_still_gets_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timers, "CALLERS", 2)
-    calls = [break_down, *(partial(list, [float(number)]) for number in range(4))]
-    assert timers.at_once(calls) == [([], "the agents were not back"), *(([float(n)], "") for n in range(4))]
+    calls = [kill, break_down, *(partial(number, of) for of in (0.0, 1.0, 2.0))]
+    assert timers.at_once(calls) == [
+        ([], "the scenario's process has ended with -9"), ([], "the agents were not back"),
+        *(([of], "") for of in (0.0, 1.0, 2.0)),
+    ]  # fmt: skip
 
 
-def test_a_process_without_an_answer_ends_the_others() -> None:
-    blocked, _holds_it_open = os.pipe()
-    with pytest.raises(Broken, match="ended with -9"):
-        timers.at_once([lambda: [float(len(os.read(blocked, 1)))], kill])
+@pytest.mark.parametrize(("call", "error"), [(interrupt, KeyboardInterrupt), (block, Broken)])
+def test_no_process_is_left_after_ctrl_c_or_at_the_limit(
+    call: Callable[[], list[float]], error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timers, "CAP_S", 30.0 if call is interrupt else 0.0)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(error):
+            timers.at_once([call, block])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert multiprocessing.active_children() == []

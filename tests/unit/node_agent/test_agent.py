@@ -10,6 +10,7 @@ import sys
 from contextlib import AbstractAsyncContextManager
 from math import inf
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 from msgspec import json
@@ -18,8 +19,11 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
 from rdzv_protocol.queries import Notice, Noticed, QueryAnswer
 
+from node_agent import agent as agent_module
 from node_agent import words
+from node_agent.agent import Agent
 from node_agent.features import words as features
+from node_agent.features.checks import NodeChecks
 from node_agent.features.extension_locks import ExtensionLocks
 from node_agent.features.file_timer import WorkerTimers
 from node_agent.features.hangs import Hangs
@@ -34,6 +38,7 @@ from node_agent.features.warm import words as warm_words
 from node_agent.kernel.core.backoff import ServerLost, Unreachable
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.events import Signalled
+from node_agent.kernel.workers.orphans import Orphans
 from node_agent.kernel.workers.process import own_children
 from tests.support.message_search import has_message
 from tests.support.process_info import until
@@ -104,6 +109,31 @@ async def test_an_address_of_its_own_that_is_no_known_name_is_warned_of(monkeypa
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     async with rig(join=join(addr="gpu7")) as agent:
         await until(lambda: words.connection.own_name_unknown("gpu7", "no gpu7") in agent.console.lines)
+
+
+async def test_the_guardian_starts_once_and_before_the_first_worker(monkeypatch: pytest.MonkeyPatch):
+    """Its timer, which lets the agent send its join first, delays no worker and is not waited for."""
+    monkeypatch.setattr(agent_module, "GUARDED_AFTER_S", 1000.0)
+    orphans = create_autospec(Orphans, instance=True)
+    orphans.leftovers.return_value, orphans.end.return_value = set(), 0
+    async with rig(make=lambda config, console: Agent(config, console, orphans)) as agent:
+        await has_workers(agent)
+        await agent.server.answers(stop(1))
+        await agent.server.hears(JoinRequest, 2)
+        await agent.server.answers(one_worker(2))
+        await agent.server.hears(PollRequest, 2)
+        await until(lambda: agent.pids)
+        done = [name for name, *_ in orphans.method_calls if name in ("guard", "started")]
+        assert done == ["guard", "started", "started"]
+
+
+async def test_the_guardian_starts_before_a_check_of_the_node(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(agent_module, "GUARDED_AFTER_S", 1000.0)
+    orphans = create_autospec(Orphans, instance=True)
+    checks = NodeChecks(pre_join_check="true")
+    async with rig(make=lambda config, console: Agent(config, console, orphans), features=(checks,)) as agent:
+        await agent.server.hears(JoinRequest)
+        orphans.guard.assert_called_once()
 
 
 async def test_each_round_has_a_port_of_its_own():
