@@ -24,7 +24,7 @@ ROOM_MB = 32
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    server = await Server.listen("--store", "memory", "--retention", "1")
+    server = await Server.listen("--store", "memory", "--retention", "1", is_forked=False)
     yield server
     await server.end()
 

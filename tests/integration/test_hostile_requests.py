@@ -47,7 +47,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def server() -> AsyncIterator[Server]:
     """One server for all tests, which stays unharmed."""
     async with ended_programs():
-        yield await Server.listen("--store", "memory", "--allow-host", "rdzv.example.com")
+        yield await Server.listen("--store", "memory", "--allow-host", "rdzv.example.com", is_forked=False)
 
 
 @pytest.fixture(autouse=True)

@@ -143,7 +143,7 @@ async def serving(
         words += ["--tls-cert", str(certificate), "--tls-key", str(key)]
         credentials = authority.credentials()
     credentials.token = TOKEN
-    server = await Server.listen(*words)
+    server = await Server.listen(*words, is_forked=False)  # a fork would share memory with its parent
     healthy, witness, silent = agents = [Agent(server, credentials, name) for name in ("healthy", "witness", "silent")]
     yield server, healthy, witness, silent
     for agent in agents:

@@ -144,18 +144,18 @@ async def test_the_server_speaks_tls_where_that_is_added(hub: WorkerHub, tmp_pat
 
 
 async def test_several_servers_take_over_from_one_another(hub: WorkerHub, tmp_path: Path, etcd: Etcd) -> None:
-    pods, endpoints = [], []
-    for index in range(2):
-        reserved = ReservedPort()
+    pods, endpoints, ports = [], [], [ReservedPort(), ReservedPort()]
+    for index, reserved in enumerate(ports):
         endpoints.append(f"127.0.0.1:{reserved.number}")
         instead = {
             "etcd-client:2379": ",".join(etcd.addresses),
             f"rdzv-server-{index}.rdzv-servers:29400": endpoints[index],
         }
         pods.append(server_pod("server-etcd", tmp_path / str(index), reserved.number, index, **instead))
-        reserved.release()
+    ports[0].release()
     servers = [await pods[0].start()]
     await servers[0].line("leading: ")
+    ports[1].release()
     servers.append(await pods[1].start())
     await servers[1].line("following")
     for pod, endpoint in zip(pods, endpoints, strict=True):

@@ -59,7 +59,7 @@ async def settled(server: Server, descriptors: int | None = None) -> Footprint:
 
 async def test_a_server_keeps_nothing_of_runs_that_are_over(programs: None, tmp_path: Path) -> None:
     """Two hundred run at once. Their workers fail, and their nodes are lost, leave and return, all as planned."""
-    server = await Server.listen("--store", f"sqlite:{tmp_path}/server.db", "--retention", "1")
+    server = await Server.listen("--store", f"sqlite:{tmp_path}/server.db", "--retention", "1", is_forked=False)
     soak, ends_at = Soak(server.port, runs=RUNS), time.monotonic() + 60 * MINUTES
     await soak.play()
     before = await settled(server)

@@ -32,7 +32,7 @@ ROUNDS = 4
 
 @pytest.fixture
 async def server(programs: None) -> AsyncIterator[Server]:
-    server = await Server.listen("--store", "memory")
+    server = await Server.listen("--store", "memory", is_forked=False)
     yield server
     assert not any("Traceback" in line for line in server.err)
 

@@ -187,7 +187,10 @@ class Server(Program):
     async def listen(
         cls, *flags: str, port: int = 0, env: Mapping[str, str] | None = None, is_forked: bool = True
     ) -> Self:
-        """Start a server. `is_forked`: False for a process whose command line is the server's."""
+        """Start a server.
+
+        `is_forked`: False for a process that has its own command line and memory, and imports what the server imports.
+        """
         if is_forked:
             server = await cls.python(forked.SERVER, *forked.SERVER[:1], *cls.words(*flags, port=port), env=env)
         else:
