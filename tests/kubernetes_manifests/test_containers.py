@@ -12,14 +12,13 @@ import signal
 import socket
 import ssl
 import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from node_agent import words
-from node_agent.kernel.workers.ports import ReservedPort
 from rdzv_server.words import auth, startup
 from tests.kubernetes_manifests.manifests import Pod, PodTemplate, mine, need_kubectl, only, render, template
 from tests.support.certificates import Authority
@@ -143,19 +142,20 @@ async def test_the_server_speaks_tls_where_that_is_added(hub: WorkerHub, tmp_pat
     assert await agent.exit_code() == 0
 
 
-async def test_several_servers_take_over_from_one_another(hub: WorkerHub, tmp_path: Path, etcd: Etcd) -> None:
-    pods, endpoints, ports = [], [], [ReservedPort(), ReservedPort()]
-    for index, reserved in enumerate(ports):
-        endpoints.append(f"127.0.0.1:{reserved.number}")
+async def test_several_servers_take_over_from_one_another(
+    hub: WorkerHub, tmp_path: Path, etcd: Etcd, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    pods, endpoints = [], []
+    for index in range(2):
+        port = unused_tcp_port_factory()
+        endpoints.append(f"127.0.0.1:{port}")
         instead = {
             "etcd-client:2379": ",".join(etcd.addresses),
             f"rdzv-server-{index}.rdzv-servers:29400": endpoints[index],
         }
-        pods.append(server_pod("server-etcd", tmp_path / str(index), reserved.number, index, **instead))
-    ports[0].release()
+        pods.append(server_pod("server-etcd", tmp_path / str(index), port, index, **instead))
     servers = [await pods[0].start()]
     await servers[0].line("leading: ")
-    ports[1].release()
     servers.append(await pods[1].start())
     await servers[1].line("following")
     for pod, endpoint in zip(pods, endpoints, strict=True):
@@ -300,15 +300,14 @@ async def test_a_run_that_fails_ends_its_job(kind: Kind, hub: WorkerHub, tmp_pat
 
 
 async def test_a_leader_hosts_the_server_of_its_group_and_pods_stay_when_the_run_is_over(
-    hub: WorkerHub, tmp_path: Path
+    hub: WorkerHub, tmp_path: Path, unused_tcp_port: int
 ) -> None:
     group = template("runs/leaderworkerset", "train")
-    reserved = ReservedPort()
     pods = [
         node_pod(
             group,
             tmp_path / str(index),
-            {":29400": f":{reserved.number}", "--nnodes=2:": "--nnodes="},
+            {":29400": f":{unused_tcp_port}", "--nnodes=2:": "--nnodes="},
             LWS_LEADER_ADDRESS="127.0.0.1",
             LWS_GROUP_SIZE="2",
             LWS_WORKER_INDEX=str(index),
@@ -316,7 +315,6 @@ async def test_a_leader_hosts_the_server_of_its_group_and_pods_stay_when_the_run
         )
         for index in range(2)
     ]
-    reserved.release()
     agents = [await pod.start(**hub.env) for pod in pods]
     workers = await hub.group(2)
     assert [await pod.is_ready() for pod in pods] == [True, True]
