@@ -24,6 +24,7 @@ CALLERS = 10
 """Number of scenarios at once: two agents each, of 220 MB each."""
 CAP_S = 600.0
 END_S = 30.0
+"""Most seconds that a scenario may take to end its own processes. It is killed after that."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Call = Callable[[], list[float]]

@@ -143,7 +143,7 @@ class Agent:
         self._starting: asyncio.Task[None] | None = None
         """Task that starts workers. It waits for their files, for a plug-in's answer, and for what features prepare."""
         self._guarding: asyncio.TimerHandle | None = None
-        """Timer of the guardian's start. The agent does not wait for it before it starts another process."""
+        """Timer of the guardian's start. Before a check or the first workers, the agent starts it at once."""
         self._judging: asyncio.Task[None] | None = None
         self._leaving_error: asyncio.Task[None] | None = None
         self._exit_code: asyncio.Future[ExitCode] = asyncio.get_running_loop().create_future()

@@ -38,7 +38,7 @@ from node_agent.features import imports
 
 class Gone(MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name.startswith("node_agent"):
+        if name.startswith(("node_agent", "rdzv_protocol", "rdzv_server")):
             raise OSError(24, f"Too many open files: {name}")
 
 def load(load=imports.load):

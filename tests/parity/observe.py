@@ -20,6 +20,7 @@ from tests.support import forked
 PROBE = Path(__file__).with_name("probe.sh")
 PATIENCE_S = 100.0
 HIDDEN_S = 1.0
+"""Seconds after which a launcher counts as waiting if the kernel does not show where it waits."""
 DYING_S = 5.0
 """Seconds in which the kernel ends a worker that dies with its launcher."""
 TORCHRUN, NODE_AGENT = "torchrun", "node-agent"

@@ -233,7 +233,7 @@ class Server(Program):
         """Wait until exactly this number of polls is parked. A closed connection then shows that its agent is gone."""
         async with asyncio.timeout(PATIENCE_S):
             while f"\nrdzv_long_polls {polls}.0\n" not in await self.get("/metrics"):
-                pass
+                pass  # `get` pauses between two requests
 
 
 async def start_agent(

@@ -112,7 +112,7 @@ async def test_an_address_of_its_own_that_is_no_known_name_is_warned_of(monkeypa
 
 
 async def test_the_guardian_starts_once_and_before_the_first_worker(monkeypatch: pytest.MonkeyPatch):
-    """Its timer, which lets the agent send its join first, delays no worker and is not waited for."""
+    """The agent does not wait for the guardian's timer before it starts workers."""
     monkeypatch.setattr(agent_module, "GUARDED_AFTER_S", 1000.0)
     orphans = create_autospec(Orphans, instance=True)
     orphans.leftovers.return_value, orphans.end.return_value = set(), 0
