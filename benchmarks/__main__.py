@@ -77,7 +77,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return command.main(words[1:])
     args = _checked(_parser(), argv)
-    signal.signal(signal.SIGTERM, _leave)
     here = machine(os.getloadavg()[0])
     rows: list[Row] = []
     try:
@@ -189,6 +188,7 @@ def _leave(signum: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _leave)
     try:
         sys.exit(main())
     except KeyboardInterrupt:

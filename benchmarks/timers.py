@@ -8,7 +8,8 @@ import multiprocessing
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -58,8 +59,9 @@ def at_once(calls: Sequence[Call]) -> list[Answer]:
         while waiting or processes:
             while waiting and len(processes) < CALLERS:
                 number, call = waiting.popleft()
-                reader, process = _start(call)
-                processes[reader] = number, process
+                with _signals_held() as mask:
+                    reader, process = _start(call, mask)
+                    processes[reader] = number, process
             ready = wait(list(processes), deadline_s - time.monotonic())
             if not ready:
                 raise Broken(f"{len(processes)} scenarios have no sample after {CAP_S:g} s")
@@ -75,18 +77,31 @@ def at_once(calls: Sequence[Call]) -> list[Answer]:
     return [answers[number] for number in range(len(calls))]
 
 
-def _start(call: Call) -> tuple[Connection, BaseProcess]:
+@contextmanager
+def _signals_held() -> Iterator[Collection[int]]:
+    """Let signals wait meanwhile: until a new process is known here, and has handlers of its own. Yield the mask from
+    before.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _start(call: Call, mask: Collection[int]) -> tuple[Connection, BaseProcess]:
     context = multiprocessing.get_context("fork")
     reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(call, writer), daemon=True)
+    process = context.Process(target=_answer, args=(call, writer, mask), daemon=True)
     process.start()
     writer.close()
     return reader, process
 
 
-def _answer(call: Call, writer: Connection) -> None:
+def _answer(call: Call, writer: Connection, mask: Collection[int]) -> None:
     for signum in SIGNALS:
         signal.signal(signum, _leave)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         writer.send((call(), ""))
     except (Broken, OSError) as error:

@@ -35,12 +35,19 @@ RUN install -d -o nobody -g nogroup /prometheus
 USER nobody
 ENTRYPOINT ["prometheus"]
 """
-TARGETS = """\
-import json, urllib.request
-with urllib.request.urlopen("http://127.0.0.1:9090/api/v1/targets") as answer:
-    for target in json.load(answer)["data"]["activeTargets"]:
-        print(target["labels"]["job"], target["health"])
+UNTIL_TARGETS = """\
+import json, sys, time, urllib.request
+def targets():
+    try:
+        with urllib.request.urlopen("http://127.0.0.1:9090/api/v1/targets") as answer:
+            found = json.load(answer)["data"]["activeTargets"]
+    except OSError:  # Prometheus does not listen yet
+        return []
+    return sorted(target["labels"]["job"] + " " + target["health"] for target in found)
+while targets() != sys.argv[1:]:
+    time.sleep(0.2)
 """
+"""Program that ends once Prometheus scrapes these targets: the job of each, and whether it is up."""
 
 
 class Compose:
@@ -117,15 +124,11 @@ async def test_prometheus_sees_all_and_a_server_takes_the_killed_ones_place(comp
     up = await compose.up("-f", str(FILE), "-f", str(mine), "--profile", "run", "up")
     for rank in range(4):
         await up.line(f"rank {rank} of 4", PATIENCE_S)
-    await until(lambda: targets(compose.engine) == ["node-agent up"] * 2 + ["rdzv-server up"] * 2, PATIENCE_S)
+    scrape = ("rdzv-prometheus-1", "python3", "-c", UNTIL_TARGETS, *["node-agent up"] * 2, *["rdzv-server up"] * 2)
+    await until(lambda: compose.engine.inside(*scrape).returncode == 0, PATIENCE_S)
     leader = (await up.line(r"server-([ab])-1 .*leading: 0 runs"))[1]
     compose.engine.call("kill", "--signal", "KILL", f"rdzv-server-{leader}-1")
     await up.line("server-.-1 .*leading: 1 run", PATIENCE_S)
     workers.finish()
     for number in (1, 2):
         await up.line(f"agent-{number} exited with code 0", PATIENCE_S)
-
-
-def targets(engine: ContainerEngine) -> list[str]:
-    """Return the targets that Prometheus scrapes: the job of each, and whether it is up."""
-    return sorted(engine.inside("rdzv-prometheus-1", "python3", "-c", TARGETS).stdout.splitlines())

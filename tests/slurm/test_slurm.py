@@ -407,7 +407,8 @@ async def test_jobs_of_an_array_join_and_leave(slurm: Slurm, hub: WorkerHub) -> 
 async def test_the_comment_of_a_job_shows_the_run_and_its_end(slurm: Slurm, hub: WorkerHub) -> None:
     job = submit(slurm, "fixed", hub, flags="--tell-scheduler slurm --lease 2 --nproc 1")
     first = await hub.group(2)
-    await until(lambda: "Comment=running on 2 nodes, 0 restarts" in slurm.call("scontrol", "show", "job", job))
+    shown = "Comment=running on 2 nodes, 0 restarts"
+    await until(lambda: shown in slurm.call("scontrol", "show", "job", job), pause_s=0.2)
     first[1].order_exit(3)
     for worker in await hub.group(2):
         worker.order_exit(0)

@@ -31,7 +31,7 @@ class Reader:
         line = re.sub(LOST, self._lost, re.sub(JOB, self._job, command.line)).replace("sleep(1)", "sleep(0.5)")
         if not command.line.startswith(ONCE):
             with suppress(TimeoutError):
-                await until(lambda: not self._missing(command, self._output(f"{line} || true")), PATIENCE_S)
+                await until(lambda: not self._missing(command, self._output(f"{line} || true")), PATIENCE_S, 0.2)
         output = self._output(line)
         assert self._missing(command, output) == [], output
         if command.line.startswith("sbatch"):

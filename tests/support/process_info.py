@@ -101,11 +101,14 @@ async def ended(pid: int, within_s: float = PATIENCE_S) -> None:
         await process_ended(pid).wait()
 
 
-async def until(holds: Callable[[], object], within_s: float = PATIENCE_S) -> None:
-    """Poll until the condition is true, for conditions without an event."""
+async def until(holds: Callable[[], object], within_s: float = PATIENCE_S, pause_s: float = 0.01) -> None:
+    """Poll until the condition is true, for conditions without an event.
+
+    `pause_s`: seconds between two looks, longer if each look starts a program.
+    """
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(pause_s)
 
 
 @dataclass(frozen=True, slots=True)

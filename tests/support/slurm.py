@@ -92,6 +92,8 @@ class Slurm:
         """Environment of programs on the login node, and of jobs."""
         self._addresses = {name: f"10.29.0.{number}" for number, name in enumerate([LOGIN, *self.nodes], start=1)}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._outputs: dict[str, Path] = {}
+        """File of each job's output, by its id. It stays the same, and each question to Slurm is a program."""
 
     def start(self) -> None:
         """Start all of it. Return when every node is idle."""
@@ -203,8 +205,9 @@ class Slurm:
 
     def output(self, job: str) -> str:
         """Return what the job has written so far."""
-        path = Path(self.job(job)["StdOut"])
-        return path.read_text() if path.exists() else ""
+        if job not in self._outputs:
+            self._outputs[job] = Path(self.job(job)["StdOut"])
+        return self._outputs[job].read_text() if self._outputs[job].exists() else ""
 
     async def reaches(self, job: str, *states: str, restarts: int = 0) -> str:
         """Return the job's state once it is one of these, after this number of requeues. Show the job's output."""

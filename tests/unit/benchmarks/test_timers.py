@@ -52,6 +52,21 @@ def test_if_more_calls_wait_than_run_each_still_gets_its_answer(monkeypatch: pyt
     ]  # fmt: skip
 
 
+def test_a_signal_at_the_start_of_a_process_is_not_for_the_callers_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        if (pid := real_fork()) == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return pid
+
+    real_fork = os.fork
+    monkeypatch.setattr(os, "fork", fork)
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    try:
+        assert timers.at_once([partial(number, 0.0)]) == [([], "the scenario's process has ended with 143")]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.parametrize(("call", "error"), [(interrupt, KeyboardInterrupt), (block, Broken)])
 def test_no_process_is_left_after_ctrl_c_or_at_the_limit(
     call: Callable[[], list[float]], error: type[BaseException], monkeypatch: pytest.MonkeyPatch
