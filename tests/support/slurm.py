@@ -127,6 +127,8 @@ class Slurm:
         """End every process of the node at once, as a power cut does, and mark the node as down in Slurm."""
         self.power_off(node)
         self.set_down(node)
+        # An answer that the node gave before may return it to service. A drained node gets no job even then.
+        self.call("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=lost")
 
     def power_off(self, node: str) -> None:
         """End every process of the node at once. Slurm takes minutes to notice."""
@@ -151,7 +153,7 @@ class Slurm:
         for node in self.nodes:
             if node not in self._processes:
                 self.boot(node)
-            if "down" in self.call("sinfo", "--noheader", f"--nodes={node}", "--format=%T"):
+            if re.search("down|drain", self.call("sinfo", "--noheader", f"--nodes={node}", "--format=%T")):
                 with suppress(subprocess.CalledProcessError):  # it has just returned by itself
                     self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self._wait(self._is_up)
