@@ -39,13 +39,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 gc.disable()  # until collection ends: it creates many objects and no garbage
 
-# Under nohup or in a shell's background, the tests start with these signals ignored. Programs under test must not.
+# Under nohup, perf or in a shell's background, these signals are ignored at first. Programs under test must not do so.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+for signum in (signal.SIGQUIT, signal.SIGUSR2):
+    if signal.getsignal(signum) is signal.SIG_IGN:
+        signal.signal(signum, signal.SIG_DFL)
 
+
+# Otherwise gRPC, which the tests of etcd load, writes a line to stderr in each later fork of this process.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
 # Containers often set it. Programs under test write as those of a user who has not set it.
 os.environ.pop("PYTHONUNBUFFERED", None)

@@ -48,6 +48,17 @@ def children(pid: int) -> set[int]:
             return {int(child) for thread in threads for child in (thread / "children").read_text().split()}
 
 
+def tree(pid: int) -> Iterator[str]:
+    """Yield a line for the process and each descendant: pid, state, masks of its signals, and command line."""
+    with suppress(OSError):
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        masks = " ".join(f"{name} {status[name]}" for name in ("ShdPnd", "SigBlk", "SigIgn", "SigCgt"))
+        words = command_line(pid).replace("\0", " ")
+        yield f"{pid} {status['State']} {masks} {words}"
+        for child in children(pid):
+            yield from tree(child)
+
+
 @contextmanager
 def subreaper() -> Iterator[None]:
     """Let this process adopt orphans meanwhile, as an agent does."""

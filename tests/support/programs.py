@@ -18,6 +18,7 @@ from typing import Any, Self
 from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support import forked
+from tests.support.process_info import tree
 
 WORKERS = Path(__file__).with_name("workers")
 WORKER, TORCH_WORKER = str(WORKERS / "worker.py"), str(WORKERS / "torch_worker.py")
@@ -114,11 +115,15 @@ class Program:
                 await self._changed.wait()
 
     async def exit_code(self, within_s: float = PATIENCE_S) -> int:
-        """Return the exit code, once every line has been collected."""
-        async with asyncio.timeout(within_s):
-            code = await self.process.wait()
-            await asyncio.gather(*self._readers)
-            return code
+        """Return the exit code, once every line has been collected. If it does not end, print its processes."""
+        try:
+            async with asyncio.timeout(within_s):
+                code = await self.process.wait()
+                await asyncio.gather(*self._readers)
+                return code
+        except TimeoutError:
+            print(f"{type(self).__name__} {self.pid} has not ended:", *tree(self.pid), sep="\n", file=sys.stderr)
+            raise
 
     def signal(self, signum: signal.Signals) -> None:
         self.process.send_signal(signum)
