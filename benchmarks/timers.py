@@ -79,8 +79,8 @@ def at_once(calls: Sequence[Call]) -> list[Answer]:
 
 @contextmanager
 def _signals_held() -> Iterator[Collection[int]]:
-    """Let signals wait meanwhile: until a new process is known here, and has handlers of its own. Yield the mask from
-    before.
+    """Hold back signals until this process knows a new process, which then sets its own handlers. Yield the mask from
+    before, which the new process restores after that.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

@@ -39,7 +39,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 gc.disable()  # until collection ends: it creates many objects and no garbage
 
-# Under nohup, perf or in a shell's background, these signals are ignored at first. Programs under test must not do so.
+# nohup, perf and a shell's background start the tests with ignored signals. Programs under test must not inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

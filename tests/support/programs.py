@@ -115,7 +115,7 @@ class Program:
                 await self._changed.wait()
 
     async def exit_code(self, within_s: float = PATIENCE_S) -> int:
-        """Return the exit code, once every line has been collected. If it does not end, print its processes."""
+        """Return the exit code, once every line has been collected. If it does not end in time, print its processes."""
         try:
             async with asyncio.timeout(within_s):
                 code = await self.process.wait()
