@@ -94,11 +94,13 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None, supervisor: i
 
 
 async def _run(plan: LaunchPlan, manager: "ServiceManager | None", supervisor: int) -> ExitCode:
+    signals = LeaveSignals(plan.config.signals, supervisor)
+    signals.listen()  # first: a signal then makes the agent leave, and does not end it in the middle of its start
     console = Console(plan.config.lines, asyncio.get_running_loop())
     console.context.update({"run_id": plan.config.join.run_id, "node_id": plan.config.join.node_id})
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
-    agent = Agent(config, console, orphans, manager, supervisor)
+    agent = Agent(config, console, orphans, manager, supervisor, signals)
     try:
         await agent.open()
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
@@ -123,6 +125,7 @@ class Agent:
         orphans: Orphans | None = None,
         manager: "ServiceManager | None" = None,
         supervisor: int = -1,
+        signals: LeaveSignals | None = None,
     ) -> None:
         self.config = config
         self.console = console
@@ -139,7 +142,7 @@ class Agent:
         self._logs = AgentLogs(
             config, console, self.temp_dir, lambda reason: self._runner.feed(GaveUp(reason)), self._sinks
         )
-        self._signals = LeaveSignals(config.signals, self.leave, supervisor)
+        self._signals = signals or LeaveSignals()
         self._starting: asyncio.Task[None] | None = None
         """Task that starts workers. It waits for their files, for a plug-in's answer, and for what features prepare."""
         self._guarding: asyncio.TimerHandle | None = None
@@ -175,7 +178,6 @@ class Agent:
             member=self._is_member,
             notice_s=next((each.leave_notice_s for each in self._features if each.leave_notice_s is not None), None),
         )
-        self._signals.listen()
         if "TMPDIR" in os.environ:
             spawn(self._warn_of_tmpdir())
         if self.config.join.addr:
@@ -184,6 +186,7 @@ class Agent:
             self._manager.watch(loop.call_later)
         for feature in self._features:
             feature.began()
+        self._signals.hand_to(self.leave)  # before the join: an agent that is to leave does not join
         loop.call_soon(self._runner.feed, Started())
         self._guarding = loop.call_later(GUARDED_AFTER_S, self._guard)
         try:

@@ -15,11 +15,13 @@ _MOST_READ = 4_096
 
 
 class LeaveSignals:
-    """Calls `heard` with the name of each signal, only once if the signal comes both ways."""
+    """Signals of an agent, from `listen` on. Those that come before `hand_to` wait for it."""
 
-    def __init__(self, names: Iterable[str], heard: Callable[[str], None], forwarded: int = -1) -> None:
+    def __init__(self, names: Iterable[str] = (), forwarded: int = -1) -> None:
         """`forwarded`: descriptor that delivers the numbers of forwarded signals, one byte each; -1 for none."""
-        self._names, self._heard, self._descriptor = names, heard, forwarded
+        self._names, self._descriptor = names, forwarded
+        self._waiting: list[str] = []
+        self._heard: Callable[[str], object] = self._waiting.append
         self._direct = Counter[str]()
         self._forwarded = Counter[str]()
 
@@ -31,8 +33,14 @@ class LeaveSignals:
         if self._descriptor >= 0:
             loop.add_reader(self._descriptor, self._read)
 
+    def hand_to(self, heard: Callable[[str], object]) -> None:
+        """Call `heard` with the name of each signal, also of those that wait; only once if a signal comes both ways."""
+        self._heard = heard
+        while self._waiting:
+            heard(self._waiting.pop(0))
+
     def come(self, name: str, *, is_forwarded: bool = False) -> None:
-        """Take a signal, and call `heard` with its name unless the same signal already came the other way."""
+        """Take a signal, and pass its name on unless the same signal already came the other way."""
         here, there = (self._forwarded, self._direct) if is_forwarded else (self._direct, self._forwarded)
         here[name] += 1
         if here[name] > there[name]:

@@ -170,6 +170,18 @@ async def test_ctrl_c_while_a_program_is_imported(program: str, module: str, cod
     assert started.err == []
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("flags", [(), ("--exit-with-run",)])
+async def test_an_agent_that_is_told_to_leave_as_it_joins_asks_to_be_started_again(
+    flags: tuple[str, ...], signum: signal.Signals
+) -> None:
+    agent = await start_agent(*NOWHERE, "--run-id", "r", "--node-id", "a", *flags)
+    await agent.line(pattern(words.progress.joining("r", NOWHERE[1], "a")))
+    agent.signal(signum)
+    await agent.line(pattern(words.leaving.leaving(signum.name)))
+    assert await agent.exit_code() == ExitCode.START_AGAIN
+
+
 async def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

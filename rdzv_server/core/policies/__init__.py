@@ -1,7 +1,8 @@
 """Policies of every run, each in a file or folder of its own.
 
 To add a policy, write it here and add it to `POLICIES`. Hooks are called, and facts are due, in the order of that
-tuple; no policy depends on the order.
+tuple. `RestartTimes` comes after `TimeLedger`, because it reads when the ledger saw the first progress. No other policy
+depends on the order.
 """
 
 from rdzv_server.core.kernel.policy import Policies

@@ -38,6 +38,7 @@ from node_agent.features.warm import words as warm_words
 from node_agent.kernel.core.backoff import ServerLost, Unreachable
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.events import Signalled
+from node_agent.kernel.leave_signals import LeaveSignals
 from node_agent.kernel.workers.orphans import Orphans
 from node_agent.kernel.workers.process import own_children
 from tests.support.message_search import has_message
@@ -100,6 +101,14 @@ async def test_a_run_from_the_join_to_the_exit_code():
         assert (await agent.server.hears(ReportRequest)).failure is None
         await agent.server.answers(finish())
         assert await agent.exit_code() == 0
+
+
+async def test_an_agent_that_gets_a_signal_as_it_starts_does_not_join():
+    signals = LeaveSignals()
+    signals.come("SIGTERM")
+    async with rig(make=lambda config, console: Agent(config, console, signals=signals)) as agent:
+        assert await agent.exit_code() == ExitCode.START_AGAIN
+        assert not agent.server.of(JoinRequest)
 
 
 async def test_an_address_of_its_own_that_is_no_known_name_is_warned_of(monkeypatch: pytest.MonkeyPatch):
@@ -300,10 +309,10 @@ async def test_the_server_goes_while_the_workers_finish():
 
 async def test_a_leave_that_does_not_reach_the_server_is_logged():
     """The agent waits less long for a server that cannot be reached than for a slow one."""
-    async with rig("sleep 60", close_timeout_s=600.0, signals=("SIGUSR1",)) as agent:
+    async with rig("sleep 60", close_timeout_s=600.0) as agent:
         await has_started(agent)
         agent.server.error = Unreachable("connect", "refused")
-        os.kill(os.getpid(), signal.SIGUSR1)
+        agent.agent.leave("SIGUSR1")
         assert await agent.exit_code() == ExitCode.START_AGAIN
         assert agent.console.lines[-1] == words.connection.leave_not_delivered("server:1")
 

@@ -11,7 +11,8 @@ from node_agent.kernel.leave_signals import LeaveSignals
 def told(*came: tuple[str, bool]) -> list[str]:
     """Return the names that are passed on if these signals come: their names, and whether they are forwarded."""
     heard: list[str] = []
-    signals = LeaveSignals((), heard.append)
+    signals = LeaveSignals()
+    signals.hand_to(heard.append)
     for name, is_forwarded in came:
         signals.come(name, is_forwarded=is_forwarded)
     return heard
@@ -35,13 +36,27 @@ def test_two_signals_to_every_process_are_two_signals():
     assert told(*(("SIGTERM", way) for way in (False, False, True, True))) == ["SIGTERM"] * 2
 
 
+def test_signals_that_come_before_the_agent_is_ready_wait_for_it():
+    heard: list[str] = []
+    signals = LeaveSignals()
+    for name in ("SIGINT", "SIGTERM"):
+        signals.come(name)
+    signals.come("SIGINT", is_forwarded=True)
+    signals.hand_to(heard.append)
+    assert heard == ["SIGINT", "SIGTERM"]
+    signals.come("SIGTERM")
+    assert heard == ["SIGINT", "SIGTERM", "SIGTERM"]
+
+
 async def test_a_supervisor_that_is_killed_before_it_reads_is_only_gone():
     """Its end of the socket is then reset, because the agent's last message was not read."""
     theirs, ours = socket.socketpair()
     heard, failed = [], []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: failed.append(context))
-    LeaveSignals((), heard.append, ours.fileno()).listen()
+    signals = LeaveSignals((), ours.fileno())
+    signals.hand_to(heard.append)
+    signals.listen()
     with ours:
         ours.send(b"an attempt")
         theirs.close()
