@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from rdzv_protocol.messages import Progress
 
 from rdzv_server.core.events import Event, PolicyFact
 from rdzv_server.core.kernel import machine as machine_module
-from rdzv_server.core.kernel.policy import Policy
+from rdzv_server.core.kernel.policy import Policies, Policy
 from rdzv_server.core.kernel.run import RunState, Stage
 from rdzv_server.core.policies import POLICIES
 from rdzv_server.core.policies.hangs.examination import StacksAsked
+from rdzv_server.core.policies.restart_cost import RestartTimes
+from rdzv_server.core.policies.time_ledger import TimeLedger
 from tests.support.scenario import Scenario, durable, replayed, snapshot
 from tests.support.stories import play
 
@@ -64,9 +67,9 @@ class Watched(Scenario):
         assert snapshot(self.run) == before, "a question has a side effect"
 
 
-def told(name: str, kind: type[Scenario] = Scenario) -> Scenario:
+def told(name: str, kind: type[Scenario] = Scenario, policies: Policies = POLICIES) -> Scenario:
     nodes, settings, steps = STORIES[name]
-    run = kind(nodes, **settings)
+    run = kind(nodes, policies=policies, **settings)
     for step in steps.split("; "):
         if step == "stacks":
             run.handle(StacksAsked(token="token", rank=None, reason="", by="admin", within_s=5.0))
@@ -118,6 +121,17 @@ def test_a_policy_is_silent_in_a_run_that_gives_it_nothing_to_do(policy: type[Po
     play(bare, QUIET)
     assert [event.kind for event in run.events] == [event.kind for event in bare.events]
     assert not list(facts(run)) and run.stage is bare.stage is Stage.SUCCEEDED
+
+
+@every_policy
+def test_only_the_costs_of_restarts_depend_on_the_order_of_policies(policy: type[Policy]) -> None:
+    """They come after the ledger of the time, whose record of the first progress they read."""
+    states = dict(durable(told(policy.name).run)["policies"])
+    assert POLICIES.index(TimeLedger) < POLICIES.index(RestartTimes)
+    for number, neighbours in enumerate(pairwise(POLICIES)):
+        if neighbours != (TimeLedger, RestartTimes):
+            others = *POLICIES[:number], *reversed(neighbours), *POLICIES[number + 2 :]
+            assert dict(durable(told(policy.name, policies=others).run)["policies"]) == states, neighbours
 
 
 def test_the_kernel_names_no_policy() -> None:
