@@ -214,7 +214,8 @@ class Parts:
     def _report(self) -> None:
         """Add what `rdzvctl status RUN` shows, then each failure with its evidence."""
         run, endpoint = self._run, self._session.endpoint
-        why = views.why(run, endpoint, unhealthy_reason=self._session.unhealthy_reason)
+        unhealthy_reason, cordons = self._session.unhealthy_reason, self._session.cordons
+        why = views.why(run, endpoint, unhealthy_reason=unhealthy_reason, cordons=cordons)
         lines = [
             why.text,
             *why.next,

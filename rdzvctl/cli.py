@@ -38,7 +38,7 @@ examples:
   rdzvctl logs r1 3 --follow              show the output of the worker of rank 3
   rdzvctl bundle r1 --anonymize           write a file for a bug report
   rdzvctl stop r1 --reason "wrong data"   end run r1 on every node
-  rdzvctl drain node-7 --deadline 10m     empty a node; the other nodes continue without it
+  rdzvctl drain node-7 --deadline 10m     empty a node and cordon it; the other nodes continue
   rdzvctl config set-context lab --endpoint a:{DEFAULT_PORT},b:{DEFAULT_PORT} --token-file lab.token
   rdzvctl config use-context lab          make --endpoint unnecessary from now on
 

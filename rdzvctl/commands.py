@@ -95,6 +95,18 @@ class Session:
         """Sentences about servers that can decide nothing now, and why; empty if there are none."""
         return views.unhealthy_reason(self._servers)
 
+    @property
+    def cordons(self) -> Mapping[str, Fields]:
+        """Cordons by node, as the servers have last reported them."""
+        return views.cordons(self._servers)
+
+    @property
+    def program(self) -> str:
+        """`rdzvctl` for a command that a person copies: with this command line's flags for the server."""
+        flags = [f"--{name.replace('_', '-')} {views.quoted(str(self.given[name]))}"
+                 for name in ("context", *FIELDS) if name in self.given]  # fmt: skip
+        return " ".join(["rdzvctl", *flags])
+
     def run(self, *, is_over: bool = False) -> Fields:
         """Return the requested run, else the only active one, or ended one if `is_over`.
 
@@ -213,18 +225,20 @@ def _show_runs(session: Session, known: Sequence[Fields]) -> None:
     elif out.room is None:
         out.table(views.runs_table(found))
     else:
-        _show_as_many(out, views.first_to_see(found), out.room - HEADING_LINES)
+        _show_as_many(session, views.first_to_see(found), out.room - HEADING_LINES)
 
 
-def _show_as_many(out: Output, found: Sequence[Fields], room: int) -> None:
+def _show_as_many(session: Session, found: Sequence[Fields], room: int) -> None:
     """Show as many runs as the screen has lines for, and how many do not fit."""
+    out = session.out
     drawn, most = out.drawn(views.rows_of_runs(found)), len(found)
     if drawn.count("\n") >= room + HEADING_LINES:
         most = most if most <= room else max(1, room - 1)
         drawn = out.drawn(views.rows_of_runs(found[:most]), is_flat=True)
     out.line(drawn)
     if left := found[most:]:
-        out.line(rdzvctl.words.more_runs(len(left), views.phases(left)))
+        more = rdzvctl.words.more_runs(len(left), views.phases(left))
+        out.line(views.with_flags(more, session.program))
 
 
 def nodes(session: Session) -> None:
@@ -264,7 +278,8 @@ def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:
     if session.out.is_json:
         shown = [{name: run[name] for name in ("run_id", "phase", "reason", "health")} for run in runs]
         return session.out.json({"runs": shown})
-    for line in [session.unhealthy_reason, *views.troubles(runs, session.endpoint)]:
+    found = views.troubles(runs, session.endpoint, cordons=session.cordons, program=session.program)
+    for line in [session.unhealthy_reason, *found]:
         if line:
             session.out.paragraph(line)
     return None
@@ -275,11 +290,16 @@ def _why(session: Session, run: Fields) -> views.Why:
 
     While it restarts, only its events have the reason, and only a leader has the events.
     """
-    if run["phase"] != "restarting" or session.unhealthy_reason:
-        return views.why(run, session.endpoint, unhealthy_reason=session.unhealthy_reason)
+    unhealthy_reason = session.unhealthy_reason
+    explain = partial(
+        views.why, run, session.endpoint, unhealthy_reason=unhealthy_reason, cordons=session.cordons,
+        program=session.program,
+    )  # fmt: skip
+    if run["phase"] != "restarting" or unhealthy_reason:
+        return explain()
     events = session.client.latest_events(run["run_id"], LATEST).events
     opened = [event["reason"] for event in events if event["kind"] == "round_opened"]
-    return views.why(run, session.endpoint, opened[-1] if opened else "")
+    return explain(opened=opened[-1] if opened else "")
 
 
 def _show_why(session: Session, run: Fields) -> None:
@@ -469,10 +489,13 @@ def act(action: "Action", session: Session) -> None:
     if not done["changed"]:
         raise Refused(rdzvctl.words.idle(printable(message)))
     if out.is_json:
-        return None
+        return
     kind, name = next(iter(target.items()))
     named = (rdzvctl.words.named_node if kind == "node_id" else rdzvctl.words.named_run)(name)
-    return out.line(printable(rdzvctl.words.done(named, message)))
+    out.line(printable(rdzvctl.words.done(named, message)))
+    if action.undone_by:
+        undo = f"{session.program} {action.undone_by} {views.quoted(name)}"
+        out.line(rdzvctl.words.stays_cordoned(printable(name), undo, given.get("for_s")))
 
 
 def _asked_for(session: Session, action: "Action", body: Request) -> Fields:

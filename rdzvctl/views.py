@@ -1,7 +1,7 @@
 """Views of a status and of events for people: tables, and sentences with the server's own words. Pure functions."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import localtime, strftime
 from typing import Any, NamedTuple
 
@@ -44,6 +44,8 @@ PHASES = ("unhealthy", "forming", "running", "finishing", "restarting", "succeed
 ENDS = ("succeeded", "failed")
 MOST_NAMED = 4
 """Most nodes, or runs, that a sentence names."""
+PROGRAM = "rdzvctl"
+NO_CORDONS: Mapping[str, Fields] = {}
 EVIDENCE_LINES = 12
 """Number of last lines of a failure's evidence that are shown."""
 
@@ -86,9 +88,13 @@ def is_over(run: Fields) -> bool:
 def server_lines(servers: Iterable[Fields]) -> list[str]:
     """Return a line for each server: address, whether it can decide, its leader; then a line for each cordoned node."""
     known = [*servers]
-    cordons = {cordon["node_id"]: cordon for server in known for cordon in server["cordons"]}
-    kept_out = [f"node {printable(node_id)}: {_cordon(cordon)}" for node_id, cordon in sorted(cordons.items())]
+    kept_out = [f"node {printable(node_id)}: {_cordon(cordon)}" for node_id, cordon in sorted(cordons(known).items())]
     return [_server(server) for server in known] + kept_out
+
+
+def cordons(servers: Iterable[Fields]) -> dict[str, Fields]:
+    """Return the servers' cordons by node."""
+    return {cordon["node_id"]: cordon for server in servers for cordon in server["cordons"]}
 
 
 def _server(server: Fields) -> str:
@@ -315,14 +321,19 @@ def _reason(run: Fields) -> str:
     return reason
 
 
-def troubles(runs: Iterable[Fields], endpoint: str) -> list[str]:
-    """Return a line for each run that needs a person, with the next step; then how many runs need none."""
+def troubles(
+    runs: Iterable[Fields], endpoint: str, *, cordons: Mapping[str, Fields] = NO_CORDONS, program: str = PROGRAM
+) -> list[str]:
+    """Return a line for each run that needs a person, with the next step; then how many runs need none.
+
+    The other arguments are those of `why`.
+    """
     known = sorted(runs, key=_order)
     needy = [run for run in known if not is_over(run) and (is_troubled(run) or _lacks_nodes(run))]
     lines = []
     for run in needy:
         what = _health(run) or f"{run['phase']} for {age(run['phase_age_s'])}: {printable(run['reason'])}"
-        step = next(iter(_next(run, None, endpoint)), "")
+        step = with_flags(next(iter(_next(run, None, endpoint, cordons)), ""), program)
         lines.append(f"{printable(run['run_id'])}: {what}. Next: {step}")
     well = sum(not is_over(run) for run in known) - len(needy)
     ended = {phase: sum(run["phase"] == phase for run in known) for phase in ENDS}
@@ -430,16 +441,25 @@ class Why(NamedTuple):
     next: list[str]
 
 
-def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = "") -> Why:
+def why(
+    run: Fields,
+    endpoint: str,
+    opened: str = "",
+    unhealthy_reason: str = "",
+    *,
+    cordons: Mapping[str, Fields] = NO_CORDONS,
+    program: str = PROGRAM,
+) -> Why:
     """Return the account of a run: its state and since when, what it waits for, what failed first, and what to do next.
 
     `endpoint`: the servers, as in the agents' `--endpoint`. `opened`: why the forming round was opened, if known.
-    `unhealthy_reason`: why the run's server can decide nothing now; then nothing else helps.
+    `unhealthy_reason`: why the run's server can decide nothing now; then nothing else helps. `cordons`: the servers'
+    cordons by node. `program`: `rdzvctl`, with flags for the commands that a person copies.
     """
     cause = [f"Reason of this restart: {printable(opened)}."] if opened else []
     wrong = "" if run["phase"] == "unhealthy" else _health(run)
     first = [unhealthy_reason, f"{wrong[:1].upper()}{wrong[1:]}." if wrong else ""]
-    others = [each for each in _absent(run) if not wrong or each[:1].lower() + each[1:-1] not in wrong]
+    others = [each for each in _absent(run, program) if not wrong or each[:1].lower() + each[1:-1] not in wrong]
     sentences = [*filter(None, first), _state(run), *cause, *others]
     failure = run["first_failure"]
     if failure:
@@ -458,8 +478,17 @@ def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = ""
     if restarts := sum(run["restarts"].values()):
         sentences.append(f"It has restarted {count(restarts, 'time')}: {_restarts(run)}.")
         sentences += _last_restart(run)
-    steps = [_MEND_SERVER] if unhealthy_reason else _next(run, failure, endpoint)
+    steps = [_MEND_SERVER] if unhealthy_reason else _next(run, failure, endpoint, cordons)
+    steps = [with_flags(step, program) for step in steps]
     return Why(" ".join(sentences), evidence(failure) if failure else [], steps)
+
+
+def with_flags(text: str, program: str) -> str:
+    """Return the text, in which each command of `rdzvctl` begins with `program`: `rdzvctl` with flags.
+
+    A command follows a colon or a sentence, also in the server's own words.
+    """
+    return re.sub(rf"(?<=[:.] ){PROGRAM} (?=[a-z])", lambda _: f"{program} ", text)
 
 
 def _last_restart(run: Fields) -> list[str]:
@@ -511,7 +540,7 @@ def _finishing(found: Fields) -> str:
     return f"{finished} finished {age(found['age_s'])} ago; still running: {still_running}"
 
 
-def _absent(run: Fields) -> list[str]:
+def _absent(run: Fields, program: str) -> list[str]:
     """Return sentences about nodes that are disconnected, slow, badly connected, cordoned or standing by."""
     silent = [(node, left_s) for node in run["nodes"] if (left_s := lost_in_s(run, node)) is not None]
     sentences = [
@@ -524,16 +553,16 @@ def _absent(run: Fields) -> list[str]:
         sentences.append(f"{count(left, 'more node')} {'is' if left == 1 else 'are'} disconnected, too.")
     remarks = [f"{printable(remark)}." for node in run["nodes"] for remark in node["remarks"].values()]
     sentences += [sentence[0].upper() + sentence[1:] for sentence in remarks[:MOST_NAMED]]
-    sentences += _left_out(remarks, "remark", "rdzvctl nodes")
+    sentences += _left_out(remarks, "remark", f"{program} nodes")
     sentences += [
         f"The network test failed between {' and '.join(map(printable, link['nodes']))}: {printable(link['problem'])}."
         for link in run["broken_links"][:MOST_NAMED]
-    ] + _left_out(run["broken_links"], "broken link", "rdzvctl status --json")
+    ] + _left_out(run["broken_links"], "broken link", f"{program} status --json")
     kept_out = [node for node in run["nodes"] if node["state"] == "running" and node["cordon"]]
     sentences += [
         f"Node {printable(node['node_id'])} is running, but gets no seat in a new round: {_cordon(node['cordon'])}."
         for node in kept_out[:MOST_NAMED]
-    ] + _left_out(kept_out, "such node", "rdzvctl nodes")
+    ] + _left_out(kept_out, "such node", f"{program} nodes")
     if standbys := _listed([node["node_id"] for node in run["nodes"] if node["state"] == "standby"]):
         sentences.append(f"Standing by: {standbys}.")
     return sentences
@@ -554,9 +583,9 @@ def _restarts(run: Fields) -> str:
     return f"{', '.join(causes)}; {run['restart_count']} of {run['max_restarts']} charged"
 
 
-def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
-    """Return the steps that a person can take now, each with its command."""
-    run_id, missing = quoted(run["run_id"]), run["missing"] or Fields(more_nodes=0, stopping=[], gone=[])
+def _next(run: Fields, failure: Fields | None, endpoint: str, cordons: Mapping[str, Fields]) -> list[str]:
+    """Return the steps that a person can take now, each with its command, but without `rdzvctl`'s own flags."""
+    run_id = quoted(run["run_id"])
     steps = [*map(printable, run["health"]["next"])] if is_troubled(run) else []
     if steps and not _lacks_nodes(run):
         return steps
@@ -570,12 +599,11 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
                 steps.append(f"Read the worker's output: rdzvctl logs {run_id} {failure['rank']}")
             return [*steps, "Fix the cause, then start the agents again: that begins a new attempt."]
         case "forming" | "restarting":
-            kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
-            return steps + _next_of_forming(run_id, missing, kept_out, endpoint)
-    return _next_of_running(run, run_id, endpoint)
+            return steps + _next_of_forming(run, run_id, endpoint, cordons)
+    return _next_of_running(run, run_id, endpoint, cordons)
 
 
-def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
+def _next_of_running(run: Fields, run_id: str, endpoint: str, cordons: Mapping[str, Fields]) -> list[str]:
     """Return the ways to fill free seats: with standbys, with cordoned nodes, or with new nodes."""
     running, there = run["present"], run["present"] + run["standbys"]
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):
@@ -586,7 +614,11 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     if run["free_seats"] and run["settings"]["scale_up"] != "immediate":
         steps.append(f"Give the free seats to standby nodes: rdzvctl admit {run_id}")
     kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
-    steps += [_uncordon(node) for node in kept_out[: max(0, min(largest - there, MOST_NAMED))]]
+    present = {node["node_id"] for node in run["nodes"]} if cordons else set()
+    away = {gone["node_id"]: None for gone in run["departures"]} if cordons else {}
+    fit = [_uncordon(node) for node in kept_out]
+    fit += [_uncordon_absent(cordons[name]) for name in away if name in cordons and name not in present]
+    steps += fit[: max(0, min(largest - there, MOST_NAMED))]
     there += len(kept_out)
     some, settings = run["next_size"] or largest, run["settings"]
     if there < some < largest and (settings["legal_sizes"] or settings["node_unit"] > 1):  # else each node helps
@@ -602,21 +634,64 @@ def untold(run_id: str) -> str:
     return f"{told}; to see what they do: rdzvctl stacks {run_id}"
 
 
-def _next_of_forming(run_id: str, missing: Fields, kept_out: Sequence[Fields], endpoint: str) -> list[str]:
+class _Gone(NamedTuple):
+    """Nodes that are gone, which a forming round lacks, by what a person can do about them."""
+
+    lost: list[str]
+    signalled: list[Fields]
+    """Departures of agents that left because of a signal."""
+    others: list[str]
+    """Steps for cordoned nodes, and for nodes that left for another reason."""
+
+
+def _gone(run: Fields, missing: Fields, cordons: Mapping[str, Fields]) -> _Gone:
+    found = _Gone([], [], [])
+    departures = {gone["node_id"]: gone for gone in departures_of_missing(run)}
+    for name in missing["gone"]:
+        departure = departures.get(name)
+        if name in cordons:
+            found.others.append(_uncordon_absent(cordons[name]))
+        elif departure is None or not departure["left"]:
+            found.lost.append(name)
+        elif departure["cause"].startswith("SIG"):
+            found.signalled.append(departure)
+        else:
+            why = printable(departure["cause"])
+            found.others.append(f"If node {printable(name)} is fit (it left: {why}), start its agent again.")
+    return found
+
+
+def _next_of_forming(run: Fields, run_id: str, endpoint: str, cordons: Mapping[str, Fields]) -> list[str]:
     """Return the steps for a forming round.
 
-    `kept_out`: cordoned nodes that have joined; each could be a missing one.
+    Each cordoned node that has joined could be a missing one.
     """
-    stopping, gone = _listed(missing["stopping"]), _listed(missing["gone"], missing["more_gone"])
-    steps = [f"Check the lost nodes: {gone}."] if gone else []
+    missing = run["missing"] or Fields(more_nodes=0, stopping=[], gone=[])
+    stopping, gone = _listed(missing["stopping"]), _gone(run, missing, cordons)
+    steps = [f"Check the lost nodes: {_listed(gone.lost, missing['more_gone'])}."] if gone.lost else []
     if stopping:
         steps.append(f"Wait for {stopping} to stop its workers, for --shutdown-timeout at most.")
     if (more := missing["more_nodes"] - len(missing["stopping"])) > 0:
-        steps += [_uncordon(node) for node in kept_out[: min(more, MOST_NAMED)]]
-        to_start = more - len(kept_out)
+        nameless = 0 if gone.lost else missing["more_gone"]
+        steps += _start_again(gone.signalled, nameless)
+        fit = [_uncordon(node) for node in run["nodes"] if node["state"] == "cordoned"] + gone.others
+        to_start = more - (len(gone.signalled) + nameless if gone.signalled else 0)
+        steps += fit[: max(0, min(to_start, MOST_NAMED))]
+        to_start -= len(fit)
         start = f"Start {count(to_start, 'more node')}" if to_start > 0 else f"Or start {count(more, 'more node')}"
         steps.append(f"{start}: {_start(run_id, endpoint)}")
     return steps or ["Nothing: the round will start by itself."]
+
+
+def _start_again(signalled: Sequence[Fields], nameless: int) -> list[str]:
+    """Return the step for nodes whose agents left because of a signal; empty if there are none."""
+    if not signalled:
+        return []
+    causes = ", ".join(sorted({printable(gone["cause"]) for gone in signalled}))
+    names = _listed([gone["node_id"] for gone in signalled], nameless)
+    if len(signalled) + nameless == 1:
+        return [f"Start the agent of node {names} again (it left: {causes})."]
+    return [f"Start the agents of nodes {names} again (they left: {causes})."]
 
 
 def _start(run_id: str, endpoint: str) -> str:
@@ -626,6 +701,12 @@ def _start(run_id: str, endpoint: str) -> str:
 def _uncordon(node: Fields) -> str:
     name, why_not = node["node_id"], f" ({_cordon(node['cordon'])})" if node["cordon"] else ""
     return f"If node {printable(name)} is fit{why_not}: rdzvctl uncordon {quoted(name)}"
+
+
+def _uncordon_absent(cordon: Fields) -> str:
+    name = cordon["node_id"]
+    step = "uncordon it and start its agent again"
+    return f"If node {printable(name)} is fit ({_cordon(cordon)}), {step}: rdzvctl uncordon {quoted(name)}"
 
 
 def _listed(names: Sequence[str], nameless: int = 0) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import rdzv_protocol
 from rdzv_protocol import paths
-from rdzv_protocol.text import count
+from rdzv_protocol.text import count, span
 from rdzv_protocol.words import flags
 from rdzv_protocol.words.flags import did_you_mean
 
@@ -364,6 +364,12 @@ def asks(question: str) -> str:
 def done(target: str, message: str) -> str:
     """`target`: the run or the node, with which the server's message may begin."""
     return message if message.startswith(target) else f"{target}: {message}"
+
+
+def stays_cordoned(node_id: str, command: str, for_s: float | None) -> str:
+    """After a drain. `command`: how to let the node join again."""
+    time, earlier = (f" for {span(for_s)}", " earlier") if for_s is not None else ("", "")
+    return f"node {node_id} stays cordoned{time}; to let it join again{earlier}: {command}"
 
 
 def nothing_to_do(action: str, run: str) -> str:

@@ -226,6 +226,8 @@ class Action(Struct, frozen=True, kw_only=True):
     """Refusals beyond those of any action."""
     of_absent: bool = False
     """Whether the action may name a node that no run has."""
+    undone_by: str = ""
+    """Action that ends what stays of this one; `rdzvctl` names it afterwards. Empty: it names none."""
     of_ended: bool = False
     """Whether the action is for a run that has ended, rather than an active one."""
 
@@ -271,8 +273,10 @@ FORGET = Action(
 )  # fmt: skip
 DRAIN = Action(
     name="drain", request=DrainRequest,
-    help="empty a node: its workers get SIGTERM and time for a checkpoint, and the other nodes continue without it",
+    help="empty a node and cordon it: its workers get SIGTERM and time for a checkpoint, and the other nodes continue "
+        "without it",
     question="Stop the workers on this node?", label="Drain", is_destructive=True, refusals=(errors.UnknownNode,),
+    undone_by="uncordon",
 )  # fmt: skip
 CORDON = Action(
     name="cordon", request=CordonRequest, help="give a node no seat in new rounds; its current workers continue",

@@ -29,7 +29,8 @@ def drain(own: int, others: int, lost: str) -> str:
     """`own`: workers of the node; `others`: workers of the other nodes, which restart."""
     again = f"; {count(others, 'worker')} of other nodes {'restarts' if others == 1 else 'restart'}" if others else ""
     return (
-        f"{_stop(own)} on this node, with time for a checkpoint{again}; without a new checkpoint, {lost}; {UNCHARGED}"
+        f"{_stop(own)} on this node, with time for a checkpoint{again}; without a new checkpoint, {lost}; "
+        f"the node stays cordoned; {UNCHARGED}"
     )
 
 

@@ -48,7 +48,7 @@ class Told(dict[str, list[str]]):
 
     async def by_operators(self, server: Server) -> None:
         """Add the present output of the status, `rdzvctl why` and the metrics."""
-        await self.by_rdzvctl("--endpoint", server.endpoint)
+        await self.by_rdzvctl(env={"RDZV_ENDPOINT": server.endpoint})
         await self.by_pages(server)
 
     async def by_rdzvctl(self, *flags: str, code: int = 0, env: Mapping[str, str] | None = None) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import tarfile
@@ -79,6 +80,22 @@ async def test_workers_that_still_run_after_others_of_their_node_finished_are_na
     assert Scrape(await cluster.server.get("/metrics"))("rdzv_run_finishing_seconds", run_id="r") > 0.0
     last.order_exit(0)
     assert await cluster.agents["a"].exit_code() == 0
+
+
+async def test_a_command_of_why_can_be_copied_whatever_names_the_server(cluster: Cluster, tmp_path: Path) -> None:
+    """The command repeats a flag, and leaves out an environment variable."""
+    (worker,) = await cluster.nodes("a", "--run-id", "night", *PATIENT, nproc=1)
+    worker.order_exit(3)
+    assert await cluster.agents.pop("a").exit_code() == ExitCode.FAILED
+    elsewhere = {"RDZV_ENDPOINT": "localhost:1", "RDZV_CONFIG": str(tmp_path / "config.toml")}
+    await rdzvctl("config", "set-context", "my lab", "--endpoint", cluster.endpoint, env=elsewhere)
+    for flags in (("--endpoint", cluster.endpoint), ("--context", "my lab"), ()):
+        env = elsewhere if flags else {"RDZV_ENDPOINT": cluster.endpoint}
+        (step, _) = [line for line in (await rdzvctl(*flags, "why", "night", env=env)).lines if "Next: " in line]
+        command = step.removeprefix("Next: Read the worker's output: ")
+        assert command == shlex.join(["rdzvctl", *flags, "logs", "night", "0"])
+        shown = (await rdzvctl(*shlex.split(command)[1:], env=env)).lines
+        assert shown[0].startswith("rank 0 of run night: local rank 0 on node a ")
 
 
 async def test_json_is_the_servers_own(cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shlex
 import signal
 
 from rdzv_protocol.exit_codes import ExitCode
@@ -105,9 +106,39 @@ async def test_a_node_is_drained_when_that_is_confirmed(cluster: Cluster) -> Non
         await shown.shows(r"node a: running in run r\n(?s:.*)\[y/N\] ")
         shown.type("y\n")
         await shown.shows(operations.drained("a", ""))
+        await shown.shows(ctl.stays_cordoned("a", "rdzvctl uncordon a", None))
         assert await shown.exit_code() == 0
     assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
     await cluster.hub.group(1)
+
+
+async def test_a_drained_node_stays_cordoned_until_the_printed_command_lets_it_join_again(cluster: Cluster) -> None:
+    flags = ("--run-id", "r", "--nnodes", "2", *PATIENT)
+    await cluster.nodes("ab", *flags, nproc=1)
+    ctl_flags = ("--endpoint", cluster.endpoint)
+    done = await rdzvctl(*ctl_flags, "drain", "b", "--reason", "new disk", "--for", "1h")
+    uncordon = f"rdzvctl --endpoint {cluster.endpoint} uncordon b"
+    assert done.lines == [operations.drained("b", "new disk"), ctl.stays_cordoned("b", uncordon, 3600.0)]
+    assert await cluster.agents.pop("b").exit_code() == ExitCode.START_AGAIN
+    fit, start = [line for line in (await rdzvctl(*ctl_flags, "why", "r")).lines if line.startswith("Next: ")]
+    assert re.match(r"Next: If node b is fit \(cordoned by \S+ until .*: new disk\), uncordon it and start its ", fit)
+    assert fit.endswith(f" again: {uncordon}")
+    assert start == f"Next: Or start 1 more node: node-agent --endpoint {cluster.endpoint} --run-id r ... SCRIPT"
+    _, *words = shlex.split(fit[fit.index(uncordon) :])
+    assert (await rdzvctl(*words)).lines == [operations.uncordoned("b", "", by_operator=True)]
+    await cluster.node("b", *flags, nproc=1)
+    await cluster.finish(await cluster.hub.group(2))
+
+
+async def test_why_says_to_start_an_agent_again_that_ctrl_c_has_ended(cluster: Cluster) -> None:
+    await cluster.nodes("ab", "--run-id", "r", "--nnodes", "2", *PATIENT, nproc=1)
+    left = cluster.agents.pop("b")
+    left.signal(signal.SIGINT)
+    await left.exit_code()
+    await cluster.agents["a"].line(completion.waiting_for(1))
+    again, start = [each for each in (await rdzvctl("why", endpoint=cluster.endpoint)).lines if "Next: " in each]
+    assert again == "Next: Start the agent of node b again (it left: SIGINT)."
+    assert start.startswith("Next: Or start 1 more node: node-agent ")
 
 
 async def test_ctrl_c_while_a_server_is_silent() -> None:

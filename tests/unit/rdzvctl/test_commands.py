@@ -31,6 +31,7 @@ from rdzv_server.core.views.status_view import RunStatus
 from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.status_endpoint import ServerStatus, Status
 from rdzv_server.service.interface import ShardView
+from rdzv_server.words import health
 from rdzvctl import answers, cli, completion, words
 from rdzvctl.answers import DEFAULTS, OLDER_NAMES, Fields
 from rdzvctl.commands import Session
@@ -409,6 +410,30 @@ def test_an_answer_that_is_not_a_servers_is_reported_as_such(server: OtherServer
     assert done.code == ExitCode.START_AGAIN
     says = words.no_server_answers({server.at: words.no_server(words.NO_ANSWER_OF_A_SERVER)})
     assert done.err.splitlines()[0] == f"rdzvctl: error: {says}"
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "program"),
+    [
+        ({}, {}, "rdzvctl"),
+        ({"run_id": "r", "timeout": 3.0}, {"RDZV_ENDPOINT": "a:1"}, "rdzvctl"),
+        ({"endpoint": "a:1,b:1", "json": True}, {}, "rdzvctl --endpoint a:1,b:1"),
+        ({"context": "my lab"}, {}, "rdzvctl --context 'my lab'"),
+        ({"token_file": "t", "endpoint": "a:1", "tls_ca": "~/ca"}, {}, "rdzvctl --endpoint a:1 --token-file t "
+         "--tls-ca '~/ca'"),
+    ],
+    ids=["nothing", "the environment", "endpoint", "context", "credentials"],
+)  # fmt: skip
+def test_only_the_flags_for_the_server_are_repeated_in_printed_commands(
+    given: dict[str, Any], environment: dict[str, str], program: str
+) -> None:
+    assert Session(given, environment).program == program
+
+
+def test_commands_of_why_repeat_the_flags_for_the_server(server: OtherServer, commands: Commands) -> None:
+    server.lacks()
+    step = health.logs("failed", 0).replace("rdzvctl ", f"rdzvctl --endpoint {server.at} ")
+    assert words.next_step(step) in commands.run("why failed").out.splitlines()
 
 
 def test_a_watcher_sees_trouble_that_comes_and_goes(server: OtherServer, commands: Commands) -> None:

@@ -13,6 +13,7 @@ from rdzv_server.core.views import status_view
 from rdzv_server.core.views.health import State
 from rdzv_server.words import completion, health
 from rdzvctl import output, views
+from rdzvctl import words as ctl
 from rdzvctl.answers import Fields, decoded
 from tests.support.message_search import has_message
 from tests.support.scenario import Scenario, running
@@ -26,6 +27,10 @@ LOOPS = health.looping(3, "exit code 1", health.worker_at(0, "a"), tells_steps=F
 UNTOLD = views.untold("run")
 """What to do about a run whose workers report no progress."""
 UNCORDON = "If node {0} is fit (cordoned by admin: its fan): rdzvctl uncordon {0}"
+UNCORDON_ABSENT = (
+    "If node {0} is fit (cordoned by admin: its fan), uncordon it and start its agent again: rdzvctl uncordon {0}"
+)
+LEFT = "Start the agent of node {} again (it left: {})."
 
 
 def told(run: Scenario) -> Fields:
@@ -88,6 +93,81 @@ def test_why_says_which_cordoned_nodes_could_take_part(nodes: int, kept_out: str
         run.handle(NodeCordoned(node_id=node_id, by="admin", reason="its fan"))
         run.join(node_id)
     assert views.why(told(run), SERVER).next == next_steps
+
+
+@pytest.mark.parametrize(
+    ("nodes", "happens", "cordoned", "next_steps"),
+    [
+        ("2", "join a b; drain b; leave b reason=drained; join a", "b", [
+            UNCORDON_ABSENT.format("b"), f"Or start 1 more node: {START}"]),
+        ("2", "join a b; drain b; leave b reason=drained; join a", "", [
+            "If node b is fit (it left: drained), start its agent again.", f"Or start 1 more node: {START}"]),
+        ("2", "join a b; leave b reason=SIGINT; join a", "", [
+            LEFT.format("b", "SIGINT"), f"Or start 1 more node: {START}"]),
+        ("2", "join a b; leave b reason=SIGINT; join a", "b", [
+            UNCORDON_ABSENT.format("b"), f"Or start 1 more node: {START}"]),
+        ("2", "join a b; lose b; join a", "b", [UNCORDON_ABSENT.format("b"), f"Or start 1 more node: {START}"]),
+        ("2", "join a b; lose b; join a", "", ["Check the lost nodes: b.", f"Start 1 more node: {START}"]),
+        ("4", "join a b c d; lose b; leave c; leave d reason=SIGINT; join a", "", [
+            "Check the lost nodes: b.", "Start the agents of nodes c, d again (they left: SIGINT, SIGTERM).",
+            f"Start 1 more node: {START}"]),
+        ("1:3", "join a b c; 60s; leave b; join a", "", [
+            "Wait for c to stop its workers, for --shutdown-timeout at most."]),
+    ],
+    ids=["drained", "drained, and the cordons are unknown", "left by a signal", "left, and cordoned later",
+         "lost, and cordoned later", "lost", "each of several", "not needed"],
+)  # fmt: skip
+def test_why_says_what_to_do_about_a_node_by_the_reason_why_it_is_gone(
+    nodes: str, happens: str, cordoned: str, next_steps: list[str]
+) -> None:
+    run = told(check((nodes, happens)))
+    assert views.why(run, SERVER, cordons=cordons_of(cordoned)).next == next_steps
+    older = as_an_older_server(run)
+    assert views.why(older, SERVER, cordons=cordons_of(cordoned)).next == next_steps
+    if run["missing"]["more_nodes"]:
+        (line, _) = views.troubles([run], SERVER, cordons=cordons_of(cordoned))
+        assert line.endswith(f" Next: {next_steps[0]}")
+
+
+def cordons_of(nodes: str) -> dict[str, Fields]:
+    """Return cordons of the nodes, as a server reports them."""
+    cordon = {"by": "admin", "reason": "its fan", "until": None, "drained": True, "excluded": False}
+    return views.cordons([Fields(cordons=[Fields(cordon, node_id=node_id) for node_id in nodes])])
+
+
+def test_why_says_which_absent_cordoned_nodes_could_fill_free_seats() -> None:
+    run = check(("1:4", "join a b c; 60s; leave b; leave c; join a; 60s"))
+    start = f"To run on all, start 3 more nodes: {START}"
+    steps = [ON_ONE.format(4), UNCORDON_ABSENT.format("b"), start]
+    assert views.why(told(run), SERVER, cordons=cordons_of("bx")).next == steps
+    run.handle(NodeCordoned(node_id="b", by="admin", reason="its fan"))
+    run.join("b2", node="b")
+    steps = [ON_ONE.format(4), UNCORDON.format("b"), f"To run on all, start 2 more nodes: {START}"]
+    assert views.why(told(run), SERVER, cordons=cordons_of("b")).next == steps
+
+
+@pytest.mark.parametrize("program", ["rdzvctl --endpoint b:7", r"rdzvctl --context 'my '"])
+def test_a_printed_command_repeats_the_flags_for_the_server(program: str) -> None:
+    commands = [health.logs("run", 0), health.stacks("run"), health.drain("b"), UNTOLD, UNCORDON_ABSENT.format("b")]
+    for text in commands:
+        sentence, _, command = text.rpartition(": rdzvctl ")
+        assert views.with_flags(text, program) == f"{sentence}: {program} {command}"
+    more = ctl.more_runs(3, "3 running")
+    assert views.with_flags(more, program) == more.replace("rdzvctl", program)
+    for text in (f"Start 1 more node: {START}", "Check the lost nodes: rdzvctl.", "of my-rdzvctl only"):
+        assert views.with_flags(text, program) == text
+
+
+@pytest.mark.parametrize(
+    "story",
+    [("1", "join a; fail a"), ("2", "join a b; 70s"), ("1:2 scale_up=manual", "join a; 30s; join b"),
+     ("2 lease_s=10", "join a b; steps 140 a=1.0 b=3.0")],
+    ids=["failed", "untold", "manual", "of the server"],
+)  # fmt: skip
+def test_every_command_of_why_repeats_the_flags_for_the_server(story: tuple[str, str]) -> None:
+    run = told(check(story))
+    plain, found = views.why(run, SERVER).next, views.why(run, SERVER, program="rdzvctl --context lab").next
+    assert found == [step.replace("rdzvctl ", "rdzvctl --context lab ") for step in plain] != plain
 
 
 ON_ONE = "Nothing has to be done: the run uses 1 of at most {0} nodes."
@@ -373,7 +453,8 @@ def test_why_of_a_slow_run_says_once_which_node_is_slow() -> None:
 
 def test_a_run_that_restarts_and_loops_lacks_nodes_besides() -> None:
     found = views.why(told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b"))), SERVER)
-    assert found.text.startswith("Looping for ") and found.next[-1] == f"Start 1 more node: {START}"
+    assert found.text.startswith("Looping for ")
+    assert found.next[-2:] == [LEFT.format("b", "SIGTERM"), f"Or start 1 more node: {START}"]
 
 
 @pytest.mark.parametrize(
