@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import socket
 from pathlib import Path
@@ -16,6 +17,7 @@ from node_agent.features.metrics import words as metrics
 from node_agent.kernel.workers.orphans import MARK
 from node_agent.kernel.workers.process import handles
 from tests.chaos.traces import helpers
+from tests.support import leaderless
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import pattern
@@ -231,7 +233,10 @@ async def test_a_killed_agent_leaves_no_process_behind_that_it_has_not_seen(hub:
     (worker,) = await hub.group(1)
     os.kill(worker.agent_pid, signal.SIGSTOP)
     await worker.tell(f"unset {MARK}")
-    pids = [int(await worker.tell(how)) for how in ("double-fork", "shell env -i setsid sleep 1000 >&- 2>&- & echo $!")]
+    leaderless_one = f"shell env -i setsid {shlex.join(leaderless.COMMAND)} >&- 2>&- & echo $!"
+    orders = ("double-fork", "shell env -i setsid sleep 1000 >&- 2>&- & echo $!", leaderless_one)
+    pids = [int(await worker.tell(order)) for order in orders]
+    await until(lambda: leaderless.is_leaderless(pids[-1]))
     os.kill(worker.agent_pid, signal.SIGKILL)
     assert await alone.exit_code() == 128 + signal.SIGKILL
     for pid in pids:

@@ -1,6 +1,7 @@
 """Workers that fork daemons, which leave the process group and session: none outlives its round or agent."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from node_agent.kernel.workers.orphans import MARK
 from node_agent.kernel.workers.orphans_helper import Roster, read_roster
+from tests.support import leaderless
 from tests.support.cluster import Cluster
 from tests.support.process_info import ended, guardians, is_running, process_ended, until
 from tests.support.programs import Program
@@ -22,6 +24,15 @@ ONE_NODE = ("a", "--nnodes", "1", "--max-restarts", "1")
 async def descendants(workers: list[Worker]) -> list[int]:
     """Return processes that each worker must start: a child in its group, one in a separate session, and an orphan."""
     return [int(await worker.tell(how)) for worker in workers for how in ("fork", "daemon", "double-fork")]
+
+
+async def without_main_thread(worker: Worker, how: str = "") -> list[int]:
+    """Return processes that the worker must start, whose main threads have ended: one in its session, and a daemon."""
+    program = f"{how} {shlex.join(leaderless.COMMAND)} >/dev/null 2>&1 & echo $!"
+    pids = [int(await worker.tell(f"shell {session} {program}")) for session in ("", "setsid")]
+    for pid in pids:
+        await until(lambda pid=pid: leaderless.is_leaderless(pid))
+    return pids
 
 
 async def guardian_of(agent: Program) -> int:
@@ -48,6 +59,32 @@ async def test_daemons_have_ended_when_the_next_round_begins_and_when_the_run_en
     pids = await descendants(second)
     await cluster.finish(second)
     await all_ended(*pids)
+
+
+@pytest.mark.parametrize("how", ["", "env -i"], ids=["marked", "without the mark"])
+async def test_processes_whose_main_thread_has_ended_are_gone_when_the_next_round_begins_and_when_the_run_ends(
+    cluster: Cluster, how: str
+) -> None:
+    first = await cluster.nodes(*ONE_NODE, nproc=1)
+    ends = [process_ended(pid) for pid in await without_main_thread(first[0], how)]
+    first[0].order_exit(3)
+    second = await cluster.hub.group(1)
+    assert all(end.is_set() for end in ends)
+    pids = await without_main_thread(second[0], how)
+    await cluster.finish(second)
+    await all_ended(*pids)
+
+
+async def test_a_killed_agent_takes_along_processes_whose_main_thread_has_ended(cluster: Cluster) -> None:
+    """They carry the mark, or are in a worker's session, or the agent has seen them."""
+    (worker,) = await cluster.nodes(*ONE_NODE, "--lease", "1", nproc=1)
+    agent = cluster.agents.pop("a")
+    guardian = await guardian_of(agent)
+    marked = await without_main_thread(worker)
+    in_session, unmarked = await without_main_thread(worker, "env -i")
+    await until(lambda: roster(agent.pid).others.get(unmarked, -1) >= 0)
+    await agent.kill()
+    await all_ended(*marked, in_session, unmarked, worker.pid, guardian)
 
 
 async def test_a_killed_agent_leaves_no_processes_behind(cluster: Cluster, tmp_path: Path) -> None:

@@ -367,8 +367,21 @@ def process_state(pid: int) -> str:
 
 
 def stat_letter(pid: int) -> str:
-    """Return the state letter in /proc/PID/stat, X if the process is gone."""
-    return (read(f"/proc/{pid}/stat").rpartition(")")[2].split() or ["X"])[0]
+    """Return the state letter in /proc/PID/stat, X if the process is gone.
+
+    If the main thread has ended while others run, it is the letter of one of these.
+    """
+    letter, *fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split() or ["X"]
+    if letter == "Z" and int(fields[16]) > 1:
+        with suppress(OSError):
+            threads = [thread for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=int) if int(thread) != pid]
+            letters = [_letter(f"/proc/{pid}/task/{thread}") for thread in threads]
+            return next((each for each in letters if STATES.get(each) != "ended"), letter)
+    return letter
+
+
+def _letter(base: str) -> str:
+    return (read(f"{base}/stat").rpartition(")")[2].split() or ["X"])[0]
 
 
 def kernel_report(pid: int) -> Iterator[str]:
@@ -376,7 +389,7 @@ def kernel_report(pid: int) -> Iterator[str]:
     with suppress(FileNotFoundError):
         for task in sorted(map(int, os.listdir(f"/proc/{pid}/task")))[:MOST_TASKS]:
             base = f"/proc/{pid}/task/{task}"
-            letter = (read(f"{base}/stat").rpartition(")")[2].split() or ["X"])[0]
+            letter = _letter(base)
             yield f"thread {task} ({read(f'{base}/comm')}): state {letter}, wchan {read(f'{base}/wchan')}\n"
             yield f"  syscall {read(f'{base}/syscall')}\n"
             yield "".join(f"  {line}\n" for line in read(f"{base}/stack").splitlines())

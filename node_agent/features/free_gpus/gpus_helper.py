@@ -16,6 +16,7 @@ import ctypes
 import json
 import os
 import select
+import signal
 import socket
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,6 +38,11 @@ _NOT_AVAILABLE = 2**64 - 1
 """NVML's value for an amount of memory that the driver does not know."""
 _FIRST_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's first pid namespace (PROC_PID_INIT_INO)."""
+_ENDED = ([b"Z"], [b"X"])
+"""States of a thread that has ended."""
+_FLAGS, _PF_EXITING, _KILLED = 6, 0x4, 1 << (signal.SIGKILL - 1)
+"""Place of a thread's flags in its stat, counted from the state; the flag of one that is ending; and SIGKILL in a mask.
+"""
 Place = tuple[str, int]
 """UUID of a GPU or MIG device, and a pid as NVML reports it."""
 Holder = dict[str, Any]
@@ -188,8 +194,8 @@ class Processes:
             return self._has_own_pids or not self._is_first
         return (
             pid in self._survivors
-            or is_zombie(pid)
-            or (bool(self._mark) and self._mark in _read(pid, "environ").split(b"\0"))
+            or is_ending(pid)
+            or (bool(self._mark) and any(self._mark in _read(task, "environ").split(b"\0") for task in tasks(pid)))
         )
 
 
@@ -203,9 +209,49 @@ def exists(pid: int) -> bool:
     return True
 
 
-def is_zombie(pid: int) -> bool:
-    """Return whether the process has ended, even if it is not reaped yet or some of its threads cannot end."""
-    return _read(pid, "stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
+def is_ending(pid: int) -> bool:
+    """Return whether the process has ended, even if it is not reaped yet or some of its threads cannot end.
+
+    The main thread may also end alone: such a process continues with its other threads.
+    """
+    return _main_thread_has_ended(pid) and not any(map(_continues, _other_tasks(pid)))
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether the process has ended with all of its threads."""
+    return _main_thread_has_ended(pid) and not _other_tasks(pid)
+
+
+def tasks(pid: int) -> list[str]:
+    """Return the places in /proc where a process's program may be shown: its own, or those of its other threads if the
+    main thread has ended.
+    """
+    return _other_tasks(pid) if _main_thread_has_ended(pid) else [str(pid)]
+
+
+def _main_thread_has_ended(pid: int) -> bool:
+    return _stat(str(pid))[:1] in _ENDED
+
+
+def _other_tasks(pid: int) -> list[str]:
+    """Return the places in /proc of a process's threads that run beside the main thread."""
+    with suppress(OSError):
+        return [f"{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task") if thread != str(pid)]
+    return []
+
+
+def _continues(task: str) -> bool:
+    """Return whether a thread runs, and is not about to end because its process was killed."""
+    stat = _stat(task)
+    if not stat or stat[:1] in _ENDED or int(stat[_FLAGS]) & _PF_EXITING:
+        return False
+    pending = [line for line in _read(task, "status").splitlines() if line.startswith(b"SigPnd:")]
+    return not any(int(line.split()[1], 16) & _KILLED for line in pending)
+
+
+def _stat(task: str) -> list[bytes]:
+    """Return the fields after the name in a process's or thread's stat, none if it is gone."""
+    return _read(task, "stat").rpartition(b")")[2].split()
 
 
 def command_of(pid: int) -> str:
@@ -214,9 +260,9 @@ def command_of(pid: int) -> str:
     return command[:COMMAND_BYTES].decode(errors="replace")
 
 
-def _read(pid: int, name: str) -> bytes:
+def _read(task: int | str, name: str) -> bytes:
     try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
+        with open(f"/proc/{task}/{name}", "rb") as file:
             return file.read()
     except OSError:  # it is gone, or another user's
         return b""
@@ -260,7 +306,7 @@ class Watch:
         poll.register(self._told, select.POLLRDHUP)
         for pid in pids:
             with suppress(OSError):
-                if not is_zombie(pid):
+                if not has_ended(pid):  # otherwise it may only be reaped: the wait would end at once
                     opened.append(os.pidfd_open(pid))
                     poll.register(opened[-1], select.POLLIN)
         try:

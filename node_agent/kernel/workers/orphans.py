@@ -157,7 +157,11 @@ class Orphans:
         if not self._adopts_others or is_marked(orphan, self._entry):
             return True
         process, (workers, others) = look_at(orphan), self._roster
-        return process is not None and (process.session in workers or others.get(orphan) == process.began)
+        return process is not None and (
+            process.session in workers
+            or others.get(orphan) == process.began
+            or (process.is_leaderless and is_marked(orphan, self._entry, is_leaderless=True))
+        )
 
     def _enter(self, workers: dict[int, int], others: dict[int, int]) -> None:
         self._roster = Roster(workers, others)

@@ -9,6 +9,7 @@ It identifies a process by its pid and start time, and signals it through a pidf
 has reused a pid.
 """
 
+import errno
 import os
 import select
 import signal
@@ -41,6 +42,8 @@ class Process(NamedTuple):
     group: int
     session: int
     began: int
+    is_leaderless: bool = False
+    """Whether its main thread has ended while others run. Its environment can then be read only from another thread."""
 
 
 class Roster(NamedTuple):
@@ -68,7 +71,11 @@ def end_all(mark: bytes, roster: Roster) -> int:
     known, looks, code = dict(roster.others), 0, 0
     while looks < EMPTY_LOOKS:
         found = processes()
-        known |= {pid: process.began for pid, process in found.items() if is_marked(pid, mark)}
+        known |= {
+            pid: process.began
+            for pid, process in found.items()
+            if is_marked(pid, mark, is_leaderless=process.is_leaderless)
+        }
         ours = {pid: found[pid].began for pid in related(found, Roster(roster.workers, known))}
         known |= ours
         victims = {pid: when for pid, when in ours.items() if spared.get(pid) != when}
@@ -126,21 +133,25 @@ def _kill(pid: int, when: int) -> int | None:
 
 
 def processes() -> dict[int, Process]:
-    """Return all processes by pid, without zombies."""
+    """Return all processes by pid, except those that have ended."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return {pid: process for pid in pids if (process := look_at(pid))}
 
 
 def look_at(pid: int) -> Process | None:
-    """Return the process with this pid, None if it is gone or a zombie."""
+    """Return the process with this pid, None if it is gone or a zombie.
+
+    A main thread that has ended is shown as a zombie, too. Its process has not ended as long as it has other threads.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             state, *fields = stat.read().rpartition(b")")[2].split()
     except (OSError, ValueError):
         return None
-    if state in (b"Z", b"X"):
+    if state == b"X" or (state == b"Z" and int(fields[16]) <= 1):
         return None
-    return Process(int(fields[0]), group=int(fields[1]), session=int(fields[2]), began=int(fields[18]))
+    parent, group, session, began = (int(fields[place]) for place in (0, 1, 2, 18))
+    return Process(parent, group, session, began, is_leaderless=state == b"Z")
 
 
 def began(pid: int) -> int:
@@ -149,35 +160,62 @@ def began(pid: int) -> int:
     return process.began if process else -1
 
 
-def is_marked(pid: int, mark: bytes) -> bool:
+def is_marked(pid: int, mark: bytes, *, is_leaderless: bool = False) -> bool:
     """Return whether the process's environment has the mark. False for a zombie or another user's process."""
     try:
-        return mark in environment(pid)
+        return mark in (_environment_of_threads(pid) if is_leaderless else _environment(str(pid)))
     except OSError:
         return False
 
 
 def environment(pid: int) -> list[bytes]:
     """Return the entries of a process's environment. Raises `OSError` for a zombie or another user's process."""
-    return _of_program(pid, "environ", _ENVIRONMENT)
+    try:
+        if entries := _environment(str(pid)):
+            return entries
+    except OSError:
+        if not _is_leaderless(pid):
+            raise
+    return _environment_of_threads(pid) if _is_leaderless(pid) else []  # older kernels show it as empty
+
+
+def _is_leaderless(pid: int) -> bool:
+    process = look_at(pid)
+    return process is not None and process.is_leaderless
+
+
+def _environment_of_threads(pid: int) -> list[bytes]:
+    """Return the entries of the environment of a process whose main thread has ended."""
+    entries: list[bytes] | None = None
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with suppress(OSError):  # this thread has ended, or all belong to another user
+            if entries := _environment(f"{pid}/task/{thread}"):
+                return entries
+    if entries is None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    return entries
+
+
+def _environment(task: str) -> list[bytes]:
+    return _of_program(task, "environ", _ENVIRONMENT)
 
 
 def command_line(pid: int) -> list[bytes]:
     """Return the words of a process's command, empty for a zombie. Raises `OSError` if the process is gone."""
-    return _of_program(pid, "cmdline", _COMMAND_LINE)
+    return _of_program(str(pid), "cmdline", _COMMAND_LINE)
 
 
-def _of_program(pid: int, name: str, place: int) -> list[bytes]:
-    """Return the entries of a file in /proc about a process's program.
+def _of_program(task: str, name: str, place: int) -> list[bytes]:
+    """Return the entries of a file in /proc about the program of a process or thread.
 
     The file is empty for a moment while the process executes another program. This waits until it has.
     """
     until = time.monotonic() + EXEC_S
     while True:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
+        with open(f"/proc/{task}/{name}", "rb") as file:
             if text := file.read():
                 return text.split(b"\0")
-        with open(f"/proc/{pid}/stat", "rb") as stat:
+        with open(f"/proc/{task}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
         has_program, is_executed = fields[_MEMORY] != b"0", fields[_CODE] != b"0"
         is_empty = fields[place] == fields[place + 1]

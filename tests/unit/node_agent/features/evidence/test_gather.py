@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,11 +13,12 @@ import pytest
 from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 
 from node_agent.features.evidence import words
-from node_agent.features.evidence.examine_helper import main_thread
+from node_agent.features.evidence.examine_helper import main_thread, process_state
 from node_agent.features.evidence.gather import Target, gather
 from node_agent.features.warm.pool import WarmPool, WarmProcess
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.workers.environment import STACKS_FILE
+from tests.support import leaderless
 from tests.support.message_search import pattern
 from tests.support.process_info import children, ended, is_running, state, subreaper, until
 
@@ -295,6 +298,16 @@ async def test_a_worker_that_is_gone_has_ended(node: Node) -> None:
     await gone.wait()
     evidence = await node.examine(gone.pid)
     assert [(group.ranks, group.state, group.frames) for group in evidence.groups] == [((0,), ProcessState.ENDED, ())]
+
+
+def test_a_worker_whose_main_thread_has_ended_runs_as_long_as_another_thread() -> None:
+    with subprocess.Popen(leaderless.COMMAND) as process:
+        while not leaderless.is_leaderless(process.pid):
+            time.sleep(0.001)
+        assert process_state(process.pid) == "alive"
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert process_state(process.pid) == "ended"
 
 
 async def test_a_program_that_is_not_python_is_recognized(node: Node) -> None:

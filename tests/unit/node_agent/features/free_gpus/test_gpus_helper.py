@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from node_agent.features.free_gpus.feature import PROGRAM
 from node_agent.features.free_gpus.gpus_helper import Gpu, visible
+from tests.support import leaderless
 from tests.support.nvml import UNKNOWN, PlayedDriver
 
 MARK = "NODE_AGENT_ID=mine"
@@ -73,15 +75,24 @@ def looking(driver: PlayedDriver, *command: str) -> Iterator[Looking]:
 
 
 @contextmanager
-def living(mark: str = "") -> Iterator[subprocess.Popen[bytes]]:
+def living(mark: str = "", command: Sequence[str] = ("sleep", "60")) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process, with the mark of a worker or without."""
     name, _, value = mark.partition("=")
     environment = {"PATH": os.environ["PATH"], **({name: value} if mark else {})}
-    with subprocess.Popen(["sleep", "60"], env=environment) as process:
+    with subprocess.Popen(command, env=environment) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def without_main_thread(mark: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process whose main thread has ended, while another one runs."""
+    with living(mark, leaderless.COMMAND) as process:
+        while not leaderless.is_leaderless(process.pid):
+            time.sleep(0.001)
+        yield process
 
 
 def ended() -> int:
@@ -130,6 +141,38 @@ def test_a_zombie_is_a_process_that_has_ended(tmp_path: Path) -> None:
         (holder,) = look.holders()
         assert holder["pid"] == zombie.pid
     zombie.wait()
+
+
+def test_a_process_whose_main_thread_has_ended_is_one_that_runs(tmp_path: Path) -> None:
+    driver = PlayedDriver(tmp_path)
+    with without_main_thread() as others, without_main_thread(MARK) as worker, looking(driver) as look:
+        driver.says(*(f"lives 0 {each.pid} {MIB}" for each in (others, worker)))
+        look.orders()
+        assert look.hears() == {"before": [["GPU-0", others.pid]]}
+        (holder,) = look.hears()["holders"]
+        assert holder["pid"] == worker.pid
+        worker.kill()
+        worker.wait()
+        last: dict[str, Any] = {}
+        while report := look.hears():
+            last = report
+        assert last == {"holders": []}
+
+
+def test_a_killed_process_is_waited_for_until_its_last_thread_has_ended(tmp_path: Path) -> None:
+    driver = PlayedDriver(tmp_path)
+    with without_main_thread() as killed, looking(driver) as look:
+        held = leaderless.HeldThread(killed.pid)
+        killed.kill()
+        driver.says(f"lives 0 {killed.pid} {MIB}")
+        (holder,) = look.holders()
+        assert holder["pid"] == killed.pid
+        held.release()
+        killed.wait()
+        last: dict[str, Any] = {}
+        while report := look.hears():
+            last = report
+        assert last == {"holders": []}
 
 
 def test_it_does_not_wait_for_other_peoples_processes_nor_for_the_agents_own(tmp_path: Path) -> None:

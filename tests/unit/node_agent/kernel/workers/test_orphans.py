@@ -6,15 +6,22 @@ import sys
 import pytest
 
 PRELUDE = """
-import asyncio, os, signal, subprocess
+import asyncio, os, shlex, signal, subprocess
 from node_agent.kernel.workers import orphans
 from node_agent.kernel.workers.orphans import Orphans, children, family
 from node_agent.kernel.workers.orphans_helper import look_at
+from tests.support import leaderless
 
-def orphan(how="", env={}):
+def orphan(how="", env={}, program="sleep 1000"):
     # A process whose parent is gone.
-    command = f"setsid {how} sleep 1000 >/dev/null 2>&1 & echo $!"
+    command = f"setsid {how} {program} >/dev/null 2>&1 & echo $!"
     return int(subprocess.run(command, shell=True, env={**os.environ, **env}, stdout=subprocess.PIPE).stdout)
+
+def without_main_thread(how="", env={}):
+    # An orphan whose main thread has ended.
+    pid = orphan(how, env, shlex.join(leaderless.COMMAND))
+    while not leaderless.is_leaderless(pid): pass
+    return pid
 
 async def main():
 """
@@ -38,6 +45,26 @@ OURS = "ours = Orphans('1234')"
 @pytest.mark.parametrize("how", [MARKED, UNMARKED])
 def test_an_orphan_is_ended_for_any_environment(how: str) -> None:
     run(OURS, f"pid = {how}", "assert ours.end() == 1", "assert look_at(pid) is None and not children()")
+
+
+@pytest.mark.parametrize("how", ["env=ours.mark", "'env -i'"])
+def test_an_orphan_whose_main_thread_has_ended_is_ended(how: str) -> None:
+    run(
+        OURS, f"pid = without_main_thread({how})",
+        "assert ours.leftovers() == {pid} and ours.end() == 1 and look_at(pid) is None and not children()",
+    )  # fmt: skip
+
+
+def test_an_agent_that_adopts_others_ends_of_the_orphans_without_a_main_thread_those_that_are_marked_or_known() -> None:
+    run(
+        OURS, "alien, known = without_main_thread('env -i'), without_main_thread('env -i')",
+        "marked = without_main_thread(env=ours.mark)",
+        "ours._roster = orphans.Roster({}, {known: orphans.began(known)})",
+        "assert ours.end() == 2",
+        "assert look_at(alien) and not look_at(marked) and not look_at(known)",
+        "os.kill(alien, signal.SIGKILL)", "child.kill()",
+        before=INHERITED,
+    )  # fmt: skip
 
 
 def test_an_orphan_goes_with_its_descendants() -> None:

@@ -1,7 +1,9 @@
 """The guardian ends all processes of its agent, and only those, even while some end and others start."""
 
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -18,10 +20,13 @@ from node_agent.kernel.workers.orphans_helper import (
     end_all,
     environment,
     is_marked,
+    look_at,
+    processes,
     read_roster,
     related,
     write_roster,
 )
+from tests.support import leaderless
 
 MARK = f"NODE_AGENT_ID=unit-{os.getpid()}"
 NONE = Roster({}, {})
@@ -57,8 +62,8 @@ def test_processes_that_end_between_a_look_and_the_kill_save_none_of_the_others(
         ending = {each.pid: each for each in started[::7]}
         is_marked = orphans_helper.is_marked
 
-        def seen(pid: int, mark: bytes) -> bool:
-            found = is_marked(pid, mark)
+        def seen(pid: int, mark: bytes, **how: bool) -> bool:
+            found = is_marked(pid, mark, **how)
             if found and pid in ending:
                 ending[pid].kill()
                 ending[pid].wait()
@@ -142,6 +147,59 @@ def test_a_process_may_have_no_environment() -> None:
     with started(1, ("sleep", "1000"), {}) as (process,):
         assert environment(process.pid) == []
         assert command_line(process.pid) == [b"sleep", b"1000", b""]
+
+
+@contextmanager
+def without_main_thread(env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process whose main thread ends, and wait until it has."""
+    with started(1, leaderless.COMMAND, env) as (process,):
+        while not leaderless.is_leaderless(process.pid):
+            time.sleep(0.001)
+        yield process
+
+
+def test_a_process_has_ended_with_its_last_thread_and_not_with_its_main_thread() -> None:
+    name, _, value = MARK.partition("=")
+    with without_main_thread({name: value}) as process:
+        found = look_at(process.pid)
+        assert found == Process(os.getpid(), process.pid, process.pid, began(process.pid), is_leaderless=True)
+        assert found.began > 0 and processes()[process.pid] == found
+        assert is_marked(process.pid, MARK.encode(), is_leaderless=True)
+        assert not is_marked(process.pid, b"no=mark", is_leaderless=True)
+        assert MARK.encode() in environment(process.pid)
+        assert end({process.pid: found.began}, 10.0) == set()
+        assert look_at(process.pid) is None and began(process.pid) == -1  # not reaped yet
+        assert process.pid not in processes()
+        assert not is_marked(process.pid, MARK.encode())
+
+
+def test_a_process_without_a_main_thread_may_have_no_environment() -> None:
+    with without_main_thread({}) as process:
+        assert b"NODE_AGENT_ID" not in b"".join(environment(process.pid))
+
+
+def test_processes_without_a_main_thread_are_known_by_their_mark_by_the_roster_and_by_their_worker_s_session() -> None:
+    name, _, value = MARK.partition("=")
+    with (
+        without_main_thread({name: value}) as marked,
+        without_main_thread({}) as worker,
+        without_main_thread({}) as daemon,
+        without_main_thread({}) as other,
+    ):
+        roster = Roster({worker.pid: began(worker.pid)}, {daemon.pid: began(daemon.pid)})
+        assert end_all(MARK.encode(), roster) == 0
+        assert marked.wait(10.0) and worker.wait(10.0) and daemon.wait(10.0)
+        assert look_at(other.pid) and other.poll() is None
+
+
+def test_a_killed_process_whose_last_thread_cannot_end_has_not_ended_and_is_waited_for_only_for_a_time() -> None:
+    with without_main_thread({}) as process:
+        when, held = began(process.pid), leaderless.HeldThread(process.pid)
+        assert end({process.pid: when}, 0.1) == {process.pid}
+        assert began(process.pid) == when
+        held.release()
+        assert process.wait(10.0) == -signal.SIGKILL
+        assert look_at(process.pid) is None
 
 
 def test_a_roster_is_read_as_it_was_written() -> None:

@@ -11,6 +11,8 @@ import pytest
 from node_agent.kernel.workers import remains
 from node_agent.kernel.workers.orphans_helper import look_at
 from node_agent.kernel.workers.remains import Remains, SignalledProcesses, in_session
+from tests.support import leaderless
+from tests.support.process_info import until
 
 
 @pytest.fixture
@@ -46,6 +48,22 @@ def test_a_session_is_its_leaders_until_another_process_has_its_pid(left: int) -
 async def test_a_process_that_ends_by_the_signal_is_waited_for(left: int) -> None:
     await gone(left, 1_000.0)
     assert look_at(left) is None
+
+
+@pytest.fixture
+def leaderless_left() -> Iterator[subprocess.Popen[bytes]]:
+    """Such a process whose main thread ends."""
+    with subprocess.Popen(leaderless.COMMAND, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+async def test_a_process_whose_main_thread_has_ended_gets_the_signal_and_is_waited_for(
+    leaderless_left: subprocess.Popen[bytes],
+) -> None:
+    await until(lambda: leaderless.is_leaderless(leaderless_left.pid))
+    await gone(leaderless_left.pid, 1_000.0)
+    assert leaderless_left.wait() == -signal.SIGTERM
 
 
 async def test_a_process_that_no_signal_reaches_is_given_up(left: int, monkeypatch: pytest.MonkeyPatch) -> None:

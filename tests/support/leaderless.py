@@ -1,0 +1,42 @@
+"""Program whose main thread ends while another thread goes on: /proc then shows the process as a zombie.
+
+Run it with an interpreter of its own, and wait with `is_leaderless` until its main thread has ended.
+"""
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+PTRACE_SEIZE, WALL = 0x4206, 0x40000000
+SYS_EXIT = {"x86_64": 60}.get(os.uname().machine, 93)
+"""Number of exit(2), which ends one thread."""
+COMMAND = (sys.executable, "-IS", __file__)
+
+
+def is_leaderless(pid: int) -> bool:
+    """Return whether the main thread has ended. Fails if the whole process has."""
+    state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    assert state != "Z" or int(fields[16]) > 1, f"process {pid} has ended"
+    return state == "Z"
+
+
+class HeldThread:
+    """A thread that cannot end when its process is killed, as if it hung in a driver: a debugger has not let it go."""
+
+    def __init__(self, pid: int) -> None:
+        (self._thread,) = (int(name) for name in os.listdir(f"/proc/{pid}/task") if int(name) != pid)
+        ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+        ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+        assert ptrace(PTRACE_SEIZE, self._thread, None, None) == 0, os.strerror(ctypes.get_errno())
+
+    def release(self) -> None:
+        """Let the thread go, once its process was killed."""
+        os.waitpid(self._thread, WALL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    ctypes.CDLL(None).syscall(SYS_EXIT, 0)
