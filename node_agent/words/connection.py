@@ -12,7 +12,7 @@ Stage = Literal[
 _HINTS: dict[Stage, str] = {
     "name": "check the name in --endpoint, or in --master-addr",
     "connect": "check that rdzv-server runs there and that no firewall blocks the connection",
-    "TLS": "check the certificates of both sides",
+    "TLS": "",  # the failure itself contains the advice
     "HTTP": "check that this port is rdzv-server's",
     "another program": "another program listens there: name rdzv-server's port, or stop that program",
     "port": "another program listens at this port of this node: stop it, or choose another port",
@@ -25,8 +25,12 @@ _HINTS: dict[Stage, str] = {
 
 
 def hint(stage: Stage) -> str:
-    """Return advice on a failure, by the stage that it reached."""
+    """Return advice on a failure, by the stage that it reached. Empty if the failure itself contains it."""
     return _HINTS[stage]
+
+
+def _advice(stage: Stage) -> str:
+    return f": {hint(stage)}" if hint(stage) else ""
 
 
 # This node.
@@ -44,7 +48,7 @@ def not_answered_yet(server: str) -> str:
 
 
 def not_reached_yet(server: str, failure: str, longest_s: float, stage: Stage) -> str:
-    return f"cannot reach rdzv-server at {server} yet ({failure}); retrying{_limit(longest_s)}: {hint(stage)}"
+    return f"cannot reach rdzv-server at {server} yet ({failure}); retrying{_limit(longest_s)}{_advice(stage)}"
 
 
 def server_lost(server: str, failure: str, has_workers: bool, longest_s: float) -> str:
@@ -61,12 +65,12 @@ def server_reached(server: str, after_s: float) -> str:
 
 
 def server_given_up(server: str, within_s: float, failure: str, stage: Stage) -> str:
-    return f"no rdzv-server at {server} within {within_s:g} s ({failure}): {hint(stage)}"
+    return f"no rdzv-server at {server} within {within_s:g} s ({failure}){_advice(stage)}"
 
 
 def server_unusable(server: str, failure: str, stage: Stage) -> str:
     """For a failure that another try cannot fix."""
-    return f"cannot use rdzv-server at {server} ({failure}): {hint(stage)}"
+    return f"cannot use rdzv-server at {server} ({failure}){_advice(stage)}"
 
 
 def success_not_delivered(server: str, longest_s: float) -> str:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.words import tls
 
 from node_agent import words
@@ -17,7 +18,7 @@ from tests.support.etcd import etcd_cluster, need_etcd
 from tests.support.message_search import pattern
 from tests.support.outages import REACHED
 from tests.support.process_info import is_running, until
-from tests.support.programs import PATIENCE_S, Server
+from tests.support.programs import PATIENCE_S, Server, refuses, start_agent
 from tests.support.tcp_proxy import TcpProxy
 
 
@@ -38,6 +39,15 @@ async def test_a_run_over_mutual_tls(cluster: Cluster, authority: Authority) -> 
     second = await cluster.hub.group(4)
     assert second[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
     await cluster.finish(second)
+
+
+async def test_an_agent_with_tls_at_a_server_without_it_gets_one_piece_of_advice() -> None:
+    """No certificates are there to check."""
+    server = await Server.listen()
+    agent = await start_agent("--endpoint", server.endpoint, "--tls-ca", "system")
+    unusable = words.connection.server_unusable(server.endpoint, f"TLS: {tls.no_tls('--tls-ca')}", "TLS")
+    await refuses(agent, unusable, code=ExitCode.REFUSED)
+    assert agent.err[-1].endswith(unusable) and unusable.endswith(f"{tls.no_tls('--tls-ca')})")
 
 
 # What a run survives.

@@ -30,7 +30,7 @@ def encrypted_key(flag: str, key: str) -> str:
 # The server's certificate.
 
 NOT_YET_VALID = "the server's certificate is not valid yet: compare the clocks"
-EXPIRED = "the server's certificate has expired"
+EXPIRED = "the server's certificate has expired: replace it on the server, or compare the clocks"
 
 
 def other_host(host: str) -> str:
@@ -38,11 +38,11 @@ def other_host(host: str) -> str:
 
 
 def other_authority(flag: str, ca: str) -> str:
-    return f"no CA in {flag} {ca} has signed the server's certificate"
+    return f"no CA in {flag} {ca} has signed the server's certificate: name the file of the CA that has"
 
 
 def bad_certificate(why: str) -> str:
-    return f"the server's certificate is not valid: {why}"
+    return f"the server's certificate is not valid ({why}): replace it on the server"
 
 
 # The connection.
@@ -61,4 +61,4 @@ def refused(why: str, cert_flag: str) -> str:
 
 
 def fails(why: str) -> str:
-    return f"TLS fails: {why}"
+    return f"TLS fails ({why}): check the certificates of both sides"

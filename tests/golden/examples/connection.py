@@ -1,12 +1,14 @@
 """Fields of the messages about an agent's connection. One stage is enough if the hint is another message."""
 
 from math import inf
+from typing import get_args
 
 from node_agent.words import connection
 from tests.golden.examples import Examples
 
 _FAILED = {"server": "<server>", "failure": "<failure>"}
 EXAMPLES: Examples = {
+    connection.hint: [{"stage": each} for each in get_args(connection.Stage) if each != "TLS"],
     connection.not_reached_yet: [_FAILED | {"longest_s": each, "stage": "connect"} for each in (300.0, inf)],
     connection.server_lost: [
         _FAILED | {"has_workers": each, "longest_s": longest_s} for each, longest_s in ((True, inf), (False, 300.0))
