@@ -346,7 +346,7 @@ def credentials(arguments: Arguments, target: Target) -> Credentials:
     """Return the token and TLS settings after reading every file. Raises `UsageError`."""
     tls = _tls(arguments, target)
     try:
-        found = Credentials(arguments.token_file, tls)
+        found = Credentials(arguments.token_file, tls, arguments.own("token_file"))
     except ValueError as error:
         raise UsageError(f"{arguments.source('token_file')} {error}") from None
     try:

@@ -80,10 +80,16 @@ class TlsFiles(NamedTuple):
 class Credentials:
     """Credentials of one agent, for all its connections. Files are read again when that may help."""
 
-    def __init__(self, token_file: str | None = None, tls: TlsFiles | None = None) -> None:
-        """Read the token. Raises `ValueError`, with one line that names the file, if the file cannot be used."""
+    def __init__(
+        self, token_file: str | None = None, tls: TlsFiles | None = None, token_flag: str = "--token-file"
+    ) -> None:
+        """Read the token. Raises `ValueError`, with one line that names the file, if the file cannot be used.
+
+        `token_flag`: name by which a user sets the token's file, for messages.
+        """
         self.tls = tls
         self.token_file = token_file
+        self.token_flag = token_flag
         self.token = read_token(token_file) if token_file is not None else None
 
     def __repr__(self) -> str:

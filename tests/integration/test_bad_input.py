@@ -239,9 +239,15 @@ async def test_a_missing_or_wrong_token(tmp_path: Path) -> None:
     token.write_text("secret\n")
     wrong.write_text("guess\n")
     server = await Server.listen("--token-file", str(token))
-    for flags in ((), ("--token-file", str(wrong))) * 2:
-        agent = await start_agent("--endpoint", server.endpoint, *flags)
-        await refuses(agent, auth.WRONG_TOKEN if flags else auth.NO_TOKEN, code=ExitCode.REFUSED)
+    at = server.endpoint
+    unknown = words.connection.wrong_token(at, str(wrong))
+    ways: list[tuple[tuple[str, ...], dict[str, str], str]] = [
+        ((), {}, words.connection.asks_for_token(at, "--token-file")),
+        (("--token-file", str(wrong)), {}, unknown),
+        ((), {"PET_TOKEN_FILE": str(wrong)}, unknown),
+    ]
+    for flags, variables, says in ways * 2:
+        await refuses(await start_agent("--endpoint", at, *flags, env=variables), says, code=ExitCode.REFUSED)
     assert len([line for line in server.err if "refused 127.0.0.1" in line]) == 2, "each once, however often it comes"
     welcome = await start_agent("--endpoint", server.endpoint, "--token-file", str(token), "--no-python", script="true")
     assert await welcome.exit_code() == 0

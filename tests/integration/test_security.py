@@ -97,7 +97,7 @@ async def test_tokens_are_replaced_while_a_run_continues(cluster: Cluster, tmp_p
     token_files(servers, agents="new")
     server.signal(signal.SIGHUP)
     lost = await cluster.agents["a"].line(pattern(words.connection.server_lost, has_workers=True, longest_s=inf))
-    assert auth.WRONG_TOKEN in lost["failure"]
+    assert words.connection.wrong_token(server.endpoint, str(agents / "agents.token")) in lost["failure"]
     assert all_run(first)
     token_files(agents, agents="new")
     await cluster.agents["a"].line(REACHED)

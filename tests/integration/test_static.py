@@ -107,7 +107,8 @@ async def test_a_static_run_works_with_kubeflows_variables(nodes: Nodes) -> None
 async def test_a_token_for_the_server_that_a_node_hosts(nodes: Nodes, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     host = await nodes.static(0, "--token-file", str(tmp_path / "token"))
-    await refuses(await nodes.static(1), auth.NO_TOKEN, code=ExitCode.FAILED)
+    asks = words.connection.asks_for_token(f"127.0.0.1:{nodes.port}", "--token-file")
+    await refuses(await nodes.static(1), asks, code=ExitCode.FAILED)
     nodes.agents.popitem()
     await nodes.static(1, "--token-file", str(tmp_path / "token"))
     await nodes.finish(await nodes.hub.group(2))

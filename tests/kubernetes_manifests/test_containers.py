@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from node_agent import words
-from rdzv_server.words import auth, startup
+from rdzv_server.words import startup
 from tests.kubernetes_manifests.manifests import Pod, PodTemplate, mine, need_kubectl, only, render, template
 from tests.support.certificates import Authority
 from tests.support.etcd import Etcd
-from tests.support.message_search import pattern
+from tests.support.message_search import has_message, pattern
 from tests.support.process_info import is_running
 from tests.support.programs import WORKER, Program, ended_programs
 from tests.support.worker_hub import WorkerHub, of_agent, restart_count
@@ -108,7 +108,7 @@ async def test_the_servers_pod_is_replaced_and_the_run_continues(hub: WorkerHub,
     node.path("/token/token").write_text("another\n")
     unauthenticated = await node.start(PET_CONNECT_TIMEOUT="2")
     assert KINDS[0].action(await unauthenticated.exit_code()) == "FailJob"
-    assert auth.WRONG_TOKEN in unauthenticated.err[-1]
+    assert has_message(unauthenticated.err[-1], words.connection.wrong_token, at=f"127.0.0.1:{port}")
 
 
 async def test_the_server_runs_unprivileged_on_a_read_only_root(tmp_path: Path) -> None:

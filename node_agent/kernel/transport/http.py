@@ -12,6 +12,7 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable, Unauthorized, from_code
+from rdzv_protocol.flag_values import address
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S, answer_timeout_s
 
 from node_agent import words
@@ -84,11 +85,20 @@ class HttpTransport:
             reply = _read(kind, status, answer)
         except (NotLeader, ServerUnavailable):
             raise
-        except ProtocolError:
+        except ProtocolError as error:
             await self._prove()
+            if isinstance(error, Unauthorized):
+                raise self._unauthorized() from None
             raise
         self._connector.answered()
         return reply
+
+    def _unauthorized(self) -> Unauthorized:
+        """Return the refusal in words for this node's user: the server's own text knows neither server nor file."""
+        at, file = address(self._host, self._port), self._credentials.token_file
+        if file is None:
+            return Unauthorized(words.connection.asks_for_token(at, self._credentials.token_flag))
+        return Unauthorized(words.connection.wrong_token(at, file))
 
     async def _prove(self) -> None:
         """Raise `Unreachable` if this server has moved and another one answers in its place."""

@@ -13,7 +13,7 @@ from rdzv_protocol import paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
-from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
+from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, Unauthorized
 from rdzv_protocol.messages import Ack, ErrorReply, LeaveRequest, PollRequest, Reply, Wait
 
 from node_agent import words
@@ -182,6 +182,25 @@ async def unreachable(transport: HttpTransport, request=POLL) -> Unreachable:
     with pytest.raises(Unreachable) as error:
         await transport.exchange(request)
     return error.value
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+async def test_a_rejected_token_is_reported_with_server_and_file(server, tmp_path, has_file):
+    (tmp_path / "token").write_text("guess")
+    credentials = (
+        Credentials(str(tmp_path / "token")) if has_file else Credentials(token_flag="--rdzv-conf: token_file")
+    )
+    transport = HttpTransport(*server.endpoint, credentials)
+    server.answers = [http(ErrorReply(code="unauthorized", message="(the server's own words)"), "401 Unauthorized")]
+    at = "{}:{}".format(*server.endpoint)
+    with pytest.raises(Unauthorized) as refusal:
+        await transport.exchange(POLL)
+    assert str(refusal.value) == (
+        words.connection.wrong_token(at, str(tmp_path / "token"))
+        if has_file
+        else words.connection.asks_for_token(at, "--rdzv-conf: token_file")
+    )
+    await transport.close()
 
 
 NO_ANSWERS = {
