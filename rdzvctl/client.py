@@ -353,7 +353,7 @@ class Client:
         except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
             if body.decode(errors="replace").strip() == paths.AGENT_HAS_METRICS_ONLY:
                 return NoServer(rdzvctl.words.AN_AGENTS_METRICS)
-            if response.status == http.client.NOT_FOUND and "html" not in response.headers.get("Content-Type", ""):
+            if response.status == http.client.NOT_FOUND and _is_servers(response.headers, body):
                 return Refused(rdzvctl.words.unknown_request(address(*to)))
             return NoServer(rdzvctl.words.other_status(response.status))
         match refusal:
@@ -380,6 +380,12 @@ class Client:
         is_no_server = all(isinstance(error, NoServer) for error in failures.values())
         what_to_do = words.NAME_ITS_PORT if is_no_server else words.IS_IT_RUNNING
         return Unreachable(words.no_server_answers(tried), words.asked_because(self.place.source), what_to_do)
+
+
+def _is_servers(headers: http.client.HTTPMessage, body: bytes) -> bool:
+    """Return whether this answer 404 comes from an rdzv-server. A proxy may put its own name in the server's place."""
+    program = headers.get("Server", "")
+    return program == "rdzv-server" or (bool(program) and body == b"404 Not Found\n")
 
 
 def _other_leaders(server: Fields) -> dict[str | None, list[int]]:

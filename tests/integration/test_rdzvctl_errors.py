@@ -4,6 +4,8 @@ import asyncio
 import errno
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -79,13 +81,10 @@ async def test_a_token_file_that_is_missing(way: str, source: str, tmp_path: Pat
     ]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\n\r\n<html>", b"HTTP/1.1 404 Not Found\r\n\r\n", b"",
-     b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 502 Bad Gateway\r\n\r\n{}"],
-    ids=["ssh", "a page", "not found", "nothing", "half an answer", "a proxy"],
-)  # fmt: skip
-async def test_rdzvctl_reports_another_program_at_the_endpoint(answer: bytes) -> None:
+@asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[str]:
+    """Run a program that gives this answer to every request. The value is its address."""
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -93,11 +92,50 @@ async def test_rdzvctl_reports_another_program_at_the_endpoint(answer: bytes) ->
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        at = "{}:{}".format(*server.sockets[0].getsockname())
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\n\r\n<html>", b"HTTP/1.1 404 Not Found\r\n\r\n", b"",
+     b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 502 Bad Gateway\r\n\r\n{}"],
+    ids=["ssh", "a page", "not found", "nothing", "half an answer", "a proxy"],
+)  # fmt: skip
+async def test_rdzvctl_reports_another_program_at_the_endpoint(answer: bytes) -> None:
+    async with answering(answer) as at:
         for words in (("status",), ("stop", "r", "--timeout", "0")):
             done = await rdzvctl(*words, endpoint=at)
             assert done.code in (ExitCode.START_AGAIN, ExitCode.FAILED)
             assert done.err[0].startswith("rdzvctl: error: ") and at in done.err[0]
+
+
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [NOT_FOUND + b"\r\n404 page not found\n", NOT_FOUND + b"\r\n404 Not Found\n",
+     NOT_FOUND + b"Server: Python/3.12 aiohttp/3.10\r\n\r\n404: Not Found", b"HTTP/1.1 404 Not Found\r\n\r\n"],
+    ids=["Go", "Go, other words", "aiohttp", "no body"],
+)  # fmt: skip
+async def test_another_programs_404_in_plain_text_is_not_taken_for_an_older_servers(answer: bytes) -> None:
+    async with answering(answer) as at:
+        done = await rdzvctl("runs", endpoint=at)
+    assert done.code == ExitCode.START_AGAIN
+    assert ctl.no_server(ctl.other_status(404)) in done.err[0] and ctl.NAME_ITS_PORT in done.err[-1]
+
+
+@pytest.mark.parametrize("program", ["rdzv-server", "nginx/1.24.0"], ids=["directly", "through nginx"])
+async def test_a_server_of_another_build_that_does_not_know_a_request(cluster: Cluster, program: str) -> None:
+    """The server's own answer to an unknown path. A proxy replaces the program's name in it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", cluster.server.port)
+    writer.write(b"GET /v1/unknown HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    assert b"\r\nServer: rdzv-server\r\n" in answer
+    async with answering(answer.replace(b"Server: rdzv-server", b"Server: " + program.encode())) as at:
+        done = await rdzvctl("runs", endpoint=at)
+    assert done.code == ExitCode.FAILED and ctl.unknown_request(at) in done.err[0]
 
 
 async def test_a_reader_that_goes_away(cluster: Cluster) -> None:
