@@ -118,6 +118,9 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None", supervisor: i
 class Agent:
     """Agent of one node, with its own workers, from the join to the leave."""
 
+    shutdown_timeout_name = "--shutdown-timeout"
+    """Name of the workers' grace, for messages."""
+
     def __init__(
         self,
         config: AgentConfig,
@@ -152,6 +155,8 @@ class Agent:
         self._exit_code: asyncio.Future[ExitCode] = asyncio.get_running_loop().create_future()
         self._runner: Runner
         self._queries = Queries(config.join.node_id, self._features, lambda *answer: self._runner.feed(Answer(*answer)))
+        self._has_shutdown_timeout = True
+        """Whether the workers' last stop gave them the user's `--shutdown-timeout`, not the time of a drain."""
         self._is_closed = False
 
     async def open(self) -> None:
@@ -347,6 +352,7 @@ class Agent:
     def _stop_workers(self, stop: StopWorkers) -> None:
         for feature in self._features:
             feature.stopping()
+        self._has_shutdown_timeout = stop.grace_s is None
         grace_s = self.config.shutdown_timeout_s if stop.grace_s is None else stop.grace_s
         if self.started is None:
             assert self.assignment
@@ -532,6 +538,9 @@ class Agent:
         self._runner.feed(WorkerFailed(round_, failure))
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
+        if self.started and (late := self.started.group.killed_late):
+            limit = self.shutdown_timeout_name if self._has_shutdown_timeout else ""
+            self.console.log(words.workers.killed_late(*late, limit=limit))
         for pid in left:
             self.console.log(given_up(pid))
         if self.started:

@@ -67,8 +67,11 @@ async def test_an_agent_kills_workers_that_ignore_its_signal_after_their_grace(c
     workers = await cluster.nodes("a", "--nnodes", "1", *GRACE)
     for worker in workers:
         await worker.tell(f"ignore {signum}")
-    await leaves(cluster.agents.pop("a"), GRACE_S, signal.Signals[signum], at_least=GRACE_S)
+    agent = cluster.agents.pop("a")
+    await leaves(agent, GRACE_S, signal.Signals[signum], at_least=GRACE_S)
     assert not any(is_running(worker.pid) for worker in workers)
+    killed = words.workers.killed_late([0, 1], signum, GRACE_S, "--shutdown-timeout")
+    assert [killed in line for line in agent.err].count(True) == 1
 
 
 async def test_a_worker_that_ignores_sigterm_holds_up_the_next_round_for_its_grace(cluster: Cluster) -> None:
@@ -78,6 +81,7 @@ async def test_a_worker_that_ignores_sigterm_holds_up_the_next_round_for_its_gra
         first[1].order_exit(3)
         second = await cluster.hub.group(2)
     assert not is_running(first[0].pid)
+    await cluster.agents["a"].line(words.workers.killed_late([0], "SIGTERM", GRACE_S, "--shutdown-timeout"))
     await cluster.finish(second)
 
 
@@ -94,7 +98,14 @@ async def test_a_second_signal_ends_the_grace_and_a_third_changes_nothing(cluste
         if agent.process.returncode is None:
             agent.signal(signal.SIGTERM)
         assert await agent.exit_code() == ExitCode.START_AGAIN
-    assert not any("Traceback" in line for line in agent.err)
+    assert not any("Traceback" in line or has_message(line, words.workers.killed_late) for line in agent.err)
+
+
+async def test_an_agent_names_no_worker_that_ends_in_its_grace(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--nnodes", "1", "--shutdown-timeout", "500")
+    agent = cluster.agents.pop("a")
+    await leaves(agent, 0.0)
+    assert not any(has_message(line, words.workers.killed_late) for line in agent.err)
 
 
 # Workers that close their pipes.

@@ -200,6 +200,8 @@ class _Launch:
 class LaunchedAgent(Agent):
     """Agent that runs an entry. `custom_logs`: the program's own `LogsSpecs`, or None."""
 
+    shutdown_timeout_name = "shutdown_timeout"
+
     def __init__(
         self,
         config: AgentConfig,

@@ -250,6 +250,8 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
             finally:
                 logs.close_files()
             await group.ended()
+            if late := group.killed_late:
+                console.log(words.workers.killed_late(*late, limit=""))
             return self._result(group)
         except asyncio.CancelledError:
             stopped = in_torchs_terms(LaunchError)(words.api.stopped_before_start(self.name))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
@@ -224,6 +224,17 @@ class Worker:
             stream.catch_up()
 
 
+class KilledLate(NamedTuple):
+    """Workers that were killed because they had not ended within their grace."""
+
+    ranks: list[int]
+    """Global ranks, sorted."""
+    signal_name: str
+    """First signal that they got."""
+    within_s: float
+    """Seconds from this signal to the kill."""
+
+
 class ProcessGroup:
     """Processes that are stopped together. Derived classes define what their ends mean."""
 
@@ -237,6 +248,10 @@ class ProcessGroup:
         self._leftovers = leftovers
         self._stopping = self._killed = False
         self._stop_signal, self._stops_at = 0, 0.0
+        self._first_stop = 0, 0.0
+        """First signal to the workers, and its time."""
+        self._killed_late: list[int] = []
+        """Ranks of workers that the kill at the end of the grace has ended."""
         self._timer: asyncio.TimerHandle | None = None
         self._last_call: asyncio.TimerHandle | None = None
         self._sent = SignalledProcesses()
@@ -251,8 +266,11 @@ class ProcessGroup:
         if self._killed:
             return
         loop = asyncio.get_running_loop()
+        now = loop.time()
+        if not self._stopping:
+            self._first_stop, self._killed_late = (signum, now), []
         self._stopping = True
-        self._stop_signal, self._stops_at = signum, loop.time() + grace_s
+        self._stop_signal, self._stops_at = signum, now + grace_s
         adopted = self._adopted()
         for pid in self._alive:
             self._sent.signal(pid, signum, adopted)
@@ -262,6 +280,17 @@ class ProcessGroup:
         else:
             self._after(grace_s, self._kill)
             self._last_call = loop.call_later(remaining_signalled_after_s(grace_s), self._signal_remaining)
+
+    @property
+    def killed_late(self) -> KilledLate | None:
+        """Workers whose grace ran out and that SIGKILL has ended, None if there are none. Valid when all have stopped.
+
+        Without the workers that were killed at once, and those that survived.
+        """
+        if not self._killed_late:
+            return None
+        signum, began_at = self._first_stop
+        return KilledLate(sorted(self._killed_late), signal.Signals(signum).name, self._stops_at - began_at)
 
     def close(self) -> None:
         """Close the streams of ended workers. Leave their remaining processes to the code that adopts them.
@@ -332,6 +361,9 @@ class ProcessGroup:
 
     def _exited(self, worker: Worker) -> None:
         del self._alive[worker.pid]
+        had_grace = self._killed and self._stop_signal != signal.SIGKILL
+        if had_grace and worker.pid not in self._exited_pids and worker.exit_code == -signal.SIGKILL:
+            self._killed_late.append(worker.spec.rank)
         self._spared.append(worker)
         self._ended(worker)
         if self._stopping and self._is_empty():

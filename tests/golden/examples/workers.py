@@ -9,5 +9,9 @@ EXAMPLES = {
     checks.link_slow: [{"link": "mlx5_0/1", "gbit_s": each, "expected_gbit_s": 400.0} for each in (200.0, None)],
     checks.xid: [{"number": number, "gpu": "0000:3b:00"} for number in checks.HARDWARE_XIDS],
     workers.no_port: [{"port": 0, "why": "Address already in use"}, {"port": 29500, "why": "Address already in use"}],
+    workers.killed_late: [
+        {"ranks": ranks, "signal_name": "SIGTERM", "within_s": 2.0, "limit": limit}
+        for ranks, limit in (([3], "--shutdown-timeout"), ([*range(4), 7], "shutdown_timeout"), (range(0, 40, 2), ""))
+    ],
     workers.in_state: [{"state": state, "place": place} for state, place in (("D", "nfs_wait"), ("Z", ""), ("R", ""))],
 }

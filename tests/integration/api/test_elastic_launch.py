@@ -94,6 +94,17 @@ def test_workers_that_have_returned_are_not_in_the_way_of_a_failure(method: str,
         elastic_launch(config, functions.return_first)(str(tmp_path / "pid"), True)
 
 
+async def test_workers_that_do_not_end_in_their_grace_are_in_the_log(
+    line: Line, caplog: pytest.LogCaptureFixture
+) -> None:
+    launch = launching(line, alone(2, shutdown_timeout=1), (signal.SIGTERM,))
+    await asyncio.to_thread(line.pids, 2)
+    launch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(launch, PATIENCE_S)
+    await until(lambda: words.workers.killed_late([0, 1], "SIGTERM", 1.0, "shutdown_timeout") in caplog.messages)
+
+
 def test_waiting_for_other_ranks_is_not_a_hang(tmp_path: Path) -> None:
     config = alone(2, rdzv_configs={"progress_timeout": "1"})
     assert elastic_launch(config, functions.return_first)(str(tmp_path / "pid"), False, 4.0) == {0: "", 1: False}

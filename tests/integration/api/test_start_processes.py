@@ -377,7 +377,7 @@ def test_close_stops_them_with_a_signal_of_ones_choice(method: str, line: Line) 
     context.close()
 
 
-def test_close_kills_the_remaining_workers(method: str, line: Line) -> None:
+def test_close_kills_the_remaining_workers(method: str, line: Line, caplog: pytest.LogCaptureFixture) -> None:
     context = waiting(line, 1, (signal.SIGTERM,), start_method=method)
     (pid,) = line.pids(1)
     began = time.monotonic()
@@ -385,6 +385,7 @@ def test_close_kills_the_remaining_workers(method: str, line: Line) -> None:
     assert time.monotonic() - began < 10
     assert not is_running(pid)
     assert context.wait(0).failures[0].exitcode == -signal.SIGKILL  # type: ignore[union-attr]
+    assert caplog.messages == [words.workers.killed_late([0], "SIGTERM", 0.2, limit="")]
 
 
 def test_children_of_a_process_go_with_it(method: str, line: Line) -> None:

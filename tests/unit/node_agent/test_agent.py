@@ -16,7 +16,7 @@ import pytest
 from msgspec import json
 from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
+from rdzv_protocol.messages import Drain, JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
 from rdzv_protocol.queries import Notice, Noticed, QueryAnswer
 
 from node_agent import agent as agent_module
@@ -272,6 +272,26 @@ async def test_a_second_signal_kills_workers_that_ignore_the_first():
         feed(Signalled("SIGTERM"))
         assert await agent.exit_code() == ExitCode.START_AGAIN
         assert agent.pids == []
+
+
+async def test_workers_that_a_signal_does_not_end_are_named_with_the_flag_that_gives_them_more_time():
+    async with rig("trap '' TERM; echo ready; while :; do sleep 0.1; done", shutdown_timeout_s=0.3) as agent:
+        await has_workers(agent)
+        await agent.console.until(lambda: b"ready" in agent.console.text())
+        agent.agent._runner.feed(Signalled("SIGTERM"))
+        assert await agent.exit_code() == ExitCode.START_AGAIN
+        ranks = range(agent.agent.assignment.first_rank, agent.agent.assignment.first_rank + 1)
+        assert words.workers.killed_late(ranks, "SIGTERM", 0.3, "--shutdown-timeout") in agent.console.lines
+
+
+async def test_the_flag_is_not_named_if_a_drain_has_set_the_time():
+    async with rig("trap '' TERM; echo ready; while :; do sleep 0.1; done", shutdown_timeout_s=60.0) as agent:
+        await has_workers(agent)
+        await agent.console.until(lambda: b"ready" in agent.console.text())
+        await agent.server.answers(Drain(reason="maintenance", remaining_s=0.3))
+        ranks = range(agent.agent.assignment.first_rank, agent.agent.assignment.first_rank + 1)
+        killed = words.workers.killed_late(ranks, "SIGTERM", 0.3, limit="")
+        await agent.console.until(lambda: killed in agent.console.lines)
 
 
 async def test_without_a_port_nothing_is_started(monkeypatch):

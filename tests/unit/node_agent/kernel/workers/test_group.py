@@ -438,6 +438,48 @@ async def test_a_worker_that_does_not_go_is_killed_after_the_grace_period(crew, 
     group.stop(signal.SIGTERM, 0.1)
     await crew.calls_back("stopped")
     assert (crew.calls, crew.left) == (["stopped"], [])
+    assert group.killed_late == ([10], "SIGTERM", pytest.approx(0.1))
+
+
+async def test_only_workers_that_did_not_end_in_their_grace_count_as_killed_late(crew):
+    group = crew.start(stubborn(), sh("trap 'exit 3' TERM; echo ready; while :; do sleep 0.02; done"), stubborn())
+    for local_rank in range(3):
+        await crew.says(f"[{local_rank}]:ready\n".encode())
+    group.stop(signal.SIGTERM, 1.0)
+    assert group.killed_late is None
+    await crew.calls_back("stopped")
+    assert group.killed_late == ([10, 12], "SIGTERM", pytest.approx(1.0))
+
+
+async def test_a_worker_that_ends_at_the_same_time_as_its_grace_is_not_killed_late(crew, monkeypatch):
+    monkeypatch.setattr(workers, "signal_group", lambda pid, signum: os.kill(pid, signal.SIGTERM))
+    group = crew.start(sh("trap 'n=1$n; [ $n = 11 ] && exit 0' TERM; echo ready; while :; do sleep 0.02; done"))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, 0.1)
+    await crew.calls_back("stopped")
+    assert group.killed_late is None
+
+
+async def test_a_shorter_grace_is_counted_from_the_first_signal(crew):
+    group = crew.start(sh("trap '' TERM INT; echo ready; while :; do sleep 0.05; done"))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    began = asyncio.get_running_loop().time()
+    await asyncio.sleep(0.1)
+    group.stop(signal.SIGINT, 0.1)
+    await crew.calls_back("stopped")
+    ranks, name, within_s = group.killed_late
+    assert (ranks, name) == ([10], "SIGTERM")
+    assert 0.2 <= within_s <= asyncio.get_running_loop().time() - began + 0.01
+
+
+async def test_a_worker_that_is_killed_without_a_grace_is_not_killed_late(crew):
+    group = crew.start(stubborn())
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    group.stop(signal.SIGKILL, 0.0)
+    await crew.calls_back("stopped")
+    assert group.killed_late is None
 
 
 async def test_stopping_workers_that_have_all_gone_is_soon_done(crew):
