@@ -30,7 +30,8 @@ from tests.support.programs import WORKER, Program, Server, refuses, start_agent
 from tests.support.worker_hub import Worker, WorkerHub
 
 GRACE_S = 0.5
-GRACE = ("--shutdown-timeout", str(GRACE_S))
+LIMIT = "--shutdown-timeout"
+GRACE = (LIMIT, str(GRACE_S))
 BUSY_S = 5.0
 """Seconds that a busy machine may need in addition to the time that the rules allow."""
 LAST_WORD_S, CONSOLE_S = 2.0, 2.0
@@ -62,6 +63,15 @@ async def leaves(
 # Workers that ignore a signal.
 
 
+def names_killed(line: str) -> bool:
+    """Return whether the line names workers, of two, that were killed after their grace."""
+    return any(
+        has_message(line, words.workers.killed_late, ranks=ranks, limit=limit)
+        for ranks in ([0], [1], [0, 1])
+        for limit in ("", LIMIT)
+    )
+
+
 @pytest.mark.parametrize("signum", ["SIGTERM", "SIGINT"])
 async def test_an_agent_kills_workers_that_ignore_its_signal_after_their_grace(cluster: Cluster, signum: str) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", *GRACE)
@@ -70,7 +80,7 @@ async def test_an_agent_kills_workers_that_ignore_its_signal_after_their_grace(c
     agent = cluster.agents.pop("a")
     await leaves(agent, GRACE_S, signal.Signals[signum], at_least=GRACE_S)
     assert not any(is_running(worker.pid) for worker in workers)
-    killed = words.workers.killed_late([0, 1], signum, GRACE_S, "--shutdown-timeout")
+    killed = words.workers.killed_late([0, 1], signum, GRACE_S, LIMIT)
     assert [killed in line for line in agent.err].count(True) == 1
 
 
@@ -81,7 +91,9 @@ async def test_a_worker_that_ignores_sigterm_holds_up_the_next_round_for_its_gra
         first[1].order_exit(3)
         second = await cluster.hub.group(2)
     assert not is_running(first[0].pid)
-    await cluster.agents["a"].line(words.workers.killed_late([0], "SIGTERM", GRACE_S, "--shutdown-timeout"))
+    await cluster.agents["a"].line(
+        pattern(words.workers.killed_late, ranks=[0], signal_name="SIGTERM", within_s=GRACE_S, limit=LIMIT)
+    )
     await cluster.finish(second)
 
 
@@ -98,14 +110,14 @@ async def test_a_second_signal_ends_the_grace_and_a_third_changes_nothing(cluste
         if agent.process.returncode is None:
             agent.signal(signal.SIGTERM)
         assert await agent.exit_code() == ExitCode.START_AGAIN
-    assert not any("Traceback" in line or has_message(line, words.workers.killed_late) for line in agent.err)
+    assert not any("Traceback" in line or names_killed(line) for line in agent.err)
 
 
 async def test_an_agent_names_no_worker_that_ends_in_its_grace(cluster: Cluster) -> None:
     await cluster.nodes("a", "--nnodes", "1", "--shutdown-timeout", "500")
     agent = cluster.agents.pop("a")
     await leaves(agent, 0.0)
-    assert not any(has_message(line, words.workers.killed_late) for line in agent.err)
+    assert not any(map(names_killed, agent.err))
 
 
 # Workers that close their pipes.
