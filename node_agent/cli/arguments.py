@@ -80,8 +80,8 @@ class Arguments(Struct, frozen=True):
         "ADDR", host_or_none, "set the address of rank 0's node, with --rdzv-backend static (default: "
             "127.0.0.1)", is_key=True, task=JOIN)] = ""
     master_port: Annotated[int | None, Flag(
-        "PORT", whole(0, 65_535), "set the port on that node (default: 29500). With one node: set the workers' "
-        "MASTER_PORT; 0 picks a free port", is_key=True)] = None
+        "PORT", whole(0, 65_535), "set the port on that node (default: 29500). With one node, but not with "
+        "--standalone or --endpoint: set the workers' MASTER_PORT; 0 picks a free port", is_key=True)] = None
     rdzv_id: Annotated[str, Flag(
         "ID", name_or_none, "name the run; agents with the same id form one run (default: "
             "none)", alias="--run-id", task=JOIN)] = ""

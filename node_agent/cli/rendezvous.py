@@ -37,6 +37,8 @@ SEVERAL_NODES = (
 )
 """Variables that show that this is not the only node. Each has the least number that shows it, and whether a scheduler
 known to `--endpoint auto` sets it."""
+_ELSEWHERE = ("rdzv_endpoint", "rdzv_backend", "rdzv_id", "master_addr", "master_port", "node_rank")
+"""Arguments that `--standalone` ignores, as torchrun does."""
 OUR_ENDPOINT = ("--endpoint", "PET_ENDPOINT")
 """Sources of an endpoint that torchrun does not have."""
 
@@ -88,7 +90,7 @@ def notes(arguments: Arguments, target: Target, environment: Mapping[str, str]) 
     if arguments.terms:
         return []
     if arguments.standalone:
-        void = [name for name in ("rdzv_endpoint", "rdzv_backend", "rdzv_id") if arguments.is_written(name)]
+        void = [name for name in _ELSEWHERE if arguments.is_written(name)]
         source, given = arguments.source("standalone"), [*map(arguments.source, void)]
         return [words.rendezvous.ignored_on_one_node(source, given)] if void else []
     if target.endpoint is None:

@@ -250,6 +250,9 @@ def test_contradicting_flags_are_refused(flags, line):
           for flags in ("", "--nnodes=1", "--rdzv-backend=c10d")),
         ("--standalone --endpoint host:1 --rdzv_id 7", {"PET_RDZV_BACKEND": "c10d"},
          SAY.ignored_on_one_node("--standalone", ["--endpoint", "--rdzv_id"])),
+        ("--standalone --master-port 29445 --master_addr 1.2.3.4 --node-rank 1", {},
+         SAY.ignored_on_one_node("--standalone", ["--master_addr", "--master-port", "--node-rank"])),
+        ("--standalone", {"PET_MASTER_PORT": "1", "PET_MASTER_ADDR": "h", "PET_NODE_RANK": "1"}, ""),
     ],
 )  # fmt: skip
 def test_values_that_are_probably_missing_or_void_are_reported(flags, environment, note):
