@@ -360,7 +360,7 @@ def _probe(config: ServerConfig) -> int:
         connection.request("GET", HEALTHZ)
         return int(connection.getresponse().status >= HTTPStatus.INTERNAL_SERVER_ERROR)
     except (OSError, HTTPException) as error:
-        print(words.nothing_answers(host, config.port, str(error)), file=sys.stderr)  # noqa: T201
+        print(words.nothing_answers(host, config.port, str(getattr(error, "strerror", None) or error)), file=sys.stderr)  # noqa: T201
         return 1
     finally:
         connection.close()

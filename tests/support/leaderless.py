@@ -1,6 +1,7 @@
 """Program whose main thread ends while another thread goes on: /proc then shows the process as a zombie.
 
-Run it with an interpreter of its own, and wait with `is_leaderless` until its main thread has ended.
+Run it with an interpreter of its own, and wait with `until_leaderless`, or `is_leaderless`, until its main thread has
+ended.
 """
 
 import ctypes
@@ -14,6 +15,8 @@ PTRACE_SEIZE, WALL = 0x4206, 0x40000000
 SYS_EXIT = {"x86_64": 60}.get(os.uname().machine, 93)
 """Number of exit(2), which ends one thread."""
 COMMAND = (sys.executable, "-IS", __file__)
+WITHIN_S, PACE_S = 30.0, 0.001
+"""Most seconds that a main thread may take to end, and seconds between two looks at it."""
 
 
 def is_leaderless(pid: int) -> bool:
@@ -21,6 +24,14 @@ def is_leaderless(pid: int) -> bool:
     state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     assert state != "Z" or int(fields[16]) > 1, f"process {pid} has ended"
     return state == "Z"
+
+
+def until_leaderless(pid: int) -> None:
+    """Wait until the main thread has ended. Fails if it has not in time."""
+    until = time.monotonic() + WITHIN_S
+    while not is_leaderless(pid):
+        assert time.monotonic() < until, f"the main thread of {pid} has not ended"
+        time.sleep(PACE_S)
 
 
 class HeldThread:

@@ -232,7 +232,7 @@ class KilledLate(NamedTuple):
     signal_name: str
     """First signal that they got."""
     within_s: float
-    """Seconds from this signal to the kill."""
+    """Seconds from this signal to the kill, rounded to tenths."""
 
 
 class ProcessGroup:
@@ -290,7 +290,7 @@ class ProcessGroup:
         if not self._killed_late:
             return None
         signum, began_at = self._first_stop
-        return KilledLate(sorted(self._killed_late), signal.Signals(signum).name, self._stops_at - began_at)
+        return KilledLate(sorted(self._killed_late), signal.Signals(signum).name, round(self._stops_at - began_at, 1))
 
     def close(self) -> None:
         """Close the streams of ended workers. Leave their remaining processes to the code that adopts them.

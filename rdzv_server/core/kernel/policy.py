@@ -6,7 +6,8 @@ A policy reads the run and never changes it. It acts through the `Kernel`, and k
 - `signs` are what the server has heard since it started. After a restart they are empty.
 
 The machine calls the hooks that a policy overrides, in the order of the policies that it was given. A hook that is not
-overridden costs nothing. A hook that returns a value only answers a question, and changes nothing.
+overridden costs nothing. A hook that returns a value only answers a question, and changes nothing; only `progressed`
+also keeps what it has heard.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
@@ -302,8 +301,7 @@ async def test_a_worker_that_is_gone_has_ended(node: Node) -> None:
 
 def test_a_worker_whose_main_thread_has_ended_runs_as_long_as_another_thread() -> None:
     with subprocess.Popen(leaderless.COMMAND) as process:
-        while not leaderless.is_leaderless(process.pid):
-            time.sleep(0.001)
+        leaderless.until_leaderless(process.pid)
         assert process_state(process.pid) == "alive"
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,8 +89,7 @@ def living(mark: str = "", command: Sequence[str] = ("sleep", "60")) -> Iterator
 def without_main_thread(mark: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process whose main thread has ended, while another one runs."""
     with living(mark, leaderless.COMMAND) as process:
-        while not leaderless.is_leaderless(process.pid):
-            time.sleep(0.001)
+        leaderless.until_leaderless(process.pid)
         yield process
 
 

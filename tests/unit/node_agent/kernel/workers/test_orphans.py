@@ -20,7 +20,7 @@ def orphan(how="", env={}, program="sleep 1000"):
 def without_main_thread(how="", env={}):
     # An orphan whose main thread has ended.
     pid = orphan(how, env, shlex.join(leaderless.COMMAND))
-    while not leaderless.is_leaderless(pid): pass
+    leaderless.until_leaderless(pid)
     return pid
 
 async def main():

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -153,8 +152,7 @@ def test_a_process_may_have_no_environment() -> None:
 def without_main_thread(env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process whose main thread ends, and wait until it has."""
     with started(1, leaderless.COMMAND, env) as (process,):
-        while not leaderless.is_leaderless(process.pid):
-            time.sleep(0.001)
+        leaderless.until_leaderless(process.pid)
         yield process
 
 
