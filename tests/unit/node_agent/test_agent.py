@@ -203,6 +203,7 @@ async def test_workers_that_have_a_notice_are_not_suspected_though_they_save_for
     features = (Hangs(silence_timeout=1.0), Notices(gives_notices=True))
     async with rig(SAVES_AT_A_NOTICE, features=features) as agent:
         await has_workers(agent)
+        await agent.console.until(lambda: b"a step" in agent.console.text())
         notice = Notice(number=1, round=1, remaining_s=3.0, source="node_left", node_id="b", reason="SIGTERM")
         answers: list[QueryAnswer] = []
         agent.agent._queries._answered = lambda number, answer: answers.append(answer)
