@@ -19,8 +19,7 @@ import rdzv_protocol
 from rdzv_protocol import paths
 from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream
 
-import rdzvctl
-from rdzvctl import views
+from rdzvctl import views, words
 from rdzvctl.answers import Fields
 from rdzvctl.commands import Session
 from rdzvctl.errors import BadInput, CtlError
@@ -65,7 +64,7 @@ def bundle(session: Session) -> None:
     stamp = time.strftime("%Y%m%d-%H%M%S", began)
     name = f"rdzv-bundle-{re.sub(r'[^A-Za-z0-9._-]+', '_', run_id)[:60]}-{stamp}"
     missing = [Missing(each.what, _clean(each.why, parts.redactor, anonymizer)) for each in parts.missing]
-    readme = rdzvctl.words.bundle_readme(
+    readme = words.bundle.bundle_readme(
         run_id, time.strftime("%Y-%m-%d %H:%M:%S %z", began), [*files], missing, is_anonymous=anonymizer is not None
     )
     data = archive(name, {README: f"{readme}\n", **files}, time.mktime(began))
@@ -74,7 +73,7 @@ def bundle(session: Session) -> None:
     if session.out.is_json:
         shown = [each._asdict() for each in missing]
         return session.out.json({"file": path, "bytes": len(data), "files": [README, *files], "missing": shown})
-    message = rdzvctl.words.bundle_written(path, len(files) + 1, len(data), len(missing))
+    message = words.bundle.bundle_written(path, len(files) + 1, len(data), len(missing))
     return session.out.note(message) if path == TO_STDOUT else session.out.paragraph(message)
 
 
@@ -82,14 +81,14 @@ def _check(target: str, session: Session) -> None:
     """Raise `BadInput` if the bundle could not be written, before any server is asked."""
     if target == TO_STDOUT:
         if session.out.is_json:
-            raise BadInput(rdzvctl.words.ONE_ON_STDOUT)
+            raise BadInput(words.bundle.ONE_ON_STDOUT)
         if session.out.is_terminal:
-            raise BadInput(rdzvctl.words.NO_ARCHIVE_AT_TERMINAL)
+            raise BadInput(words.bundle.NO_ARCHIVE_AT_TERMINAL)
     elif target and os.path.lexists(target):
-        raise BadInput(rdzvctl.words.file_exists(target))
+        raise BadInput(words.bundle.file_exists(target))
     elif not os.access(folder := os.path.dirname(target) or ".", os.W_OK | os.X_OK):
         why = os.strerror(13 if os.path.isdir(folder) else 2)
-        raise BadInput(rdzvctl.words.cannot_write(target or folder, why))
+        raise BadInput(words.contexts.cannot_write(target or folder, why))
 
 
 def _clean(text: str, redactor: Redactor, anonymizer: Anonymizer | None) -> str:
@@ -117,7 +116,7 @@ class Parts:
         self._part("report", self._report)
 
     def _part(self, what: str, get: Callable[[], None]) -> None:
-        self._session.out.progress(rdzvctl.words.asking_for(what))
+        self._session.out.progress(words.bundle.asking_for(what))
         try:
             get()
         except CtlError as error:
@@ -131,12 +130,12 @@ class Parts:
 
     def _stacks(self) -> None:
         if views.is_over(self._run):
-            self.missing.append(Missing("stacks", rdzvctl.words.ENDED_HAS_NO_WORKERS))
+            self.missing.append(Missing("stacks", words.bundle.ENDED_HAS_NO_WORKERS))
             return
-        wanted = {"run_id": self._run["run_id"], "rank": None, "reason": rdzvctl.words.FOR_A_BUNDLE}
+        wanted = {"run_id": self._run["run_id"], "rank": None, "reason": words.bundle.FOR_A_BUNDLE}
         found = self._session.client.ask(paths.STACKS, wanted)
         self._json("stacks.json", found)
-        lines = [rdzvctl.words.stacks(found["round"], found["sentence"]), *found["stack"], views.evidence_files(found)]
+        lines = [words.logs.stacks(found["round"], found["sentence"]), *found["stack"], views.evidence_files(found)]
         self._text("stacks.txt", "\n".join(lines))
         self.missing += [Missing("stacks", problem) for problem in found["problems"]]
 
@@ -147,7 +146,7 @@ class Parts:
             refusals: dict[str, list[str]] = {}
             for stream in STREAMS:
                 what = f"{stream} of rank {rank}"
-                self._session.out.progress(rdzvctl.words.asking_for(what))
+                self._session.out.progress(words.bundle.asking_for(what))
                 body = {"run_id": self._run["run_id"], "rank": rank, "stream": stream, "lines": MOST_LOG_LINES}
                 try:
                     found = self._session.client.ask(paths.LOGS, body)
@@ -161,11 +160,11 @@ class Parts:
     def _agents(self) -> None:
         """Add the descriptions of agents, first of those with rank 0 and with failed ranks."""
         if views.is_over(self._run):
-            self.missing.append(Missing("agents", rdzvctl.words.ENDED_HAS_NO_AGENTS))
+            self.missing.append(Missing("agents", words.bundle.ENDED_HAS_NO_AGENTS))
             return
         nodes = nodes_to_ask(self._run)
         for number, node_id in enumerate(nodes[:MOST_AGENTS], 1):
-            self._session.out.progress(rdzvctl.words.asking_for(f"agent of node {node_id}"))
+            self._session.out.progress(words.bundle.asking_for(f"agent of node {node_id}"))
             try:
                 found = self._session.client.ask(paths.DESCRIBE, {"run_id": self._run["run_id"], "node_id": node_id})
                 name = node_id if _IS_FILE_NAME.fullmatch(node_id) else f"agent_{number}"
@@ -173,7 +172,7 @@ class Parts:
             except CtlError as error:
                 self.missing.append(Missing(f"agent of node {node_id}", str(error)))
         if more := len(nodes[MOST_AGENTS:]):
-            self.missing.append(Missing(rdzvctl.words.more_agents(more), rdzvctl.words.asks_at_most(MOST_AGENTS)))
+            self.missing.append(Missing(words.bundle.more_agents(more), words.bundle.asks_at_most(MOST_AGENTS)))
 
     def _events(self) -> None:
         found = self._session.client.latest_events(self._run["run_id"], 0)
@@ -181,7 +180,7 @@ class Parts:
         self.files["events.jsonl"] = "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in shown)
         self._text("events.txt", "\n".join(map(views.event_line, found.events)))
         if found.events and (first := found.events[0]["number"]) > 1:
-            self.missing.append(Missing("events", rdzvctl.words.events_dropped(first - 1)))
+            self.missing.append(Missing("events", words.bundle.events_dropped(first - 1)))
 
     def _metrics(self) -> None:
         text = self._session.client.metrics()
@@ -357,6 +356,6 @@ def _write(path: str, data: bytes) -> None:
                 os.unlink(path)
                 raise
     except FileExistsError:
-        raise BadInput(rdzvctl.words.file_exists(path)) from None
+        raise BadInput(words.bundle.file_exists(path)) from None
     except OSError as error:
-        raise BadInput(rdzvctl.words.cannot_write(path, error.strerror)) from None
+        raise BadInput(words.contexts.cannot_write(path, error.strerror)) from None

@@ -17,8 +17,7 @@ from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, node_counts, se
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.text import printable
 
-import rdzvctl
-from rdzvctl import commands, completion, views
+from rdzvctl import commands, completion, views, words
 from rdzvctl.commands import Session
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError
@@ -98,17 +97,17 @@ def _tell(line: str, *more: str) -> None:
 class _Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, but name an unknown flag before the command: argparse would take its value for the command."""
-        words = sys.argv[1:] if args is None else list(args)
-        first = words[0].partition("=")[0] if words else ""
+        line = sys.argv[1:] if args is None else list(args)
+        first = line[0].partition("=")[0] if line else ""
         known = list(self._option_string_actions)
         if first.startswith("--") and not any(flag.startswith(first) for flag in known):
-            self.error(rdzvctl.words.no_flag(first, known))
-        return super().parse_args(words, namespace)
+            self.error(words.command_line.no_flag(first, known))
+        return super().parse_args(line, namespace)
 
     def error(self, message: str) -> NoReturn:
         if wrong := re.search(r"argument COMMAND: invalid choice: '(.*?)'", message):
-            message = rdzvctl.words.no_command(wrong[1], [command.name for command in all_commands()])
-        raise BadInput(rdzvctl.words.see_help(message, self.prog))
+            message = words.command_line.no_command(wrong[1], [command.name for command in all_commands()])
+        raise BadInput(words.command_line.see_help(message, self.prog))
 
 
 class _CommandParser(_Parser):
@@ -120,9 +119,9 @@ class _CommandParser(_Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, surplus = super().parse_known_args(args, namespace)
         if surplus and surplus[0].startswith("--"):
-            self.error(rdzvctl.words.no_flag(surplus[0].partition("=")[0], list(self._option_string_actions)))
+            self.error(words.command_line.no_flag(surplus[0].partition("=")[0], list(self._option_string_actions)))
         if surplus:
-            self.error(rdzvctl.words.surplus(surplus))
+            self.error(words.command_line.surplus(surplus))
         return found, surplus
 
 
@@ -141,17 +140,17 @@ def make_parser(line: Sequence[str] = ()) -> argparse.ArgumentParser:
         "-V", "--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}", help="show the version"
     )
     add_print_completion(parser, completion.PREAMBLE)
-    words = parser.add_subparsers(
+    names = parser.add_subparsers(
         title="commands", prog="rdzvctl", metavar="COMMAND", required=True, parser_class=_CommandParser
     )
     for command in (*QUESTIONS, CONFIG) if _is_no_action(line) else all_commands():
-        each = words.add_parser(
+        each = names.add_parser(
             command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}.",
             parents=[common], argument_default=argparse.SUPPRESS,
         )  # fmt: skip
         command.arguments(each)
         each.set_defaults(do=command.do)
-    _complete(words.add_parser(completion.COMMAND))
+    _complete(names.add_parser(completion.COMMAND))
     return parser
 
 
@@ -206,13 +205,13 @@ _seconds, _size = _read_by(seconds), _read_by(node_counts)
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise argparse.ArgumentTypeError(rdzvctl.words.not_whole(text))
+        raise argparse.ArgumentTypeError(words.command_line.not_whole(text))
     return int(text)
 
 
 def _lines(text: str) -> int:
     if not 1 <= (lines := _whole(text)) <= MOST_LOG_LINES:
-        raise argparse.ArgumentTypeError(rdzvctl.words.not_within(MOST_LOG_LINES, text))
+        raise argparse.ArgumentTypeError(words.command_line.not_within(MOST_LOG_LINES, text))
     return lines
 
 
@@ -248,7 +247,7 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
 
 
 def _config(parser: argparse.ArgumentParser) -> None:
-    words = parser.add_subparsers(metavar="WHAT", required=True)
+    names = parser.add_subparsers(metavar="WHAT", required=True)
     for name, text, do in (
         ("get-contexts", "list the contexts and mark the current one", commands.get_contexts),
         ("current-context", "print the name of the current context", commands.current_context),
@@ -256,7 +255,7 @@ def _config(parser: argparse.ArgumentParser) -> None:
         ("set-context", "add a context, or change the given fields of one", commands.set_context),
         ("delete-context", "delete a context", commands.delete_context),
     ):
-        each = words.add_parser(
+        each = names.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", argument_default=argparse.SUPPRESS
         )
         each.add_argument("--json", action="store_true", help="write JSON, for scripts")

@@ -21,7 +21,7 @@ from rdzv_protocol.credentials import Credentials, TlsFiles
 from rdzv_protocol.flag_values import Endpoint, address, endpoint
 from rdzv_protocol.text import clip, printable
 
-import rdzvctl
+from rdzvctl import words
 from rdzvctl.answers import Fields, decoded
 from rdzvctl.contexts import Place
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable
@@ -64,7 +64,7 @@ class NoServer(Failed):
     """Error of an address at which something other than a server listens: `what`."""
 
     def __init__(self, what: str = "") -> None:
-        super().__init__(rdzvctl.words.no_server(what or rdzvctl.words.NO_ANSWER_OF_A_SERVER), may_pass=False)
+        super().__init__(words.connection.no_server(what or words.connection.NO_ANSWER_OF_A_SERVER), may_pass=False)
 
 
 class Status(NamedTuple):
@@ -105,12 +105,12 @@ class Client:
             self._credentials = Credentials(place.token_file, tls)
         except ValueError as error:  # it names the file
             raise BadInput(
-                rdzvctl.words.unreadable_token(str(error), place.token_source), rdzvctl.words.PUT_TOKEN_THERE
+                words.connection.unreadable_token(str(error), place.token_source), words.connection.PUT_TOKEN_THERE
             ) from None
         try:
             self._context: ssl.SSLContext | None = self._credentials.context()
         except ValueError as error:  # it names the file
-            raise BadInput(rdzvctl.words.bad_tls(str(error), place.source)) from None
+            raise BadInput(words.connection.bad_tls(str(error), place.source)) from None
 
     @property
     def token(self) -> str:
@@ -136,13 +136,13 @@ class Client:
         for leader, shards in _other_leaders(first.server).items():
             try:
                 if leader is None:
-                    raise Failed(rdzvctl.words.NONE_LEADS, may_pass=True)
+                    raise Failed(words.servers.NONE_LEADS, may_pass=True)
                 answered = self._status(leader, path)
                 servers.append(answered.server)
                 runs |= {run["run_id"]: run for run in answered.runs}
             except Failed as error:
                 which = shards if len(first.server["shards"]) > 1 else ()
-                unknown.append(rdzvctl.words.unknown_runs(which, leader, str(error)))
+                unknown.append(words.connection.unknown_runs(which, leader, str(error)))
         return Overview(servers, [*runs.values()], unknown)
 
     def _any_status(self, path: str) -> Status:
@@ -310,15 +310,15 @@ class Client:
         """Return why a server did not answer; a lasting reason ends the command."""
         tls = self._credentials.tls
         if tls and (why := tls.explain(error, to[0])):
-            return KeptOut(rdzvctl.words.kept_out(address(*to), why))
+            return KeptOut(words.connection.kept_out(address(*to), why))
         if isinstance(error, TimeoutError):
-            return Failed(rdzvctl.words.NO_ANSWER_IN_TIME, may_pass=False)
+            return Failed(words.connection.NO_ANSWER_IN_TIME, may_pass=False)
         if isinstance(error, socket.gaierror):
-            return Failed(rdzvctl.words.no_host(error.strerror), may_pass=False)
+            return Failed(words.connection.no_host(error.strerror), may_pass=False)
         if isinstance(error, http.client.HTTPException) and not isinstance(error, http.client.RemoteDisconnected):
-            return NoServer(rdzvctl.words.NO_HTTP)
+            return NoServer(words.connection.NO_HTTP)
         if isinstance(error, ConnectionResetError | BrokenPipeError):
-            return Failed(rdzvctl.words.BROKEN_OFF, may_pass=True)
+            return Failed(words.connection.BROKEN_OFF, may_pass=True)
         text = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else printable(str(error))
         return Failed(text, may_pass=False)
 
@@ -328,7 +328,7 @@ class Client:
             with answer:
                 return answer.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
-            raise Failed(rdzvctl.words.answer_broken_off(printable(str(error))), may_pass=True) from None
+            raise Failed(words.connection.answer_broken_off(printable(str(error))), may_pass=True) from None
 
     def _read(self, answer: Answer) -> Fields:
         """Return the map in an answer. Raises `Failed`."""
@@ -352,34 +352,34 @@ class Client:
             )
         except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
             if body.decode(errors="replace").strip() == paths.AGENT_HAS_METRICS_ONLY:
-                return NoServer(rdzvctl.words.AN_AGENTS_METRICS)
+                return NoServer(words.connection.AN_AGENTS_METRICS)
             if response.status == http.client.NOT_FOUND and _is_servers(response.headers, body):
-                return Refused(rdzvctl.words.unknown_request(address(*to)))
-            return NoServer(rdzvctl.words.other_status(response.status))
+                return Refused(words.connection.unknown_request(address(*to)))
+            return NoServer(words.connection.other_status(response.status))
         match refusal:
             case errors.NotLeader():
-                return Failed(rdzvctl.words.DOES_NOT_LEAD, may_pass=True, leader=refusal.leader)
+                return Failed(words.connection.DOES_NOT_LEAD, may_pass=True, leader=refusal.leader)
             case errors.ServerUnavailable():
                 return Failed(str(refusal), may_pass=True)
             case errors.TlsRequired():
-                return KeptOut(rdzvctl.words.speaks_tls(address(*to)))
+                return KeptOut(words.connection.speaks_tls(address(*to)))
             case errors.Unauthorized():
                 return KeptOut(self._wrong_token(address(*to)))
             case errors.Forbidden():
-                return KeptOut(rdzvctl.words.kept_out(address(*to), str(refusal)))
+                return KeptOut(words.connection.kept_out(address(*to), str(refusal)))
         return Refused(str(refusal), code=refusal.code)
 
     def _wrong_token(self, at: str) -> str:
         file = self.place.token_file
-        return rdzvctl.words.wrong_token(at, file) if file else rdzvctl.words.asks_for_token(at)
+        return words.connection.wrong_token(at, file) if file else words.connection.asks_for_token(at)
 
     def _unreachable(self, failures: Mapping[Endpoint, Failed]) -> CtlError:
-        words, tried = rdzvctl.words, {address(*each): clip(str(error), 400) for each, error in failures.items()}
+        why, tried = words.connection, {address(*each): clip(str(error), 400) for each, error in failures.items()}
         if any(error.may_pass for error in failures.values()):
-            return Unreachable(words.no_server_leads(tried), words.WORKERS_RUN)
+            return Unreachable(why.no_server_leads(tried), why.WORKERS_RUN)
         is_no_server = all(isinstance(error, NoServer) for error in failures.values())
-        what_to_do = words.NAME_ITS_PORT if is_no_server else words.IS_IT_RUNNING
-        return Unreachable(words.no_server_answers(tried), words.asked_because(self.place.source), what_to_do)
+        what_to_do = why.NAME_ITS_PORT if is_no_server else why.IS_IT_RUNNING
+        return Unreachable(why.no_server_answers(tried), why.asked_because(self.place.source), what_to_do)
 
 
 def _is_servers(headers: http.client.HTTPMessage, body: bytes) -> bool:

@@ -12,8 +12,7 @@ from rdzv_protocol.credentials import SYSTEM
 from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, address
 from rdzv_protocol.text import clip, printable
 
-import rdzvctl
-from rdzvctl import contexts, views
+from rdzvctl import contexts, views, words
 from rdzvctl.answers import Fields
 from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, Request
 from rdzvctl.contexts import FIELDS, Contexts
@@ -121,8 +120,8 @@ class Session:
         if len(wanted) == 1:
             return wanted[0]
         if not runs:
-            raise Refused(rdzvctl.words.NO_RUN, rdzvctl.words.start_one(self.endpoint))
-        raise BadInput(rdzvctl.words.WHICH_RUN, _there_are(wanted))
+            raise Refused(words.runs.NO_RUN, words.runs.start_one(self.endpoint))
+        raise BadInput(words.runs.WHICH_RUN, _there_are(wanted))
 
     @property
     def wanted(self) -> views.Wanted:
@@ -138,19 +137,19 @@ class Session:
         if not wanted.pattern or any(sign in wanted.pattern for sign in "*?["):
             return False
         if wanted != views.Wanted(wanted.pattern):
-            raise BadInput(rdzvctl.words.no_pattern(wanted.pattern))
+            raise BadInput(words.runs.no_pattern(wanted.pattern))
         return True
 
     def _no_such(self, run_id: str, runs: Sequence[Fields]) -> CtlError:
         if self._unknown:
-            return Unreachable(rdzvctl.words.unsure_of_run(run_id, self._unknown))
-        there = _there_are(runs) if runs else rdzvctl.words.NONE_AT_ALL
-        return Refused(rdzvctl.words.no_such_run(run_id, [run["run_id"] for run in runs]), there)
+            return Unreachable(words.runs.unsure_of_run(run_id, self._unknown))
+        there = _there_are(runs) if runs else words.runs.NONE_AT_ALL
+        return Refused(words.runs.no_such_run(run_id, [run["run_id"] for run in runs]), there)
 
 
 def _there_are(runs: Sequence[Fields]) -> str:
     names = [views.quoted(run_id) for run_id in sorted(run["run_id"] for run in runs)[:MOST_NAMED]]
-    return rdzvctl.words.there_are(names, len(runs) - len(names))
+    return words.runs.there_are(names, len(runs) - len(names))
 
 
 # Questions.
@@ -221,7 +220,7 @@ def runs(session: Session) -> None:
 def _show_runs(session: Session, known: Sequence[Fields]) -> None:
     out, found = session.out, _wanted(session, known)
     if not found:
-        out.line(rdzvctl.words.none_matches(len(known)) if known else rdzvctl.words.no_runs(session.endpoint))
+        out.line(words.runs.none_matches(len(known)) if known else words.runs.no_runs(session.endpoint))
     elif out.room is None:
         out.table(views.runs_table(found))
     else:
@@ -237,7 +236,7 @@ def _show_as_many(session: Session, found: Sequence[Fields], room: int) -> None:
         drawn = out.drawn(views.rows_of_runs(found[:most]), is_flat=True)
     out.line(drawn)
     if left := found[most:]:
-        more = rdzvctl.words.more_runs(len(left), views.phases(left))
+        more = words.runs.more_runs(len(left), views.phases(left))
         out.line(views.with_flags(more, session.program))
 
 
@@ -308,7 +307,7 @@ def _show_why(session: Session, run: Fields) -> None:
     for line in found.evidence:
         out.line(f"    {line}")
     for step in found.next:
-        out.paragraph(rdzvctl.words.next_step(step))
+        out.paragraph(words.runs.next_step(step))
 
 
 def events(session: Session) -> None:
@@ -317,7 +316,7 @@ def events(session: Session) -> None:
     most = session.given.get("last", MOST_EVENTS)
     found = session.client.latest_events(run_id, most)
     if len(found.events) < found.last and not out.is_json:
-        out.note(rdzvctl.words.some_events(len(found.events), found.last))
+        out.note(words.events.some_events(len(found.events), found.last))
     for event in found.events:
         _show_event(out, event)
     if session.given.get("follow"):
@@ -335,7 +334,7 @@ def timeline(session: Session) -> None:
         return out.json(found)
     end = found["ended_at"] or found["now"]
     lasted = views.age(end - found["created_at"])
-    out.paragraph(rdzvctl.words.over_time(printable(run_id), found["attempt"], drawing.stamp(found["created_at"]),
+    out.paragraph(words.events.over_time(printable(run_id), found["attempt"], drawing.stamp(found["created_at"]),
                                           drawing.stamp(end), lasted))  # fmt: skip
     out.line()
     for line in drawing.lines(found, out.size().columns, is_plain=not out.has_blocks):
@@ -377,7 +376,7 @@ def logs(session: Session) -> None:
         if not found:
             out.line(views.log_files(place, None))
         if refusal:
-            out.paragraph(rdzvctl.words.log_not_shown(refusal))
+            out.paragraph(words.logs.log_not_shown(refusal))
         for log in found:
             out.note(views.log_files(place, log))
             _show_log(out, log)
@@ -410,7 +409,7 @@ def stacks(session: Session) -> None:
     if out.is_json:
         out.json(found)
         return
-    out.paragraph(rdzvctl.words.stacks(found["round"], found["sentence"]))
+    out.paragraph(words.logs.stacks(found["round"], found["sentence"]))
     for line in found["stack"]:
         out.line(printable(line))
     for problem in found["problems"]:
@@ -423,7 +422,7 @@ def _place_of(run: Fields, rank: int) -> views.Worker:
     if found := views.worker(run, rank):
         return found
     highest = max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
-    raise Refused(rdzvctl.words.no_rank(run["run_id"], rank, highest))
+    raise Refused(words.logs.no_rank(run["run_id"], rank, highest))
 
 
 def _log_request(session: Session, place: views.Worker, stream: LogStream, **more: int) -> Request:
@@ -433,7 +432,7 @@ def _log_request(session: Session, place: views.Worker, stream: LogStream, **mor
 
 def _show_log(out: Output, log: Fields) -> None:
     if log["is_cut"]:
-        out.note(rdzvctl.words.CUT)
+        out.note(words.logs.CUT)
     for line in views.log_lines(log["text"]):
         out.line(line, at_once=True)
 
@@ -447,7 +446,7 @@ def _follow_logs(session: Session, place: views.Worker, found: list[Fields]) -> 
             for stream, log in logs.items():
                 new = session.client.ask(paths.LOGS, _log_request(session, place, stream, offset=log["offset"]))
                 if (new["path"], new["node_id"]) != (log["path"], log["node_id"]):
-                    out.note(rdzvctl.words.next_log(new["round"], new["path"], new["node_id"]))
+                    out.note(words.logs.next_log(new["round"], new["path"], new["node_id"]))
                     new = session.client.ask(paths.LOGS, _log_request(session, place, stream, lines=MOST_LOG_LINES))
                 logs[stream], shown_error = new, ""
                 if new["text"]:
@@ -471,9 +470,9 @@ def act(action: "Action", session: Session) -> None:
         costs = _costs(action, session, target)
         out.note(shown)
         if costs["sentence"]:
-            out.note(rdzvctl.words.costs(printable(costs["sentence"])))
+            out.note(words.actions.costs(printable(costs["sentence"])))
         if costs["is_high"] and not confirmed(action.question, sys.stdin):
-            raise Refused(rdzvctl.words.NOT_DONE)
+            raise Refused(words.actions.NOT_DONE)
     body = {
         **target,
         "reason": clip(printable(given.get("reason", "")), MOST_REASON_BYTES),
@@ -487,15 +486,15 @@ def act(action: "Action", session: Session) -> None:
     if out.is_json:
         out.json({"action": action.name, **body, "message": message, "changed": done["changed"]})
     if not done["changed"]:
-        raise Refused(rdzvctl.words.idle(printable(message)))
+        raise Refused(words.actions.idle(printable(message)))
     if out.is_json:
         return
     kind, name = next(iter(target.items()))
-    named = (rdzvctl.words.named_node if kind == "node_id" else rdzvctl.words.named_run)(name)
-    out.line(printable(rdzvctl.words.done(named, message)))
+    named = (words.actions.named_node if kind == "node_id" else words.actions.named_run)(name)
+    out.line(printable(words.actions.done(named, message)))
     if action.undone_by:
         undo = f"{session.program} {action.undone_by} {views.quoted(name)}"
-        out.line(rdzvctl.words.stays_cordoned(printable(name), undo, given.get("for_s")))
+        out.line(words.actions.stays_cordoned(printable(name), undo, given.get("for_s")))
 
 
 def _asked_for(session: Session, action: "Action", body: Request) -> Fields:
@@ -503,8 +502,8 @@ def _asked_for(session: Session, action: "Action", body: Request) -> Fields:
     try:
         return session.client.ask(action.path, body)
     except Unreachable as error:
-        again = rdzvctl.words.ask_again(views.quoted(str(body["request_id"])))
-        raise Unreachable(rdzvctl.words.outcome_unknown(str(error)), *error.help_lines, again) from None
+        again = words.actions.ask_again(views.quoted(str(body["request_id"])))
+        raise Unreachable(words.actions.outcome_unknown(str(error)), *error.help_lines, again) from None
 
 
 def _costs(action: "Action", session: Session, target: Request) -> Fields:
@@ -520,10 +519,10 @@ def _run_target(action: "Action", session: Session) -> tuple[Request, str]:
     """Return the run, and its state as text. A repetition, with a request id and a run, does not check the state."""
     given = session.given
     if "request_id" in given and given.get("run_id") is not None:
-        return {"run_id": given["run_id"]}, rdzvctl.words.named_run(given["run_id"])
+        return {"run_id": given["run_id"]}, words.actions.named_run(given["run_id"])
     run = session.run(is_over=action.of_ended)
     if not (run["can_be_forgotten"] if action.of_ended else not views.is_over(run)):
-        raise Refused(rdzvctl.words.nothing_to_do(action.name, views.one_line(run)))
+        raise Refused(words.actions.nothing_to_do(action.name, views.one_line(run)))
     return {"run_id": run["run_id"]}, views.one_line(run)
 
 
@@ -531,15 +530,15 @@ def _node_target(action: "Action", session: Session) -> tuple[Request, str]:
     """Return the node, and what runs there now. For a node that no run has, a similar name is suggested."""
     node_id = session.given["node_id"]
     if action.of_absent:
-        return {"node_id": node_id}, rdzvctl.words.named_node(node_id)
+        return {"node_id": node_id}, words.actions.named_node(node_id)
     all_runs = [run for run in session.overview().runs if not views.is_over(run)]
     there = [(run, node) for run in all_runs for node in run["nodes"] if node["node_id"] == node_id]
     if there:
         states = [(str(node["state"]), str(run["run_id"])) for run, node in there[:MOST_NAMED]]
-        return {"node_id": node_id}, rdzvctl.words.node_in_runs(node_id, states)
+        return {"node_id": node_id}, words.actions.node_in_runs(node_id, states)
     known = sorted({node["node_id"] for run in all_runs for node in run["nodes"]})
-    session.out.note(rdzvctl.words.no_run_has(node_id, known))
-    return {"node_id": node_id}, rdzvctl.words.in_no_run(node_id)
+    session.out.note(words.actions.no_run_has(node_id, known))
+    return {"node_id": node_id}, words.actions.in_no_run(node_id)
 
 
 # Contexts.
@@ -554,7 +553,7 @@ def get_contexts(session: Session) -> None:
     if out.is_json:
         return out.json({"file": file.path, "current": file.current, "contexts": file.contexts})
     if not file.contexts:
-        return out.line(rdzvctl.words.no_contexts(file.path))
+        return out.line(words.contexts.no_contexts(file.path))
     rows = [
         ("*" if name == file.current else "", name, each["endpoint"], each.get("token_file", "-"),
          each.get("tls_ca", "-"))
@@ -566,30 +565,30 @@ def get_contexts(session: Session) -> None:
 def current_context(session: Session) -> None:
     file = _file(session)
     if not file.current:
-        raise Refused(rdzvctl.words.none_is_current(file.path))
+        raise Refused(words.contexts.none_is_current(file.path))
     return session.out.json({"current": file.current}) if session.out.is_json else session.out.line(file.current)
 
 
 def use_context(session: Session) -> None:
     file, name = _file(session), session.given["name"]
     file.get(name)
-    _write(session, file._replace(current=name), rdzvctl.words.is_current(name))
+    _write(session, file._replace(current=name), words.contexts.is_current(name))
 
 
 def set_context(session: Session) -> None:
     file, name = _file(session), session.given["name"]
     if not name.isprintable() or not name:
-        raise BadInput(rdzvctl.words.bad_name(name))
+        raise BadInput(words.contexts.bad_name(name))
     given = {key: str(session.given[key]) for key in FIELDS if key in session.given}
     for key in given.keys() - {"endpoint"}:
         if given[key] != SYSTEM:
             given[key] = os.path.abspath(os.path.expanduser(given[key]))  # so that it works from any folder
     fields = {**file.contexts.get(name, {}), **given}
     if "endpoint" not in fields:
-        raise BadInput(rdzvctl.words.where_is_server(name))
+        raise BadInput(words.contexts.where_is_server(name))
     contexts.check(name, fields)
     known = {**file.contexts, name: fields}
-    _write(session, file._replace(contexts=known, current=file.current or name), rdzvctl.words.is_set(name))
+    _write(session, file._replace(contexts=known, current=file.current or name), words.contexts.is_set(name))
 
 
 def delete_context(session: Session) -> None:
@@ -597,11 +596,11 @@ def delete_context(session: Session) -> None:
     file.get(name)
     left = {each: fields for each, fields in file.contexts.items() if each != name}
     current = "" if file.current == name else file.current
-    _write(session, file._replace(contexts=left, current=current), rdzvctl.words.is_deleted(name))
+    _write(session, file._replace(contexts=left, current=current), words.contexts.is_deleted(name))
 
 
 def _write(session: Session, file: Contexts, done: str) -> None:
     file.write()
     if session.out.is_json:
         return session.out.json({"file": file.path, "current": file.current, "contexts": file.contexts})
-    return session.out.line(rdzvctl.words.written(file.path, done, comments_lost=file.has_comments))
+    return session.out.line(words.contexts.written(file.path, done, comments_lost=file.has_comments))

@@ -18,11 +18,11 @@ import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rdzv_protocol import words
+from rdzv_protocol import words as protocol_words
 from rdzv_protocol.flag_values import Endpoint, endpoints
 from rdzv_protocol.paths import DEFAULT_PORT
 
-import rdzvctl
+from rdzvctl import words
 from rdzvctl.errors import BadInput
 
 FIELDS = ("endpoint", "token_file", "tls_ca", "tls_cert", "tls_key")
@@ -58,7 +58,7 @@ class Contexts(NamedTuple):
         """Return the context of this name. Raises `BadInput` if there is none."""
         if name not in self.contexts:
             known = [*self.contexts]
-            raise BadInput(rdzvctl.words.no_context(name, self.path, known), rdzvctl.words.add_context(name, known))
+            raise BadInput(words.contexts.no_context(name, self.path, known), words.contexts.add_context(name, known))
         return self.contexts[name]
 
     def write(self) -> None:
@@ -76,7 +76,7 @@ class Contexts(NamedTuple):
                 file.write("\n".join(blocks))
             os.replace(temporary, self.path)
         except OSError as error:
-            raise BadInput(rdzvctl.words.cannot_write(self.path, error.strerror)) from None
+            raise BadInput(words.contexts.cannot_write(self.path, error.strerror)) from None
 
 
 def path_of(environment: Mapping[str, str]) -> str:
@@ -96,10 +96,10 @@ def load(path: str) -> Contexts:
     except FileNotFoundError:
         return Contexts(path)
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or rdzvctl.words.NOT_UTF_8
-        raise BadInput(rdzvctl.words.cannot_read(path, why)) from None
+        why = getattr(error, "strerror", None) or words.contexts.NOT_UTF_8
+        raise BadInput(words.contexts.cannot_read(path, why)) from None
     if mode & stat.S_IWOTH:
-        raise BadInput(rdzvctl.words.writable_by_others(path))
+        raise BadInput(words.contexts.writable_by_others(path))
     return _checked(path, text, _parsed(path, text))
 
 
@@ -116,15 +116,15 @@ def choose(given: Mapping[str, str], environment: Mapping[str, str]) -> Place:
 def check(source: str, fields: Mapping[str, str]) -> Place:
     """Return the place from these fields, if they fit together. Raises `BadInput`, which names their source."""
     if ("tls_cert" in fields) != ("tls_key" in fields):
-        raise BadInput(rdzvctl.words.pair_incomplete(source))
+        raise BadInput(words.contexts.pair_incomplete(source))
     if "tls_cert" in fields and "tls_ca" not in fields:
-        raise BadInput(rdzvctl.words.no_ca(source))
+        raise BadInput(words.contexts.no_ca(source))
     if "tls_ca" not in fields and "https://" in fields["endpoint"]:
-        raise BadInput(words.flags.https_without_ca(source, "--tls-ca"))
+        raise BadInput(protocol_words.flags.https_without_ca(source, "--tls-ca"))
     try:
         found = endpoints(fields["endpoint"], DEFAULT_PORT)
     except ValueError as error:
-        raise BadInput(words.flags.bad_value(source, str(error))) from None
+        raise BadInput(protocol_words.flags.bad_value(source, str(error))) from None
     return Place(tuple(found), source, **{key: value for key, value in fields.items() if key != "endpoint"})
 
 
@@ -138,8 +138,8 @@ def _chosen(given: Mapping[str, str], environment: Mapping[str, str]) -> tuple[d
         return variables, "RDZV_ENDPOINT", False
     file = load(path_of(environment))
     if name := given.get("context") or file.current:
-        return dict(file.get(name)), rdzvctl.words.context_of(name, file.path), True
-    return {**variables, "endpoint": THIS_MACHINE}, rdzvctl.words.NOTHING_GIVEN, False
+        return dict(file.get(name)), words.contexts.context_of(name, file.path), True
+    return {**variables, "endpoint": THIS_MACHINE}, words.contexts.NOTHING_GIVEN, False
 
 
 def _parsed(path: str, text: str) -> dict[str, Any]:
@@ -151,29 +151,29 @@ def _parsed(path: str, text: str) -> dict[str, Any]:
         what, _, where = str(error).partition(" (at ")
         line = re.search(r"line (\d+)", where)
         at = int(line[1]) if line else text.count("\n") + 1
-        raise BadInput(rdzvctl.words.bad_line(path, at, what)) from None
+        raise BadInput(words.contexts.bad_line(path, at, what)) from None
 
 
 def _checked(path: str, text: str, found: Mapping[str, Any]) -> Contexts:
     contexts, current = found.get("contexts", {}), found.get("current", "")
     for key in found:
         if key not in ("current", "contexts"):
-            raise _bad(path, text, key, rdzvctl.words.unknown_key(key, ("current", "contexts")))
+            raise _bad(path, text, key, words.contexts.unknown_key(key, ("current", "contexts")))
     if not isinstance(current, str):
-        raise _bad(path, text, "current", rdzvctl.words.CURRENT_IS_NO_NAME)
+        raise _bad(path, text, "current", words.contexts.CURRENT_IS_NO_NAME)
     if not isinstance(contexts, dict) or not all(isinstance(each, dict) for each in contexts.values()):
-        raise _bad(path, text, "contexts", rdzvctl.words.NO_TABLES)
+        raise _bad(path, text, "contexts", words.contexts.NO_TABLES)
     for name, fields in contexts.items():
         for key, value in fields.items():
             if key not in FIELDS:
-                why = rdzvctl.words.unknown_key(key, FIELDS)
-                raise _bad(path, text, key, rdzvctl.words.of_context(name, why))
+                why = words.contexts.unknown_key(key, FIELDS)
+                raise _bad(path, text, key, words.contexts.of_context(name, why))
             if not isinstance(value, str) or not value.isprintable():
-                raise _bad(path, text, key, rdzvctl.words.of_context(name, rdzvctl.words.no_text(key)))
+                raise _bad(path, text, key, words.contexts.of_context(name, words.contexts.no_text(key)))
         if "endpoint" not in fields:
-            raise _bad(path, text, name, rdzvctl.words.context_without_endpoint(name))
+            raise _bad(path, text, name, words.contexts.context_without_endpoint(name))
     if current and current not in contexts:
-        raise _bad(path, text, "current", rdzvctl.words.no_current(current, [*contexts]))
+        raise _bad(path, text, "current", words.contexts.no_current(current, [*contexts]))
     has_comments = any(line.lstrip().startswith("#") for line in text.splitlines())
     return Contexts(path, current, contexts, has_comments)
 
@@ -182,7 +182,7 @@ def _bad(path: str, text: str, word: str, what: str) -> BadInput:
     """Return an error at the first line with the word: the TOML parser reports no lines for valid TOML."""
     lines = text.splitlines()
     line = next((number for number, each in enumerate(lines, 1) if re.search(rf"\b{re.escape(word)}\b", each)), 1)
-    return BadInput(rdzvctl.words.bad_line(path, line, what))
+    return BadInput(words.contexts.bad_line(path, line, what))
 
 
 def _quoted(text: str) -> str:

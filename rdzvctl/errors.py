@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import rdzv_protocol
 from rdzv_protocol.exit_codes import ExitCode
 
-import rdzvctl
+from rdzvctl import words
 
 
 class CtlError(Exception):
@@ -44,7 +44,7 @@ class TooOld(CtlError):
 
     def __init__(self, field: str, versions: Mapping[str, str] | None = None) -> None:
         """`field`: name of the missing field. `versions`: versions of the servers that were asked, by address."""
-        super().__init__(rdzvctl.words.lacks_field(versions or {}, field), _remedy(versions or {}))
+        super().__init__(words.connection.lacks_field(versions or {}, field), _remedy(versions or {}))
         self.field = field
 
 
@@ -59,5 +59,5 @@ class KeptOut(CtlError):
 def _remedy(versions: Mapping[str, str]) -> str:
     """Return advice about a server that lacks something. Equal version numbers do not show which program is older."""
     if rdzv_protocol.VERSION in versions.values():
-        return rdzvctl.words.OTHER_BUILD
-    return rdzvctl.words.OTHER_VERSION
+        return words.connection.OTHER_BUILD
+    return words.connection.OTHER_VERSION

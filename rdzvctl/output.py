@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-import rdzvctl
+from rdzvctl import words
 from rdzvctl.views import STYLES, Table
 
 GAP = "  "
@@ -117,7 +117,7 @@ class Output:
         height = self.size().lines
         shown, more = self._frame, len(self._frame) - (height - 1)
         if more > 1:
-            shown = [*self._frame[: height - 1], rdzvctl.words.more_lines(more)]
+            shown = [*self._frame[: height - 1], words.runs.more_lines(more)]
         print("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in shown), end="\x1b[J", flush=True)  # noqa: T201
 
 
@@ -169,5 +169,5 @@ def by_rich(table: Table, width: int, has_colours: bool, *, is_flat: bool = Fals
 
 def confirmed(question: str, stdin: TextIO) -> bool:
     """Whether a person at the terminal agrees. Pressing only Enter does not count."""
-    print(rdzvctl.words.asks(question), end=" ", file=sys.stderr, flush=True)  # noqa: T201
+    print(words.actions.asks(question), end=" ", file=sys.stderr, flush=True)  # noqa: T201
     return stdin.readline().strip().lower() in ("y", "yes")

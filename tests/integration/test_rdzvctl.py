@@ -35,9 +35,9 @@ async def test_a_server_without_runs(cluster: Cluster) -> None:
     at = cluster.endpoint
     out = (await rdzvctl("status", endpoint=at)).lines
     assert re.fullmatch(rf"rdzv-server \S+ at {at}: ready; up \d+s", out[0])
-    assert out[-1] == ctl.no_runs(at)
+    assert out[-1] == ctl.runs.no_runs(at)
     done = await rdzvctl("why", endpoint=at)
-    assert (done.code, done.err[0]) == (ExitCode.FAILED, f"rdzvctl: error: {ctl.NO_RUN}")
+    assert (done.code, done.err[0]) == (ExitCode.FAILED, f"rdzvctl: error: {ctl.runs.NO_RUN}")
     assert (await rdzvctl("runs", "--json", endpoint=at)).json == []
 
 
@@ -161,11 +161,11 @@ async def test_events_have_the_sentences_of_the_log(cluster: Cluster) -> None:
     assert "run succeeded: all workers of 2 nodes exited 0" in out[-1]
     done = await rdzvctl("events", "r/ 1", "--last", "2", endpoint=at)
     assert done.out == out[-2:]
-    assert done.err == [f"rdzvctl: {ctl.some_events(2, len(out))}"]
+    assert done.err == [f"rdzvctl: {ctl.events.some_events(2, len(out))}"]
     events = [json.loads(line) for line in (await rdzvctl("events", "--last", "0", "--json", endpoint=at)).lines]
     assert [event["number"] for event in events] == numbers(out) and events[-1]["kind"] == "run_succeeded"
     done = await rdzvctl("events", "r/ 2", endpoint=at)
-    assert done.code == ExitCode.FAILED and ctl.no_such_run("r/ 2", ["r/ 1"]) in done.err[0]
+    assert done.code == ExitCode.FAILED and ctl.runs.no_such_run("r/ 2", ["r/ 1"]) in done.err[0]
 
 
 async def test_events_are_followed_over_a_failover(lasting: Cluster) -> None:
@@ -207,7 +207,7 @@ async def test_rdzvctl_logs_shows_where_a_workers_output_is(cluster: Cluster, tm
         if round_ == 1:
             workers[0].order_exit(3)
     done = await rdzvctl("logs", "r", "3", endpoint=at)
-    assert done.code == ExitCode.FAILED and ctl.no_rank("r", 3, 2) in done.err[0]
+    assert done.code == ExitCode.FAILED and ctl.logs.no_rank("r", 3, 2) in done.err[0]
     assert (await rdzvctl("logs", "r", "-1", endpoint=at)).code == ExitCode.BAD_INPUT
     assert (await rdzvctl("logs", "0", "--json", endpoint=at)).json["rank"] == 0
 
@@ -237,7 +237,7 @@ async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> Non
     shown = (await rdzvctl("logs", "1", endpoint=at)).lines
     assert shown[1].startswith("log files on that node: ") and shown[1].endswith("/attempt_0/0/")
     why = reads.not_allowed("b")
-    assert shown[2] == ctl.log_not_shown(why)
+    assert shown[2] == ctl.logs.log_not_shown(why)
     refused = {
         ("1", "--lines", "2"): why,
         ("2", "--lines", "2"): reads.no_file("c", 2, "stderr", other_has_file=False),
@@ -365,7 +365,7 @@ async def test_a_bundle_has_what_a_report_needs_and_no_secret(cluster: Cluster, 
     assert all(f"`{name.partition('/')[0]}" in found["README.md"] for name in found if name != "README.md")
 
     again = await rdzvctl("bundle", "-o", tmp_path / "b.tar.gz", endpoint=at)
-    assert (again.code, again.err[0]) == (2, f"rdzvctl: error: {ctl.file_exists(str(tmp_path / 'b.tar.gz'))}")
+    assert (again.code, again.err[0]) == (2, f"rdzvctl: error: {ctl.bundle.file_exists(str(tmp_path / 'b.tar.gz'))}")
     shown = await rdzvctl("bundle", "--anonymize", "--json", "-o", tmp_path / "c.tar.gz", endpoint=at)
     found = Bundle(tmp_path / "c.tar.gz")
     assert [*found] == shown.json["files"]
@@ -536,23 +536,25 @@ async def test_contexts(cluster: Cluster, tmp_path: Path) -> None:
     async def config(*words: str) -> list[str]:
         return (await rdzvctl("config", *words, env=env)).lines
 
-    assert (await config("get-contexts"))[0] == ctl.no_contexts(str(path))
+    assert (await config("get-contexts"))[0] == ctl.contexts.no_contexts(str(path))
     assert await config("set-context", "lab", "--endpoint", cluster.endpoint) == [
-        ctl.written(str(path), ctl.is_set("lab"), comments_lost=False)
+        ctl.contexts.written(str(path), ctl.contexts.is_set("lab"), comments_lost=False)
     ]
     assert await config("current-context") == ["lab"], "the first one"
-    assert (await rdzvctl("runs", env=env)).lines == [ctl.no_runs(cluster.endpoint)]
+    assert (await rdzvctl("runs", env=env)).lines == [ctl.runs.no_runs(cluster.endpoint)]
     await config("set-context", "other", "--endpoint", "localhost:1", "--token-file", "t")
     await config("use-context", "other")
     rows = [line.split() for line in await config("get-contexts")]
     assert rows[1:] == [["lab", cluster.endpoint, "-", "-"], ["*", "other", "localhost:1", str(Path.cwd() / "t"), "-"]]
-    assert (await rdzvctl("runs", "--context", "lab", env=env)).lines == [ctl.no_runs(cluster.endpoint)]
+    assert (await rdzvctl("runs", "--context", "lab", env=env)).lines == [ctl.runs.no_runs(cluster.endpoint)]
     done = await rdzvctl("config", "use-context", "lap", env=env)
-    assert done.code == 2 and ctl.no_context("lap", str(path), ["lab", "other"]) in done.err[0]
+    assert done.code == 2 and ctl.contexts.no_context("lap", str(path), ["lab", "other"]) in done.err[0]
     await config("delete-context", "other")
     assert (await rdzvctl("config", "current-context", env=env)).code == 1
     path.write_text("# mine\n" + path.read_text())
-    assert await config("use-context", "lab") == [ctl.written(str(path), ctl.is_current("lab"), comments_lost=True)]
+    assert await config("use-context", "lab") == [
+        ctl.contexts.written(str(path), ctl.contexts.is_current("lab"), comments_lost=True)
+    ]
     path.write_text("current = \n")
     done = await rdzvctl("runs", env=env)
     assert done.code == 2 and done.err[0].startswith(f"rdzvctl: error: {path}:1: ")
@@ -577,8 +579,8 @@ async def test_rdzvctl_does_not_import_what_only_other_programs_need() -> None:
         "rdzv_server",
         "node_agent",
         "torch",
-        "rdzvctl.words",
     }
+    assert not [name for name in loaded if name.startswith("rdzvctl.words.")]
 
 
 async def test_help_and_version() -> None:

@@ -20,7 +20,7 @@ async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None
         await shown.shows(r"run r: running for .*: round 1 runs on 1 node\n(?s:.*)\[y/N\] ")
         shown.type("\n")
         assert await shown.exit_code() == ExitCode.FAILED
-        assert ctl.NOT_DONE in shown.text and (await cluster.server.run())["phase"] == "running"
+        assert ctl.actions.NOT_DONE in shown.text and (await cluster.server.run())["phase"] == "running"
     async with terminal(cluster, "stop", "--reason", "wrong data") as shown:
         await shown.shows(r"\[y/N\] ")
         shown.type("y\n")
@@ -29,7 +29,7 @@ async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None
     assert await cluster.agents["a"].exit_code() == 1
     assert any(operations.stopped("wrong data") in line for line in cluster.agents["a"].err)
     done = await rdzvctl("stop", "r", endpoint=cluster.endpoint)
-    assert done.code == ExitCode.FAILED and ctl.nothing_to_do("stop", "run r: failed for") in done.err[0]
+    assert done.code == ExitCode.FAILED and ctl.actions.nothing_to_do("stop", "run r: failed for") in done.err[0]
 
 
 async def test_an_action_that_has_nothing_to_do_says_so_and_fails(cluster: Cluster) -> None:
@@ -41,7 +41,7 @@ async def test_an_action_that_has_nothing_to_do_says_so_and_fails(cluster: Clust
     }
     for words, why in idle.items():
         done = await rdzvctl(*words, endpoint=cluster.endpoint)
-        assert (done.code, done.out) == (ExitCode.FAILED, []) and ctl.idle(why) in done.err[0]
+        assert (done.code, done.out) == (ExitCode.FAILED, []) and ctl.actions.idle(why) in done.err[0]
 
 
 async def test_a_resize_that_the_next_restart_would_wait_for_is_asked_about(cluster: Cluster) -> None:
@@ -49,7 +49,7 @@ async def test_a_resize_that_the_next_restart_would_wait_for_is_asked_about(clus
     async with terminal(cluster, "resize", "r", "1:4") as shown:
         assert await shown.exit_code() == 0 and "[y/N]" not in shown.text, "it costs nothing"
     async with terminal(cluster, "resize", "r", "4", columns=200) as shown:
-        await shown.shows(re.escape(ctl.costs(costs.waits(3))) + r"\nResize the run\? \[y/N\] ")
+        await shown.shows(re.escape(ctl.actions.costs(costs.waits(3))) + r"\nResize the run\? \[y/N\] ")
         shown.type("\n")
         assert await shown.exit_code() == ExitCode.FAILED
 
@@ -97,7 +97,7 @@ async def test_a_node_is_cordoned_for_a_time(cluster: Cluster) -> None:
     assert re.search(r"cordoned by .* until \d{4}-\d\d-\d\d \d\d:\d\d: ECC errors$", row)
     assert (await rdzvctl("uncordon", "b", endpoint=at)).lines == [operations.uncordoned("b", "", by_operator=True)]
     done = await rdzvctl("drain", "node-b", endpoint=at)
-    assert done.code == ExitCode.FAILED and done.err[0] == f"rdzvctl: {ctl.no_run_has('node-b', ['a', 'b'])}"
+    assert done.code == ExitCode.FAILED and done.err[0] == f"rdzvctl: {ctl.actions.no_run_has('node-b', ['a', 'b'])}"
 
 
 async def test_a_node_is_drained_when_that_is_confirmed(cluster: Cluster) -> None:
@@ -106,7 +106,7 @@ async def test_a_node_is_drained_when_that_is_confirmed(cluster: Cluster) -> Non
         await shown.shows(r"node a: running in run r\n(?s:.*)\[y/N\] ")
         shown.type("y\n")
         await shown.shows(operations.drained("a", ""))
-        await shown.shows(ctl.stays_cordoned("a", "rdzvctl uncordon a", None))
+        await shown.shows(ctl.actions.stays_cordoned("a", "rdzvctl uncordon a", None))
         assert await shown.exit_code() == 0
     assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
     await cluster.hub.group(1)
@@ -118,7 +118,7 @@ async def test_a_drained_node_stays_cordoned_until_the_printed_command_lets_it_j
     ctl_flags = ("--endpoint", cluster.endpoint)
     done = await rdzvctl(*ctl_flags, "drain", "b", "--reason", "new disk", "--for", "1h")
     uncordon = f"rdzvctl --endpoint {cluster.endpoint} uncordon b"
-    assert done.lines == [operations.drained("b", "new disk"), ctl.stays_cordoned("b", uncordon, 3600.0)]
+    assert done.lines == [operations.drained("b", "new disk"), ctl.actions.stays_cordoned("b", uncordon, 3600.0)]
     assert await cluster.agents.pop("b").exit_code() == ExitCode.START_AGAIN
     fit, start = [line for line in (await rdzvctl(*ctl_flags, "why", "r")).lines if line.startswith("Next: ")]
     assert re.match(r"Next: If node b is fit \(cordoned by \S+ until .*: new disk\), uncordon it and start its ", fit)

@@ -27,17 +27,19 @@ async def test_a_misspelt_run_and_a_misspelt_command_and_limits_in_the_wrong_ord
     done = await rdzvctl("why", "trianing", endpoint=cluster.endpoint)
     assert done.code == ExitCode.FAILED
     assert done.err == [
-        f"rdzvctl: error: {ctl.no_such_run('trianing', ['training'])}", f"  {ctl.there_are(['training'], 0)}"
+        f"rdzvctl: error: {ctl.runs.no_such_run('trianing', ['training'])}", f"  {ctl.runs.there_are(['training'], 0)}"
     ]  # fmt: skip
     done = await rdzvctl("stauts")
-    assert done.code == ExitCode.BAD_INPUT and ctl.no_command("stauts", ["status"]) in done.err[0]
+    assert done.code == ExitCode.BAD_INPUT and ctl.command_line.no_command("stauts", ["status"]) in done.err[0]
     done = await rdzvctl("--endpiont", cluster.endpoint, "status")
-    assert done.code == ExitCode.BAD_INPUT and ctl.no_flag("--endpiont", ["--endpoint"]) in done.err[0]
+    assert done.code == ExitCode.BAD_INPUT and ctl.command_line.no_flag("--endpiont", ["--endpoint"]) in done.err[0]
     done = await rdzvctl("stop", "training", "other", endpoint=cluster.endpoint)
     assert done.code == ExitCode.BAD_INPUT
-    assert done.err == [f"rdzvctl: error: {ctl.see_help(ctl.surplus(['other']), 'rdzvctl stop')}"]
+    assert done.err == [
+        f"rdzvctl: error: {ctl.command_line.see_help(ctl.command_line.surplus(['other']), 'rdzvctl stop')}"
+    ]
     done = await rdzvctl("stop", "--resaon", "why", endpoint=cluster.endpoint)
-    assert ctl.see_help(ctl.no_flag("--resaon", ["--reason"]), "rdzvctl stop") in done.err[0]
+    assert ctl.command_line.see_help(ctl.command_line.no_flag("--resaon", ["--reason"]), "rdzvctl stop") in done.err[0]
     done = await rdzvctl("resize", "training", "3:1", endpoint=cluster.endpoint)
     assert done.code == ExitCode.BAD_INPUT and flag_words.min_above_max("3:1", 3, 1) in done.err[0]
 
@@ -46,9 +48,9 @@ async def test_an_absent_server_is_reported(unused_tcp_port: int) -> None:
     at = f"127.0.0.1:{unused_tcp_port}"
     done = await rdzvctl("status", "--endpoint", f"{at},nonexistent.invalid:1")
     assert done.code == ExitCode.START_AGAIN
-    failures = {at: "connection refused", "nonexistent.invalid:1": ctl.no_host("")}
-    assert done.err[0].startswith(f"rdzvctl: error: {ctl.no_server_answers(failures)}")
-    assert done.err[1] == f"  {ctl.asked_because('--endpoint')}"
+    failures = {at: "connection refused", "nonexistent.invalid:1": ctl.connection.no_host("")}
+    assert done.err[0].startswith(f"rdzvctl: error: {ctl.connection.no_server_answers(failures)}")
+    assert done.err[1] == f"  {ctl.connection.asked_because('--endpoint')}"
 
 
 async def test_the_port_of_an_agents_metrics(cluster: Cluster, unused_tcp_port: int) -> None:
@@ -56,8 +58,8 @@ async def test_the_port_of_an_agents_metrics(cluster: Cluster, unused_tcp_port: 
     workers = await cluster.hub.group(1)
     done = await rdzvctl("why", endpoint=f"127.0.0.1:{unused_tcp_port}")
     assert done.code == ExitCode.START_AGAIN
-    assert done.err[0].endswith(f":{unused_tcp_port}: {ctl.no_server(ctl.AN_AGENTS_METRICS)}")
-    assert done.err[-1] == f"  {ctl.NAME_ITS_PORT}"
+    assert done.err[0].endswith(f":{unused_tcp_port}: {ctl.connection.no_server(ctl.connection.AN_AGENTS_METRICS)}")
+    assert done.err[-1] == f"  {ctl.connection.NAME_ITS_PORT}"
     await cluster.finish(workers)
 
 
@@ -76,8 +78,8 @@ async def test_a_token_file_that_is_missing(way: str, source: str, tmp_path: Pat
     why = flag_words.unreadable_token(str(gone), os.strerror(errno.ENOENT))
     assert done.code == ExitCode.BAD_INPUT
     assert done.err == [
-        f"rdzvctl: error: {ctl.unreadable_token(why, source.format(folder=tmp_path))}",
-        f"  {ctl.PUT_TOKEN_THERE}",
+        f"rdzvctl: error: {ctl.connection.unreadable_token(why, source.format(folder=tmp_path))}",
+        f"  {ctl.connection.PUT_TOKEN_THERE}",
     ]
 
 
@@ -122,7 +124,10 @@ async def test_another_programs_404_in_plain_text_is_not_taken_for_an_older_serv
     async with answering(answer) as at:
         done = await rdzvctl("runs", endpoint=at)
     assert done.code == ExitCode.START_AGAIN
-    assert ctl.no_server(ctl.other_status(404)) in done.err[0] and ctl.NAME_ITS_PORT in done.err[-1]
+    assert (
+        ctl.connection.no_server(ctl.connection.other_status(404)) in done.err[0]
+        and ctl.connection.NAME_ITS_PORT in done.err[-1]
+    )
 
 
 @pytest.mark.parametrize("program", ["rdzv-server", "nginx/1.24.0"], ids=["directly", "through nginx"])
@@ -135,7 +140,7 @@ async def test_a_server_of_another_build_that_does_not_know_a_request(cluster: C
     assert b"\r\nServer: rdzv-server\r\n" in answer
     async with answering(answer.replace(b"Server: rdzv-server", b"Server: " + program.encode())) as at:
         done = await rdzvctl("runs", endpoint=at)
-    assert done.code == ExitCode.FAILED and ctl.unknown_request(at) in done.err[0]
+    assert done.code == ExitCode.FAILED and ctl.connection.unknown_request(at) in done.err[0]
 
 
 async def test_a_reader_that_goes_away(cluster: Cluster) -> None:
@@ -177,10 +182,10 @@ async def test_tokens_and_tls(authority: Authority, tokens: dict[str, str], tmp_
     at = server.endpoint
     tls = ("--tls-ca", authority.ca, "--tls-cert", own.cert, "--tls-key", own.key)
     for flags, says in (
-        ((), ctl.speaks_tls(at)),
+        ((), ctl.connection.speaks_tls(at)),
         (("--tls-ca", "system"), tls_words.other_authority("--tls-ca", "system")),
         (("--tls-ca", authority.ca), tls_words.asks_for_certificate("--tls-cert", "--tls-key")),
-        (tls, ctl.asks_for_token(at)),
+        (tls, ctl.connection.asks_for_token(at)),
         ((*tls, "--token-file", own.key), flag_words.no_token(own.key)),
     ):
         done = await rdzvctl("status", *flags, endpoint=at)
@@ -189,12 +194,12 @@ async def test_tokens_and_tls(authority: Authority, tokens: dict[str, str], tmp_
     wrong = tmp_path / "wrong.token"
     wrong.write_text("wrong-0123456789abcdef0123456789\n")
     done = await rdzvctl("status", *tls, endpoint=at, env={"RDZV_TOKEN_FILE": str(wrong)})
-    assert done.code == ExitCode.REFUSED and ctl.wrong_token(at, str(wrong)) in done.err[0]
+    assert done.code == ExitCode.REFUSED and ctl.connection.wrong_token(at, str(wrong)) in done.err[0]
     assert (await rdzvctl("status", *tls, "--token-file", tokens["read"], endpoint=at)).code == 0
 
     env = {"RDZV_CONFIG": str(tmp_path / "config.toml")}
     await rdzvctl("config", "set-context", "lab", "--endpoint", at, *tls, "--token-file", tokens["admin"], env=env)
-    assert (await rdzvctl("runs", env=env)).lines == [ctl.no_runs(at)]
+    assert (await rdzvctl("runs", env=env)).lines == [ctl.runs.no_runs(at)]
     assert not any("0123456789abcdef" in line for line in server.err)
 
 

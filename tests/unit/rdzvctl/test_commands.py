@@ -360,7 +360,7 @@ def test_a_command_works_without_a_field_or_names_the_server_that_lacks_it(
     server: OtherServer, commands: Commands, read_by: dict[str, set[str]], field: Field
 ) -> None:
     version = "of an unknown version" if field[-1] == "version" else "0.0.7"
-    says = f"rdzvctl: error: {words.lacks_field({server.at: version}, field[-1])}"
+    says = f"rdzvctl: error: {words.connection.lacks_field({server.at: version}, field[-1])}"
     for reason in (None, "disk full") if field[1] == "server" else (None,):
         server.lacks(field, unhealthy_reason=reason)
         for line in READ_BY[field[0]]:
@@ -371,7 +371,7 @@ def test_a_command_works_without_a_field_or_names_the_server_that_lacks_it(
             if done.code == ExitCode.SUCCEEDED:
                 assert not errors
             elif field in NO_SERVER:
-                assert words.no_server(words.NO_ANSWER_OF_A_SERVER) in done.err
+                assert words.connection.no_server(words.connection.NO_ANSWER_OF_A_SERVER) in done.err
             else:
                 assert field not in NEWER, (line, done.err)
                 assert (done.code, errors) == (ExitCode.FAILED, [says]), (line, done.err)
@@ -380,8 +380,8 @@ def test_a_command_works_without_a_field_or_names_the_server_that_lacks_it(
 @pytest.mark.parametrize(
     ("version", "help_line"),
     [
-        ("0.0.7", words.OTHER_VERSION),
-        (rdzv_protocol.VERSION, words.OTHER_BUILD),
+        ("0.0.7", words.connection.OTHER_VERSION),
+        (rdzv_protocol.VERSION, words.connection.OTHER_BUILD),
     ],
 )
 def test_a_server_of_the_same_version_is_not_called_older(version: str, help_line: str) -> None:
@@ -408,7 +408,9 @@ def test_an_answer_that_is_not_a_servers_is_reported_as_such(server: OtherServer
     server.lacks(*NO_SERVER)
     done = commands.run("status")
     assert done.code == ExitCode.START_AGAIN
-    says = words.no_server_answers({server.at: words.no_server(words.NO_ANSWER_OF_A_SERVER)})
+    says = words.connection.no_server_answers(
+        {server.at: words.connection.no_server(words.connection.NO_ANSWER_OF_A_SERVER)}
+    )
     assert done.err.splitlines()[0] == f"rdzvctl: error: {says}"
 
 
@@ -433,7 +435,7 @@ def test_only_the_flags_for_the_server_are_repeated_in_printed_commands(
 def test_commands_of_why_repeat_the_flags_for_the_server(server: OtherServer, commands: Commands) -> None:
     server.lacks()
     step = health.logs("failed", 0).replace("rdzvctl ", f"rdzvctl --endpoint {server.at} ")
-    assert words.next_step(step) in commands.run("why failed").out.splitlines()
+    assert words.runs.next_step(step) in commands.run("why failed").out.splitlines()
 
 
 def test_a_watcher_sees_trouble_that_comes_and_goes(server: OtherServer, commands: Commands) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.words import flags
 
-from rdzvctl import contexts, words
+from rdzvctl import contexts
 from rdzvctl.contexts import Place, choose, load
 from rdzvctl.errors import BadInput
+from rdzvctl.words import contexts as words
 from tests.support.message_search import pattern
 
 LAB = """\
@@ -94,9 +95,17 @@ def test_a_missing_context_can_be_created(environment: dict[str, str]) -> None:
             words.of_context("lab", words.unknown_key("token", ["token_file"])),
         ),
         ("[contexts.lab]\n\nendpoint = 3\n", 3, words.of_context("lab", words.no_text("endpoint"))),
-        ('[contexts.lab]\nendpoint = "a\\nb"\n', 2, words.of_context("lab", words.no_text("endpoint"))),
+        (
+            '[contexts.lab]\nendpoint = "a\\nb"\n',
+            2,
+            words.of_context("lab", words.no_text("endpoint")),
+        ),
         ('\n[contexts.lab]\ntoken_file = "x"\n', 2, words.context_without_endpoint("lab")),
-        (f'{LAB}\n[contexts.other]\nendpoint = "c"\n'.replace('"lab"', '"lob"'), 1, words.no_current("lob", ["lab"])),
+        (
+            f'{LAB}\n[contexts.other]\nendpoint = "c"\n'.replace('"lab"', '"lob"'),
+            1,
+            words.no_current("lob", ["lab"]),
+        ),
     ],
 )
 def test_an_invalid_file_is_reported_with_the_line(tmp_path: Path, text: str, line: int, says: str) -> None:

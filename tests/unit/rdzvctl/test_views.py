@@ -152,7 +152,7 @@ def test_a_printed_command_repeats_the_flags_for_the_server(program: str) -> Non
     for text in commands:
         sentence, _, command = text.rpartition(": rdzvctl ")
         assert views.with_flags(text, program) == f"{sentence}: {program} {command}"
-    more = ctl.more_runs(3, "3 running")
+    more = ctl.runs.more_runs(3, "3 running")
     assert views.with_flags(more, program) == more.replace("rdzvctl", program)
     for text in (f"Start 1 more node: {START}", "Check the lost nodes: rdzvctl.", "of my-rdzvctl only"):
         assert views.with_flags(text, program) == text

@@ -1,0 +1,112 @@
+"""Messages about servers that do not answer, or not as expected."""
+
+from collections.abc import Mapping, Sequence
+
+import rdzv_protocol
+from rdzv_protocol import paths
+
+
+def unreadable_token(why: str, source: str) -> str:
+    return f"cannot read the token: {why} ({source})"
+
+
+PUT_TOKEN_THERE = "put the token into that file, or name the file that has it: --token-file FILE"
+
+
+def bad_tls(why: str, source: str) -> str:
+    return f"{why} ({source})"
+
+
+def no_server(what: str) -> str:
+    return f"this address belongs to {what}"
+
+
+NO_ANSWER_OF_A_SERVER = "another program, whose answer is not from rdzv-server"
+NO_HTTP = "another program, which does not speak HTTP"
+AN_AGENTS_METRICS = "a node-agent's --metrics-port"
+
+
+def other_status(status: int) -> str:
+    return f"another program, which answers with HTTP status {status}"
+
+
+NO_ANSWER_IN_TIME = "no answer in time"
+BROKEN_OFF = "the connection broke"
+
+
+def no_host(why: str | None) -> str:
+    return f"no such host: {why}"
+
+
+def answer_broken_off(why: str) -> str:
+    return f"the answer ended early: {why}"
+
+
+DOES_NOT_LEAD = "it does not lead"
+
+
+def unknown_request(at: str) -> str:
+    return (
+        f"the rdzv-server at {at} does not know this request: "
+        f"run a server of the same build as this rdzvctl, which is version {rdzv_protocol.VERSION}"
+    )
+
+
+def speaks_tls(at: str) -> str:
+    return f"{at} speaks TLS: give --tls-ca FILE, or --tls-ca system"
+
+
+def wrong_token(at: str, token_file: str) -> str:
+    return f"{at} does not know the token in {token_file}: ask the server's administrator for the right token"
+
+
+def asks_for_token(at: str) -> str:
+    return f"{at} asks for a token: give --token-file FILE, or set RDZV_TOKEN_FILE"
+
+
+def kept_out(at: str, why: str) -> str:
+    return f"{at}: {why}"
+
+
+def _tried(failures: Mapping[str, str]) -> str:
+    return "; ".join(f"{at}: {why}" for at, why in failures.items())
+
+
+def no_server_leads(failures: Mapping[str, str]) -> str:
+    """`failures`: why none of them leads, by address."""
+    return f"no rdzv-server leads: {_tried(failures)}"
+
+
+WORKERS_RUN = "workers keep running meanwhile; try again, or read the server's log"
+
+
+def no_server_answers(failures: Mapping[str, str]) -> str:
+    return f"no rdzv-server answers: {_tried(failures)}"
+
+
+def asked_because(source: str) -> str:
+    return f"rdzvctl used this address because of: {source}"
+
+
+NAME_ITS_PORT = f"name rdzv-server's own port, {paths.DEFAULT_PORT} unless it has --port: rdzvctl --endpoint HOST:PORT"
+IS_IT_RUNNING = (
+    "check that the server is running and reachable from here at this address; rdzvctl --endpoint HOST:PORT asks "
+    "another server, and RDZV_ENDPOINT or a context replaces the flag"
+)
+
+
+def unknown_runs(shards: Sequence[int], leader: str | None, why: str) -> str:
+    """`shards`: the leader's shards; empty if there is only one shard."""
+    which = f"of shard{'s' * (len(shards) > 1)} {', '.join(map(str, shards))} " if shards else ""
+    return f"the runs {which}are unknown: {leader or 'no server'}: {why}"
+
+
+def lacks_field(versions: Mapping[str, str], field: str) -> str:
+    """`versions`: versions of the servers that were asked, by address."""
+    servers = " and ".join(f"rdzv-server {version} at {at}" for at, version in versions.items())
+    return f"{servers or 'the server'} does not send `{field}`, which rdzvctl {rdzv_protocol.VERSION} needs for this"
+
+
+_SHOWS_ALL = "rdzvctl status --json shows all that it sends"
+OTHER_BUILD = f"both have the same version number, but different builds: install both from the same build; {_SHOWS_ALL}"
+OTHER_VERSION = f"the server is probably older: upgrade it, or use the rdzvctl of its version; {_SHOWS_ALL}"
