@@ -6,7 +6,7 @@ through `make`. A flag's first name is torchrun's if torchrun has the flag. Furt
 written `--a_b`, and falls back to the variable `PET_A_B`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
@@ -77,11 +77,12 @@ class Arguments(Struct, frozen=True):
         "already listens there. static: rank 0 hosts it at --master-addr, --master-port. etcd, etcd-v2, rdzv-server: "
         "it already runs at the endpoint (default: rdzv-server with --endpoint, else static)")] = None
     master_addr: Annotated[str, Flag(
-        "ADDR", host_or_none, "set the address of rank 0's node, with --rdzv-backend static (default: "
-            "127.0.0.1)", is_key=True, task=JOIN)] = ""
+        "ADDR", host_or_none, "set the address of rank 0's node, with --rdzv-backend static or --endpoint auto "
+            "(default: 127.0.0.1)", is_key=True, task=JOIN)] = ""
     master_port: Annotated[int | None, Flag(
-        "PORT", whole(0, 65_535), "set the port on that node (default: 29500). With one node, but not with "
-        "--standalone or --endpoint: set the workers' MASTER_PORT; 0 picks a free port", is_key=True)] = None
+        "PORT", whole(0, 65_535), "set the port on that node (default: 29500). With one node: set the workers' "
+        "MASTER_PORT; 0 picks a free port. No effect with --standalone, an endpoint other than auto, or another "
+        "back end than static", is_key=True)] = None
     rdzv_id: Annotated[str, Flag(
         "ID", name_or_none, "name the run; agents with the same id form one run (default: "
             "none)", alias="--run-id", task=JOIN)] = ""
@@ -250,6 +251,10 @@ class Arguments(Struct, frozen=True):
     def is_written(self, argument: str) -> bool:
         """Return whether the user wrote the argument. Operators set variables for every job."""
         return not _is_variable(self.sources.get(argument, "PET_"))
+
+    def written(self, arguments: Iterable[str]) -> list[str]:
+        """Return the sources of those arguments that the user wrote."""
+        return [self.source(each) for each in arguments if self.is_written(each)]
 
 
 def _flags(kind: type[Struct]) -> dict[str, Flag]:

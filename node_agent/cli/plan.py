@@ -99,7 +99,10 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     _check_devices(arguments, config)
     _check_descriptors(arguments, config)
     _check_port(arguments, config)
-    notes = [found.line] if found else rendezvous.notes(arguments, target, environment)
+    if found:
+        notes = [found.line, *rendezvous.ignored_master(arguments, target)]
+    else:
+        notes = rendezvous.notes(arguments, target, environment)
     if arguments.topology == NVLINK:
         from node_agent.cli import nvlink
 

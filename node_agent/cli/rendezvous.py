@@ -90,19 +90,32 @@ def notes(arguments: Arguments, target: Target, environment: Mapping[str, str]) 
     if arguments.terms:
         return []
     if arguments.standalone:
-        void = [name for name in _ELSEWHERE if arguments.is_written(name)]
-        source, given = arguments.source("standalone"), [*map(arguments.source, void)]
-        return [words.rendezvous.ignored_on_one_node(source, given)] if void else []
+        void = arguments.written(_ELSEWHERE)
+        return [words.rendezvous.ignored_on_one_node(arguments.source("standalone"), void)] if void else []
+    ignored = ignored_master(arguments, target)
     if target.endpoint is None:
-        return _notes_of_one_node(arguments, environment)
+        return [*ignored, *_notes_of_one_node(arguments, environment)]
     if backend(arguments) != "static":
-        return []
+        return ignored
     if arguments.node_rank is None:
         is_place = arguments.rdzv_endpoint and arguments.rdzv_backend is None
-        return [words.rendezvous.no_node_rank(has_endpoint=bool(is_place))]
+        return [*ignored, words.rendezvous.no_node_rank(arguments.most_nodes, has_endpoint=bool(is_place))]
     if arguments.node_rank and not arguments.master_addr and not arguments.rdzv_endpoint:
         return [words.rendezvous.no_master_addr(MASTER_ADDR)]
-    return []
+    return ignored
+
+
+def ignored_master(arguments: Arguments, target: Target) -> list[str]:
+    """Return a line if `--master-addr` or `--master-port` has no effect. torchrun ignores them in the same cases.
+
+    In a scheduler's job they name the node that hosts the server, if one does.
+    """
+    void = arguments.written(("master_addr", "master_port"))
+    if not void or (is_for_the_scheduler(arguments) and target.is_on_a_node):
+        return []
+    if arguments.rdzv_endpoint:
+        return [words.rendezvous.ignored_beside_endpoint(void, arguments.source("rdzv_endpoint"))]
+    return [] if backend(arguments) == "static" else [words.rendezvous.ignored_without_static(void)]
 
 
 def _notes_of_one_node(arguments: Arguments, environment: Mapping[str, str]) -> list[str]:

@@ -13,10 +13,19 @@ def ignored_on_one_node(source: str, void: Sequence[str]) -> str:
     return f"{source} ignores {', '.join(void)}: the run has this node only"
 
 
-def no_node_rank(has_endpoint: bool) -> str:
-    """`has_endpoint`: whether the user may have meant a server there."""
+def ignored_beside_endpoint(void: Sequence[str], source: str) -> str:
+    return f"ignoring {', '.join(void)}: {source} already says where the server is"
+
+
+def ignored_without_static(void: Sequence[str]) -> str:
+    return f"ignoring {', '.join(void)}: only --rdzv-backend static uses {'them' if len(void) > 1 else 'it'}"
+
+
+def no_node_rank(nodes: int, has_endpoint: bool) -> str:
+    """`nodes`: most nodes of the run. `has_endpoint`: whether the user may have meant a server there."""
+    others = "the other node --node-rank 1" if nodes == 2 else f"the others --node-rank 1 to {nodes - 1}"
     instead = " (to use a server that already runs there, give --endpoint)" if has_endpoint else ""
-    return f"no --node-rank: this node takes rank 0, and hosts rdzv-server for the others{instead}"
+    return f"no --node-rank: this node takes rank 0, and hosts rdzv-server; give {others}{instead}"
 
 
 def no_master_addr(default: str) -> str:

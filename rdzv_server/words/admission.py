@@ -63,11 +63,12 @@ def not_wanted(run_id: str, nodes: int, node_id: str, program: str, *, is_same_p
     )
 
 
-def node_rank_taken(node_rank: int, run_id: str, node_id: str) -> str:
-    return (
-        f"node {node_id} already has --node-rank {node_rank} of run {run_id}: give each node its own "
-        "--node-rank, or leave it out"
-    )
+def node_rank_taken(node_rank: int, run_id: str, node_id: str, last_rank: int, *, is_same_node: bool) -> str:
+    """`last_rank`: highest group rank of the run. `is_same_node`: whether both agents have the same node id."""
+    taken = f"{'another agent of ' * is_same_node}node {node_id} already has --node-rank {node_rank} of run {run_id}"
+    if last_rank == 0:
+        return f"{taken}, which has one node: set --run-id to start another run, or leave --node-rank out to stand by"
+    return f"{taken}: give each node its own --node-rank, from 0 to {last_rank}"
 
 
 def resized(run_id: str, sizes: Iterable[str]) -> str:

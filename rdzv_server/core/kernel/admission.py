@@ -180,7 +180,9 @@ def _claim(run: Run, join: JoinRequest, now: float) -> Claim:
         if not run.leases.is_proven(agent_id, now) and (agent_id == holder or not _has_just_joined(run, agent_id, now))
     )
     if join.node_rank is not None and holder is not None and holder not in replaces and holder not in probes:
-        raise NodeRankTaken(words.node_rank_taken(join.node_rank, run.run_id, run.agents[holder].node_id))
+        node_id, last = run.agents[holder].node_id, run.settings.max_nodes - 1
+        is_same = node_id == join.node_id
+        raise NodeRankTaken(words.node_rank_taken(join.node_rank, run.run_id, node_id, last, is_same_node=is_same))
     return Claim(tuple(replaces), probes, holder in probes)
 
 

@@ -15,6 +15,10 @@ EXAMPLES: Examples = {
         {"source": "<source>", "name": "<name>", "known": known} for known in (["<known 1>", "<known 2>"], [])
     ],
     words.plan.own_run: [{**_NESTED, "inherited": each} for each in (["<inherited 1>", "<inherited 2>"], [])],
+    words.rendezvous.ignored_without_static: [{"void": void} for void in (["<void>"], ["<void 1>", "<void 2>"])],
+    words.rendezvous.no_node_rank: [
+        {"nodes": nodes, "has_endpoint": has} for nodes, has in ((2, True), (2, False), (4, False))
+    ],
     words.schedulers.node: [{**_NODE, "least": least, "most": 4} for least in (2, 4)],
     words.schedulers.server: [
         {"address": "<address>"},

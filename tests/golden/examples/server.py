@@ -2,11 +2,15 @@
 
 from datetime import UTC, datetime
 
-from rdzv_server.words import attempts, auth, cluster, exports, http, startup
+from rdzv_server.words import admission, attempts, auth, cluster, exports, http, startup
 from tests.golden.examples import ByType, Examples
 
 _PAGE = [{"origin": "https://evil.example"}]
+_TAKEN = {"node_rank": 0, "run_id": "<run_id>", "node_id": "<node_id>"}
 EXAMPLES: Examples = {
+    admission.node_rank_taken: [
+        {**_TAKEN, "last_rank": last, "is_same_node": is_same} for last, is_same in ((3, False), (3, True), (0, False))
+    ],
     attempts.full_of_agents: [{"agents": agents, "most": agents} for agents in (1, 3)],
     attempts.full_of_runs: [{"most": most, "then": attempts.WHEN_ONE_HAS_ENDED} for most in (1, 3)],
     auth.foreign_session: _PAGE,

@@ -241,11 +241,11 @@ def test_contradicting_flags_are_refused(flags, line):
 @pytest.mark.parametrize(
     ("flags", "environment", "note"),
     [
-        ("--nnodes 2", {}, SAY.no_node_rank(has_endpoint=False)),
+        ("--nnodes 2", {}, SAY.no_node_rank(2, has_endpoint=False)),
         ("--nnodes 2 --node-rank 0", {}, ""),
         ("--nnodes 2 --node-rank 1", {}, SAY.no_master_addr("127.0.0.1")),
         ("--nnodes 2 --node-rank 1 --master-addr host", {}, ""),
-        ("--nnodes 2 --rdzv-endpoint host:29400", {}, SAY.no_node_rank(has_endpoint=True)),
+        ("--nnodes 2 --rdzv-endpoint host:29400", {}, SAY.no_node_rank(2, has_endpoint=True)),
         *((f"{flags} --node-rank 1", {}, SAY.rank_of_one_node("--node-rank", 1))
           for flags in ("", "--nnodes=1", "--rdzv-backend=c10d")),
         ("--standalone --endpoint host:1 --rdzv_id 7", {"PET_RDZV_BACKEND": "c10d"},
@@ -253,6 +253,16 @@ def test_contradicting_flags_are_refused(flags, line):
         ("--standalone --master-port 29445 --master_addr 1.2.3.4 --node-rank 1", {},
          SAY.ignored_on_one_node("--standalone", ["--master_addr", "--master-port", "--node-rank"])),
         ("--standalone", {"PET_MASTER_PORT": "1", "PET_MASTER_ADDR": "h", "PET_NODE_RANK": "1"}, ""),
+        *((f"--nnodes {nodes} {endpoint} --master-port 29445 --master_addr h", {},
+           SAY.ignored_beside_endpoint(["--master_addr", "--master-port"], endpoint.split()[0]))
+          for nodes in (1, 2)
+          for endpoint in ("--endpoint h:1", "--rdzv-endpoint h:1 --rdzv-backend c10d --rdzv-conf is_host=0",
+                           "--rdzv-endpoint h:1 --node-rank 0")),
+        ("--rdzv-backend c10d --master-port 29445", {}, SAY.ignored_without_static(["--master-port"])),
+        ("--rdzv-backend c10d --nnodes 2 --master-addr h", {}, SAY.ignored_without_static(["--master-addr"])),
+        *((f"{flags} --master-port 0 --master-addr 127.0.0.1", {}, "")
+          for flags in ("", "--nnodes=1", "--rdzv-backend static")),
+        ("--endpoint h:1", {"PET_MASTER_PORT": "1", "PET_MASTER_ADDR": "h"}, ""),
     ],
 )  # fmt: skip
 def test_values_that_are_probably_missing_or_void_are_reported(flags, environment, note):

@@ -200,6 +200,18 @@ def test_flags_of_static_name_another_place(monkeypatch):
         assert (target.endpoint, target.hosts) == ((host, 27690), host == "here")
 
 
+def test_flags_of_static_have_no_effect_beside_a_server_elsewhere_or_within():
+    one_node = SLURM | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0"}
+    ignored = words.rendezvous.ignored_beside_endpoint(["--master-addr", "--master-port"], "--endpoint")
+    for endpoint, environment, notes in (
+        ("auto", SLURM, []),
+        ("auto@s:1", SLURM, [ignored]),
+        ("auto", one_node, [ignored]),
+    ):
+        found = plan(f"--endpoint={endpoint}", "--master-port=1", "--master-addr=h", "train.py", **environment)
+        assert list(found.notes[1:]) == notes
+
+
 def test_one_node_has_its_server_within():
     found = auto(SLURM | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0"})
     assert (found.target, found.config.join.run_id) == (Target(), "4711.0")

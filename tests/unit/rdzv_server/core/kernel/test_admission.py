@@ -145,8 +145,17 @@ def awaits_a(joined: int, names: str) -> str:
         "2", "join a node_rank=1; join b node_rank=1", {"woken": "a", "agents": "a"},
         "renew a; refused join b node_rank=1",
         {"refused": "NodeRankTaken",
-         "refusal": words.node_rank_taken(1, "run", "a")},
+         "refusal": words.node_rank_taken(1, "run", "a", 1, is_same_node=False)},
         f"{RECENTLY_S}s; refused join b node_rank=1", {"agents": "a"},  # it is probed once in a lease
+    ),
+    "a refused node rank of the same node names another agent": (
+        "2", "join a node_rank=1; join a2 node=a node_rank=1", {"agents": "a"},
+        "renew a; refused join a2 node=a node_rank=1",
+        {"refusal": words.node_rank_taken(1, "run", "a", 1, is_same_node=True)},
+    ),
+    "a node rank of a run of one node is refused": (
+        "1", "join a node_rank=0; join b node_rank=0", {"agents": "a"}, "renew a; refused join b node_rank=0",
+        {"refusal": words.node_rank_taken(0, "run", "a", 0, is_same_node=False)},
     ),
     "a node rank is free again once its node is gone": (
         "2", "join a node_rank=1; leave a; join b node_rank=1", {"wait": "b"},
