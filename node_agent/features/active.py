@@ -7,7 +7,6 @@ from rdzv_protocol.queries import Describe, Examine, Query
 from node_agent.features.table import OPTIONS
 from node_agent.kernel.config import Options
 from node_agent.kernel.feature import Feature, Kernel, load
-from node_agent.kernel.workers.environment import ENABLE_FILE_TIMER
 
 UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
     ("node_agent.features.live_line:LiveLine", lambda agent: agent.console.has_live_line),
@@ -17,7 +16,7 @@ UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
     ("node_agent.features.earlier_workers:EarlierWorkers", lambda agent: agent.orphans is not None),
     (
         "node_agent.features.file_timer:WorkerTimers",
-        lambda agent: agent.config.environment.get(ENABLE_FILE_TIMER) == "1",
+        lambda agent: agent.config.environment.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1",
     ),
 )
 """Features without flags, each with a function that returns whether an agent has it."""

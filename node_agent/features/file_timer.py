@@ -15,7 +15,9 @@ from functools import partial
 from typing import Annotated
 
 from msgspec import Meta, Struct, json
+from msgspec.structs import replace
 from rdzv_protocol.messages import Assignment, Failure
+from rdzv_protocol.text import clip, printable
 
 from node_agent.features import words
 from node_agent.features.hangs import Hangs
@@ -23,6 +25,7 @@ from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.output.logs import OPENED_WITHIN_S
 from node_agent.kernel.output.threads import in_thread, leave_to_thread
 from node_agent.kernel.workers.environment import TIMER_FILE
+from node_agent.words import failures as failure_words
 
 READ_BYTES = 1 << 16
 CInt = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
@@ -66,9 +69,10 @@ class WorkerTimers(Feature):
         late = self._timer.killed.get(failure.pid) if self._timer else None
         if not late:
             return failure
-        from node_agent.kernel.failures.diagnose import by_timer
+        from node_agent.kernel.failures.diagnose import LINE_BYTES, exit_status
 
-        return by_timer(failure, late)
+        cause = failure_words.with_meaning(exit_status(failure.exit_code).status, late)
+        return replace(failure, cause=clip(printable(cause), LINE_BYTES), hint=words.TIMER_EXPIRED)
 
     def stopped(self) -> None:
         if self._timer:

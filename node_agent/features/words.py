@@ -42,6 +42,10 @@ def lock_left(path: str) -> str:
 
 # file_timer
 
+TIMER_EXPIRED = (
+    "the code that the timer guards took longer than it allows: find out where the code waits, or allow more time"
+)
+
 
 def no_timer(why: str) -> str:
     return f"cannot offer a file timer: {why}"

@@ -38,7 +38,10 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def needs_pci_addresses(self) -> bool:
-        """Whether `completed` needs `LaunchPlan.pci_addresses`."""
+        """Whether `completed` needs `LaunchPlan.pci_addresses`.
+
+        One process counts a node's accelerators and finds their addresses, so it must know before it counts.
+        """
         return False
 
     @property

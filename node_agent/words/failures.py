@@ -59,9 +59,6 @@ SEE_STDERR = "a native library gave up; it usually says why on stderr"
 OTHER_CPU = "a library was built for a different CPU than this node's"
 ASK_WHO_SIGNALLED = "a scheduler, a person or the script itself sent the signal"
 SEE_ULIMIT_T = "see ulimit -t"
-TIMER_EXPIRED = (
-    "the code that the timer guards took longer than it allows: find out where the code waits, or allow more time"
-)
 
 
 def disk_full(folder: str) -> str:

@@ -43,7 +43,7 @@ def _targets(started: StartedWorkers) -> list[Target]:
             rank=worker.spec.rank,
             pid=worker.pid,
             step=reading.step if (reading := readings.get(worker.spec.local_rank)) else None,
-            environment=worker.spec.evidence,
+            environment=worker.spec.environment,
             stderr=worker.stderr_tail,
             stderr_file=started.logs.logs.path_of(worker.spec.local_rank, "stderr"),
         )

@@ -17,9 +17,9 @@ from msgspec import Struct
 from rdzv_protocol.evidence import MOST_ERRORS, Evidence, Frame, LastError, ProcessState, StackGroup, bounded, frame
 from rdzv_protocol.text import clip, last_lines, printable
 
-from node_agent.features.evidence import words
+from node_agent.features.evidence import STACKS_FILE, STACKS_SIGNAL, words
 from node_agent.kernel.failures.diagnose import last_error
-from node_agent.kernel.workers.environment import FR_DUMP, NCCL_PIPE, STACKS_FILE, STACKS_SIGNAL, WORKER_SERVER
+from node_agent.kernel.workers.environment import FR_DUMP, NCCL_PIPE, WORKER_SERVER
 from node_agent.kernel.workers.helper import Helper
 from node_agent.kernel.workers.process import STDERR, CommandProcess
 
@@ -44,7 +44,7 @@ class Target(Struct, frozen=True, kw_only=True):
     step: int | None = None
     """Step that the worker reported last."""
     environment: Mapping[str, str] = {}
-    """Variables of its environment that name the ways to ask it."""
+    """Its environment. Some variables name the ways to ask it."""
     stderr: tuple[str, ...] = ()
     """Last lines of its stderr, if the agent has read them."""
     stderr_file: str = ""

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from node_agent.flags import WATCH, Read, lines, number, ours, pattern, seconds, switch, text, whole
 from node_agent.kernel.config import LaunchPlan, Options
-from node_agent.kernel.workers.environment import UNINTERRUPTIBLE
 
 if TYPE_CHECKING:
     from node_agent.features.hangs.detector import LogRule, ProgressLimits
 
 SHORTEST_SILENCE_S = 1.0
+UNINTERRUPTIBLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 _LIMITS = {
     "start": "start_s",
     "step": "step_s",

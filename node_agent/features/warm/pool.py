@@ -11,9 +11,9 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from node_agent.features.evidence import STACKS_FILE, STACKS_SIGNAL
 from node_agent.features.warm import words
 from node_agent.kernel.core.command import Command
-from node_agent.kernel.workers.environment import STACKS_FILE, STACKS_SIGNAL
 from node_agent.kernel.workers.helper import Helper
 from node_agent.kernel.workers.process import (
     KILL_TIMEOUT_S,

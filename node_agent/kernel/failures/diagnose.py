@@ -96,12 +96,6 @@ def examine(
     return failure
 
 
-def by_timer(failure: Failure, late: str) -> Failure:
-    """Return a worker's failure with the sentence `late`: a signal ended it because its timer had expired."""
-    cause = words.failures.with_meaning(exit_status(failure.exit_code).status, late)
-    return replace(failure, cause=clip(printable(cause), LINE_BYTES), hint=words.failures.TIMER_EXPIRED)
-
-
 def failure_from_torch(rank: int, failure: Any, node_id: str) -> Failure:
     """Return the failure that a `ProcessFailure` describes, torch's or that of `node_agent.compat.api`."""
     recorded = error_file.read(failure.error_file)

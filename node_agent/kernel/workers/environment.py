@@ -1,7 +1,6 @@
 """Variables of a worker's environment, and rules for those that depend on the agent's own environment."""
 
 import os
-import signal
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -9,19 +8,11 @@ from node_agent import words
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Path of the file to which torch's `@record` writes an error, empty for none."""
-ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
-UNINTERRUPTIBLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+"""Named pipe of a launcher for its workers' timers. A launcher that a worker starts must not inherit it."""
 WORKER_SERVER = "TORCH_WORKER_SERVER_SOCKET"
 FR_DUMP, FR_BUFFER_SIZE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_FR_BUFFER_SIZE"
 NCCL_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-STACKS_FILE = "NODE_AGENT_STACKS_FILE"
-"""File to which a warm-forked worker writes its stacks. The script does not see this variable."""
-STACKS_SIGNAL = signal.SIGRTMIN + 11
-"""Signal that makes a worker write its stacks: a real-time one, which torch, NCCL, debuggers and schedulers do not use.
-"""
-EVIDENCE = (WORKER_SERVER, FR_DUMP, NCCL_PIPE, STACKS_FILE)
-"""Variables that name the ways to ask a worker what it is doing."""
 LONGEST_SOCKET_PATH = 100
 """Longest path of a socket in bytes. The kernel's limit is 108."""
 FR_ENTRIES = 2_000

@@ -13,7 +13,6 @@ from node_agent.kernel.output.streams import Stream
 from node_agent.kernel.workers import nesting
 from node_agent.kernel.workers.environment import (
     ERROR_FILE,
-    EVIDENCE,
     FR_BUFFER_SIZE,
     FR_DUMP,
     FR_ENTRIES,
@@ -45,8 +44,8 @@ class WorkerSpec(Struct, frozen=True, kw_only=True):
     """Open the worker's stdout and stderr. Called when the worker is about to start."""
     error_file: str = ""
     """File to which torch's `@record` writes the error, empty for none."""
-    evidence: Mapping[str, str] = {}
-    """Variables of its environment that name the ways to ask it what it is doing."""
+    environment: Mapping[str, str] = {}
+    """Its environment, with the names of the places where it can be asked what it is doing."""
 
 
 class SpecMaker:
@@ -82,7 +81,7 @@ class SpecMaker:
         for local_rank, environment in enumerate(self.environments(assignment)):
             environment |= logs.environment(local_rank)
             given = {**progress.environment(local_rank), **further(local_rank)}
-            given |= self._evidence_variables(assignment, local_rank, environment[ERROR_FILE])
+            given |= self._debug_variables(assignment, local_rank, environment[ERROR_FILE])
             run_id, servers = self._config.join.run_id, self._config.servers
             environment |= {**given, **nesting.variables(self._environment, run_id, servers, given)}
             spec = WorkerSpec(
@@ -93,7 +92,7 @@ class SpecMaker:
                 start=partial(self._start, local_rank, environment, cpus(local_rank)),
                 open_streams=partial(logs.open_streams, local_rank),
                 error_file=environment[ERROR_FILE],
-                evidence={name: environment[name] for name in EVIDENCE if name in environment},
+                environment=environment,
             )
             specs.append(spec)
         return specs
@@ -133,9 +132,9 @@ class SpecMaker:
         environment.update((name, environment[source]) for name, source in self._config.worker_variables.items())
         return environment
 
-    def _evidence_variables(self, assignment: Assignment, local_rank: int, error_file: str) -> dict[str, str]:
-        """Return the variables that let a hung worker be asked what it is doing. Variables set by the user keep their
-        values.
+    def _debug_variables(self, assignment: Assignment, local_rank: int, error_file: str) -> dict[str, str]:
+        """Return the variables of torch and NCCL that let a worker be asked what it is doing. Variables set by the user
+        keep their values.
 
         A variable has no effect by itself. The socket belongs to torch's worker server, which exists if the script uses
         `worker_main`. The pipe and the dump are NCCL's.

@@ -220,7 +220,7 @@ async def test_a_worker_that_a_timer_killed_is_reported_so():
         write(agent.feature(WorkerTimers).path, expired_timer(pid, signal.SIGKILL))
         failure = (await agent.server.hears(ReportRequest)).failure
         assert failure.cause == f"signal 9 (SIGKILL): {features.timer_expired('forward', pid)}"
-        assert failure.hint == words.failures.TIMER_EXPIRED
+        assert failure.hint == features.TIMER_EXPIRED
         await agent.server.answers(finish())
         await agent.exit_code()
 

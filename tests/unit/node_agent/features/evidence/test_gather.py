@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 
-from node_agent.features.evidence import words
+from node_agent.features.evidence import STACKS_FILE, words
 from node_agent.features.evidence.examine_helper import main_thread, process_state
 from node_agent.features.evidence.gather import Target, gather
 from node_agent.features.warm.pool import WarmPool, WarmProcess
 from node_agent.kernel.core.command import Command
-from node_agent.kernel.workers.environment import STACKS_FILE
 from tests.support import leaderless
 from tests.support.message_search import pattern
 from tests.support.process_info import children, ended, is_running, state, subreaper, until
