@@ -9,7 +9,7 @@ from node_agent.kernel.config import Options
 from node_agent.kernel.feature import Feature, Kernel, load
 
 UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
-    ("node_agent.features.live_line:LiveLine", lambda agent: agent.console.has_live_line),
+    ("node_agent.features.live_line:LiveLine", lambda agent: agent.console.can_redraw),
     ("node_agent.features.store:Store", lambda agent: True),
     ("node_agent.features.extension_locks:ExtensionLocks", lambda agent: True),
     ("node_agent.features.imports:Imports", lambda agent: True),

@@ -13,7 +13,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
-from node_agent.kernel.workers.store import PROGRAM
+from node_agent.features.store.host import PROGRAM
 from tests.support import process_info
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.console import PATIENCE_S

@@ -27,7 +27,7 @@ class FakeConsole:
         """The agent's own lines."""
         self._owners: dict[int, object] = {}
         self.context: Context = {}
-        self.has_live_line = self.is_json = self.is_one = False
+        self.can_redraw = self.is_json = self.is_one = False
         self._changed = asyncio.Event()
 
     def log(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:

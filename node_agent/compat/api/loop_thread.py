@@ -147,7 +147,7 @@ class ApiConsole(Console):
     INFO, and all others are WARNING, which Python shows by default.
     """
 
-    has_live_line = False
+    can_redraw = False
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         pairs = ((OUT, sys.stdout), (ERR, sys.stderr))

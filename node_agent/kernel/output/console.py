@@ -64,7 +64,7 @@ class Console:
             self.write(ERR, block)
 
     @property
-    def has_live_line(self) -> bool:
+    def can_redraw(self) -> bool:
         """Whether stderr is a terminal on which a line can be rewritten, and waits are to be logged."""
         wanted = not self._form.is_json and self._form.lowest <= Level.NOTICE.number
         return wanted and os.environ.get("TERM", "dumb") != "dumb" and os.isatty(ERR)

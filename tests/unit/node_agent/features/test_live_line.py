@@ -87,7 +87,7 @@ async def test_the_next_writer_overwrites_the_live_line(open_terminal, monkeypat
 async def writes_over(terminal, monkeypatch):
     monkeypatch.setattr(live_line, "_is_in_foreground", lambda: True)
     console = Console(LineFormat("node-agent"), asyncio.get_running_loop())
-    assert console.has_live_line
+    assert console.can_redraw
     line = LiveLine(SimpleNamespace(console=console))
     line.show(Wait(reason="waiting"))
     drawn = b"node-agent: waiting"
@@ -119,4 +119,4 @@ async def test_a_live_line_needs_a_capable_terminal(open_terminal, monkeypatch, 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with open_terminal():
-        assert not Console(form, asyncio.get_running_loop()).has_live_line
+        assert not Console(form, asyncio.get_running_loop()).can_redraw

@@ -14,6 +14,11 @@ from node_agent.features.table import OPTIONS
 from node_agent.kernel.feature import Feature, load
 
 HEAVY = [options.feature for options in OPTIONS]
+OTHER_MEANINGS = {
+    "__init__", "__pycache__", "active", "checks", "description", "evidence", "hangs", "imports", "queries", "rules",
+    "store", "table", "words",
+}  # fmt: skip
+"""Names of files and folders of features that are everyday words, which other code uses with another meaning."""
 IMPORTED = """
 import sys
 import node_agent.agent, node_agent.cli.main
@@ -48,8 +53,12 @@ def test_only_the_table_of_features_names_one() -> None:
     files = [package / each for each in ("agent.py", "supervisor.py", "cli/main.py", "cli/parser.py")]
     files += [file for folder in ("kernel", "servers") for file in (package / folder).rglob("*.py")]
     assert len(files) > 40
+    names = {path.stem for path in (package / "features").iterdir()} - OTHER_MEANINGS
+    assert len(names) > 15
+    a_name = re.compile(rf"(?<![a-z])({'|'.join(names)})(?![a-z])")
     for text in (file.read_text() for file in files):
         assert set(re.findall(r"node_agent\.features\.(\w+)", text)) <= {"active", "queries", "table"}
+        assert not a_name.findall(_without_texts(text).replace("--metrics-per-run", "").lower())
         assert "numa" not in text.lower()
         assert not re.findall(r"config\.options\(", text)
 

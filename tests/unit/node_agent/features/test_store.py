@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from node_agent import words
-from node_agent.kernel.workers import store
-from node_agent.kernel.workers.store import StoreHost
+from node_agent.features.store import host as module
+from node_agent.features.store.host import StoreHost
 from tests.support.console import PATIENCE_S
 from tests.support.message_search import has_message
 from tests.support.process_info import kill_unnoticed
@@ -42,8 +42,8 @@ def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate an installed torch, with a helper that does not need it."""
     program = tmp_path / "helper.py"
     program.write_text(HELPER)
-    monkeypatch.setattr(store, "has_torch", lambda: True)
-    monkeypatch.setattr(store, "PROGRAM", str(program))
+    monkeypatch.setattr(module, "has_torch", lambda: True)
+    monkeypatch.setattr(module, "PROGRAM", str(program))
 
 
 class Host:

@@ -1,4 +1,4 @@
-"""The helper process beside group rank 0's agent that hosts the workers' store: see node_agent/kernel/workers/store.py.
+"""The helper process beside group rank 0's agent that hosts the workers' store: see node_agent/features/store/host.py.
 
 It is a program of its own that loads torch, and nothing of this package. Its stdin is a socket to the agent. "open N"
 brings a listening socket. The helper sends it back first, so that the agent knows which process has the socket, and

@@ -2,9 +2,9 @@
 
 from rdzv_protocol.messages import Assignment
 
+from node_agent.features.store.host import StoreHost
 from node_agent.features.warm import WarmWorkers
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.workers.store import StoreHost
 
 
 class Store(Feature):
