@@ -17,7 +17,7 @@ NAME_BYTES = 256
 DETAIL_BYTES, SUMMARY_BYTES = 400, 160
 """Most bytes of the exit status and of the error, each as text: with the evidence, and in a summary."""
 CAUSE_BYTES = 640
-"""Most bytes of the cause with the evidence: the cause of a hang says what all ranks did."""
+"""Most bytes of the cause with the evidence: a policy's cause may say what all ranks did."""
 EVIDENCE_BYTES = 2_340
 """Most bytes of the last lines that a failed worker wrote."""
 EVIDENCE_LINES = 32

@@ -9,7 +9,7 @@
 An event that is refused raises a `ProtocolError` and changes nothing. A repeated event is accepted and changes nothing.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from sys import getsizeof
 from typing import Any
 
@@ -636,15 +636,11 @@ class RunMachine:
         for run_ended in self._hooks.run_ended:
             run_ended(now)
         run.leases.clear()
-        more: dict[str, Any] = {}
-        for report in self._hooks.report:
-            more |= report()
-        finish = final_report.finish(run, **more)
-        self.direct(run.agents.values(), finish)
+        self.direct(run.agents.values(), final_report.finish(run, **_together(self._hooks.report)))
         queries.close_all(self, run.agents.values(), runs.ended(run.run_id, stage, reason), now)
         ended_by = final_report.details(run.end_failure) if run.end_failure else None
         kind: EventKind = "run_succeeded" if stage is Stage.SUCCEEDED else "run_failed"
-        self.record_event(kind, reason, now, failure=ended_by, time=finish.time, running_time=finish.running_time)
+        self.record_event(kind, reason, now, failure=ended_by, **_together(self._hooks.end_details))
 
     # Helpers.
 
@@ -709,6 +705,11 @@ class RunMachine:
     def _taken(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
+
+
+def _together(hooks: Iterable[Callable[[], Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the fields that policies contribute to one message."""
+    return {name: value for fields in hooks for name, value in fields().items()}
 
 
 def _as_it_is(machine: RunMachine, event: Any, now: float) -> Any:

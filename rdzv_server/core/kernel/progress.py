@@ -1,6 +1,6 @@
-"""Progress of a run's workers, as their agents report it with polls. Progress is a sign, not a fact.
+"""Progress of a run's workers, as their agents report it with polls.
 
-`policies.lost_time` records the steps that are known when a round ends.
+Progress is a sign. Policies record facts about it, such as the steps that are known when a round ends.
 """
 
 from math import inf
@@ -63,13 +63,6 @@ def is_of_running_round(run: Run, agent_id: str, progress: Progress) -> bool:
 def is_over(run: Run) -> bool:
     """Whether all workers that report progress have reported the end of their loop: what follows may take any time."""
     return bool(run.progress) and len(run.pace.over) == len(run.progress)
-
-
-def makes_progress(run: Run) -> bool:
-    """Whether the workers of all nodes report steps, and the latest step of each is not overdue."""
-    reports = [run.progress[agent_id].progress for agent_id in run.running if agent_id in run.progress]
-    are_stepping = [each.step_s is not None and each.age_s <= STALLED * each.step_s for each in reports]
-    return bool(are_stepping) and len(reports) == len(run.running) and all(are_stepping)
 
 
 def pace(signs: list[ProgressSign]) -> tuple[float | None, float | None]:

@@ -16,7 +16,8 @@ from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core.effects import QueryClosed
 from rdzv_server.core.events import PolicyFact
-from rdzv_server.core.kernel import progress, queries
+from rdzv_server.core.kernel import queries
+from rdzv_server.core.kernel.progress import STALLED
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.run import Agent, Run, Stage
 from rdzv_server.core.policies.hangs import words
@@ -185,9 +186,16 @@ def begin_for_operator(kernel: Kernel, event: StacksAsked, now: float, *, is_sus
     """Begin the examination that an operator asks for. `is_suspected`: whether the workers seem to hang."""
     run = kernel.run
     reason = words.operator_asks(event.by, event.reason)
-    hangs = True if is_suspected else False if progress.makes_progress(run) else None
+    hangs = True if is_suspected else False if _makes_progress(run) else None
     done = partial(_answer_operator, event.token, run.round)
     begin(kernel, reason, event.within_s, done, now, event.rank, hangs=hangs)
+
+
+def _makes_progress(run: Run) -> bool:
+    """Whether the workers of all nodes report steps, and the latest step of each is not overdue."""
+    reports = [run.progress[agent_id].progress for agent_id in run.running if agent_id in run.progress]
+    are_stepping = [each.step_s is not None and each.age_s <= STALLED * each.step_s for each in reports]
+    return bool(are_stepping) and len(reports) == len(run.running) and all(are_stepping)
 
 
 def _check_can_be_asked(run: Run, rank: int | None) -> None:

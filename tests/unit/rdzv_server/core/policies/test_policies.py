@@ -54,6 +54,7 @@ class Watched(Scenario):
         for policy in self.machine.policies:
             policy.deadline()
             policy.report()
+            policy.end_details()
             assert policy.node_remarks(self.run, "an agent that the run does not have") == {}
             for agent_id in self.run.agents:
                 assert all(policy.node_remarks(self.run, agent_id).values()), "a remark without a sentence"
@@ -147,7 +148,7 @@ def test_the_kernel_knows_a_hang_only_as_a_cause_of_restarts_and_no_other_policy
         path.name: sorted({found.lower() for found in subjects.findall(path.read_text())})
         for path in Path(machine_module.__file__).parent.rglob("*.py")
     }
-    of_the_cause = {"run.py", "restart_budget.py", "final_report.py"}  # the cause, its budget, its sentence's length
+    of_the_cause = {"run.py", "restart_budget.py"}  # the cause and its budget
     assert {name: found for name, found in known.items() if found} == {name: ["hang"] for name in of_the_cause}
 
 
