@@ -19,12 +19,13 @@ import rdzv_protocol
 from rdzv_protocol import paths
 from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream
 
-from rdzvctl import views, words
+from rdzvctl import words
 from rdzvctl.answers import Fields
 from rdzvctl.commands import Session
 from rdzvctl.errors import BadInput, CtlError
 from rdzvctl.output import aligned
 from rdzvctl.redaction import Anonymizer, Redactor, secrets_of
+from rdzvctl.views import account, lines, state, tables
 
 MOST_AGENTS = 16
 """Most agents that `bundle` asks for their descriptions."""
@@ -129,48 +130,50 @@ class Parts:
         self.files[name] = self.redactor.text(text.rstrip("\n")) + "\n"
 
     def _stacks(self) -> None:
-        if views.is_over(self._run):
+        if state.is_over(self._run):
             self.missing.append(Missing("stacks", words.bundle.ENDED_HAS_NO_WORKERS))
             return
         wanted = {"run_id": self._run["run_id"], "rank": None, "reason": words.bundle.FOR_A_BUNDLE}
         found = self._session.client.ask(paths.STACKS, wanted)
         self._json("stacks.json", found)
-        lines = [words.logs.stacks(found["round"], found["sentence"]), *found["stack"], views.evidence_files(found)]
-        self._text("stacks.txt", "\n".join(lines))
+        shown = [words.logs.in_round(found["round"], found["sentence"]), *found["stack"], lines.of_stack_files(found)]
+        self._text("stacks.txt", "\n".join(shown))
         self.missing += [Missing("stacks", problem) for problem in found["problems"]]
 
     def _logs(self) -> None:
         """Add the ends of the logs of rank 0 and of each rank that has failed."""
         for rank in guilty_ranks(self._run):
-            place = views.worker(self._run, rank)
+            place = lines.worker(self._run, rank)
             refusals: dict[str, list[str]] = {}
             for stream in STREAMS:
-                what = f"{stream} of rank {rank}"
+                what = words.bundle.stream_of_rank([stream], rank)
                 self._session.out.progress(words.bundle.asking_for(what))
                 body = {"run_id": self._run["run_id"], "rank": rank, "stream": stream, "lines": MOST_LOG_LINES}
                 try:
                     found = self._session.client.ask(paths.LOGS, body)
-                    self._text(f"logs/rank_{rank}.{stream}.txt", "\n".join(views.log_lines(found["text"])))
+                    self._text(f"logs/rank_{rank}.{stream}.txt", "\n".join(lines.of_text(found["text"])))
                 except CtlError as error:
                     refusals.setdefault(str(error), []).append(stream)
             for why, streams in refusals.items():
-                where = f" ({views.log_files(place, None)})" if place and place.path else ""
-                self.missing.append(Missing(f"{' and '.join(streams)} of rank {rank}", f"{why}{where}"))
+                where = lines.of_log(place, None) if place and place.path else ""
+                what = words.bundle.stream_of_rank(streams, rank)
+                self.missing.append(Missing(what, words.bundle.missing_log(why, where)))
 
     def _agents(self) -> None:
         """Add the descriptions of agents, first of those with rank 0 and with failed ranks."""
-        if views.is_over(self._run):
+        if state.is_over(self._run):
             self.missing.append(Missing("agents", words.bundle.ENDED_HAS_NO_AGENTS))
             return
         nodes = nodes_to_ask(self._run)
         for number, node_id in enumerate(nodes[:MOST_AGENTS], 1):
-            self._session.out.progress(words.bundle.asking_for(f"agent of node {node_id}"))
+            what = words.bundle.agent_of_node(node_id)
+            self._session.out.progress(words.bundle.asking_for(what))
             try:
                 found = self._session.client.ask(paths.DESCRIBE, {"run_id": self._run["run_id"], "node_id": node_id})
                 name = node_id if _IS_FILE_NAME.fullmatch(node_id) else f"agent_{number}"
                 self._json(f"{AGENTS}{name}.json", found)
             except CtlError as error:
-                self.missing.append(Missing(f"agent of node {node_id}", str(error)))
+                self.missing.append(Missing(what, str(error)))
         if more := len(nodes[MOST_AGENTS:]):
             self.missing.append(Missing(words.bundle.more_agents(more), words.bundle.asks_at_most(MOST_AGENTS)))
 
@@ -178,15 +181,15 @@ class Parts:
         found = self._session.client.latest_events(self._run["run_id"], 0)
         shown = map(self.redactor.value, found.events)
         self.files["events.jsonl"] = "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in shown)
-        self._text("events.txt", "\n".join(map(views.event_line, found.events)))
+        self._text("events.txt", "\n".join(map(lines.of_event, found.events)))
         if found.events and (first := found.events[0]["number"]) > 1:
             self.missing.append(Missing("events", words.bundle.events_dropped(first - 1)))
 
     def _metrics(self) -> None:
         text = self._session.client.metrics()
         mark = f'run_id="{_label(self._run["run_id"])}"'
-        lines = (line for line in text.splitlines() if line[:1] != "#" and ("run_id=" not in line or mark in line))
-        self._text("metrics.txt", "\n".join(lines))
+        kept = (line for line in text.splitlines() if line[:1] != "#" and ("run_id=" not in line or mark in line))
+        self._text("metrics.txt", "\n".join(kept))
 
     def _status(self) -> None:
         """Add the current run, its settings, its servers, and the versions of all programs that report theirs."""
@@ -214,27 +217,27 @@ class Parts:
         """Add what `rdzvctl status RUN` shows, then each failure with its evidence."""
         run, endpoint = self._run, self._session.endpoint
         unhealthy_reason, cordons = self._session.unhealthy_reason, self._session.cordons
-        why = views.why(run, endpoint, unhealthy_reason=unhealthy_reason, cordons=cordons)
-        lines = [
+        why = account.why(run, endpoint, unhealthy_reason=unhealthy_reason, cordons=cordons)
+        shown = [
             why.text,
             *why.next,
             "",
-            views.time_line(run),
-            views.restarts_line(run),
+            account.time_line(run),
+            account.restarts_line(run),
             "",
-            aligned(views.nodes_table(run)),
+            aligned(tables.nodes_table(run)),
         ]
         if run["history"]:
-            lines += ["", aligned(views.restarts_table(run))]
-        self._text("report.txt", "\n".join(lines))
-        shown = [each for name in ("first_failure", "end_failure") if (each := run[name])]
-        shown += [each for each in run["failures"] if each not in shown]
-        if shown:
-            self._text("evidence.txt", "\n\n".join("\n".join(_evidence(each)) for each in _distinct(shown)))
+            shown += ["", aligned(tables.restarts_table(run))]
+        self._text("report.txt", "\n".join(shown))
+        failures = [each for name in ("first_failure", "end_failure") if (each := run[name])]
+        failures += [each for each in run["failures"] if each not in failures]
+        if failures:
+            self._text("evidence.txt", "\n\n".join("\n".join(_evidence(each)) for each in _distinct(failures)))
 
 
 def _evidence(failure: Fields) -> Iterator[str]:
-    yield f"round {failure['round']}: {views.sentence_of(failure)}"
+    yield words.logs.in_round(failure["round"], lines.of_failure(failure))
     if failure["hint"]:
         yield failure["hint"]
     written = "output" if failure["both_streams"] else "stderr"
@@ -262,7 +265,7 @@ def guilty_ranks(run: Fields) -> list[int]:
 
 def nodes_to_ask(run: Fields) -> list[str]:
     """Return the nodes of the run's agents, first those with rank 0 and with ranks that are to blame."""
-    workers = (views.worker(run, rank) for rank in guilty_ranks(run))
+    workers = (lines.worker(run, rank) for rank in guilty_ranks(run))
     return [*dict.fromkeys([*(each.node_id for each in workers if each), *(node["node_id"] for node in run["nodes"])])]
 
 

@@ -17,10 +17,11 @@ from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, node_counts, se
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.text import printable
 
-from rdzvctl import commands, completion, views, words
+from rdzvctl import commands, completion, words
 from rdzvctl.commands import Session
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError
+from rdzvctl.views.state import PHASES
 
 if TYPE_CHECKING:
     from rdzv_protocol.actions import Action
@@ -273,8 +274,8 @@ def _choice(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument(
         "--phase",
         metavar="PHASE",
-        choices=views.PHASES,
-        help=f"show only runs in this phase: {', '.join(views.PHASES)}",
+        choices=PHASES,
+        help=f"show only runs in this phase: {', '.join(PHASES)}",
     )
     parser.add_argument(
         "--health", metavar="STATE",

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 from rdzv_protocol import paths
 from rdzv_protocol.credentials import SYSTEM
 from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, address
-from rdzv_protocol.text import clip, printable
+from rdzv_protocol.text import clip, printable, quoted
 
-from rdzvctl import contexts, views, words
+from rdzvctl import contexts, words
 from rdzvctl.answers import Fields
 from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, Request
 from rdzvctl.contexts import FIELDS, Contexts
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, TooOld, Unreachable
 from rdzvctl.output import Output, confirmed
-from rdzvctl.views import MOST_NAMED, Table
+from rdzvctl.views import account, lines, next_steps, state, tables
+from rdzvctl.views.next_steps import MOST_NAMED, PROGRAM
 
 if TYPE_CHECKING:
     from rdzv_protocol.actions import Action
@@ -92,19 +93,19 @@ class Session:
     @property
     def unhealthy_reason(self) -> str:
         """Sentences about servers that can decide nothing now, and why; empty if there are none."""
-        return views.unhealthy_reason(self._servers)
+        return state.unhealthy_reason(self._servers)
 
     @property
     def cordons(self) -> Mapping[str, Fields]:
         """Cordons by node, as the servers have last reported them."""
-        return views.cordons(self._servers)
+        return state.cordons(self._servers)
 
     @property
     def program(self) -> str:
         """`rdzvctl` for a command that a person copies: with this command line's flags for the server."""
-        flags = [f"--{name.replace('_', '-')} {views.quoted(str(self.given[name]))}"
+        flags = [f"--{name.replace('_', '-')} {quoted(str(self.given[name]))}"
                  for name in ("context", *FIELDS) if name in self.given]  # fmt: skip
-        return " ".join(["rdzvctl", *flags])
+        return " ".join([PROGRAM, *flags])
 
     def run(self, *, is_over: bool = False) -> Fields:
         """Return the requested run, else the only active one, or ended one if `is_over`.
@@ -116,7 +117,7 @@ class Session:
                 return run
             raise self._no_such(run_id, [] if self._unknown else self.overview().runs)
         runs = self.overview().runs
-        wanted = [run for run in runs if views.is_over(run) == is_over] or runs
+        wanted = [run for run in runs if state.is_over(run) == is_over] or runs
         if len(wanted) == 1:
             return wanted[0]
         if not runs:
@@ -124,11 +125,11 @@ class Session:
         raise BadInput(words.runs.WHICH_RUN, _there_are(wanted))
 
     @property
-    def wanted(self) -> views.Wanted:
+    def wanted(self) -> state.Wanted:
         """Filter for the requested runs."""
         given, run_id = self.given, str(self.given.get("run_id") or "")
         names = {name: str(given.get(name, "")).replace("-", "_") for name in ("phase", "health")}
-        return views.Wanted(run_id, str(given.get("node", "")), **names)
+        return state.Wanted(run_id, str(given.get("node", "")), **names)
 
     @property
     def names_one_run(self) -> bool:
@@ -136,7 +137,7 @@ class Session:
         wanted = self.wanted
         if not wanted.pattern or any(sign in wanted.pattern for sign in "*?["):
             return False
-        if wanted != views.Wanted(wanted.pattern):
+        if wanted != state.Wanted(wanted.pattern):
             raise BadInput(words.runs.no_pattern(wanted.pattern))
         return True
 
@@ -148,7 +149,7 @@ class Session:
 
 
 def _there_are(runs: Sequence[Fields]) -> str:
-    names = [views.quoted(run_id) for run_id in sorted(run["run_id"] for run in runs)[:MOST_NAMED]]
+    names = [quoted(run_id) for run_id in sorted(run["run_id"] for run in runs)[:MOST_NAMED]]
     return words.runs.there_are(names, len(runs) - len(names))
 
 
@@ -187,12 +188,12 @@ def _watch_status(session: Session) -> None:
     seen: dict[str, Fields] = {}
     for found in changes:
         for run in found.runs if run_id is not None else _wanted(session, found.runs):
-            before, seen[run["run_id"]] = seen.get(run["run_id"]), views.without_times(run)
+            before, seen[run["run_id"]] = seen.get(run["run_id"]), state.without_times(run)
             if before != seen[run["run_id"]]:
                 if out.is_json:
                     out.json(run, in_one_line=True)
                 else:
-                    out.line(f"{time.strftime('%H:%M:%S')} {views.one_line(run)}", at_once=True)
+                    out.line(f"{time.strftime('%H:%M:%S')} {lines.of_run(run)}", at_once=True)
 
 
 def _show_watched(session: Session, found: Overview) -> None:
@@ -206,7 +207,7 @@ def _show_watched(session: Session, found: Overview) -> None:
 
 
 def _show_overview(session: Session, found: Overview) -> None:
-    for line in views.server_lines(found.servers):
+    for line in lines.of_servers(found.servers):
         session.out.line(line)
     session.out.line()
     _show_runs(session, found.runs)
@@ -222,49 +223,49 @@ def _show_runs(session: Session, known: Sequence[Fields]) -> None:
     if not found:
         out.line(words.runs.none_matches(len(known)) if known else words.runs.no_runs(session.endpoint))
     elif out.room is None:
-        out.table(views.runs_table(found))
+        out.table(tables.runs_table(found))
     else:
-        _show_as_many(session, views.first_to_see(found), out.room - HEADING_LINES)
+        _show_as_many(session, state.first_to_see(found), out.room - HEADING_LINES)
 
 
 def _show_as_many(session: Session, found: Sequence[Fields], room: int) -> None:
     """Show as many runs as the screen has lines for, and how many do not fit."""
     out = session.out
-    drawn, most = out.drawn(views.rows_of_runs(found)), len(found)
+    drawn, most = out.drawn(tables.rows_of_runs(found)), len(found)
     if drawn.count("\n") >= room + HEADING_LINES:
         most = most if most <= room else max(1, room - 1)
-        drawn = out.drawn(views.rows_of_runs(found[:most]), is_flat=True)
+        drawn = out.drawn(tables.rows_of_runs(found[:most]), is_flat=True)
     out.line(drawn)
     if left := found[most:]:
-        more = words.runs.more_runs(len(left), views.phases(left))
-        out.line(views.with_flags(more, session.program))
+        more = words.runs.more_runs(len(left), state.phases(left))
+        out.line(next_steps.with_flags(more, session.program))
 
 
 def nodes(session: Session) -> None:
     run = session.run()
     if session.out.is_json:
         return session.out.json(run["nodes"])
-    return session.out.table(views.nodes_table(run))
+    return session.out.table(tables.nodes_table(run))
 
 
 def _show_run(session: Session, run: Fields) -> None:
     _show_why(session, run)
-    if spent := views.time_line(run):
+    if spent := account.time_line(run):
         session.out.paragraph(spent)
-    if took := views.restarts_line(run):
+    if took := account.restarts_line(run):
         session.out.paragraph(took)
     session.out.line()
-    session.out.table(views.nodes_table(run))
+    session.out.table(tables.nodes_table(run))
     if run["history"]:
         session.out.line()
-        session.out.table(views.restarts_table(run))
+        session.out.table(tables.restarts_table(run))
 
 
 def why(session: Session) -> None:
     """Show why a run is in its current state or, if there are several runs, which ones need a person."""
     if session.given.get("run_id") is None:
         runs = session.overview().runs
-        if len([run for run in runs if not views.is_over(run)] or runs) > 1:
+        if len([run for run in runs if not state.is_over(run)] or runs) > 1:
             return _show_troubles(session, runs)
     run = session.run()
     if session.out.is_json:
@@ -277,21 +278,21 @@ def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:
     if session.out.is_json:
         shown = [{name: run[name] for name in ("run_id", "phase", "reason", "health")} for run in runs]
         return session.out.json({"runs": shown})
-    found = views.troubles(runs, session.endpoint, cordons=session.cordons, program=session.program)
+    found = account.troubles(runs, session.endpoint, cordons=session.cordons, program=session.program)
     for line in [session.unhealthy_reason, *found]:
         if line:
             session.out.paragraph(line)
     return None
 
 
-def _why(session: Session, run: Fields) -> views.Why:
+def _why(session: Session, run: Fields) -> account.Why:
     """Return the account of the run.
 
     While it restarts, only its events have the reason, and only a leader has the events.
     """
     unhealthy_reason = session.unhealthy_reason
     explain = partial(
-        views.why, run, session.endpoint, unhealthy_reason=unhealthy_reason, cordons=session.cordons,
+        account.why, run, session.endpoint, unhealthy_reason=unhealthy_reason, cordons=session.cordons,
         program=session.program,
     )  # fmt: skip
     if run["phase"] != "restarting" or unhealthy_reason:
@@ -333,9 +334,8 @@ def timeline(session: Session) -> None:
     if out.is_json:
         return out.json(found)
     end = found["ended_at"] or found["now"]
-    lasted = views.age(end - found["created_at"])
     out.paragraph(words.events.over_time(printable(run_id), found["attempt"], drawing.stamp(found["created_at"]),
-                                          drawing.stamp(end), lasted))  # fmt: skip
+                                          drawing.stamp(end), end - found["created_at"]))  # fmt: skip
     out.line()
     for line in drawing.lines(found, out.size().columns, is_plain=not out.has_blocks):
         out.line(line)
@@ -349,7 +349,7 @@ def _show_event(out: Output, event: Fields) -> None:
     if out.is_json:
         out.json(event, in_one_line=True)
     else:
-        out.line(views.event_line(event), at_once=True)
+        out.line(lines.of_event(event), at_once=True)
 
 
 def logs(session: Session) -> None:
@@ -361,7 +361,7 @@ def logs(session: Session) -> None:
     place = _place_of(run, given["rank"])
     wants_lines = not {"lines", "stream", "follow"}.isdisjoint(given)
     found, refusal = list[Fields](), ""
-    if wants_lines or (place.path and not views.is_over(run)):
+    if wants_lines or (place.path and not state.is_over(run)):
         try:
             found = _read_logs(session, place)
         except (Refused, KeptOut) as error:
@@ -372,19 +372,19 @@ def logs(session: Session) -> None:
         answer = {"logs": found} if found else {"refusal": refusal}
         out.json({**place._asdict(), **answer}, in_one_line=bool(given.get("follow")))
     else:
-        (out.note if found else out.line)(views.whereabouts(place))
+        (out.note if found else out.line)(lines.of_worker(place))
         if not found:
-            out.line(views.log_files(place, None))
+            out.line(lines.of_log(place, None))
         if refusal:
             out.paragraph(words.logs.log_not_shown(refusal))
         for log in found:
-            out.note(views.log_files(place, log))
+            out.note(lines.of_log(place, log))
             _show_log(out, log)
     if found and given.get("follow"):
         _follow_logs(session, place, found)
 
 
-def _read_logs(session: Session, place: views.Worker) -> list[Fields]:
+def _read_logs(session: Session, place: lines.Worker) -> list[Fields]:
     """Return the ends of the wanted logs: of one stream, or of both if they have files. Raises if there are none."""
     streams: tuple[LogStream, ...] = ("stdout", "stderr")
     if "stream" in session.given:
@@ -409,23 +409,23 @@ def stacks(session: Session) -> None:
     if out.is_json:
         out.json(found)
         return
-    out.paragraph(words.logs.stacks(found["round"], found["sentence"]))
+    out.paragraph(words.logs.in_round(found["round"], found["sentence"]))
     for line in found["stack"]:
         out.line(printable(line))
     for problem in found["problems"]:
         out.note(printable(problem))
-    out.line(views.evidence_files(found))
+    out.line(lines.of_stack_files(found))
 
 
-def _place_of(run: Fields, rank: int) -> views.Worker:
+def _place_of(run: Fields, rank: int) -> lines.Worker:
     """Return the place of the worker with this rank. Raises `Refused` if no node has the rank."""
-    if found := views.worker(run, rank):
+    if found := lines.worker(run, rank):
         return found
     highest = max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
     raise Refused(words.logs.no_rank(run["run_id"], rank, highest))
 
 
-def _log_request(session: Session, place: views.Worker, stream: LogStream, **more: int) -> Request:
+def _log_request(session: Session, place: lines.Worker, stream: LogStream, **more: int) -> Request:
     given = {"stream": stream, "lines": session.given.get("lines", LOG_LINES)}
     return {"run_id": place.run_id, "rank": place.rank, **given, **more}
 
@@ -433,11 +433,11 @@ def _log_request(session: Session, place: views.Worker, stream: LogStream, **mor
 def _show_log(out: Output, log: Fields) -> None:
     if log["is_cut"]:
         out.note(words.logs.CUT)
-    for line in views.log_lines(log["text"]):
+    for line in lines.of_text(log["text"]):
         out.line(line, at_once=True)
 
 
-def _follow_logs(session: Session, place: views.Worker, found: list[Fields]) -> None:
+def _follow_logs(session: Session, place: lines.Worker, found: list[Fields]) -> None:
     """Show what is added to the logs until the run has ended. In each later round, follow that round's worker."""
     out, shown_error, logs = session.out, "", {log["stream"]: log for log in found}
     while True:
@@ -493,7 +493,7 @@ def act(action: "Action", session: Session) -> None:
     named = (words.actions.named_node if kind == "node_id" else words.actions.named_run)(name)
     out.line(printable(words.actions.done(named, message)))
     if action.undone_by:
-        undo = f"{session.program} {action.undone_by} {views.quoted(name)}"
+        undo = f"{session.program} {action.undone_by} {quoted(name)}"
         out.line(words.actions.stays_cordoned(printable(name), undo, given.get("for_s")))
 
 
@@ -502,7 +502,7 @@ def _asked_for(session: Session, action: "Action", body: Request) -> Fields:
     try:
         return session.client.ask(action.path, body)
     except Unreachable as error:
-        again = words.actions.ask_again(views.quoted(str(body["request_id"])))
+        again = words.actions.ask_again(quoted(str(body["request_id"])))
         raise Unreachable(words.actions.outcome_unknown(str(error)), *error.help_lines, again) from None
 
 
@@ -521,9 +521,9 @@ def _run_target(action: "Action", session: Session) -> tuple[Request, str]:
     if "request_id" in given and given.get("run_id") is not None:
         return {"run_id": given["run_id"]}, words.actions.named_run(given["run_id"])
     run = session.run(is_over=action.of_ended)
-    if not (run["can_be_forgotten"] if action.of_ended else not views.is_over(run)):
-        raise Refused(words.actions.nothing_to_do(action.name, views.one_line(run)))
-    return {"run_id": run["run_id"]}, views.one_line(run)
+    if not (run["can_be_forgotten"] if action.of_ended else not state.is_over(run)):
+        raise Refused(words.actions.nothing_to_do(action.name, lines.of_run(run)))
+    return {"run_id": run["run_id"]}, lines.of_run(run)
 
 
 def _node_target(action: "Action", session: Session) -> tuple[Request, str]:
@@ -531,7 +531,7 @@ def _node_target(action: "Action", session: Session) -> tuple[Request, str]:
     node_id = session.given["node_id"]
     if action.of_absent:
         return {"node_id": node_id}, words.actions.named_node(node_id)
-    all_runs = [run for run in session.overview().runs if not views.is_over(run)]
+    all_runs = [run for run in session.overview().runs if not state.is_over(run)]
     there = [(run, node) for run in all_runs for node in run["nodes"] if node["node_id"] == node_id]
     if there:
         states = [(str(node["state"]), str(run["run_id"])) for run, node in there[:MOST_NAMED]]
@@ -559,7 +559,7 @@ def get_contexts(session: Session) -> None:
          each.get("tls_ca", "-"))
         for name, each in file.contexts.items()
     ]  # fmt: skip
-    return out.table(Table(("CURRENT", "NAME", "ENDPOINT", "TOKEN FILE", "TLS CA"), rows))
+    return out.table(tables.Table(("CURRENT", "NAME", "ENDPOINT", "TOKEN FILE", "TLS CA"), rows))
 
 
 def current_context(session: Session) -> None:

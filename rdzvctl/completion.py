@@ -14,9 +14,10 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any
 
-from rdzvctl import contexts, views
+from rdzvctl import contexts
 from rdzvctl.client import Client, Overview
 from rdzvctl.errors import CtlError
+from rdzvctl.views.state import is_over
 
 COMMAND = "__complete"
 LINE = "RDZVCTL_LINE"
@@ -28,11 +29,11 @@ HARMLESS = re.compile(r"[A-Za-z0-9_][\w@%+,./-]*", re.ASCII)
 
 
 def _runs(is_wanted: Callable[[bool], bool]) -> Callable[[Overview], Iterable[str]]:
-    return lambda found: (run["run_id"] for run in found.runs if is_wanted(views.is_over(run)))
+    return lambda found: (run["run_id"] for run in found.runs if is_wanted(is_over(run)))
 
 
 def _nodes(found: Overview) -> Iterator[str]:
-    return (node["node_id"] for run in found.runs if not views.is_over(run) for node in run["nodes"])
+    return (node["node_id"] for run in found.runs if not is_over(run) for node in run["nodes"])
 
 
 def _cordoned(found: Overview) -> Iterator[str]:
@@ -40,9 +41,9 @@ def _cordoned(found: Overview) -> Iterator[str]:
 
 
 FROM_SERVERS: Mapping[str, Callable[[Overview], Iterable[str]]] = {
-    "runs": _runs(lambda is_over: True),
-    "live-runs": _runs(lambda is_over: not is_over),
-    "ended-runs": _runs(lambda is_over: is_over),
+    "runs": _runs(lambda ended: True),
+    "live-runs": _runs(lambda ended: not ended),
+    "ended-runs": _runs(lambda ended: ended),
     "nodes": _nodes,
     "cordoned-nodes": _cordoned,
 }

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rdzvctl import words
-from rdzvctl.views import STYLES, Table
+from rdzvctl.views.tables import STYLES, Table
 
 GAP = "  "
 MOST_KEPT = 24

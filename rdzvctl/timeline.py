@@ -5,10 +5,11 @@ from itertools import pairwise
 from time import localtime, strftime
 from typing import NamedTuple
 
-from rdzv_protocol.text import printable
+from rdzv_protocol.text import age, printable
 
+from rdzvctl import words
 from rdzvctl.answers import Fields
-from rdzvctl.views import Table, age
+from rdzvctl.views.tables import Table
 
 BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " ..:-=+*#"
 """Characters for shares of a column's time, from none to all; the second for terminals without the first."""
@@ -76,7 +77,7 @@ def lines(run: Fields, width: int, *, is_plain: bool = False) -> Iterator[str]:
     yield _row(HAPPENED, _events(run["marks"], picture))
     if fastest := max((sample["steps_per_s"] or 0.0 for sample in samples), default=0.0):
         paces = (span._replace(share=span.share / fastest) for span in _paces(samples))
-        yield _row(PACE, picture.lane(paces, bars), f"up to {fastest:.3g}")
+        yield _row(PACE, picture.lane(paces, bars), words.events.up_to(fastest))
     yield _row("", _times(picture))
 
 
@@ -157,12 +158,11 @@ def events_table(marks: Iterable[Fields]) -> Table:
 
 
 def _sentence(mark: Fields) -> str:
-    times = f"{mark['count']} × " if mark["count"] > 1 else ""
-    lasts = f", until {_time(mark['until'])}" if mark["until"] - mark["at"] >= 1 else ""
-    return f"{times}{mark['kind'].replace('_', ' ')}{lasts}"
+    until = _time(mark["until"]) if mark["until"] - mark["at"] >= 1 else ""
+    return words.events.mark(mark["kind"].replace("_", " "), mark["count"], until)
 
 
 def _node(mark: Fields) -> str:
     if mark["node_id"] is None:
         return "-"
-    return printable(mark["node_id"]) + (" first" if mark["count"] > 1 else "")
+    return printable(words.events.first_node(mark["node_id"]) if mark["count"] > 1 else mark["node_id"])

@@ -59,6 +59,25 @@ def span(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
+def age(seconds: float | None) -> str:
+    """Return a duration in at most two units: 12s, 3m20s, 2h5m, 4d3h; `-` for None."""
+    if seconds is None:
+        return "-"
+    whole = max(0, round(seconds))
+    for size, unit, smaller, below in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size}{unit}{rest}{below}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def quoted(text: str) -> str:
+    """Return the text quoted for a shell; unprintable characters become spaces."""
+    from shlex import quote
+
+    return quote(printable(text))
+
+
 def one_line(texts: Iterable[str]) -> str:
     """Return the first text that is not blank, in printable characters."""
     return next((line for text in texts if (line := printable(text).strip())), "")

@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from rdzvctl.words import account as account
     from rdzvctl.words import actions as actions
     from rdzvctl.words import bundle as bundle
     from rdzvctl.words import command_line as command_line
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from rdzvctl.words import contexts as contexts
     from rdzvctl.words import events as events
     from rdzvctl.words import logs as logs
+    from rdzvctl.words import nodes as nodes
     from rdzvctl.words import runs as runs
     from rdzvctl.words import servers as servers
+    from rdzvctl.words import steps as steps
 
 
 def __getattr__(name: str) -> "ModuleType":

@@ -16,6 +16,19 @@ def asking_for(what: str) -> str:
     return f"asking for {what} ..."
 
 
+def stream_of_rank(streams: Sequence[str], rank: int) -> str:
+    return f"{' and '.join(streams)} of rank {rank}"
+
+
+def agent_of_node(node_id: str) -> str:
+    return f"agent of node {node_id}"
+
+
+def missing_log(why: str, place: str) -> str:
+    """`place`: where the log is; empty if it is unknown."""
+    return f"{why}{place and f' ({place})'}"
+
+
 def file_exists(path: str) -> str:
     return f"{path} exists: give another -o FILE, or remove it"
 

@@ -1,6 +1,21 @@
 """Messages about the output of workers and their stacks, and where those are."""
 
 
+def place(run_id: str, rank: int, local_rank: int, node_id: str, addr: str) -> str:
+    return f"rank {rank} of run {run_id}: local rank {local_rank} on node {node_id} ({addr})"
+
+
+def from_file(stream: str, round: int, path: str) -> str:
+    return f"{stream} of round {round}, from the file {path} on that node"
+
+
+def in_folder(folder: str) -> str:
+    return f"log files on that node: {folder}/"
+
+
+NO_FILES = "no log files: the worker writes to its agent's console; node-agent -t 3 --log-dir DIR writes files, too"
+
+
 def log_not_shown(why: str) -> str:
     return f"not shown here: {why}"
 
@@ -18,5 +33,12 @@ def next_log(round: int, path: str, node_id: str) -> str:
     return f"round {round}: {path} on node {node_id}"
 
 
-def stacks(round: int, sentence: str) -> str:
+def in_round(round: int, sentence: str) -> str:
     return f"round {round}: {sentence}"
+
+
+NO_STACK_FILES = "the agents wrote no files"
+
+
+def stack_files(folder: str, node_id: str) -> str:
+    return f"files with all threads: {folder} on node {node_id}; each node keeps its own"

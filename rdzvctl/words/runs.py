@@ -1,8 +1,8 @@
 """Messages about runs: which ones there are, and the state of one in a line."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rdzv_protocol.text import count
+from rdzv_protocol.text import age, count
 from rdzv_protocol.words.flags import did_you_mean
 
 
@@ -22,6 +22,11 @@ def none_matches(known: int) -> str:
 def more_runs(hidden: int, phases: str) -> str:
     """`phases`: numbers of these runs by phase."""
     return f"... and {hidden} more: {phases}. rdzvctl runs lists all runs."
+
+
+def by_phase(numbers: Mapping[str, int]) -> str:
+    """`numbers`: numbers of runs by phase."""
+    return ", ".join(f"{number} {phase}" for phase, number in numbers.items())
 
 
 def more_lines(hidden: int) -> str:
@@ -50,5 +55,47 @@ def no_such_run(run_id: str, known: Sequence[str]) -> str:
     return f"no run {run_id}{did_you_mean(run_id, known)}"
 
 
+# The state of a run.
+
+
+def named(run_id: str, attempt: int) -> str:
+    return f"{run_id} (attempt {attempt})" if attempt > 1 else run_id
+
+
+def state(phase: str, since_s: float, reason: str) -> str:
+    return f"{phase} for {age(since_s)}: {reason}"
+
+
+def trouble(health: str, since_s: float, sentence: str, others: Sequence[str]) -> str:
+    """`others`: what else is wrong, as states of health."""
+    return "; also ".join([f"{health} for {age(since_s)}: {sentence}", *others])
+
+
+def one_line(run_id: str, state: str, trouble: str) -> str:
+    """`trouble`: empty if the run has none, or if its state says what is wrong."""
+    return f"run {run_id}: {state}{trouble and f'; {trouble}'}"
+
+
+def node_counts(present: int, standbys: int, low: int, high: int) -> str:
+    """Number of participating nodes and of wanted nodes."""
+    return f"{present}{f'+{standbys}' if standbys else ''} of {low if low == high else f'{low}:{high}'}"
+
+
+# What a person can do about runs.
+
+
 def next_step(step: str) -> str:
     return f"Next: {step}"
+
+
+def needs_person(run_id: str, what: str, step: str) -> str:
+    """`what`: the run's trouble, or else its state."""
+    return f"{run_id}: {what}. {next_step(step)}"
+
+
+def needs_nothing(well: int, ended: Mapping[str, int], *, are_all_well: bool) -> str:
+    """`well`: number of active runs that need nothing. `ended`: numbers of ended runs by phase."""
+    told = (
+        "No run needs anything" if are_all_well else f"{count(well, 'run')} {'needs' if well == 1 else 'need'} nothing"
+    )
+    return f"{'; '.join([told, *(f'{number} {phase}' for phase, number in ended.items())])}."

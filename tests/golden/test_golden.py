@@ -10,6 +10,7 @@ from tests.golden.help_pages import HELP_FILE, help_text
 from tests.golden.makers import FILE, makers, messages, modules, text
 from tests.golden.quotes import TESTS, quotes
 from tests.golden.reference_pages import reference_pages
+from tests.golden.sentences import sentences
 
 ROOT = TESTS.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*/*.md"))]
@@ -69,3 +70,17 @@ def test_pages_quote_messages_as_they_are():
 
 def test_no_test_quotes_a_message():
     assert [f"{file.relative_to(TESTS)}:{line}: {quote}" for file, line, quote in quotes()] == []
+
+
+def test_rdzvctl_has_all_its_sentences_in_words():
+    """Except those of `--help`, which `help.txt` shows."""
+    found = [each for each in sentences(ROOT / "rdzvctl") if each[0].name != "cli.py"]
+    assert [f"{file.relative_to(ROOT)}:{line}: {text}" for file, line, text in found] == []
+
+
+def test_a_sentence_outside_words_is_found(tmp_path):
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "runs.py").write_text('A = "one two three four five"\n')
+    (tmp_path / "views.py").write_text('"""A docstring of five words or more."""\nSHORT = "one two three four"\nA = (\n'
+                                       '    f"run {SHORT} has ended "\n    "now")\n')  # fmt: skip
+    assert [text for _, _, text in sentences(tmp_path)] == ["run field has ended now"]

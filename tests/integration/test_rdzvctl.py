@@ -22,7 +22,7 @@ from rdzvctl import words as ctl
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.message_search import has_message
+from tests.support.message_search import beginning, has_message
 from tests.support.programs import PATIENCE_S, Program
 from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl, terminal
@@ -200,10 +200,10 @@ async def test_rdzvctl_logs_shows_where_a_workers_output_is(cluster: Cluster, tm
         rank = 1 if rank_of_b != 1 else 2
         out = (await rdzvctl("logs", str(rank), endpoint=at)).lines
         assert re.fullmatch(rf"rank {rank} of run r: local rank \d on node a \(127\.0\.0\.1\)", out[0])
-        path = Path(out[1].removeprefix("log files on that node: "))
+        path = Path(out[1].removeprefix(beginning(ctl.logs.in_folder)))
         assert path.parent.name == f"attempt_{round_ - 1}" and (path / "stdout.log").exists()
         out = (await rdzvctl("logs", "r", str(rank_of_b), endpoint=at)).lines
-        assert "on node b" in out[0] and "no log files: the worker writes to its agent's console" in out[1]
+        assert "on node b" in out[0] and out[1] == ctl.logs.NO_FILES
         if round_ == 1:
             workers[0].order_exit(3)
     done = await rdzvctl("logs", "r", "3", endpoint=at)
@@ -235,7 +235,7 @@ async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> Non
     assert any(service_words.log_was_read("r", 0, "a", "127.0.0.1") in line for line in cluster.server.err)
 
     shown = (await rdzvctl("logs", "1", endpoint=at)).lines
-    assert shown[1].startswith("log files on that node: ") and shown[1].endswith("/attempt_0/0/")
+    assert shown[1].startswith(beginning(ctl.logs.in_folder)) and shown[1].endswith("/attempt_0/0/")
     why = reads.not_allowed("b")
     assert shown[2] == ctl.logs.log_not_shown(why)
     refused = {

@@ -10,6 +10,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_server.words import completion, costs, operations
 from rdzvctl import words as ctl
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.message_search import has_message, message_fields
 from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl, terminal
 from tests.support.terminal import Terminal
 
@@ -69,7 +70,7 @@ async def test_a_standby_is_admitted(cluster: Cluster) -> None:
     assert done.code == ExitCode.FAILED and "no standby node" in done.err[0]
     await (await cluster.node("b", *flags)).line("standing by")
     shown = await rdzvctl("why", endpoint=cluster.endpoint)
-    assert "Next: Give the free seats to standby nodes: rdzvctl admit r" in shown.lines
+    assert ctl.runs.next_step(ctl.steps.admit("r")) in shown.lines
     assert (await rdzvctl("admit", endpoint=cluster.endpoint)).lines[0].startswith("run r: ")
     await cluster.finish(await cluster.hub.group(4))
 
@@ -117,13 +118,16 @@ async def test_a_drained_node_stays_cordoned_until_the_printed_command_lets_it_j
     await cluster.nodes("ab", *flags, nproc=1)
     ctl_flags = ("--endpoint", cluster.endpoint)
     done = await rdzvctl(*ctl_flags, "drain", "b", "--reason", "new disk", "--for", "1h")
-    uncordon = f"rdzvctl --endpoint {cluster.endpoint} uncordon b"
+    program = f"rdzvctl --endpoint {cluster.endpoint}"
+    uncordon = f"{program} uncordon b"
     assert done.lines == [operations.drained("b", "new disk"), ctl.actions.stays_cordoned("b", uncordon, 3600.0)]
     assert await cluster.agents.pop("b").exit_code() == ExitCode.START_AGAIN
     fit, start = [line for line in (await rdzvctl(*ctl_flags, "why", "r")).lines if line.startswith("Next: ")]
-    assert re.match(r"Next: If node b is fit \(cordoned by \S+ until .*: new disk\), uncordon it and start its ", fit)
-    assert fit.endswith(f" again: {uncordon}")
-    assert start == f"Next: Or start 1 more node: node-agent --endpoint {cluster.endpoint} --run-id r ... SCRIPT"
+    cordon = message_fields(fit.replace(program, "rdzvctl"), ctl.steps.uncordon_absent, node_id="b")["cordon"]
+    assert has_message(cordon, ctl.servers.cordon, reason="new disk", excluded=False)
+    assert fit.endswith(f": {uncordon}")
+    agent = ctl.steps.agent("r", cluster.endpoint)
+    assert start == ctl.runs.next_step(ctl.steps.or_start_more(1, agent))
     _, *words = shlex.split(fit[fit.index(uncordon) :])
     assert (await rdzvctl(*words)).lines == [operations.uncordoned("b", "", by_operator=True)]
     await cluster.node("b", *flags, nproc=1)
@@ -137,8 +141,8 @@ async def test_why_says_to_start_an_agent_again_that_ctrl_c_has_ended(cluster: C
     await left.exit_code()
     await cluster.agents["a"].line(completion.waiting_for(1))
     again, start = [each for each in (await rdzvctl("why", endpoint=cluster.endpoint)).lines if "Next: " in each]
-    assert again == "Next: Start the agent of node b again (it left: SIGINT)."
-    assert start.startswith("Next: Or start 1 more node: node-agent ")
+    assert again == ctl.runs.next_step(ctl.steps.start_agent_again("b", "SIGINT"))
+    assert start.startswith(ctl.runs.next_step(ctl.steps.or_start_more(1, "node-agent ")))
 
 
 async def test_ctrl_c_while_a_server_is_silent() -> None:

@@ -45,4 +45,63 @@ EXAMPLES: Examples = {
         {"run_id": "r1", "at": "2026-01-02 03:04:05 +0000", "files": (), "missing": (), "is_anonymous": False},
     ],
     words.actions.no_run_has: [{"node_id": "gpu", "known": ("gpu1",)}],
+    words.account.disconnected: [{"node_id": "gpu1", "unheard_s": 2.0, "left_s": 3.0}],
+    words.account.more_disconnected: [{"number": number} for number in (1, 3)],
+    words.account.more: [
+        {"number": 1, "noun": "remark", "command": "rdzvctl nodes"},
+        {"number": 3, "noun": "broken link", "command": "rdzvctl status --json"},
+    ],
+    words.account.rounds_have_failed: [{"rounds": 2, "last": last} for last in ("", "<last>")],
+    words.account.has_restarted: [
+        {"causes": {"worker failure": 2, "node lost": 1}, "charged": 2, "max_restarts": 3},
+        {"causes": {"operator": 1}, "charged": 0, "max_restarts": 0},
+    ],
+    words.account.time_went_into: [
+        {"spent_s": {"training": 7_500.0, "lost": 61.0}, "ettr": 0.9585},
+        {"spent_s": {"running": 12.0, "forming": 3.0}, "ettr": None},
+    ],
+    words.events.event: [
+        {"at": "2026-01-02 03:04:05", "number": 7, "attempt": attempt, "round": 3, "sentence": "<sentence>"}
+        for attempt in (1, 2)
+    ],
+    words.events.of_unknown_kind: [{"kind": "of_next_year", "reason": "<reason>", "by": by} for by in ("", "admin")],
+    words.events.mark: [
+        {"kind": "worker failed", "times": 1, "until": ""},
+        {"kind": "agent silent", "times": 3, "until": "03:04:05"},
+    ],
+    words.bundle.stream_of_rank: [{"streams": streams, "rank": 3} for streams in (["stderr"], ["stdout", "stderr"])],
+    words.bundle.missing_log: [{"why": "<why>", "place": place} for place in ("", "<place>")],
+    words.nodes.listed: [{"names": ("gpu1", "gpu2"), "more": more} for more in (0, 3)],
+    words.nodes.ranks: [{"first": 2, "last": last} for last in (2, 5)],
+    words.runs.by_phase: [{"numbers": {"running": 180, "failed": 6}}],
+    words.runs.named: [{"run_id": "r1", "attempt": attempt} for attempt in (1, 2)],
+    words.runs.trouble: [
+        {"health": "slow", "since_s": 61.0, "sentence": "<sentence>", "others": others}
+        for others in ((), ("last restart spent",))
+    ],
+    words.runs.one_line: [{"run_id": "r1", "state": "<state>", "trouble": trouble} for trouble in ("", "<trouble>")],
+    words.runs.node_counts: [
+        {"present": 2, "standbys": 0, "low": 2, "high": 2},
+        {"present": 3, "standbys": 1, "low": 2, "high": 4},
+    ],
+    words.runs.needs_nothing: [
+        {"well": 1, "ended": {}, "are_all_well": False},
+        {"well": 2, "ended": {"succeeded": 1, "failed": 3}, "are_all_well": False},
+        {"well": 2, "ended": {}, "are_all_well": True},
+    ],
+    words.servers.server: [
+        {"version": "1.0.0", "address": "gpu1:29400", "state": "ready", "role": role, "uptime_s": 7_500.0}
+        for role in ("", "leads")
+    ],
+    words.servers.leads_shards: [{"shards": shards} for shards in ((), (0, 2))],
+    words.servers.cordon: [
+        {"by": "admin", "until": "", "reason": "", "excluded": False},
+        {"by": "admin", "until": "2026-01-02 03:04", "reason": "ECC errors", "excluded": False},
+        {"by": "rdzv-server", "until": "", "reason": "blamed 3 times within 1 d", "excluded": True},
+    ],
+    **{each: [{"run_id": "r 1"}] for each in (words.steps.untold, words.steps.admit)},
+    words.steps.read_output: [{"run_id": "r 1", "rank": 3}],
+    words.steps.agent: [{"run_id": "r 1", "endpoint": "gpu1:29400"}],
+    words.steps.uncordon_absent: [{"node_id": "gpu1", "cordon": "<cordon>"}],
+    words.steps.uncordon: [{"node_id": "gpu1", "cordon": cordon} for cordon in ("", "<cordon>")],
 }

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rdzv_protocol.text import clip, last_lines, one_line, printable, span
+from rdzv_protocol.text import age, clip, last_lines, one_line, printable, quoted, span
 
 anything = st.text(st.characters(codec=None), max_size=60)
 """Any text, including control characters and lone surrogates, which JSON can contain."""
@@ -58,3 +58,15 @@ def test_the_last_lines_never_take_more_than_they_may(lines, most_lines, most_by
 @pytest.mark.parametrize(("seconds", "text"), [(90, "90 s"), (1_800, "30 min"), (86_400, "1 d"), (7_200, "2 h")])
 def test_a_window_in_words(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, "-"), (0, "0s"), (12.4, "12s"), (60, "1m"), (200, "3m20s"), (7_500, "2h5m"), (360_000, "4d4h"), (-3, "0s")],
+)
+def test_an_age_is_short(seconds: float | None, shown: str) -> None:
+    assert age(seconds) == shown
+
+
+def test_a_text_for_a_shell_is_one_printable_word() -> None:
+    assert [quoted(text) for text in ("run", "r\x1b 1")] == ["run", "'r  1'"]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 from msgspec import json, to_builtins
+from rdzv_protocol.text import age
 
 from node_agent.flags import sort_key
 from rdzv_server.core.kernel.policy import NoSigns, Policy
@@ -11,8 +12,8 @@ from rdzv_server.core.kernel.run import PolicyState, Run
 from rdzv_server.core.views import run_view, status_view, watch_view
 from rdzv_server.core.views.run_view import Missing, Outlook
 from rdzv_server.http.metrics import RUN_FINISHING, RUN_NODES, RUN_RESTARTS_LEFT, RUN_UNHEARD, RUN_WORLD_SIZE, _Survey
-from rdzvctl import views as rdzvctl_views
 from rdzvctl.answers import decoded
+from rdzvctl.views import account, tables
 from tests.support.scenario import Scenario, running
 from tests.support.stories import check
 
@@ -75,7 +76,7 @@ def test_numbers_of_nodes_are_the_same_in_the_status_on_the_page_in_metrics_and_
     run, now = happened.run, happened.now
     status, watched = status_view.view(run, now), watch_view.view(run, now, lambda at: at)
     assert (status.present, status.standbys) == (watched["nodes"], watched.get("standbys", 0))
-    (row,) = rdzvctl_views.runs_table([decoded(json.encode(status))]).rows
+    (row,) = tables.runs_table([decoded(json.encode(status))]).rows
     assert row[5] == nodes
     if not run.stage.is_end:
         samples = {each.metric: each.value for each in _Survey().samples_of(run, now, is_listed=True)}
@@ -96,8 +97,8 @@ def test_the_time_of_a_run_has_the_same_parts_in_the_status_on_the_page_and_in_r
     spent = dict(watched.get("time_s", {}))
     if not run.stage.is_end:  # as the page does
         spent[watched["time_in"]] = spent.get(watched["time_in"], 0.0) + now - watched["time_since"]
-    line = rdzvctl_views.time_line(decoded(json.encode(status)))
-    assert all(f"{rdzvctl_views.age(seconds)} {word}" in line for word, seconds in spent.items() if seconds > 0.5)
+    line = account.time_line(decoded(json.encode(status)))
+    assert all(f"{age(seconds)} {word}" in line for word, seconds in spent.items() if seconds > 0.5)
     assert run.stage.is_end or sum(spent.values()) == pytest.approx(status.age_s, abs=0.5)
 
 
@@ -126,8 +127,8 @@ def test_remarks_of_a_policy_about_a_node_or_a_run_are_in_every_view(monkeypatch
     assert [node.get("remarks") for node in nodes] == [None, {"hot": "node b is hot"}]
     assert [node.remarks for node in status.nodes] == [{}, {"hot": "node b is hot"}]
     told = decoded(json.encode(status))
-    assert [row[-1] for row in rdzvctl_views.nodes_table(told).rows] == ["", "hot"]
-    assert "Node b is hot." in rdzvctl_views.why(told, "h:1").text
+    assert [row[-1] for row in tables.nodes_table(told).rows] == ["", "hot"]
+    assert "Node b is hot." in account.why(told, "h:1").text
 
 
 def test_the_model_says_what_a_run_waits_for_and_what_it_is_on_its_way_to() -> None:

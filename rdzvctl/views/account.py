@@ -1,0 +1,168 @@
+"""Account of a run, as a paragraph: its state and since when, what it waits for, what failed first, what it cost."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rdzv_protocol.text import printable
+
+from rdzvctl import words
+from rdzvctl.answers import Fields, lost_in_s
+from rdzvctl.views import lines, state
+from rdzvctl.views.next_steps import MOST_NAMED, PROGRAM, listed, next_steps, with_flags
+from rdzvctl.views.state import NO_CORDONS
+
+
+class Why(NamedTuple):
+    """Account of a run: a paragraph, the evidence behind it, and what a person can do now."""
+
+    text: str
+    evidence: list[str]
+    next: list[str]
+
+
+def why(
+    run: Fields,
+    endpoint: str,
+    opened: str = "",
+    unhealthy_reason: str = "",
+    *,
+    cordons: Mapping[str, Fields] = NO_CORDONS,
+    program: str = PROGRAM,
+) -> Why:
+    """Return the account of a run: its state and since when, what it waits for, what failed first, and what to do next.
+
+    `endpoint`: the servers, as in the agents' `--endpoint`. `opened`: why the forming round was opened, if known.
+    `unhealthy_reason`: why the run's server can decide nothing now; then nothing else helps. `cordons`: the servers'
+    cordons by node. `program`: `rdzvctl`, with flags for the commands that a person copies.
+    """
+    wrong = "" if run["phase"] == "unhealthy" else state.trouble(run)
+    sentences = [unhealthy_reason, _sentence(wrong), _state(run)]
+    sentences += [words.account.reason_of_restart(opened)] if opened else []
+    sentences += [each for each in _absent(run, program) if not wrong or each[:1].lower() + each[1:-1] not in wrong]
+    sentences += [*_failures(run), *_restarts(run)]
+    steps = [words.steps.MEND_SERVER] if unhealthy_reason else next_steps(run, endpoint, cordons)
+    failure = run["first_failure"]
+    return Why(
+        printable(" ".join(filter(None, sentences))),
+        lines.evidence(failure) if failure else [],
+        [printable(with_flags(step, program)) for step in steps],
+    )
+
+
+def troubles(
+    runs: Iterable[Fields], endpoint: str, *, cordons: Mapping[str, Fields] = NO_CORDONS, program: str = PROGRAM
+) -> list[str]:
+    """Return a line for each run that needs a person, with the next step; then how many runs need none.
+
+    The other arguments are those of `why`.
+    """
+    known = state.in_order(runs)
+    active = [run for run in known if not state.is_over(run)]
+    needy = [run for run in active if state.is_troubled(run) or state.lacks_nodes(run)]
+    shown = []
+    for run in needy:
+        what = state.trouble(run) or words.runs.state(run["phase"], run["phase_age_s"], run["reason"])
+        step = with_flags(next(iter(next_steps(run, endpoint, cordons)), ""), program)
+        shown.append(printable(words.runs.needs_person(run["run_id"], what, step)))
+    ended = {phase: number for phase in state.ENDS if (number := sum(run["phase"] == phase for run in known))}
+    return [*shown, words.runs.needs_nothing(len(active) - len(needy), ended, are_all_well=not needy)]
+
+
+def time_line(run: Fields) -> str:
+    """Return the sentence about what the run's time went into; empty if the server does not count it."""
+    spent = dict(run["time_s"])
+    parts = ("starting", "checkpointing", "detecting", "lost")
+    if spent.get("training") is None:  # the workers have reported no progress
+        spent["running"] = spent.get("running", 0.0) - sum(spent.get(part, 0.0) for part in parts)
+    names = ("running" if spent.get("training") is None else "training", *parts, "forming", "restarting", "waiting")
+    shown = {name: spent[name] for name in names if spent.get(name)}
+    return words.account.time_went_into(shown, spent.get("ettr")) if shown else ""
+
+
+def restarts_line(run: Fields) -> str:
+    """Return the sentence about what the run's restarts took; empty if there were none, or with an older server."""
+    from rdzv_protocol.words.run import restarts_took
+
+    costs = run["restart_costs"]
+    if not costs or not costs["restarts"] or costs["cost"] is None:
+        return ""
+    steps = costs["kept_steps"], costs["repeated_steps"]
+    return _sentence(restarts_took(costs["restarts"], costs["followed"], costs["cost"], *steps))
+
+
+def _sentence(text: str) -> str:
+    """Return the text as a sentence; empty if it is."""
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _state(run: Fields) -> str:
+    told = words.account
+    name, phase, since_s = told.run(words.runs.named(run["run_id"], run["attempt"])), run["phase"], run["phase_age_s"]
+    match phase:
+        case "forming" | "restarting":
+            return told.forms(name, phase, since_s, run["round"], state.reason(run))
+        case "finishing" if run["finishing"] and run["unheard_s"] is None and not state.is_troubled(run):
+            found = run["finishing"]
+            finishing = told.finishing(found["finished"], found["age_s"], found["still_running"])
+            return told.has_been(name, "running", since_s, finishing)
+        case "running" | "finishing":
+            return told.has_been(name, phase, since_s, state.reason(run))
+        case "unhealthy":
+            return told.is_unhealthy(name, run["reason"])
+    return told.has_ended(name, phase, since_s, run["age_s"] - since_s, state.reason(run))
+
+
+def _absent(run: Fields, program: str) -> list[str]:
+    """Return sentences about nodes that are disconnected, slow, badly connected, cordoned or standing by."""
+    told, nodes = words.account, run["nodes"]
+    silent = [(node, left_s) for node in nodes if (left_s := lost_in_s(run, node)) is not None]
+    sentences = [
+        told.disconnected(node["node_id"], node["lease_age_s"], left_s) for node, left_s in silent[:MOST_NAMED]
+    ]
+    if len(silent) > MOST_NAMED:
+        sentences.append(told.more_disconnected(len(silent) - MOST_NAMED))
+    remarks = [remark for node in nodes for remark in node["remarks"].values()]
+    sentences += [*map(_sentence, remarks[:MOST_NAMED]), *_left_out(remarks, "remark", f"{program} nodes")]
+    links = run["broken_links"]
+    sentences += [told.network_test_failed(link["nodes"], link["problem"]) for link in links[:MOST_NAMED]]
+    sentences += _left_out(links, "broken link", f"{program} status --json")
+    kept_out = [node for node in nodes if node["state"] == "running" and node["cordon"]]
+    sentences += [told.gets_no_seat(node["node_id"], state.cordon(node["cordon"])) for node in kept_out[:MOST_NAMED]]
+    sentences += _left_out(kept_out, "such node", f"{program} nodes")
+    if standbys := [node["node_id"] for node in nodes if node["state"] == "standby"]:
+        sentences.append(told.standing_by(listed(standbys)))
+    return sentences
+
+
+def _left_out(things: Sequence[Any], noun: str, command: str) -> list[str]:
+    """Return the sentence about the things beyond `MOST_NAMED`; empty if there are none."""
+    left = len(things) - MOST_NAMED
+    return [words.account.more(left, noun, command)] if left > 0 else []
+
+
+def _failures(run: Fields) -> list[str]:
+    """Return sentences about the first failure and the last one, unless the state's reason contains them."""
+    told, reason, sentences = words.account, printable(run["reason"]), list[str]()
+    if first := run["first_failure"]:
+        what, ago_s, round_ = lines.of_failure(first), first["age_s"], first["round"]
+        is_told = reason.startswith(what)
+        sentences.append(told.that_failed_first(ago_s, round_) if is_told else told.failed_first(what, ago_s, round_))
+        sentences.append(_sentence(first["hint"].rstrip(".")))
+    if last := run["last_failure"]:
+        what = lines.of_failure(last)
+        shown = "" if reason.startswith(what) else told.failed_last(what, last["age_s"], last["round"])
+        sentences.append(told.rounds_have_failed(run["failed_rounds"], shown))
+    return sentences
+
+
+def _restarts(run: Fields) -> list[str]:
+    """Return sentences about the run's restarts, and about what the latest one took; empty if there are none."""
+    from rdzv_protocol.words.run import last_restart_took
+
+    causes = {cause.replace("_", " "): times for cause, times in run["restarts"].items() if times}
+    if not causes:
+        return []
+    sentences = [words.account.has_restarted(causes, run["restart_count"], run["max_restarts"])]
+    if known := [restart for restart in run["history"] if restart["cost"]]:  # no cost from an older server
+        sentences.append(_sentence(last_restart_took(known[-1]["round"], known[-1]["cost"])))
+    return sentences

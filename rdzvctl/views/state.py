@@ -1,0 +1,164 @@
+"""State of runs and servers: what is wrong with a run, whether it needs a person, and which run comes first."""
+
+import re
+from collections.abc import Iterable, Mapping
+from time import localtime, strftime
+from typing import Any, NamedTuple
+
+from rdzv_protocol.text import printable
+
+from rdzvctl import words
+from rdzvctl.answers import Fields
+
+HEALTH = (
+    "unhealthy", "hung", "unreachable", "silent", "overdue", "looping", "stalled", "slow", "last_restart_spent",
+    "below_size", "ok",
+)  # fmt: skip
+"""States of health, the worst first."""
+PHASES = ("unhealthy", "forming", "running", "finishing", "restarting", "succeeded", "failed")
+ENDS = ("succeeded", "failed")
+
+# Of one run.
+
+
+def is_over(run: Fields) -> bool:
+    return run["phase"] in ENDS
+
+
+def is_troubled(run: Fields) -> bool:
+    """Whether a person should look at the run, which has not ended."""
+    return bool(run["health"]) and run["health"]["is_trouble"]
+
+
+def has_failed(run: Fields) -> bool:
+    return bool(run["phase"] == "failed" and not run["is_stopped"])
+
+
+def lacks_nodes(run: Fields) -> bool:
+    """Whether the round that forms needs other nodes than those that stop their workers."""
+    return bool(run["missing"]) and run["missing"]["more_nodes"] > len(run["missing"]["stopping"])
+
+
+def health(run: Fields) -> str:
+    """Return the state of health; `-` if it is unknown."""
+    return "-" if run["health"] is None else run["health"]["state"].replace("_", " ")
+
+
+def trouble(run: Fields) -> str:
+    """Return what is wrong with a run that needs a person, and for how long; empty if it needs none."""
+    if not is_troubled(run):
+        return ""
+    found = run["health"]
+    others = [state.replace("_", " ") for state in found["others"] if state != "below_size"]
+    return words.runs.trouble(health(run), found["age_s"], found["sentence"], others)
+
+
+def reason(run: Fields) -> str:
+    """Return the reason of the run's state, without what its trouble already says."""
+    told, hang = str(run["reason"]), run["hang"]
+    for remark in (run["health"] and run["health"]["sentence"], hang and hang["withheld"]):
+        if remark and is_troubled(run):
+            told = told.replace(f"; {remark}", "")
+    return told
+
+
+def without_times(value: Any) -> Any:
+    """Return a status without ages, remaining times and countdowns, so that it stays the same while nothing happens."""
+    if isinstance(value, dict):
+        return {key: without_times(each) for key, each in value.items() if not key.endswith(("_s", "time"))}
+    if isinstance(value, list):
+        return [without_times(each) for each in value]
+    return re.sub(r" in \d+(\.\d+)? s$", "", value) if isinstance(value, str) else value
+
+
+# Of all runs.
+
+
+class Wanted(NamedTuple):
+    """Filter for all runs; an empty field matches any run."""
+
+    pattern: str = ""
+    """Pattern of the run's id, as in a shell: `eval-*`."""
+    node: str = ""
+    """Pattern of the name of one of its nodes."""
+    phase: str = ""
+    health: str = ""
+    """State of health, or `trouble` for each run that needs a person."""
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+    def covers(self, run: Fields) -> bool:
+        """Whether the run matches."""
+        from fnmatch import fnmatchcase
+
+        return (
+            (not self.pattern or fnmatchcase(run["run_id"], self.pattern))
+            and self.phase in ("", run["phase"])
+            and (not self.node or any(fnmatchcase(node["node_id"], self.node) for node in run["nodes"]))
+            and self._has_health(run)
+        )
+
+    def _has_health(self, run: Fields) -> bool:
+        if self.health == "trouble":
+            return is_troubled(run)
+        found = run["health"]
+        return not self.health or (bool(found) and self.health in [found["state"], *found["others"]])
+
+
+def in_order(runs: Iterable[Fields]) -> list[Fields]:
+    """Return active runs first, and among them troubled ones, the worst first; then the youngest."""
+    return sorted(runs, key=_order)
+
+
+def first_to_see(runs: Iterable[Fields]) -> list[Fields]:
+    """Return the runs for a screen that may be too short for all: troubled runs first, then failed runs, then the
+    rest."""
+    return sorted(runs, key=lambda run: (not is_troubled(run), not has_failed(run), _order(run)))
+
+
+def _order(run: Fields) -> tuple[bool, int, float]:
+    return is_over(run), _severity(run), run["phase_age_s"] if is_over(run) else run["age_s"]
+
+
+def _severity(run: Fields) -> int:
+    if not is_troubled(run):
+        return len(HEALTH)
+    state = run["health"]["state"]
+    return HEALTH.index(state) if state in HEALTH else 0  # a newer server may have states of its own
+
+
+def phases(runs: Iterable[Fields]) -> str:
+    """Return the numbers of runs by phase, as text, the largest first."""
+    numbers: dict[str, int] = {}
+    for run in runs:
+        numbers[run["phase"]] = numbers.get(run["phase"], 0) + 1
+    return words.runs.by_phase(dict(sorted(numbers.items(), key=lambda each: -each[1])))
+
+
+# Of servers.
+
+
+def unhealthy_reason(servers: Iterable[Fields]) -> str:
+    """Return sentences that say which servers should decide but cannot, and why; empty if there are none."""
+    stuck = [server for server in servers if not server["ready"] and (server["leads"] or _lacks_leader(server))]
+    told = (words.servers.cannot_decide(each["address"], each["unhealthy_reason"] or "") for each in stuck)
+    return printable(" ".join(told))
+
+
+def _lacks_leader(server: Fields) -> bool:
+    return any(shard["leader"] is None for shard in server["shards"])
+
+
+NO_CORDONS: Mapping[str, Fields] = {}
+
+
+def cordons(servers: Iterable[Fields]) -> dict[str, Fields]:
+    """Return the servers' cordons by node."""
+    return {cordon["node_id"]: cordon for server in servers for cordon in server["cordons"]}
+
+
+def cordon(found: Fields) -> str:
+    """Return the cordon as text: its author, its end, and its reason. The server's own cordon is an exclusion."""
+    until = strftime("%Y-%m-%d %H:%M", localtime(found["until"])) if found["until"] else ""
+    return words.servers.cordon(found["by"], until, found["reason"], excluded=found["excluded"])

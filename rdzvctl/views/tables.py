@@ -1,0 +1,114 @@
+"""Tables of runs, of a run's nodes and of its restarts."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rdzv_protocol.text import age, printable
+
+from rdzvctl import words
+from rdzvctl.answers import Fields, departures_of_missing, lost_in_s
+from rdzvctl.views import state
+
+STYLES = {
+    "unhealthy": "red",
+    "hung": "red",
+    "unreachable": "red",
+    "silent": "red",
+    "looping": "red",
+    "overdue": "yellow",
+    "stalled": "yellow",
+    "slow": "yellow",
+    "last": "yellow",
+    "running": "green",
+    "succeeded": "green",
+    "finishing": "green",
+    "forming": "yellow",
+    "restarting": "yellow",
+    "waiting": "yellow",
+    "stopping": "yellow",
+    "standby": "cyan",
+    "cordoned": "cyan",
+    "excluded": "cyan",
+    "draining": "yellow",
+    "failed": "red",
+    "gone": "red",
+    "disconnected": "red",
+}
+"""Colours of states. The names of the states are always shown, too."""
+
+
+class Table(NamedTuple):
+    """Rows of texts below their headings. A cell that begins with a word in `STYLES` may have its colour."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def runs_table(runs: Iterable[Fields]) -> Table:
+    """Return a table with a row for each run: active runs first, and among them troubled ones, then the youngest."""
+    return rows_of_runs(state.in_order(runs))
+
+
+def rows_of_runs(runs: Iterable[Fields]) -> Table:
+    """Return a table of runs in this order."""
+    headings = ("RUN", "PHASE", "HEALTH", "SINCE", "ROUND", "NODES", "RESTARTS", "REASON")
+    return Table(headings, [_run_row(run) for run in runs])
+
+
+def _run_row(run: Fields) -> tuple[str, ...]:
+    health = state.health(run)
+    free = sum(run["restarts"].values()) - run["restart_count"]
+    return (
+        printable(words.runs.named(run["run_id"], run["attempt"])), run["phase"], health, age(run["phase_age_s"]),
+        str(run["round"]),
+        words.runs.node_counts(run["present"], run["standbys"], run["min_nodes"], run["max_nodes"]),
+        f"{run['restart_count']}/{run['max_restarts']}" + (f"+{free}" if free else ""),
+        printable(state.trouble(run).removeprefix(f"{health} ") or state.reason(run)),
+    )  # fmt: skip
+
+
+def nodes_table(run: Fields) -> Table:
+    """Return a table of nodes by group rank, then standbys, then participants that are gone from this round."""
+    rows = [_node_row(run, node) for node in run["nodes"]]
+    rows += [
+        (
+            printable(gone["node_id"]), "gone", _rank(gone["group_rank"]), "-", age(gone["age_s"]), "-",
+            printable(gone["cause"]),
+        )
+        for gone in departures_of_missing(run)
+    ]  # fmt: skip
+    if run["missing"] and (more := run["missing"]["more_gone"]):
+        rows.append((words.nodes.more_gone(more), "gone", *"----", words.nodes.NAMELESS))
+    return Table(("NODE", "STATE", "GROUP RANK", "RANKS", "HEARD", "ADDRESS", "NOTE"), rows)
+
+
+def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
+    cordon, ranks = node["cordon"], node["ranks"]
+    shown = "excluded" if node["state"] == "cordoned" and cordon and cordon["excluded"] else node["state"]
+    notes = [words.nodes.failures(node["failures"])] if node["failures"] else []
+    if (left_s := lost_in_s(run, node)) is not None:
+        notes.append(words.nodes.disconnected(left_s))
+    if node["drain_left_s"] is not None:
+        notes.append(words.nodes.drains(node["drain_left_s"]))
+    named = f"node {node['node_id']} is "  # the row names the node
+    notes += [remark.removeprefix(named) for remark in node["remarks"].values()]
+    if cordon:
+        notes.append(state.cordon(cordon))
+    return (
+        printable(node["node_id"]), shown, _rank(node["group_rank"]), words.nodes.ranks(*ranks) if ranks else "-",
+        age(node["lease_age_s"]), printable(node["addr"]), printable("; ".join(notes)),
+    )  # fmt: skip
+
+
+def _rank(rank: int | None) -> str:
+    return "-" if rank is None else str(rank)
+
+
+def restarts_table(run: Fields) -> Table:
+    """Return a table of the run's restarts, the latest one first."""
+    rows = [
+        (str(restart["round"]), age(restart["age_s"]), restart["cause"].replace("_", " "), age(restart["took_s"]),
+         "charged" if restart["charged"] else "free", printable(restart["reason"]))
+        for restart in reversed(run["history"])
+    ]  # fmt: skip
+    return Table(("ROUND", "AGO", "CAUSE", "TOOK", "COST", "REASON"), rows)

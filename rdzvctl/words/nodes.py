@@ -1,0 +1,36 @@
+"""Messages about the nodes of a run."""
+
+from collections.abc import Sequence
+
+from rdzv_protocol.text import age, count
+
+
+def listed(names: Sequence[str], more: int) -> str:
+    """`more`: number of nodes that are not named here."""
+    return f"{', '.join(names)}{f' and {more} more' if more else ''}"
+
+
+# Cells of their table.
+
+
+def more_gone(number: int) -> str:
+    return f"and {count(number, 'more node')}"
+
+
+NAMELESS = "the server remembers only the latest names"
+
+
+def failures(number: int) -> str:
+    return count(number, "failure")
+
+
+def disconnected(left_s: float) -> str:
+    return f"disconnected: lost within {age(left_s)}"
+
+
+def drains(left_s: float) -> str:
+    return f"its workers have {age(left_s)} left"
+
+
+def ranks(first: int, last: int) -> str:
+    return f"{first}-{last}" if first != last else f"{first}"

@@ -1,0 +1,56 @@
+"""Lines about servers, runs, events and workers."""
+
+from rdzv_protocol.words.run import opened
+
+from rdzvctl import output
+from rdzvctl import words as ctl
+from rdzvctl.answers import Fields
+from rdzvctl.views import account, lines, tables
+from tests.support.scenario import Scenario
+from tests.support.stories import check
+from tests.unit.rdzvctl.views.reported import SERVER, told
+
+
+def test_an_event_is_a_line_in_the_words_of_the_log() -> None:
+    event = Fields(number=3, run_id="r", attempt=1, round=2, kind="round_opened", reason="node b\x1b was lost")
+    assert lines.of_event(event) == ctl.events.event("-", 3, 1, 2, opened("node b  was lost"))
+    newer = Fields(event | {"kind": "of_next_year", "attempt": 2, "by": "admin\n", "at": 1_750_000_000.0})
+    line = lines.of_event(newer)
+    unknown = ctl.events.of_unknown_kind("of_next_year", "node b  was lost", "admin ")
+    assert line.endswith(ctl.events.event("", 3, 2, 2, unknown)) and line.isprintable()
+
+
+def test_the_files_of_a_worker_belong_to_its_round_even_if_the_run_has_another_round() -> None:
+    run = Scenario("2", max_restarts=1)
+    run.join("a", "b", log_dir="logs")
+    run.fails("a")
+    run.run.set_apart = "an error"
+    place = lines.worker(told(run), 0)
+    assert place and place.path == "logs/attempt_0/0"
+
+
+def test_servers_and_the_nodes_that_they_keep_out() -> None:
+    cordon = Fields(node_id="n\x1b7", by="admin 10.0.0.1", reason="", until=None, drained=False)
+    server = {"address": "a:1", "version": "1", "ready": True, "unhealthy_reason": None, "leads": True, "leader": None}
+    server |= {"shards": [], "uptime_s": 61.0, "cordons": [cordon]}
+    cordoned = ctl.servers.cordon("admin 10.0.0.1", "", "", excluded=False)
+    assert lines.of_servers([server]) == [
+        ctl.servers.server("1", "a:1", ctl.servers.READY, "", 61.0), ctl.servers.kept_out("n 7", cordoned)
+    ]  # fmt: skip
+
+
+HOSTILE = "r\x1b[2J\x07\N{RIGHT-TO-LEFT OVERRIDE}[red]x[/]\n"
+
+
+def test_no_text_of_a_run_moves_the_cursor() -> None:
+    run = told(check(("2 max_restarts=1", "join a b; fail a")))
+    everything = {**run, "run_id": HOSTILE, "reason": HOSTILE}
+    everything["nodes"] = [{**node, "node_id": HOSTILE, "addr": HOSTILE} for node in run["nodes"]]
+    everything["missing"] = Fields(more_nodes=1, stopping=[HOSTILE], gone=[HOSTILE])
+    shown = (tables.runs_table([everything]), tables.nodes_table(everything), tables.restarts_table(everything))
+    for table in shown:
+        assert all(cell.isprintable() for row in table.rows for cell in row)
+        assert all(line.isprintable() for line in output.aligned(table).splitlines())
+    found = account.why(everything, SERVER)
+    assert found.text.isprintable() and all(step.isprintable() for step in found.next)
+    assert lines.of_run(everything).isprintable()

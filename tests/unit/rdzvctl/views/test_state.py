@@ -1,0 +1,49 @@
+"""Which runs are shown, and in which order."""
+
+import pytest
+from msgspec import json
+
+from rdzvctl.answers import Fields, decoded
+from rdzvctl.views import state
+from tests.support.scenario import running
+from tests.support.stories import check
+from tests.unit.rdzvctl.views.reported import told
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (state.Wanted("t*"), ["train", "tiny"]),
+        (state.Wanted(phase="failed"), ["broken"]),
+        (state.Wanted(health="slow"), ["train"]),
+        (state.Wanted(health="trouble"), ["train"]),
+        (state.Wanted(health="ok"), ["tiny"]),
+        (state.Wanted(node="[bc]"), ["train"]),
+        (state.Wanted("t*", phase="failed"), []),
+    ],
+)
+def test_runs_are_chosen_by_id_phase_health_and_node(wanted: state.Wanted, found: list[str]) -> None:
+    train, tiny, broken = (told(running(str(len(names)), *names)) for names in ("abc", "a", "a"))
+    train |= {"run_id": "train", "health": {"state": "slow", "others": ["below_size"], "is_trouble": True}}
+    broken |= {"run_id": "broken", "phase": "failed", "health": None, "nodes": []}
+    tiny |= {"run_id": "tiny"}
+    assert [run["run_id"] for run in (train, tiny, broken) if wanted.covers(decoded(json.encode(run)))] == found
+
+
+def test_a_screen_shows_troubled_and_failed_runs_first() -> None:
+    well, hung, failed, stopped = (told(running("1", "a")) for _ in range(4))
+    hung |= {"run_id": "hung", "health": Fields(state="hung", is_trouble=True, others=[])}
+    failed |= {"run_id": "failed", "phase": "failed", "health": None}
+    stopped |= {"run_id": "stopped", "phase": "failed", "health": None, "is_stopped": True}
+    assert [run["run_id"] for run in state.first_to_see([well, stopped, failed, hung])] == [
+        "hung", "failed", "run", "stopped",
+    ]  # fmt: skip
+
+
+def test_a_run_in_which_nothing_happens_stays_the_same() -> None:
+    run = check(("3", "join a; 5s"))
+    before = state.without_times(told(run))
+    run.passes(3)
+    assert state.without_times(told(run)) == before
+    run.join("b")
+    assert state.without_times(told(run)) != before

@@ -1,0 +1,86 @@
+"""Tables of runs and nodes, made from a real server's status."""
+
+from typing import get_args
+
+import pytest
+
+from rdzv_server.core.policies import words as policy_words
+from rdzv_server.core.views.health import State
+from rdzvctl import output
+from rdzvctl import words as ctl
+from rdzvctl.answers import Fields
+from rdzvctl.views import state, tables
+from tests.support.scenario import running
+from tests.support.stories import check
+from tests.unit.rdzvctl.views.reported import LOOP, told
+
+
+def test_runs_that_continue_come_first() -> None:
+    runs = [told(check(("1", happens))) for happens in ("join a; succeed a", "join a; 5s", "join a; fail a")]
+    assert [row[1] for row in tables.runs_table(runs).rows] == ["running", "succeeded", "failed"]
+
+
+def test_a_run_is_one_row() -> None:
+    run = running("2:3", *"abc", max_restarts=3)
+    run.join("spare")
+    run.is_lost("c")
+    run.join("a", "b")
+    (row,) = tables.runs_table([told(run)]).rows
+    assert row[5:7] == ("3 of 2:3", "0/3+1")
+
+
+def test_troubled_runs_come_first_and_their_row_says_what_is_wrong() -> None:
+    hung, well = check(("1 on_hang=report", "join a; 60s; suspect a 0; judge; 60s")), check(("1", "join a; 5s"))
+    looping, small = check(("2 max_restarts=9", f"join a b; {LOOP}")), check(("1:2", "join a; 10s"))
+    rows = tables.runs_table([told(run) for run in (small, well, looping, hung)]).rows
+    assert [row[2] for row in rows] == ["hung", "looping", "ok", "below size"], "the worst first"
+    assert rows[0][-1].startswith("for 1m2s: rank 0 on node a may hang: ")
+    assert get_args(State) == state.HEALTH
+    assert output.STYLES["hung"] == output.STYLES["looping"] == "red"
+
+
+def test_nodes_are_listed_by_rank_then_standbys_then_gone_nodes() -> None:
+    run = running("2:3", *"abc")
+    run.disconnects("b")
+    run.join("spare")
+    rows = {row[0]: row for row in tables.nodes_table(told(run)).rows}
+    assert [*rows] == ["a", "b", "c", "spare"]
+    assert rows["b"][2:4] == ("1", "1") and rows["b"][-1] == ctl.nodes.disconnected(1.0)
+    run = running("2:3", *"abc")  # if no other node vanishes with it
+    run.join("spare")
+    run.is_lost("c")
+    rows = {row[0]: row for row in tables.nodes_table(told(run)).rows}
+    assert rows["c"][1:3] == ("gone", "2")
+
+
+def test_an_excluded_node_reports_the_reason_and_its_leftover_workers() -> None:
+    run = told(running("2", *"ab"))
+    cordon = Fields(node_id="a", by="admin 10.0.0.1", reason="ECC errors", until=None, drained=True)
+    run["nodes"][0] |= {"state": "draining", "cordon": cordon, "drain_left_s": 90.0}
+    (row, _) = tables.nodes_table(run).rows
+    assert row[1] == "draining"
+    cordoned = ctl.servers.cordon("admin 10.0.0.1", "", "ECC errors", excluded=False)
+    assert row[-1] == f"{ctl.nodes.drains(90.0)}; {cordoned}"
+
+
+def test_a_slow_node_is_not_named_twice_for_any_name() -> None:
+    run = told(running("2", "a", "b"))
+    sentence = policy_words.slow("who is it", True, 1.3, 2.0, 0.65)
+    run["nodes"][0] |= {"node_id": "who is it", "remarks": {"slow": sentence}}
+    (row, _) = tables.nodes_table(run).rows
+    assert row[0] == "who is it" and row[-1].startswith("slow: ") and sentence.endswith(row[-1])
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_a_table_fits_into_its_terminal(width: int) -> None:
+    pytest.importorskip("rich")
+    run = told(check(("3", "join a; 10s")))
+    drawn = output.by_rich(tables.runs_table([{**run, "run_id": "[bold]x[/] a-long-run-id"}]), width, False)
+    assert all(len(line) <= width for line in drawn.splitlines())
+    if width == 200:
+        assert "[bold]x[/] a-long-run-id" in drawn, "markup of an id is text"
+
+
+def test_columns_of_a_pipe_are_aligned() -> None:
+    table = tables.Table(("A", "LONG", "LAST"), [("aaaa", "b", "c d"), ("a", "bbbbb", "")])
+    assert output.aligned(table).splitlines() == ["A     LONG   LAST", "aaaa  b      c d", "a     bbbbb"]
