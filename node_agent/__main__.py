@@ -4,16 +4,16 @@ import sys
 
 
 def main() -> int:
-    """Run the program and return its exit code, also if Ctrl-C comes during the imports."""
-    try:
-        from node_agent.kernel import late_imports
+    """Run the program and return its exit code."""
+    from node_agent.kernel import early_signals
 
-        late_imports.begin()
-        from node_agent.cli.main import main
+    early_signals.hold()
+    from node_agent.kernel import late_imports
 
-        return main()
-    except KeyboardInterrupt:
-        return 1
+    late_imports.begin()
+    from node_agent.cli.main import main
+
+    return main()
 
 
 if __name__ == "__main__":

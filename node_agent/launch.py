@@ -5,11 +5,12 @@ It works like `node-agent`, but without `--use-env` it passes `--local-rank=N` t
 
 import sys
 
-from node_agent.kernel import late_imports
+from node_agent.kernel import early_signals, late_imports
 
 
 def main() -> int:
     """Run the program and return its exit code."""
+    early_signals.hold()
     late_imports.begin()
     from node_agent.cli import main as cli
 

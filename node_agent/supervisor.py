@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from logging import ERROR, INFO, WARNING
@@ -31,7 +31,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import STATUS, WATCH
 
 from node_agent import agent, words
-from node_agent.kernel import late_imports
+from node_agent.kernel import early_signals, late_imports
 from node_agent.kernel.config import LaunchPlan, UsageError
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.workers import orphans_helper
@@ -73,8 +73,9 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     child = os.fork()
     if child == 0:
         ours.close()
-        _become_agent(plan, manager, supervisor, awaited, agents.fileno())
+        _become_agent(plan, manager, supervisor, agents.fileno())
     agents.close()
+    early_signals.release()  # a signal that came early is forwarded; the child holds it, too
     late_imports.end()
     _load_soon()
     code, has_forwarded = _attend(child, ours, awaited)
@@ -105,23 +106,23 @@ def _become_agent(
     plan: LaunchPlan,
     manager: "ServiceManager | None",
     supervisor: int,
-    blocked: Iterable[signal.Signals],
     link: int,
 ) -> NoReturn:
     """Run the agent in the child process, and exit.
 
-    The child has a session of its own, so that a terminal's signals reach the agent only once.
+    The child has a session of its own, so that a terminal's signals reach the agent only once. Signals stay blocked
+    until the agent listens to them.
     """
     exit_code: int = ExitCode.FAILED
     try:
         os.setsid()
         tie_to_parent(supervisor)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         exit_code = agent.run(plan, manager, link)
     except UsageError as error:
         _log(plan, words.leaving.error(str(error)), ERROR)
         exit_code = ExitCode.BAD_INPUT
-    except KeyboardInterrupt:  # before the agent had installed its own handlers
+    except KeyboardInterrupt:  # SIGINT is none of the agent's signals
         pass
     except BaseException:
         sys.excepthook(*sys.exc_info())

@@ -1,10 +1,8 @@
 """The program `node-agent`: takes a command line and returns an exit code."""
 
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rdzv_protocol.exit_codes import ExitCode
@@ -26,9 +24,8 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     manager = _service_manager()  # first, because the workers must not get its variables
     words = sys.argv[1:] if argv is None else argv
     try:
-        with _ended_by_ctrl_c():
-            arguments = read(words, os.environ)
-            plan = plan_launch(arguments, os.environ, use_env=use_env)
+        arguments = read(words, os.environ)
+        plan = plan_launch(arguments, os.environ, use_env=use_env)
         for options in plan.config.features:
             if (code := options.run_instead(plan.config)) is not None:
                 return code
@@ -45,19 +42,6 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:  # before the signal handlers were installed
         return ExitCode.FAILED
-
-
-@contextmanager
-def _ended_by_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the process at once: msgspec crashes if a handler raises while it prepares a type."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _service_manager() -> "ServiceManager | None":

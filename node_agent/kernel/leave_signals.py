@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from node_agent.kernel import early_signals
 from node_agent.kernel.workers.process import to_handle
 
 _MOST_READ = 4_096
@@ -20,21 +21,29 @@ class LeaveSignals:
     def __init__(self, names: Iterable[str] = (), forwarded: int = -1) -> None:
         """`forwarded`: descriptor that delivers the numbers of forwarded signals, one byte each; -1 for none."""
         self._names, self._descriptor = names, forwarded
+        self._handled: list[signal.Signals] = []
         self._waiting: list[str] = []
         self._heard: Callable[[str], object] = self._waiting.append
         self._direct = Counter[str]()
         self._forwarded = Counter[str]()
 
     def listen(self) -> None:
-        """Handle the signals in the running event loop."""
-        loop = asyncio.get_running_loop()
-        for signum in to_handle(self._names):
-            loop.add_signal_handler(signum, self.come, signum.name)
+        """Take the signals, also one that came during the imports."""
+        self._handled = to_handle(self._names)
+        for signum in self._handled:
+            signal.signal(signum, lambda signum, _: self.come(signal.Signals(signum).name))
+        early_signals.release()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)  # the supervisor has blocked them
         if self._descriptor >= 0:
-            loop.add_reader(self._descriptor, self._read)
+            asyncio.get_running_loop().add_reader(self._descriptor, self._read)
 
     def hand_to(self, heard: Callable[[str], object]) -> None:
-        """Call `heard` with the name of each signal, also of those that wait; only once if a signal comes both ways."""
+        """Call `heard` in the event loop with each signal's name, also of those that wait.
+
+        It is called only once if a signal comes both ways.
+        """
+        for signum in self._handled:
+            asyncio.get_running_loop().add_signal_handler(signum, self.come, signum.name)
         self._heard = heard
         while self._waiting:
             heard(self._waiting.pop(0))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rdzv_protocol import paths
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.words import flags as flag_words
 
@@ -147,27 +148,44 @@ import importlib, os, signal, sys
 
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name == sys.argv[2]:
-            os.kill(os.getpid(), signal.SIGINT)
+        if name == module:
+            os.kill(os.getpid(), getattr(signal, signum))
 
+program, module, signum, *sys.argv[1:] = sys.argv[1:]
 sys.meta_path.insert(0, Finder())
-sys.exit(importlib.import_module(sys.argv[1]).main())
+sys.exit(importlib.import_module(program).main())
 """
-"""Program that gets SIGINT, as from Ctrl-C, just before it imports a module."""
+"""Program that gets a signal just before it imports a module."""
 
 
 @pytest.mark.parametrize(
     ("program", "module", "code"),
     [
-        ("node_agent.__main__", "node_agent.cli.main", ExitCode.FAILED),
+        ("node_agent.__main__", "node_agent.cli.main", -signal.SIGINT),
+        ("node_agent.__main__", "node_agent.agent", -signal.SIGINT),
+        ("node_agent.launch", "node_agent.cli.main", -signal.SIGINT),
         ("rdzv_server.__main__", "rdzv_server.cli", ExitCode.FAILED),
         ("rdzvctl.__main__", "rdzvctl.cli", 128 + signal.SIGINT),
     ],
 )
 async def test_ctrl_c_while_a_program_is_imported(program: str, module: str, code: int) -> None:
-    started = await Program.start(sys.executable, "-c", INTERRUPTED, program, module)
+    started = await Program.start(sys.executable, "-c", INTERRUPTED, program, module, "SIGINT", *NOWHERE, str(WORKER))
     assert await started.exit_code() == code
     assert started.err == []
+
+
+@pytest.mark.parametrize("flags", [(), ("--exit-with-run",)])
+@pytest.mark.parametrize("module", ["node_agent.cli.main", "node_agent.cli.plan", "node_agent.agent"])
+async def test_an_agent_that_is_told_to_leave_while_it_is_imported_asks_to_be_started_again(
+    module: str, flags: tuple[str, ...]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        flags = ("--endpoint", f"127.0.0.1:{server.getsockname()[1]}", *flags, str(WORKER))
+        agent = await Program.start(sys.executable, "-c", INTERRUPTED, "node_agent.__main__", module, "SIGTERM", *flags)
+        await agent.line(pattern(words.leaving.leaving("SIGTERM")))
+        assert await agent.exit_code() == ExitCode.START_AGAIN
+        with server.accept()[0] as connection:
+            assert connection.recv(1 << 16).startswith(f"POST {paths.LEAVE} ".encode()), "it did not join"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -6,11 +6,13 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.features.checks import words
 from node_agent.features.node_checks.pre_join import NodeCheck, commands
+from node_agent.kernel import early_signals
 from node_agent.kernel.config import AgentConfig
 
 
 def run_by_hand(check: NodeCheck, config: AgentConfig) -> ExitCode:
     """Run the checks, which print a table on stdout, and say what follows from it."""
+    early_signals.release()
     is_unfit = False
     for _, command in commands(check, is_brief=False):
         try:

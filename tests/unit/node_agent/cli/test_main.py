@@ -254,30 +254,37 @@ def test_the_version_needs_no_script(flag, capsys):
     assert capsys.readouterr().out == f"node-agent {rdzv_protocol.VERSION}\n"
 
 
-def test_ctrl_c_while_the_plan_is_made_ends_the_process_at_once():
+@pytest.mark.parametrize("signums", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]])
+def test_ctrl_c_or_a_second_sigterm_while_the_plan_is_made_ends_the_process_at_once(signums):
     """msgspec crashes if a signal's handler raises while it prepares a type."""
-    program = """
-import os, signal, sys
+    program = f"""
+import signal, sys
+from node_agent import __main__
 from node_agent.cli import main
 
-def interrupted(*_, **__):
-    os.kill(os.getpid(), signal.SIGINT)
+def signalled(*_, **__):
+    for signum in {[*map(int, signums)]}:
+        signal.raise_signal(signum)
     raise AssertionError("it runs on")
 
-main.plan_launch = interrupted
-sys.exit(main.main(["--standalone", "train.py"]))
+main.plan_launch = signalled
+sys.argv[1:] = ["--standalone", "train.py"]
+sys.exit(__main__.main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert (done.returncode, done.stderr) == (-signums[-1], "")
 
 
-def test_ctrl_c_is_pythons_again_when_the_plan_is_made(monkeypatch):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        assert main.main(["--no-such-flag"]) == ExitCode.BAD_INPUT
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_signals_have_their_usual_effects_during_checks_by_hand(signum):
+    done = subprocess.Popen(
+        [sys.executable, "-m", "node_agent", "--check-only", "--pre-join-check", "echo begun; sleep 60"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with done:
+        assert done.stdout.readline() == "begun\n"
+        done.send_signal(signum)
+        assert done.wait() == (ExitCode.FAILED if signum == signal.SIGINT else -signum)
 
 
 def test_a_preemption_file_whose_folder_this_user_may_not_look_into(tmp_path, monkeypatch):
