@@ -110,7 +110,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         key = f"{sort_key(place.domain)}/{config.join.sort_key}" if place.domain else config.join.sort_key
         config = replace(config, join=replace(config.join, sort_key=key[:LONGEST_SORT_KEY]))
         notes = [*notes, place.line]
-    notes += _void(arguments, config)
+    notes += [*_void(arguments, config), *_misspelt(environment)]
     lines, complaint = _own_lines(arguments, environment)
     config = replace(config, lines=lines)
     torchruns = not rendezvous.is_our_endpoint(arguments) and not arguments.terms
@@ -133,6 +133,16 @@ def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
         meant = "".join(protocol_words.flags.did_you_mean(each, SETTINGS, 0.75) for each in given)
         if given:
             yield words.cli.unknown_keys(arguments.source(argument), given, meant)
+
+
+def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each variable that resembles one of a flag. Other programs may read further `PET_` variables."""
+    known = {f"PET_{argument.upper()}" for argument in FLAGS}
+    known |= {variable for flag in FLAGS.values() for variable in flag.variables}
+    unknown = {name for name, value in environment.items() if name.startswith("PET_") and value.strip()} - known
+    for name in sorted(unknown):
+        if meant := protocol_words.flags.did_you_mean(name, known, 0.88):
+            yield words.cli.misspelt_variable(name, meant)
 
 
 def _config(
@@ -211,7 +221,6 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
         fixed_nodes=None if alone else asked.fixed_nodes,
         join_timeout_s=arguments.timeout if asked.join_timeout_s is None else asked.join_timeout_s,
         lease_s=_lease_s(arguments),
-        replace_stragglers=asked.replace_stragglers or None,
     )
 
 

@@ -31,6 +31,11 @@ def key_has_another_name(source: str, key: str, name: str) -> str:
     return f"{source}: {key}: use {name} instead"
 
 
+def misspelt_variable(variable: str, meant: str) -> str:
+    """`meant`: end of the sentence, about the variable that the user probably meant."""
+    return f"ignoring {variable}{meant}"
+
+
 def unknown_keys(source: str, given: Sequence[str], meant: str) -> str:
     """`meant`: end of the sentence, about what the user probably meant."""
     return f"{source}: ignoring unknown {', '.join(given)}{meant}"

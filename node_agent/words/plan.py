@@ -16,6 +16,8 @@ def unit_and_sizes(source: str, nnodes: str) -> str:
 
 
 def no_multiple(source: str, unit: int, least: int, most: int, nnodes: str) -> str:
+    if least == most:
+        return f"{source}: {nnodes} {most} is not a multiple of {unit}"
     return f"{source}: no multiple of {unit} lies between {least} and {most} nodes ({nnodes})"
 
 

@@ -5,6 +5,8 @@
 
 from collections.abc import Sequence
 
+from rdzv_protocol.text import size_range
+
 MASTER_ADDR = "give --master-addr HOST"
 MASTER_ADDR_OF_OPEN_MPI = "give --master-addr HOST, or mpirun -x MASTER_ADDR=HOST, with the host of rank 0"
 MASTER_ADDR_OF_PMI = "give --master-addr HOST, or mpiexec -genv MASTER_ADDR HOST, with the host of rank 0"
@@ -69,8 +71,7 @@ def found(flag: str, scheduler: str, parts: Sequence[str]) -> str:
 
 
 def node(rank: str, least: int, most: int, rank_source: str, nodes_source: str) -> str:
-    nodes = f"{least}:{most}" if least < most else f"{most}"
-    return f"node {rank} of {nodes} ({rank_source}, {nodes_source})"
+    return f"node {rank} of {size_range(least, most)} ({rank_source}, {nodes_source})"
 
 
 def named(node_id: str, source: str) -> str:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from rdzv_protocol import words
 from rdzv_protocol.paths import DEFAULT_PORT, STATUS
+from rdzv_protocol.text import size_range
 
 Endpoint = tuple[str, int]
 """Host, without brackets, and port."""
@@ -79,7 +80,7 @@ def node_counts(text: str) -> tuple[int, int]:
 
 def checked_counts(low: int, high: int, text: str = "") -> tuple[int, int]:
     """Return the minimum and the maximum that `text` gave. Raises `ValueError` if no run can have them."""
-    text = text or f"{low}:{high}"
+    text = text or size_range(low, high)
     if low > high:
         raise ValueError(words.flags.min_above_max(text, low, high))
     if low < 1 or high > 100_000:

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, defstruct, structs
 
 from rdzv_protocol import words
 from rdzv_protocol.constraints import Count, NodeCount, Seconds, WorkerExitCode
+from rdzv_protocol.text import size_range
 
 ScaleUp = Literal["immediate", "cooldown", "manual", "on-notice"]
 OnHang = Literal["restart", "fail", "report"]
@@ -145,6 +146,10 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     # fmt: on
 
 
+_SIZES = ("min_nodes", "max_nodes", "legal_sizes")
+"""Settings that `--nnodes` asks for."""
+
+
 class _Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Settings that an agent asks for; `None` takes the run's own."""
 
@@ -155,11 +160,12 @@ class _Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def conflicts(self, run: RunSettings) -> list[str]:
         """Return one phrase for each setting in which the run differs, with both values and the flag that sets it."""
         asked = {name: value for name, value in self._asked().items() if value != getattr(run, name)}
-        if asked.keys() & {"min_nodes", "max_nodes"}:
-            least, most = (asked.pop(name, getattr(run, name)) for name in ("min_nodes", "max_nodes"))
-            nodes = words.flags.other_setting("--nnodes", f"{run.min_nodes}:{run.max_nodes}", f"{least}:{most}")
-            return [nodes, *_differences(asked, run)]
-        return _differences(asked, run)
+        sizes = {name: asked.pop(name) for name in _SIZES if name in asked}
+        differences = [words.flags.other_setting(flag_of(each), getattr(run, each), asked[each]) for each in asked]
+        if sizes:
+            here = structs.replace(run, **sizes | {"legal_sizes": self._asked().get("legal_sizes", ())})
+            return [words.flags.other_setting("--nnodes", _nnodes(run), _nnodes(here)), *differences]
+        return differences
 
     def _asked(self) -> dict[str, Any]:
         return {name: value for name, value in structs.asdict(self).items() if value is not None}
@@ -187,8 +193,10 @@ else:
     )
 
 
-def _differences(asked: dict[str, Any], run: RunSettings) -> list[str]:
-    return [words.flags.other_setting(flag_of(name), getattr(run, name), value) for name, value in asked.items()]
+def _nnodes(settings: RunSettings) -> str:
+    """Return the value of `--nnodes` that asks for these numbers of nodes."""
+    least, most = settings.min_nodes, settings.max_nodes
+    return ",".join(str(size) for size in settings.legal_sizes if least <= size <= most) or size_range(least, most)
 
 
 def flag_of(name: str) -> str:

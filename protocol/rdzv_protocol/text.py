@@ -43,6 +43,11 @@ def count(number: int | None, noun: str = "node") -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def size_range(least: int, most: int) -> str:
+    """Return the sizes of a run from `least` to `most` as `--nnodes` takes them: 2:4, or 3."""
+    return f"{least}:{most}" if least != most else f"{most}"
+
+
 def length(seconds: float) -> str:
     """Return a duration in a unit of which it has at least two, to a tenth: 2.5 h."""
     for unit, unit_s in (("d", 86_400), ("h", 3_600), ("min", 60)):

@@ -85,7 +85,8 @@ def held(joined: str, awaits: str) -> str:
 
 def last_call(joined: str, low: int, high: int, sizes: str, awaits: str) -> str:
     """`sizes`: the legal sizes, empty if all are legal; `awaits`: what the last call waits for."""
-    return f"{joined} of {low} to {high}{sizes and ', '}{sizes}; {awaits}"
+    wanted = f"{low} to {high}" if low != high else f"{high}"
+    return f"{joined} of {wanted}{sizes and ', '}{sizes}; {awaits}"
 
 
 def awaits_stops(to_stop: str) -> str:

@@ -1,6 +1,6 @@
 """Answers to operators' actions, and messages for their runs about them."""
 
-from rdzv_protocol.text import span
+from rdzv_protocol.text import size_range, span
 
 _AN_OPERATOR = "an operator"
 
@@ -33,7 +33,7 @@ def nothing_to_restart(run_id: str) -> str:
 
 
 def has_size(run_id: str, min_nodes: int, max_nodes: int) -> str:
-    return f"run {run_id} already has these limits: {min_nodes}:{max_nodes} nodes"
+    return f"run {run_id} already has this size: {_nodes(min_nodes, max_nodes)}"
 
 
 def not_cordoned(node_id: str) -> str:
@@ -57,7 +57,7 @@ def admitted(admitting: str, reason: str) -> str:
 
 
 def resized(min_nodes: int, max_nodes: int, reason: str) -> str:
-    return f"resized to {min_nodes}:{max_nodes} nodes by {_AN_OPERATOR}{_because(reason)}"
+    return f"resized to {_nodes(min_nodes, max_nodes)} by {_AN_OPERATOR}{_because(reason)}"
 
 
 def forgotten(run_id: str, in_s: float) -> str:
@@ -80,6 +80,10 @@ def uncordoned(node_id: str, reason: str, *, by_operator: bool) -> str:
 
 def drained(node_id: str, reason: str) -> str:
     return f"node {node_id} is drained by {_AN_OPERATOR}{_because(reason)}"
+
+
+def _nodes(least: int, most: int) -> str:
+    return f"{size_range(least, most)} node{'s' * (most != 1)}"
 
 
 def _for(seconds: float | None) -> str:

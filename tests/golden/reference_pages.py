@@ -28,6 +28,9 @@ Every flag of the three programs. `--help` shows the most used flags, `--help-al
 
 Each flag of `node-agent` can also be given as a variable: `PET_MAX_RESTARTS=3` for `--max-restarts 3`.
 You can write `--max_restarts` for `--max-restarts`, as under torchrun.
+
+Set the variable of a switch to `1`, `true`, `yes` or `on`, or to `0`, `false`, `no` or `off`. If a switch is a setting
+of the run, leave its variable out to take the run's value: `PET_REPLACE_STRAGGLERS=0` asks for a run that has it off.
 """
 HTTP = f"""{MADE}
 

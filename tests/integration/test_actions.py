@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rdzv_protocol.actions import ADMIT, CORDON, DRAIN, FORGET, RESIZE, RESTART, STOP, UNCORDON, Action
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.words import flags as flag_words
 
 from rdzv_server.words import admission, completion, operations
 from tests.integration.replicas import Replicas
@@ -138,7 +139,7 @@ async def test_a_run_shrinks_and_grows_while_it_runs_and_agents_keep_their_flags
         pid: rank for pid, rank in ranked.items() if rank < 2
     }
     late = await cluster.node("d", *flags, nproc=1)
-    await late.line(re.escape(admission.resized("r", ["--nnodes is 1:2 in the run, but 3:3 here"])))
+    await late.line(re.escape(admission.resized("r", [flag_words.other_setting("--nnodes", "1:2", "3")])))
     assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=1, max_nodes=4))[0] == 200
     third = await cluster.hub.group(4)
     assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=3, max_nodes=2))[0] == 400

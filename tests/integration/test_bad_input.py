@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ from rdzv_protocol.words import flags as flag_words
 from node_agent import words
 from rdzv_server.words import admission, auth, startup
 from rdzv_server.words import etcd as etcd_words
+from rdzv_server.words import http as http_words
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import need_aetcd
 from tests.support.message_search import has_message, message_fields, pattern
@@ -210,11 +212,10 @@ async def test_a_port_that_is_taken() -> None:
 async def test_an_agent_with_other_settings_than_the_runs(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1", *PATIENT)
     other = await cluster.node("b", "--nnodes", "3", "--max-restarts", "1")
-    await refuses(other, "--nnodes is 1:1 in the run, but 3:3 here", "or leave them out", code=ExitCode.REFUSED)
+    says = admission.other_settings("none", [flag_words.other_setting("--nnodes", "1", "3")])
+    await refuses(other, says, code=ExitCode.REFUSED)
     del cluster.agents["b"]
-    await cluster.server.line(
-        "WARNING rdzv-server: refused 127.0.0.1: run none has other settings: --nnodes is 1:1 in the run, but 3:3 here"
-    )
+    await cluster.server.line(re.escape(f"WARNING rdzv-server: {http_words.refused('127.0.0.1', says, 0)}"))
     await cluster.finish(workers)
 
 

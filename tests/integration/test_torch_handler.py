@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rdzv_protocol.messages import JoinRequest, Reply, Start
-from rdzv_protocol.words import tls
+from rdzv_protocol.words import flags, tls
 
 from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.auth.authorization import Access, Role, Token
@@ -288,7 +288,7 @@ async def test_below_the_minimum_the_join_times_out(site: Site) -> None:
 
 async def test_other_settings_are_refused(site: Site) -> None:
     await site.joined(1, "1")
-    with pytest.raises(elastic.RendezvousError, match="--nnodes is 1:1 in the run, but 2:2 here"):
+    with pytest.raises(elastic.RendezvousError, match=flags.other_setting("--nnodes", "1", "2")):
         await rendezvous(site.handler())
 
 

@@ -60,7 +60,16 @@ def too_many_nodes(text: str) -> str:
 
 def other_setting(flag: str, theirs: object, asked: object) -> str:
     """A run has another setting than an agent asks for. `theirs`: None if the run has no value for it."""
-    return f"{flag} is {'not set' if theirs is None else theirs} in the run, but {asked} here"
+    return f"{flag} is {_value(theirs)} in the run, but {_value(asked)} here"
+
+
+def _value(setting: object) -> str:
+    """Return a setting as its flag takes it. A switch is on or off."""
+    if isinstance(setting, bool):
+        return "on" if setting else "off"
+    if setting in (None, ()):
+        return "not set"
+    return ",".join(map(str, setting)) if isinstance(setting, tuple) else str(setting).removesuffix(".0")
 
 
 def bad_level(variable: str, word: str) -> str:

@@ -1,8 +1,13 @@
 """Examples of messages of the server's core."""
 
+from collections.abc import Mapping, Sequence
+
 from rdzv_server.words import completion, finishing, losses, operations, sizes
 from tests.golden.examples import Examples
 
+_LIMITS: Sequence[Mapping[str, int]] = (
+    {"min_nodes": 2, "max_nodes": 4}, {"min_nodes": 3, "max_nodes": 3}, {"min_nodes": 1, "max_nodes": 1},
+)  # fmt: skip
 EXAMPLES: Examples = {
     completion.names: [{"node_ids": ("a", "b"), "number": 2}, {"node_ids": tuple("abcdef"), "number": 6}],
     completion.joined: [{"nodes": 2, "names": "a, b"}, {"nodes": 0, "names": ""}],
@@ -23,7 +28,8 @@ EXAMPLES: Examples = {
         },
     ],
     completion.last_call: [
-        {"joined": "<joined>", "low": 2, "high": 4, "sizes": sizes, "awaits": "<awaits>"} for sizes in ("", "<sizes>")
+        {"joined": "<joined>", "low": low, "high": 4, "sizes": sizes, "awaits": "<awaits>"}
+        for low, sizes in ((2, ""), (2, "<sizes>"), (4, ""))
     ],
     completion.standby_full: [{"round_": 1, "nodes": 2}, {"round_": 1, "nodes": 2, "sizes": "<sizes>"}],
     completion.running: [
@@ -38,5 +44,10 @@ EXAMPLES: Examples = {
     losses.excused: [{"cause": "<cause>", "excuse": "<excuse>"}],
     sizes.legal_sizes: [{"sizes": (2, 4)}],
     sizes.legal_steps: [{"first": 2, "second": 4, "last": 64}],
-    sizes.none_legal: [{"sizes": sizes, "node_unit": 4, "min_nodes": 5, "max_nodes": 7} for sizes in ((), (4, 8))],
+    operations.has_size: [{"run_id": "<run_id>", **limits} for limits in _LIMITS],
+    operations.resized: [{"reason": "<reason>", **limits} for limits in _LIMITS],
+    sizes.none_legal: [
+        {"sizes": sizes, "node_unit": 4, "min_nodes": least, "max_nodes": 7}
+        for sizes, least in (((), 5), ((4, 8), 5), ((), 7))
+    ],
 }

@@ -14,6 +14,9 @@ EXAMPLES: Examples = {
     words.plan.no_logs_specs: [
         {"source": "<source>", "name": "<name>", "known": known} for known in (["<known 1>", "<known 2>"], [])
     ],
+    words.plan.no_multiple: [
+        {"source": "<source>", "unit": 4, "least": least, "most": 7, "nnodes": "<nnodes>"} for least in (5, 7)
+    ],
     words.plan.own_run: [{**_NESTED, "inherited": each} for each in (["<inherited 1>", "<inherited 2>"], [])],
     words.rendezvous.ignored_without_static: [{"void": void} for void in (["<void>"], ["<void 1>", "<void 2>"])],
     words.rendezvous.no_node_rank: [

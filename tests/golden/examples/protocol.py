@@ -27,6 +27,8 @@ EXAMPLES: Examples = {
     flags.other_setting: [
         {"flag": "--max-restarts", "theirs": 3, "asked": 0},
         {"flag": "--last-call-timeout", "theirs": None, "asked": 30.0},
+        {"flag": "--fail-when-hopeless", "theirs": True, "asked": False},
+        {"flag": "--fatal-exit-codes", "theirs": (), "asked": (3, 4)},
     ],
     flags.needs_shtab: [{"program": "node-agent", "flag": "--print-completion"}],
     run.restarts_took: [

@@ -12,7 +12,7 @@ from rdzv_protocol.words import flags as flag_words
 
 from node_agent import flags as values
 from node_agent import words
-from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments, make
+from node_agent.cli.arguments import FLAGS, OF_THE_RUN, SETTINGS, Arguments, make
 from node_agent.cli.command_line import read
 from node_agent.cli.parser import OF_THE_SERVER, Parser
 from node_agent.cli.plan import SAME_NAMES, settings
@@ -309,6 +309,14 @@ def test_variables_that_torchrun_does_not_read_are_left_alone(variable):
     assert replace(read(["train.py"], {variable: "bogus"}), script="") == Arguments()
 
 
+@pytest.mark.parametrize("switch", [name for name in OF_THE_RUN if not FLAGS[name].metavar])
+def test_a_switch_of_the_run_can_be_on_off_or_the_runs(switch):
+    variable = f"PET_{switch.upper()}"
+    found = [settings(read(["train.py"], each)) for each in ({variable: "1"}, {variable: "0"}, {})]
+    assert [getattr(each, switch) for each in found] == [True, False, None]
+    assert found[1].conflicts(found[0].resolve()) == [flag_words.other_setting(FLAGS[switch].names[-1], True, False)]
+
+
 def test_an_empty_variable_says_nothing():
     environment = {"PET_NNODES": "", "PET_RDZV_ENDPOINT": "", "PET_STANDALONE": " "}
     assert replace(read(["train.py"], environment), script="") == Arguments()
@@ -542,13 +550,26 @@ def test_a_mistake_is_answered_with_the_correct_command(argv, says, tmp_path, mo
         ),
         (
             [],
+            {"PET_MAX_RESTART": "3"},
+            words.cli.misspelt_variable("PET_MAX_RESTART", "; did you mean PET_MAX_RESTARTS?"),
+        ),
+        ([], {"PET_NNODE": "3"}, words.cli.misspelt_variable("PET_NNODE", "; did you mean PET_NNODES?")),
+        (
+            [],
             {"SLURM_STEP_NUM_NODES": "4"},
             words.rendezvous.several_nodes("SLURM_STEP_NUM_NODES", "4", is_of_a_scheduler=True),
         ),
     ],
-    ids=["a key", "a limit", "a scheduler"],
+    ids=["a key", "a limit", "a variable", "another variable", "a scheduler"],
 )
 def test_values_with_less_effect_are_reported_with_advice(argv, environment, note, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     assert any(note in each for each in plan(*argv, "train.py", **environment).notes)
+
+
+def test_a_variable_of_another_program_is_not_reported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    others = {"PET_SHOP": "1", "PET_MAX_RESTART": " ", "PET_MASTER_HOST": "h", "PETS_NNODES": "2"}
+    assert plan("--nnodes=1", "train.py", **others, PET_START_METHOD="spawn", PET_LOGS_SPECS="x").notes == ()
