@@ -7,7 +7,7 @@ import sys
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
-from node_agent.features.node_checks import words as check_words
+from node_agent.features.checks import words as check_words
 from rdzv_server.core.policies.network_check import words
 from rdzv_server.words import health
 from tests.hosts.cluster import Hosts

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec.structs import replace
 from rdzv_protocol.queries import PairTest, Query
@@ -10,9 +10,6 @@ from rdzv_protocol.queries import PairTest, Query
 from node_agent.flags import WATCH, our_switch, ours, seconds, text
 from node_agent.kernel.config import AgentConfig, Endpoint, LaunchPlan, Options, UsageError
 from node_agent.kernel.core.log_options import NO_FILES
-
-if TYPE_CHECKING:
-    from node_agent.features.node_checks.pre_join import NodeCheck
 
 CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports", "links", "storage", "network")
 NETWORK = "network"
@@ -96,20 +93,7 @@ class NodeChecks(Options, frozen=True, kw_only=True):
     def run_instead(self, config: AgentConfig) -> int | None:
         if not self.check_only:
             return None
-        from node_agent.features.checks.by_hand import run_by_hand
+        from importlib import import_module
 
-        return run_by_hand(self.node_check, config)
-
-    @property
-    def node_check(self) -> "NodeCheck":
-        """Return the checks that these options ask for."""
-        from node_agent.features.node_checks.pre_join import NodeCheck
-
-        return NodeCheck(
-            built_in=self.check,
-            command=self.pre_join_check,
-            limit_s=self.pre_join_check_timeout,
-            server=self.server,
-            tls=self.tls,
-            folder=self.folder,
-        )
+        by_hand = import_module("node_agent.features.checks.by_hand")  # by name, like a feature: it imports this module
+        return int(by_hand.run_by_hand(self, config))

@@ -4,21 +4,21 @@ import subprocess
 
 from rdzv_protocol.exit_codes import ExitCode
 
-from node_agent.features.checks import words
-from node_agent.features.node_checks.pre_join import NodeCheck, commands
+from node_agent.features.checks import NodeChecks, words
+from node_agent.features.checks.pre_join import commands
 from node_agent.kernel import early_signals
 from node_agent.kernel.config import AgentConfig
 
 
-def run_by_hand(check: NodeCheck, config: AgentConfig) -> ExitCode:
+def run_by_hand(options: NodeChecks, config: AgentConfig) -> ExitCode:
     """Run the checks, which print a table on stdout, and say what follows from it."""
     early_signals.release()
     is_unfit = False
-    for _, command in commands(check, is_brief=False):
+    for _, command in commands(options, is_brief=False):
         try:
-            code = subprocess.run(command, env=config.environment, timeout=check.limit_s).returncode
+            code = subprocess.run(command, env=config.environment, timeout=options.pre_join_check_timeout).returncode
         except subprocess.TimeoutExpired:
-            print(words.check_too_slow(check.limit_s))  # noqa: T201
+            print(words.check_too_slow(options.pre_join_check_timeout))  # noqa: T201
             code = ExitCode.NODE_UNFIT.value
         is_unfit |= code == ExitCode.NODE_UNFIT
         if code not in (0, ExitCode.NODE_UNFIT):

@@ -6,7 +6,7 @@ from rdzv_protocol.queries import PairTest, PairTested, Query
 
 from node_agent.features import checks
 from node_agent.features.checks import NETWORK, words
-from node_agent.features.node_checks.pre_join import PreJoinCheck
+from node_agent.features.checks.pre_join import PreJoinCheck
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
 
@@ -21,7 +21,7 @@ class NodeChecks(Feature):
         super().__init__(kernel)
         self._options = options
         node_id, environment = kernel.config.join.node_id, kernel.config.environment
-        self._check = PreJoinCheck(options.node_check, node_id, environment, kernel.console.log)
+        self._check = PreJoinCheck(options, node_id, environment, kernel.console.log)
 
     async def unfit(self, after_failure: bool) -> str:
         verdict: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -35,7 +35,7 @@ class NodeChecks(Feature):
 
     async def answer(self, query: Query) -> PairTested:
         """Measure bandwidth and latency to another node."""
-        from node_agent.features.node_checks.network import measure
+        from node_agent.features.checks.network import measure
 
         assert isinstance(query, PairTest)
         limit = self._options.check[NETWORK]

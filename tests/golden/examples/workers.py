@@ -1,6 +1,6 @@
 """Fields of the messages about workers and about a node's checks."""
 
-from node_agent.features.node_checks import words as checks
+from node_agent.features.checks import words as checks
 from node_agent.words import workers
 
 EXAMPLES = {

@@ -8,7 +8,7 @@ from node_agent import words
 from node_agent.cli import nvlink
 from node_agent.flags import sort_key
 from tests.unit.node_agent.command_lines import plan
-from tests.unit.node_agent.features.node_checks.test_built_in_helper import pretend
+from tests.unit.node_agent.features.checks.test_built_in_helper import pretend
 
 UUID, ZEROS = "3e8ab4b5-7c3e-4d2b-9a41-0d8f8c1b6a52", "00000000-0000-0000-0000-000000000000"
 SAY = words.plan

@@ -15,7 +15,7 @@ from typing import Any
 
 from rdzv_protocol.queries import PAIR_TEST_BYTES, PAIR_TEST_PINGS, PairTest, PairTested
 
-from node_agent.features.node_checks import words
+from node_agent.features.checks import words
 
 MB = 1e6
 SLACK = 1.25

@@ -5,7 +5,7 @@ node is fit. 71 (`ExitCode.NODE_UNFIT`) means unfit. A check that exceeds the li
 health check that hangs is a sign of a broken node. Any other code means that the check itself is broken: the agent
 warns and the node joins.
 
-`--check-only` runs the checks without a launch (`node_agent.features.checks`).
+`--check-only` runs the checks without a launch (`by_hand.py`).
 """
 
 import asyncio
@@ -15,13 +15,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
-from msgspec import Struct
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.text import clip, last_lines, one_line, printable
 
-from node_agent.features.node_checks import words
-from node_agent.features.node_checks.links import SEEN
-from node_agent.kernel.config import Endpoint
+from node_agent.features.checks import NodeChecks, words
+from node_agent.features.checks.links import SEEN
 from node_agent.kernel.core.effects import WAITING, Level
 from node_agent.kernel.failures.diagnose import exit_status
 from node_agent.kernel.workers.bounded_command import BoundedCommand
@@ -30,57 +28,42 @@ QUIET_S = 2.0
 """Seconds after which a check that still runs is logged."""
 TAIL_LINES, EVIDENCE_BYTES = 8, 700
 """Most lines and bytes of a check's output that become evidence."""
+SYSFS = "/sys"
+"""Folder in which the kernel shows links."""
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_helper.py")
 
 
-class NodeCheck(Struct, frozen=True, kw_only=True):
-    """Checks of this node before it joins. Durations are in seconds."""
-
-    built_in: Mapping[str, float | str | None] = {}
-    """Built-in checks by name, each with its limit or what it checks, None for the check's default."""
-    command: str = ""
-    """The user's own check as a shell command, empty for none."""
-    limit_s: float = 60.0
-    """Most seconds of the built-in checks, and of the user's own."""
-    server: Endpoint | None = None
-    """Server whose clock is compared with this node's."""
-    tls: tuple[str, str | None, str | None] | None = None
-    """Files for a server with TLS: its authorities ("system" for those that the system trusts), this node's
-    certificate, and its key."""
-    folder: str = ""
-    """Folder of the workers' log files, empty for a temporary one."""
-    sysfs: str = "/sys"
-
-
-def commands(check: NodeCheck, *, is_brief: bool = True, seen: str = "") -> Iterator[tuple[str, Sequence[str]]]:
+def commands(options: NodeChecks, *, is_brief: bool = True, seen: str = "") -> Iterator[tuple[str, Sequence[str]]]:
     """Yield the commands of the check, each with its name for people. `is_brief`, `seen`: see `built_in`."""
-    if check.built_in:
-        names = [name if limit is None else f"{name}={_shown(limit)}" for name, limit in check.built_in.items()]
-        yield f"--check {','.join(names)}", built_in(check, is_brief=is_brief, seen=seen)
-    if check.command:
-        yield f"--pre-join-check {shlex.quote(clip(printable(check.command), 80))}", ("/bin/sh", "-c", check.command)
+    if options.check:
+        names = [name if limit is None else f"{name}={_shown(limit)}" for name, limit in options.check.items()]
+        yield f"--check {','.join(names)}", built_in(options, is_brief=is_brief, seen=seen)
+    if command := options.pre_join_check:
+        yield f"--pre-join-check {shlex.quote(clip(printable(command), 80))}", ("/bin/sh", "-c", command)
 
 
 def _shown(limit: float | str) -> str:
     return limit if isinstance(limit, str) else f"{limit:.10g}"
 
 
-def built_in(check: NodeCheck, *, is_brief: bool = False, seen: str = "") -> Sequence[str]:
+def built_in(options: NodeChecks, *, is_brief: bool = False, seen: str = "") -> Sequence[str]:
     """Return the command of the built-in checks.
 
     `is_brief`: whether it prints only checks that do not pass. `seen`: what its last look has seen, as JSON.
     """
-    asked = {**msgspec.to_builtins(check), "is_brief": is_brief, "seen": msgspec.json.decode(seen or "{}")}
-    return (sys.executable, "-IS", PROGRAM, msgspec.json.encode(asked).decode())
+    further = {"is_brief": is_brief, "seen": msgspec.json.decode(seen or "{}"), "sysfs": SYSFS}
+    asked = msgspec.json.encode({**msgspec.to_builtins(options), **further})
+    return (sys.executable, "-IS", PROGRAM, asked.decode())
 
 
 class PreJoinCheck:
     """Checks of one node, one at a time. `log` takes the agent's own lines."""
 
     def __init__(
-        self, check: NodeCheck, node_id: str, environment: Mapping[str, str], log: Callable[[str, Level, str], None]
+        self, options: NodeChecks, node_id: str, environment: Mapping[str, str], log: Callable[[str, Level, str], None]
     ) -> None:
-        self._check, self._node_id, self._environment, self._log = check, node_id, environment, log
+        self._options, self._node_id, self._environment, self._log = options, node_id, environment, log
+        self._limit_s = options.pre_join_check_timeout
         self._loop = asyncio.get_running_loop()
         self._left: list[tuple[str, Sequence[str]]] = []
         self._child: BoundedCommand | None = None
@@ -92,7 +75,7 @@ class PreJoinCheck:
 
     def start(self, after_failure: bool, done: Callable[[str], None]) -> None:
         """Check the node. `done` is called with the reason why it is unfit, empty if it is fit."""
-        self._done, self._began_at, self._left = done, self._loop.time(), list(commands(self._check, seen=self._seen))
+        self._done, self._began_at, self._left = done, self._loop.time(), list(commands(self._options, seen=self._seen))
         self._reason = "after_failure" if after_failure else "join"
         self._quiet = self._loop.call_later(QUIET_S, self._tell_of_wait)
         self._loop.call_soon(self._next)
@@ -111,7 +94,7 @@ class PreJoinCheck:
             own = {"NODE_AGENT_CHECK": self._reason, "NODE_AGENT_NODE_ID": self._node_id}
             try:
                 ended = self._ended(name, is_ours=PROGRAM in command)
-                self._child = BoundedCommand(command, {**self._environment, **own}, self._check.limit_s, ended)
+                self._child = BoundedCommand(command, {**self._environment, **own}, self._limit_s, ended)
             except OSError as error:
                 self._warn(words.not_started(name, error.strerror or str(error), ExitCode.NODE_UNFIT.value))
                 self._loop.call_soon(self._next)
@@ -126,7 +109,7 @@ class PreJoinCheck:
             self._child = None
             wrote = evidence(self._without_seen(output))
             if exit_code is None:
-                self._end(words.too_slow(self._node_id, name, self._check.limit_s, wrote))
+                self._end(words.too_slow(self._node_id, name, self._limit_s, wrote))
             elif exit_code == ExitCode.NODE_UNFIT:
                 self._end(words.rejected(self._node_id, name, wrote))
             else:
@@ -150,9 +133,9 @@ class PreJoinCheck:
         self._log(text, Level.WARNING, "check_failed")
 
     def _tell_of_wait(self) -> None:
-        running = [name for name, _ in commands(self._check)]
+        running = [name for name, _ in commands(self._options)]
         name = running[len(running) - len(self._left) - 1]
-        self._log(words.checking(name, self._check.limit_s), Level.NOTICE, WAITING)
+        self._log(words.checking(name, self._limit_s), Level.NOTICE, WAITING)
 
     def _end(self, unfit: str) -> None:
         if self._quiet:

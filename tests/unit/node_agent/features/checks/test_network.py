@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from rdzv_protocol.queries import PAIR_TEST_BYTES, PairTest, PairTested
 
-from node_agent.features.node_checks import network, words
-from node_agent.features.node_checks.network import MOST_UNAUTHENTICATED, measure
+from node_agent.features.checks import network, words
+from node_agent.features.checks.network import MOST_UNAUTHENTICATED, measure
 from node_agent.kernel.workers.ports import ReservedPort
 from tests.support.message_search import has_message
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.features.node_checks import words
-from node_agent.features.node_checks.pre_join import EVIDENCE_BYTES, NodeCheck, PreJoinCheck, evidence
+from node_agent.features.checks import NodeChecks, words
+from node_agent.features.checks.pre_join import EVIDENCE_BYTES, PreJoinCheck, evidence
 from node_agent.kernel.core.effects import WAITING, Level
 from node_agent.kernel.failures.diagnose import exit_status
 from tests.support.message_search import has_message
@@ -20,8 +20,8 @@ class Checked:
     def __init__(self, command: str, limit_s: float = 30.0) -> None:
         self.said: list[str] = []
         self.unfit: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        check = NodeCheck(command=command, limit_s=limit_s)
-        self.check = PreJoinCheck(check, "a", {"PATH": "/usr/bin:/bin"}, self._log)
+        options = NodeChecks(pre_join_check=command, pre_join_check_timeout=limit_s)
+        self.check = PreJoinCheck(options, "a", {"PATH": "/usr/bin:/bin"}, self._log)
 
     async def run(self, *, after_failure: bool = False) -> str:
         self.check.start(after_failure, self.unfit.set_result)

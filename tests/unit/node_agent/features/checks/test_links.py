@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.features.checks import checks
-from node_agent.features.node_checks import words
-from node_agent.features.node_checks.links import SEEN
-from node_agent.features.node_checks.pre_join import NodeCheck, PreJoinCheck, built_in
+from node_agent.features.checks import NodeChecks, checks, pre_join, words
+from node_agent.features.checks.links import SEEN
+from node_agent.features.checks.pre_join import PreJoinCheck, built_in
 from node_agent.kernel.core.effects import WAITING, Level
 from tests.support.programs import Program
-from tests.unit.node_agent.features.node_checks.test_built_in_helper import UNFIT, line_of
+from tests.unit.node_agent.features.checks.test_built_in_helper import UNFIT, line_of
 
 classified = words.classified
 
@@ -47,17 +46,22 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path / "sys")
-    made.ethernet("eth0")
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(pre_join, "SYSFS", str(tmp_path / "sys"))
+    return Machine(tmp_path / "sys")
+
+
+@pytest.fixture
+def machine(empty: Machine) -> Machine:
+    empty.ethernet("eth0")
     for number in range(2):
-        made.infiniband(f"mlx5_{number}")
-    return made
+        empty.infiniband(f"mlx5_{number}")
+    return empty
 
 
-async def checked(check: str, sysfs: Path | str, **more: object) -> tuple[int, str]:
+async def checked(check: str) -> tuple[int, str]:
     """Return the exit code and the line of the check."""
-    program = await Program.start(*built_in(NodeCheck(built_in=checks(check), sysfs=str(sysfs), **more)))
+    program = await Program.start(*built_in(NodeChecks(check=checks(check))))
     code = await program.exit_code()
     (line,) = program.out
     return code, line
@@ -106,20 +110,20 @@ async def test_links(
 ) -> None:
     machine.ethernet("eth0", **ethernet)
     machine.infiniband("mlx5_1", **infiniband)
-    found = await checked(check, machine.folder)
+    found = await checked(check)
     assert found == (UNFIT if verdict == "UNFIT" else 0, line_of("links", verdict, finding))
 
 
-async def test_a_machine_without_links_says_nothing(tmp_path: Path) -> None:
-    assert await checked("links", tmp_path) == (0, line_of("links", "unknown", words.NO_LINKS))
+async def test_a_machine_without_links_says_nothing(empty: Machine) -> None:
+    assert await checked("links") == (0, line_of("links", "unknown", words.NO_LINKS))
 
 
 class Agent:
     """The checks of one agent, with its lines."""
 
-    def __init__(self, check: str, sysfs: Path) -> None:
+    def __init__(self, check: str) -> None:
         self.lines: list[str] = []
-        made = NodeCheck(built_in=checks(check), sysfs=str(sysfs))
+        made = NodeChecks(check=checks(check))
         self._check = PreJoinCheck(made, "a", dict(os.environ), self._log)
 
     async def looks(self) -> str:
@@ -145,7 +149,7 @@ CHANGES = {  # of mlx5_1 between two looks, and what is said about it
 async def test_what_has_happened_since_the_last_look_is_logged_and_the_node_stays(
     machine: Machine, changes: dict[str, object], finding: str
 ) -> None:
-    agent = Agent("links", machine.folder)
+    agent = Agent("links")
     assert (await agent.looks(), agent.lines) == ("", [])
     machine.infiniband("mlx5_1", **changes)
     assert await agent.looks() == ""
@@ -155,9 +159,7 @@ async def test_what_has_happened_since_the_last_look_is_logged_and_the_node_stay
 
 
 async def test_a_brief_look_writes_what_the_next_one_compares(machine: Machine) -> None:
-    program = await Program.start(
-        *built_in(NodeCheck(built_in=checks("links"), sysfs=str(machine.folder)), is_brief=True)
-    )
+    program = await Program.start(*built_in(NodeChecks(check=checks("links")), is_brief=True))
     assert await program.exit_code() == 0
     (line,) = program.out
     assert json.loads(line.removeprefix(SEEN)) == {name: [0, 0] for name in NAMES}
@@ -172,7 +174,7 @@ while [ "$(cat /sys/class/net/v0/operstate)" != up ]; do :; done
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace")
 async def test_a_real_link_that_is_put_down() -> None:
-    check = built_in(NodeCheck(built_in=checks("links=v0")))
+    check = built_in(NodeChecks(check=checks("links=v0")))
     program = await Program.start("unshare", "--net", "--mount", "sh", "-c", REAL, "sh", *check)
     assert await program.exit_code() == 0
     assert program.out == [

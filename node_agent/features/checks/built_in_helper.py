@@ -1,6 +1,6 @@
 """Built-in checks of a node, as a program of its own: `--check gpus,disk=20`. It needs only Python and the sentences.
 
-Its argument is JSON with the fields of `NodeCheck`, `seen` and `is_brief`. It prints one line a check: its
+Its argument is JSON with the fields of `NodeChecks`, `seen`, `is_brief` and `sysfs`. It prints one line a check: its
 name, `ok`, `UNFIT`, `warn` or `unknown`, and the finding. The exit code is 71 if a check has found the node unfit,
 otherwise 0. `is_brief` leaves out checks that pass, and adds a line for the next look (see `links.SEEN`).
 
@@ -21,13 +21,16 @@ import time
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-if not __package__:  # isolated and run by its path: this package would not be found
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
-
-from node_agent.features.node_checks import links as of_links
-from node_agent.features.node_checks import storage_helper, words
+if TYPE_CHECKING or __package__:
+    from node_agent.features.checks import links as of_links
+    from node_agent.features.checks import storage_helper, words
+else:  # isolated and run by its path: the package itself needs more than Python
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import links as of_links
+    import storage_helper
+    import words
 
 GIB = 1 << 30
 PORTS = 8
@@ -69,12 +72,12 @@ class Asked:
 
     def __init__(self, text: str) -> None:
         given = json.loads(text)
-        self.checks: dict[str, Limit] = given["built_in"]
+        self.checks: dict[str, Limit] = given["check"]
         self.server: tuple[str, int] | None = given["server"]
         self.tls: tuple[str, str | None, str | None] | None = given["tls"]
         self.folder: str = given["folder"] or tempfile.gettempdir()
         self.is_brief: bool = given["is_brief"]
-        self.answer_s = min(ANSWER_S, given["limit_s"] / 2)
+        self.answer_s = min(ANSWER_S, given["pre_join_check_timeout"] / 2)
         self.sysfs: str = given["sysfs"]
         self.seen_before: dict[str, list[int]] = given["seen"]
         """How often each link had gone down at the last look, and its errors."""
@@ -237,7 +240,7 @@ def _store(asked: Asked, folder: str) -> float:
 
 
 def network(asked: Asked, least: float | None) -> str:
-    """Check the bandwidth between this node and others: see `node_agent.features.node_checks.network`."""
+    """Check the bandwidth between this node and others: see `node_agent.features.checks.network`."""
     raise Unknown(words.TESTED_BY_SERVER)
 
 

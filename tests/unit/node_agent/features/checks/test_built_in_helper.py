@@ -13,10 +13,8 @@ import msgspec
 import pytest
 from rdzv_protocol.node_conditions import condition
 
-from node_agent.features.checks import CHECKS, checks
-from node_agent.features.checks import words as check_words
-from node_agent.features.node_checks import storage_helper, words
-from node_agent.features.node_checks.pre_join import NodeCheck, built_in
+from node_agent.features.checks import CHECKS, NodeChecks, checks, storage_helper, words
+from node_agent.features.checks.pre_join import built_in
 from tests.support.hanging_disk import Disk, why_no_fuse
 from tests.support.message_search import has_message
 from tests.support.programs import Program
@@ -37,7 +35,7 @@ def pretend(folder: Path, name: str, *lines: str, code: int = 0, first: str = ""
 
 async def checked(*names: str, env: dict[str, str] | None = None, **more: object) -> tuple[int, list[str]]:
     """Return the exit code and the lines of these checks."""
-    program = await Program.start(*built_in(NodeCheck(built_in=checks(",".join(names)), **more)), env=env)
+    program = await Program.start(*built_in(NodeChecks(check=checks(",".join(names)), **more)), env=env)
     return await program.exit_code(), program.out
 
 
@@ -83,7 +81,7 @@ async def test_the_gpus_check_reports_the_number_and_kind_of_gpus(
 async def test_a_driver_that_hangs(tmp_path: Path) -> None:
     env = pretend(tmp_path, "nvidia-smi", first="exec sleep 60")
     hangs = classified(words.driver_hangs(0.2), "GpuDriverFailed")
-    assert await checked("gpus", env=env, limit_s=0.4) == (UNFIT, [line_of("gpus", "UNFIT", hangs)])
+    assert await checked("gpus", env=env, pre_join_check_timeout=0.4) == (UNFIT, [line_of("gpus", "UNFIT", hangs)])
 
 
 async def test_a_node_without_a_driver(tmp_path: Path) -> None:
@@ -121,7 +119,7 @@ async def test_shared_memory_and_ports() -> None:
 
 
 async def test_only_checks_that_do_not_pass_are_written_for_the_agent(tmp_path: Path) -> None:
-    command = built_in(NodeCheck(built_in={"ports": None, "disk": 9999999}, folder=str(tmp_path)), is_brief=True)
+    command = built_in(NodeChecks(check={"ports": None, "disk": 9999999}, folder=str(tmp_path)), is_brief=True)
     program = await Program.start(*command)
     assert await program.exit_code() == UNFIT
     (line,) = program.out
@@ -186,7 +184,7 @@ async def test_a_folder_that_returns_other_bytes(tmp_path: Path, monkeypatch: py
 @pytest.mark.skipif(bool(why_no_fuse()), reason=why_no_fuse())
 async def test_a_disk_that_hangs_is_named_within_the_limit(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    check = NodeCheck(built_in=checks(f"storage={disk.path}"), limit_s=2.0)
+    check = NodeChecks(check=checks(f"storage={disk.path}"), pre_join_check_timeout=2.0)
     hang = ("sh", "-c", f'printf h >{tmp_path}/control; exec "$@"', "sh")
     program = await Program.start(*disk.command(*hang, *built_in(check)))
     assert await program.exit_code() == UNFIT
@@ -198,10 +196,10 @@ def test_values_that_are_no_numbers() -> None:
     assert checks("links,storage=/a:/b") == {"links": None, "storage": "/a:/b"}
     assert checks("links=eth0+mlx5_0:400+mlx5_1/1:400") == {"links": "eth0+mlx5_0:400+mlx5_1/1:400"}
     for bad in ("storage", "storage=", "storage=/a:"):
-        with pytest.raises(ValueError, match=re.escape(check_words.needs_folder())):
+        with pytest.raises(ValueError, match=re.escape(words.needs_folder())):
             checks(bad)
     for bad in ("links=", "links=eth0:fast", "links=eth0+"):
-        with pytest.raises(ValueError, match=re.escape(check_words.not_a_check(CHECKS, bad))):
+        with pytest.raises(ValueError, match=re.escape(words.not_a_check(CHECKS, bad))):
             checks(bad)
 
 
@@ -212,6 +210,6 @@ def test_each_condition_is_read_by_the_server() -> None:
 
 
 def test_the_helper_needs_no_package_of_ours() -> None:
-    command = built_in(NodeCheck(built_in={"ports": None}))
+    command = built_in(NodeChecks(check={"ports": None}))
     assert command[:2] == (sys.executable, "-IS")
-    assert msgspec.json.decode(command[-1])["built_in"] == {"ports": None}
+    assert msgspec.json.decode(command[-1])["check"] == {"ports": None}
