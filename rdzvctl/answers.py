@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rdzv_protocol.states import ENDS
+
 from rdzvctl.errors import TooOld
 
 DEFAULTS: dict[str, Any] = {
@@ -96,7 +98,7 @@ def _present(run: Fields) -> int:
 
 
 DERIVED: Mapping[str, Callable[[Fields], Any]] = {
-    "can_be_forgotten": lambda run: run["phase"] in ("succeeded", "failed", "unhealthy"),
+    "can_be_forgotten": lambda run: run["phase"] in (*ENDS, "unhealthy"),
     "present": _present,
     "remarks": lambda node: {"slow": node["slow"]} if node["slow"] else {},
     "standbys": lambda run: sum(node["state"] == "standby" for node in run["nodes"]),

@@ -15,13 +15,13 @@ from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, node_counts, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
+from rdzv_protocol.states import PHASES
 from rdzv_protocol.text import printable
 
 from rdzvctl import commands, completion, words
 from rdzvctl.commands import Session
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError
-from rdzvctl.views.state import PHASES
 
 if TYPE_CHECKING:
     from rdzv_protocol.actions import Action

@@ -10,10 +10,10 @@ import hashlib
 import sys
 from collections.abc import Iterator
 from functools import partial
-from typing import get_args
 
 import rdzv_protocol
 from rdzv_protocol.exposition import Histogram, Kind, Metric, Sample, exposition, of_process
+from rdzv_protocol.states import PHASES
 
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.kernel import restart_budget
@@ -277,7 +277,7 @@ class _Survey:
         """Labels of the runs that have series of their own: two shortened ids may be equal."""
         self.ended: set[tuple[str, str]] = set()
         """Labels and results of the runs that have ended recently."""
-        self._phases = dict.fromkeys(get_args(run_view.Phase), 0)
+        self._phases = dict.fromkeys(PHASES, 0)
         self._nodes = dict.fromkeys((*map(str, AgentState), "standby"), 0)
         self._disconnected = self._unlisted = 0
         self._longest_forming_s = 0.0

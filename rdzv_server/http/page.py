@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 import rdzv_protocol
@@ -20,11 +20,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from msgspec import structs
 from rdzv_protocol import errors, paths
 from rdzv_protocol.actions import Action
+from rdzv_protocol.states import HEALTH, PHASES
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
 from rdzv_server.core.kernel.run import Run
-from rdzv_server.core.views import health, run_view, status_view, watch_view
+from rdzv_server.core.views import run_view, status_view, watch_view
 from rdzv_server.core.views.status_view import NodeStatus
 from rdzv_server.http import answers
 from rdzv_server.http.costs_endpoint import costs_of_node
@@ -333,7 +334,7 @@ def _environment() -> Environment:
     )  # fmt: skip
     environment.globals |= {"static": _static, "path_of": path_of, "node_path_of": node_path_of}
     environment.globals |= {"paths": paths, "ROWS": ROWS}
-    environment.globals |= {"phases": get_args(run_view.Phase), "states_of_health": get_args(health.State)}
+    environment.globals |= {"phases": PHASES, "states_of_health": HEALTH}
     environment.filters |= {"duration": _duration, "utc": _utc}
     return environment
 

@@ -21,6 +21,7 @@ import msgspec
 import rdzv_protocol
 from msgspec import Struct
 from rdzv_protocol.errors import ServerUnavailable
+from rdzv_protocol.states import Health
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.kernel.run import Run, Stage
@@ -268,7 +269,7 @@ class RunsFeed(Feed):
         self._changed_runs: dict[str, None] = {}
         self._is_new = True
         """Whether all runs have to be read, because the document or the leader is new."""
-        self._timed: dict[str, tuple[health.State, ...]] = {}
+        self._timed: dict[str, tuple[Health, ...]] = {}
         """States of health that begin or end by time, for each run that has any."""
 
     def note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None) -> None:
@@ -488,7 +489,7 @@ def _agents_of(fact: object) -> Iterator[str]:
         yield agent_id
 
 
-def _timed(run: Run, now: Now) -> tuple[health.State, ...]:
+def _timed(run: Run, now: Now) -> tuple[Health, ...]:
     return read(run, lambda: health.timed(run, now(run.run_id)), lambda _: ())
 
 

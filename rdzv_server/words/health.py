@@ -110,10 +110,6 @@ def forget(run_id: str) -> str:
     return f"Or start it again, which restarts its workers: rdzvctl forget {run_id}"
 
 
-def logs(run_id: str, rank: int) -> str:
-    return f"Read the worker's output: rdzvctl logs {run_id} {rank}"
-
-
 def stop_and_mend(run_id: str) -> str:
     return f"If the run makes no progress, end it and fix the cause: rdzvctl stop {run_id}"
 

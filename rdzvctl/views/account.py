@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rdzv_protocol.states import ENDS
 from rdzv_protocol.text import printable
 
 from rdzvctl import words
@@ -64,7 +65,8 @@ def troubles(
         what = state.trouble(run) or words.runs.state(run["phase"], run["phase_age_s"], run["reason"])
         step = with_flags(next(iter(next_steps(run, endpoint, cordons)), ""), program)
         shown.append(printable(words.runs.needs_person(run["run_id"], what, step)))
-    ended = {phase: number for phase in state.ENDS if (number := sum(run["phase"] == phase for run in known))}
+    numbers = {str(phase): sum(run["phase"] == phase for run in known) for phase in ENDS}
+    ended = {phase: number for phase, number in numbers.items() if number}
     return [*shown, words.runs.needs_nothing(len(active) - len(needy), ended, are_all_well=not needy)]
 
 

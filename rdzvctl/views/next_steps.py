@@ -37,7 +37,9 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
         case "failed":
             failure = run["first_failure"]
             if failure and failure["singled_out"]:
-                steps.append(words.steps.read_output(run["run_id"], failure["rank"]))
+                from rdzv_protocol.words.run import read_output
+
+                steps.append(read_output(run["run_id"], failure["rank"]))
             return [*steps, words.steps.START_AGAIN]
         case "forming" | "restarting":
             return steps + _of_forming(run, endpoint, cordons)

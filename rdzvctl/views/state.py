@@ -5,18 +5,11 @@ from collections.abc import Iterable, Mapping
 from time import localtime, strftime
 from typing import Any, NamedTuple
 
+from rdzv_protocol.states import ENDS, HEALTH
 from rdzv_protocol.text import printable
 
 from rdzvctl import words
 from rdzvctl.answers import Fields
-
-HEALTH = (
-    "unhealthy", "hung", "unreachable", "silent", "overdue", "looping", "stalled", "slow", "last_restart_spent",
-    "below_size", "ok",
-)  # fmt: skip
-"""States of health, the worst first."""
-PHASES = ("unhealthy", "forming", "running", "finishing", "restarting", "succeeded", "failed")
-ENDS = ("succeeded", "failed")
 
 # Of one run.
 

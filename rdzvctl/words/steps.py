@@ -25,10 +25,6 @@ def uses(running: int, largest: int) -> str:
 # After a failure.
 
 
-def read_output(run_id: str, rank: int) -> str:
-    return f"Read the worker's output: rdzvctl logs {quoted(run_id)} {rank}"
-
-
 START_AGAIN = "Fix the cause, then start the agents again: that begins a new attempt."
 
 # For more nodes.

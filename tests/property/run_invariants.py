@@ -2,13 +2,13 @@
 
 from collections import Counter
 from itertools import pairwise
-from typing import get_args
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from rdzv_protocol.messages import Assignment, Drain, Finish, Start, Stop, Wait
 from rdzv_protocol.queries import TailLog
+from rdzv_protocol.states import HEALTH
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import (
@@ -94,8 +94,7 @@ class RunInvariants(RuleBasedStateMachine):
     def the_health_is_known(self) -> None:
         run = self.run_
         found = health.findings(run, self.now)
-        order = list(get_args(health.State))
-        assert [each.state for each in found] == sorted({each.state for each in found}, key=order.index)
+        assert [each.state for each in found] == sorted({each.state for each in found}, key=HEALTH.index)
         assert all(each.sentence.isprintable() and 0.0 <= each.since <= self.now and each.next for each in found)
         assert set(health.timed(run, self.now)) <= {each.state for each in found}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from rdzv_protocol.text import clip, count, length, printable
+from rdzv_protocol.text import clip, count, length, printable, quoted
 
 # Events.
 
@@ -31,6 +31,10 @@ def worker_failed(node_id: str, rank: int, cause: str, error: str, *, singled_ou
     """A failure of a worker, from the fields of `Failure` with these names."""
     who = f"worker rank {rank} on node {node_id}" if singled_out else "the workers"
     return printable(f"{who} failed: {cause}{f': {clip(error, 240)}' if error else ''}")
+
+
+def read_output(run_id: str, rank: int) -> str:
+    return f"Read the worker's output: rdzvctl logs {quoted(run_id)} {rank}"
 
 
 # A wait, with the time that is left.

@@ -7,10 +7,11 @@ by the run's clock.
 
 from collections.abc import Callable
 from itertools import islice
-from shlex import quote
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from rdzv_protocol.text import printable
+from rdzv_protocol import words as protocol_words
+from rdzv_protocol.states import Health
+from rdzv_protocol.text import printable, quoted
 
 from rdzv_server.core.kernel import failed_rounds, finishing, legal_sizes, progress, restart_budget
 from rdzv_server.core.kernel.run import Run, Stage
@@ -22,20 +23,6 @@ from rdzv_server.core.views import run_view
 from rdzv_server.words import completion
 from rdzv_server.words import health as words
 
-State = Literal[
-    "unhealthy",
-    "hung",
-    "unreachable",
-    "silent",
-    "overdue",
-    "looping",
-    "stalled",
-    "slow",
-    "last_restart_spent",
-    "below_size",
-    "ok",
-]
-"""States of health, the worst first."""
 ROUNDS_OF_A_LOOP = 3
 """A run is looping if the same failure has ended this many rounds in a row."""
 STALLED_STEPS, STALLED_S = 20.0, progress.STANDSTILL_S
@@ -50,7 +37,7 @@ MOST_NAMED = 3
 class Finding(NamedTuple):
     """One thing that is wrong with a run."""
 
-    state: State
+    state: Health
     sentence: str
     since: float
     next: tuple[str, ...] = ()
@@ -79,7 +66,7 @@ def well(run: Run) -> Finding:
     return Finding("ok", words.OK, run_view.since(run), is_trouble=False)
 
 
-def timed(run: Run, now: float) -> tuple[State, ...]:
+def timed(run: Run, now: float) -> tuple[Health, ...]:
     """Return the states of the run that begin or end only by time, without an effect of the core; usually none."""
     if run.stage.is_end:
         return ()
@@ -92,7 +79,7 @@ def timed(run: Run, now: float) -> tuple[State, ...]:
 def _unhealthy(run: Run, now: float) -> Finding | None:
     if not run_view.is_apart(run):
         return None
-    run_id = _quoted(run)
+    run_id = quoted(run.run_id)
     steps = words.REPORT_ERROR, words.FIXED_SERVER, words.stop(run_id), words.forget(run_id)
     return Finding("unhealthy", run.set_apart, run.set_apart_at, steps)
 
@@ -102,7 +89,7 @@ def _hung(run: Run, now: float) -> Finding | None:
     believed = hang and hang.is_believed and hang.first_believed(len(run.running))
     if not hang or not believed or _is_unheard(run):
         return None
-    run_id, withheld = _quoted(run), Hangs.run_remark(run, now) if hang.charge_at is not None else ""
+    run_id, withheld = quoted(run.run_id), Hangs.run_remark(run, now) if hang.charge_at is not None else ""
     steps = words.stacks(run_id), words.restart(run_id), *((words.RAISE_LIMIT,) if withheld else ())
     follows = withheld or (words.ONLY_REPORTED if run.settings.on_hang == "report" else "")
     suspicion = hang_words.may_hang(believed.ranks, believed.node_id, believed.reason)
@@ -116,14 +103,14 @@ def _unreachable(run: Run, now: float) -> Finding | None:
         return None
     one, other = links[0].nodes
     sentence = words.unreachable(one, other, links[0].problem, len(links) - 1)
-    steps = words.MEND_LINK, words.restart_tests_network(_quoted(run))
+    steps = words.MEND_LINK, words.restart_tests_network(quoted(run.run_id))
     return Finding("unreachable", printable(sentence), run_view.since(run), steps)
 
 
 def _silent(run: Run, now: float) -> Finding | None:
     if not run_view.waits_for_agents(run):
         return None
-    steps = words.LOOK_AT_NODES, words.START_AGENTS, words.stop(_quoted(run))
+    steps = words.LOOK_AT_NODES, words.START_AGENTS, words.stop(quoted(run.run_id))
     if run.unheard_since is not None:
         return Finding("silent", completion.NO_AGENT_HEARD, run.unheard_since, steps)
     absent = run.leases.absent_since
@@ -141,7 +128,7 @@ def _overdue(run: Run, now: float) -> Finding | None:
     found = finishing.view(run) if run.still_running else None
     if found is None or _is_unheard(run):
         return None
-    steps = words.stacks(_quoted(run)), words.stop(_quoted(run))
+    steps = words.stacks(quoted(run.run_id)), words.stop(quoted(run.run_id))
     return Finding("overdue", found.sentence, found.at, steps)
 
 
@@ -149,8 +136,8 @@ def _looping(run: Run, now: float) -> Finding | None:
     row = failed_rounds.same_failure(run, now)
     if row is None or row.rounds < ROUNDS_OF_A_LOOP:
         return None
-    logs = () if row.rank is None else (words.logs(_quoted(run), row.rank),)
-    steps = *logs, words.events(_quoted(run)), words.stop_and_mend(_quoted(run))
+    logs = () if row.rank is None else (protocol_words.run.read_output(run.run_id, row.rank),)
+    steps = *logs, words.events(quoted(run.run_id)), words.stop_and_mend(quoted(run.run_id))
     record = run_view.last_failure(run) or run.first_failure
     is_known = record is not None and record.failure.singled_out
     last = words.worker_at(record.failure.rank, record.failure.node_id) if record and is_known else ""
@@ -165,7 +152,7 @@ def _stalled(run: Run, now: float) -> Finding | None:
     hang = Hangs.of(run).hang
     if hang and hang.is_believed:
         return None
-    pace, steps = run.pace, (words.stacks(_quoted(run)), words.restart(_quoted(run)))
+    pace, steps = run.pace, (words.stacks(quoted(run.run_id)), words.restart(quoted(run.run_id)))
     if time_ledger.present(run) == time_ledger.STARTING and now - run.started_at > STALLED_START_S:
         return Finding("stalled", words.stalled_start(STALLED_START_S), run.started_at, steps)
     if pace.step_s is None or pace.moved_at is None or progress.is_over(run):
@@ -199,7 +186,7 @@ def _slow(run: Run, now: float) -> Finding | None:
         return None
     slowest = max(found, key=lambda each: each.times)
     sentence, since = words.slow(slowest.sentence, len(found) - 1), min(each.at for each in found)
-    return Finding("slow", sentence, since, (words.drain(quote(printable(slowest.node_id))),))
+    return Finding("slow", sentence, since, (words.drain(quoted(slowest.node_id)),))
 
 
 def _last_restart_spent(run: Run, now: float) -> Finding | None:
@@ -207,7 +194,7 @@ def _last_restart_spent(run: Run, now: float) -> Finding | None:
         return None
     since = next((restart.at for restart in reversed(run.ledger) if restart.charged), run_view.since(run))
     sentence = words.last_restart_spent(run.settings.max_restarts, run.settings.restart_window_s)
-    return Finding("last_restart_spent", sentence, since, (words.events(_quoted(run)),))
+    return Finding("last_restart_spent", sentence, since, (words.events(quoted(run.run_id)),))
 
 
 def _below_size(run: Run, now: float) -> Finding | None:
@@ -215,7 +202,7 @@ def _below_size(run: Run, now: float) -> Finding | None:
     if run.stage is not Stage.RUNNING or len(run.seats) >= largest:
         return None
     sentence = words.below_size(len(run.seats), largest)
-    return Finding("below_size", sentence, run.started_at, (words.why(_quoted(run)),), is_trouble=False)
+    return Finding("below_size", sentence, run.started_at, (words.why(quoted(run.run_id)),), is_trouble=False)
 
 
 RULES: tuple[Rule, ...] = (
@@ -237,8 +224,3 @@ _TIMED: tuple[Rule, ...] = (_silent, _looping, _stalled, _last_restart_spent)
 def _is_unheard(run: Run) -> bool:
     """Whether nothing is known of the workers now: their agents are silent, or the run is set apart."""
     return run.unheard_since is not None or bool(run.set_apart)
-
-
-def _quoted(run: Run) -> str:
-    """Return the run's id, quoted for a shell; unprintable characters become spaces."""
-    return quote(printable(run.run_id))

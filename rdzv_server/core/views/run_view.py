@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from rdzv_protocol.messages import RestartCosts
+from rdzv_protocol.states import Phase
 
 from rdzv_server.core.kernel import completion, finishing, legal_sizes
 from rdzv_server.core.kernel.run import HISTORY, Agent, AgentState, Departure, FailureRecord, Run, Stage
 from rdzv_server.core.policies import POLICIES, restart_cost
 from rdzv_server.core.policies.network_check import network_policy
 
-Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
 NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
 _WAITING = AgentState.WAITING
 _WORDS: dict[AgentState, NodeState] = {state: state.value for state in AgentState}

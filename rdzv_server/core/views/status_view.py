@@ -7,6 +7,7 @@ from msgspec import Meta, Struct, structs
 from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank, RoleName, Round, Step, WorkerCount
 from rdzv_protocol.messages import Failure, RestartCost, RestartCosts
 from rdzv_protocol.settings import RunSettings
+from rdzv_protocol.states import Health, Phase
 
 from rdzv_server.core.kernel import admission, finishing, legal_sizes, restart_budget
 from rdzv_server.core.kernel.run import (
@@ -27,7 +28,7 @@ from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.hangs.suspicions import Hang
 from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
 from rdzv_server.core.views import health, run_view
-from rdzv_server.core.views.run_view import NodeState, Phase
+from rdzv_server.core.views.run_view import NodeState
 
 _DRAINING = AgentState.DRAINING  # a constant: to look up a member of an enumeration is slow
 
@@ -162,11 +163,11 @@ class BrokenLinkStatus(Struct, frozen=True, kw_only=True):
 class HealthStatus(Struct, frozen=True, kw_only=True):
     """Health of a run that has not ended: the worst finding, and what a person can do about it."""
 
-    state: health.State
+    state: Health
     sentence: str
     age_s: Duration
     next: Annotated[list[str], Meta(description="steps that a person can take, with their commands")]
-    others: Annotated[list[health.State], Meta(description="further states that apply, the worst first")]
+    others: Annotated[list[Health], Meta(description="further states that apply, the worst first")]
     is_trouble: Annotated[bool, Meta(description="a person should look at the run because of one of these states")]
 
 

@@ -18,6 +18,7 @@ PARTS = (
 KNOWN = {f"{part}_s": seconds for seconds, part in enumerate(PARTS, start=1)}
 
 EXAMPLES: Examples = {
+    run.read_output: [{"run_id": "r1", "rank": 3}],
     codec.a_text: [{"least": 1, "most": 256, "is_visible": is_visible} for is_visible in (True, False)],
     codec.an_integer: [{"low": 1, "high": 65_535}],
     codec.a_number: [{"low": 0.1, "high": 86_400}],

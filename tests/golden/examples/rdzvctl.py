@@ -100,7 +100,6 @@ EXAMPLES: Examples = {
         {"by": "rdzv-server", "until": "", "reason": "blamed 3 times within 1 d", "excluded": True},
     ],
     **{each: [{"run_id": "r 1"}] for each in (words.steps.untold, words.steps.admit)},
-    words.steps.read_output: [{"run_id": "r 1", "rank": 3}],
     words.steps.agent: [{"run_id": "r 1", "endpoint": "gpu1:29400"}],
     words.steps.uncordon_absent: [{"node_id": "gpu1", "cordon": "<cordon>"}],
     words.steps.uncordon: [{"node_id": "gpu1", "cordon": cordon} for cordon in ("", "<cordon>")],

@@ -7,6 +7,7 @@ names, reading its phase raises an exception.
 import os
 
 from msgspec.structs import replace
+from rdzv_protocol.states import Phase
 
 from rdzv_server.core.events import WorkersFailed
 from rdzv_server.core.kernel import machine
@@ -23,7 +24,7 @@ def _raise_half_way(of_run: machine.RunMachine, fact: WorkersFailed, now: float)
         raise AssertionError("a contradiction")
 
 
-def _raise_instead(run: Run) -> run_view.Phase:
+def _raise_instead(run: Run) -> Phase:
     if run.run_id == os.environ.get("UNREADABLE"):
         raise AssertionError("no phase")
     return _phase(run)

@@ -23,6 +23,7 @@ from rdzv_protocol import paths
 from rdzv_protocol.actions import AgentDescription, Done, WorkerLog, WorkerStacks
 from rdzv_protocol.events import EventPage
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.words.run import read_output
 
 from rdzv_server.core.events import NodeCordoned
 from rdzv_server.core.nodes.cordons import CordonStatus
@@ -31,7 +32,6 @@ from rdzv_server.core.views.status_view import RunStatus
 from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.status_endpoint import ServerStatus, Status
 from rdzv_server.service.interface import ShardView
-from rdzv_server.words import health
 from rdzvctl import answers, cli, completion, words
 from rdzvctl.answers import DEFAULTS, OLDER_NAMES, Fields
 from rdzvctl.commands import Session
@@ -434,7 +434,7 @@ def test_only_the_flags_for_the_server_are_repeated_in_printed_commands(
 
 def test_commands_of_why_repeat_the_flags_for_the_server(server: OtherServer, commands: Commands) -> None:
     server.lacks()
-    step = health.logs("failed", 0).replace("rdzvctl ", f"rdzvctl --endpoint {server.at} ")
+    step = read_output("failed", 0).replace("rdzvctl ", f"rdzvctl --endpoint {server.at} ")
     assert words.runs.next_step(step) in commands.run("why failed").out.splitlines()
 
 

@@ -1,6 +1,7 @@
 """What a person can do about a run, in each state of a run that a real server reports."""
 
 import pytest
+from rdzv_protocol.words.run import read_output
 
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
 from rdzv_server.words import health
@@ -102,7 +103,7 @@ def test_why_says_which_absent_cordoned_nodes_could_fill_free_seats() -> None:
 
 @pytest.mark.parametrize("program", ["rdzvctl --endpoint b:7", r"rdzvctl --context 'my '"])
 def test_a_printed_command_repeats_the_flags_for_the_server(program: str) -> None:
-    commands = [health.logs("run", 0), health.stacks("run"), health.drain("b"), UNTOLD, uncordon_absent("b")]
+    commands = [read_output("run", 0), health.stacks("run"), health.drain("b"), UNTOLD, uncordon_absent("b")]
     for text in commands:
         sentence, _, command = text.rpartition(": rdzvctl ")
         assert next_steps.with_flags(text, program) == f"{sentence}: {program} {command}"

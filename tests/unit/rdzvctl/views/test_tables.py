@@ -1,15 +1,12 @@
 """Tables of runs and nodes, made from a real server's status."""
 
-from typing import get_args
-
 import pytest
 
 from rdzv_server.core.policies import words as policy_words
-from rdzv_server.core.views.health import State
 from rdzvctl import output
 from rdzvctl import words as ctl
 from rdzvctl.answers import Fields
-from rdzvctl.views import state, tables
+from rdzvctl.views import tables
 from tests.support.scenario import running
 from tests.support.stories import check
 from tests.unit.rdzvctl.views.reported import LOOP, told
@@ -35,7 +32,6 @@ def test_troubled_runs_come_first_and_their_row_says_what_is_wrong() -> None:
     rows = tables.runs_table([told(run) for run in (small, well, looping, hung)]).rows
     assert [row[2] for row in rows] == ["hung", "looping", "ok", "below size"], "the worst first"
     assert rows[0][-1].startswith("for 1m2s: rank 0 on node a may hang: ")
-    assert get_args(State) == state.HEALTH
     assert output.STYLES["hung"] == output.STYLES["looping"] == "red"
 
 

@@ -1,10 +1,11 @@
 """Health of a run: each state begins with its reason, says what to do, and ends with its reason."""
 
 from collections.abc import Callable
-from typing import get_args
 
 import pytest
 from msgspec import to_builtins
+from rdzv_protocol.states import HEALTH
+from rdzv_protocol.words.run import read_output
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.kernel.failed_rounds import steady_s
@@ -134,7 +135,7 @@ BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = 
     ),
     "looping": (
         looping, words.looping(3, "exit code 1", words.worker_at(0, "a"), tells_steps=False), 1.0,
-        (words.logs(RUN_ID, 0), words.events(RUN_ID), words.stop_and_mend(RUN_ID)),
+        (read_output(RUN_ID, 0), words.events(RUN_ID), words.stop_and_mend(RUN_ID)),
     ),
     "stalled": (stalled, words.stalled(60.0, 0.2, 7), 0.0, (words.stacks(RUN_ID), words.restart(RUN_ID))),
     "last_restart_spent": (
@@ -222,7 +223,7 @@ def test_a_state_ends_when_its_reason_ends(ends: str) -> None:
 
 def test_every_state_is_tested() -> None:
     tested = {each.partition(",")[0] for each in OVER}
-    assert tested | {"ok"} == set(get_args(health.State)) and len(health.RULES) == len(tested)
+    assert tested | {"ok"} == set(HEALTH) and len(health.RULES) == len(tested)
 
 
 @pytest.mark.parametrize(
