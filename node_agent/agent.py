@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from rdzv_protocol import late_signals
@@ -57,7 +56,7 @@ from node_agent.kernel.output.logs import AgentLogs, ReadableLogs, RoundLogs
 from node_agent.kernel.output.routing import PluginFailed
 from node_agent.kernel.output.sinks import Sink
 from node_agent.kernel.output.threads import in_thread
-from node_agent.kernel.runner import CRASH_MARGIN_S, Runner
+from node_agent.kernel.runner import Runner
 from node_agent.kernel.transport.base import Transport, spawn
 from node_agent.kernel.workers import temp_dir
 from node_agent.kernel.workers.environment import omp_warning
@@ -70,9 +69,6 @@ from node_agent.kernel.workers.spec import SpecMaker
 from node_agent.kernel.workers.temp_dir import REMOVED_WITHIN_S, TempDir
 from node_agent.servers.modes import server_of
 
-if TYPE_CHECKING:
-    from rdzv_protocol.service_manager import ServiceManager
-
 ATTEMPT_BYTES = 8
 """Length in bytes of the attempt number that the agent sends to its supervisor."""
 GUARDED_AFTER_S = 0.001
@@ -81,26 +77,25 @@ ERROR_FILE_S = 2.0
 """Most seconds that an exiting agent waits until its own error file is written."""
 
 
-def run(plan: LaunchPlan, manager: "ServiceManager | None" = None, supervisor: int = -1) -> int:
+def run(plan: LaunchPlan, supervisor: int = -1) -> int:
     """Run the agent in this process and return its exit code.
 
-    `manager`: the service manager to notify, None if there is none. `supervisor`: a socket to the supervisor, -1 if
-    there is none. The supervisor forwards signals through this socket, one byte with the signal's number each. The
-    agent sends the run's attempt number through it whenever that number changes.
-    Raises `UsageError` if the agent should host a server but cannot.
+    `supervisor`: a socket to the supervisor, -1 if there is none. The supervisor forwards signals through this socket,
+    one byte with the signal's number each. The agent sends the run's attempt number through it whenever that number
+    changes. Raises `UsageError` if the agent should host a server but cannot.
     """
-    exit_code = asyncio.run(_run(plan, manager, supervisor))
+    exit_code = asyncio.run(_run(plan, supervisor))
     return exit_code.as_torchruns if plan.has_torchruns_exit_codes else exit_code
 
 
-async def _run(plan: LaunchPlan, manager: "ServiceManager | None", supervisor: int) -> ExitCode:
+async def _run(plan: LaunchPlan, supervisor: int) -> ExitCode:
     signals = LeaveSignals(plan.config.signals, supervisor)
     signals.listen()  # first: a signal then makes the agent leave, and does not end it in the middle of its start
     console = Console(plan.config.lines, asyncio.get_running_loop())
     console.context.update({"run_id": plan.config.join.run_id, "node_id": plan.config.join.node_id})
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
-    agent = Agent(config, console, orphans, manager, supervisor, signals)
+    agent = Agent(config, console, orphans, supervisor, signals)
     try:
         await agent.open()
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
@@ -126,7 +121,6 @@ class Agent:
         config: AgentConfig,
         console: Console,
         orphans: Orphans | None = None,
-        manager: "ServiceManager | None" = None,
         supervisor: int = -1,
         signals: LeaveSignals | None = None,
     ) -> None:
@@ -137,7 +131,6 @@ class Agent:
         self.port: ReservedPort | None = None
         self.assignment: Assignment | None = None
         self.started: StartedWorkers | None = None
-        self._manager = manager
         self._supervisor, self._attempt = supervisor, 0
         self._features = Features(self)
         start_worker = next((each.start_worker for each in self._features if each.start_worker), None)
@@ -187,8 +180,6 @@ class Agent:
             spawn(self._warn_of_tmpdir())
         if self.config.join.addr:
             spawn(self._warn_of_address(self.config.join.addr))
-        if self._manager:
-            self._manager.watch(loop.call_later)
         for feature in self._features:
             feature.began()
         self._signals.hand_to(self.leave)  # before the join: an agent that is to leave does not join
@@ -232,16 +223,13 @@ class Agent:
 
     def leave(self, signal_name: str, reason: str = "") -> None:
         """Leave the run because of this signal. Each further signal makes the agent leave faster."""
-        self._tell_of_the_end()
+        for feature in self._features:
+            feature.leaving()
         self._runner.feed(Signalled(signal_name, reason))
 
     def _is_member(self, is_member: bool) -> None:
         for feature in self._features:
             feature.member(is_member)
-
-    def _tell_of_the_end(self) -> None:
-        if self._manager:
-            self._manager.stopping(self.config.shutdown_timeout_s + CRASH_MARGIN_S)
 
     # Host of the runner: carry out the machine's effects.
 
@@ -282,8 +270,6 @@ class Agent:
     def perform(self, effect: OwnEffect) -> None:
         if not any(feature.performing(effect) for feature in self._features):
             self._carry_out(effect)
-        if self._manager and isinstance(effect, Log):
-            self._manager.status(effect.text)
 
     def _carry_out(self, effect: OwnEffect) -> None:
         match effect:
@@ -457,8 +443,6 @@ class Agent:
     def answered(self, answer: Reply | ProtocolError) -> None:
         if isinstance(answer, Reply):
             self._tell_attempt(answer.attempt)
-        if self._manager and isinstance(answer, Reply):
-            self._manager.ready()  # the server has let it in: it waits, is a spare or has workers
         for feature in self._features:
             feature.answered(answer)
         match answer:
@@ -473,7 +457,6 @@ class Agent:
                 os.write(self._supervisor, attempt.to_bytes(ATTEMPT_BYTES, "big"))
 
     def _ended(self, exit_code: ExitCode) -> None:
-        self._tell_of_the_end()
         for feature in self._features:
             feature.ended(exit_code)
         if not self._exit_code.done():

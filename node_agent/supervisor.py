@@ -24,7 +24,7 @@ from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from logging import ERROR, INFO, WARNING
 from threading import Timer
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.exit_codes import ExitCode
@@ -38,9 +38,6 @@ from node_agent.kernel.workers import orphans_helper
 from node_agent.kernel.workers.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
 from node_agent.kernel.workers.orphans_helper import EMPTY_LOOKS, END_S, began, end
 from node_agent.kernel.workers.process import tie_to_parent, to_handle
-
-if TYPE_CHECKING:
-    from rdzv_protocol.service_manager import ServiceManager
 
 SILENCE_S = 15.0
 """Seconds of silence after which a server counts as gone. A server sends something every five seconds."""
@@ -62,7 +59,7 @@ FORGOTTEN = "forgotten"
 ENDS = {"succeeded": ExitCode.SUCCEEDED, "failed": ExitCode.FAILED}
 
 
-def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
+def run(plan: LaunchPlan) -> int:
     """Run the agent in a child process and return its exit code, or the run's exit code if the agent is killed."""
     supervisor, is_reaper = os.getpid(), _becomes_reaper()
     awaited = {*to_handle(plan.config.signals), signal.SIGCHLD}
@@ -73,7 +70,7 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     child = os.fork()
     if child == 0:
         ours.close()
-        _become_agent(plan, manager, supervisor, agents.fileno())
+        _become_agent(plan, supervisor, agents.fileno())
     agents.close()
     early_signals.release()  # a signal that came early is forwarded; the child holds it, too
     late_imports.end()
@@ -102,12 +99,7 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     return ENDS[end]
 
 
-def _become_agent(
-    plan: LaunchPlan,
-    manager: "ServiceManager | None",
-    supervisor: int,
-    link: int,
-) -> NoReturn:
+def _become_agent(plan: LaunchPlan, supervisor: int, link: int) -> NoReturn:
     """Run the agent in the child process, and exit.
 
     The child has a session of its own, so that a terminal's signals reach the agent only once. Signals stay blocked
@@ -118,7 +110,7 @@ def _become_agent(
         os.setsid()
         tie_to_parent(supervisor)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        exit_code = agent.run(plan, manager, link)
+        exit_code = agent.run(plan, link)
     except UsageError as error:
         _log(plan, words.leaving.error(str(error)), ERROR)
         exit_code = ExitCode.BAD_INPUT

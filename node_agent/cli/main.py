@@ -3,17 +3,15 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
+from node_agent.features.table import of_process
 from node_agent.kernel import late_imports
 from node_agent.kernel.config import PROGRAM, UsageError
-
-if TYPE_CHECKING:
-    from rdzv_protocol.service_manager import ServiceManager
 
 
 def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
@@ -21,7 +19,7 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
 
     `use_env`: False to pass `--local-rank` to scripts, as `torch.distributed.launch` does.
     """
-    manager = _service_manager()  # first, because the workers must not get its variables
+    further = of_process(os.environ)  # first, because the workers must not get its variables
     words = sys.argv[1:] if argv is None else argv
     try:
         arguments = read(words, os.environ)
@@ -29,12 +27,13 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         for options in plan.config.features:
             if (code := options.run_instead(plan.config)) is not None:
                 return code
+        config = replace(plan.config, features=(*plan.config.features, *further))
         late_imports.import_asyncio()
         if arguments.exit_with_run:
             from node_agent.supervisor import run
         else:
             from node_agent.agent import run  # only if the command line is valid
-        return run(plan, manager)
+        return run(replace(plan, config=config))
     except UsageError as error:
         from rdzv_protocol.log_lines import complaint
 
@@ -42,11 +41,3 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:  # before the signal handlers were installed
         return ExitCode.FAILED
-
-
-def _service_manager() -> "ServiceManager | None":
-    if "NOTIFY_SOCKET" not in os.environ:
-        return None
-    from rdzv_protocol.service_manager import ServiceManager
-
-    return ServiceManager.of(os.environ)

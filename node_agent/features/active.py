@@ -35,7 +35,8 @@ class Features(list[Feature]):
         self._agent = agent
         self._asked: dict[type[Query], Options | None] = dict.fromkeys(ANSWERING)
         self._answering: dict[type[Query], Feature] = {}
-        for options in map(agent.config.options, OPTIONS):
+        unlisted = [each for each in agent.config.features if type(each) not in OPTIONS]
+        for options in (*unlisted, *map(agent.config.options, OPTIONS)):
             feature = load(options.feature)(agent, options) if options.is_on else None
             self.extend([feature] if feature else [])
             for kind in options.answers:

@@ -1,5 +1,7 @@
 """Table of the features that have flags. `--help` reads it, so it imports no feature."""
 
+from collections.abc import MutableMapping
+
 from node_agent.features.checks import NodeChecks
 from node_agent.features.event_log import EventLog
 from node_agent.features.free_gpus import FreeGpus
@@ -21,3 +23,15 @@ OPTIONS: tuple[type[Options], ...] = (
     NumaBinding, TellScheduler, FreeGpus,
 )  # fmt: skip
 """Options of features, each with its flags."""
+
+
+def of_process(environment: MutableMapping[str, str]) -> tuple[Options, ...]:
+    """Return the options of features that variables of this process turn on.
+
+    The variables are meant for this process only, so they are removed.
+    """
+    if "NOTIFY_SOCKET" not in environment:
+        return ()
+    from node_agent.features.service_manager import ManagedService
+
+    return (ManagedService.of(environment),)

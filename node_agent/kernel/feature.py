@@ -140,6 +140,9 @@ class Feature:
         """Return whether the agent asks the server for the summary of the run with its next poll."""
         return False
 
+    def leaving(self) -> None:
+        """Called when the agent is asked to leave the run, and again if it is asked to leave faster."""
+
     def starting(self, assignment: Assignment) -> None:
         """Called when a round has begun, before its workers are started."""
 

@@ -205,7 +205,7 @@ def plans(monkeypatch) -> list[LaunchPlan]:
     """Plans for the agent. No agent starts."""
     taken: list[LaunchPlan] = []
 
-    def take(given: LaunchPlan, manager: object) -> int:
+    def take(given: LaunchPlan) -> int:
         taken.append(given)
         return 7
 

@@ -10,10 +10,11 @@ import pytest
 import node_agent
 from node_agent.cli.arguments import FLAGS
 from node_agent.features.active import UNASKED
+from node_agent.features.service_manager import ManagedService
 from node_agent.features.table import OPTIONS
 from node_agent.kernel.feature import Feature, load
 
-HEAVY = [options.feature for options in OPTIONS]
+HEAVY = [options.feature for options in (*OPTIONS, ManagedService)]
 OTHER_MEANINGS = {
     "__init__", "__pycache__", "active", "checks", "description", "evidence", "hangs", "imports", "queries", "rules",
     "store", "table", "words",
