@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, get_args
 import rdzv_protocol
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, node_counts, seconds
+from rdzv_protocol.flag_values import LOG_LINES, MOST_LOG_LINES, LogStream, node_counts, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.states import PHASES
-from rdzv_protocol.text import printable
+from rdzv_protocol.text import age, printable
 
 from rdzvctl import commands, completion, words
-from rdzvctl.commands import Session
+from rdzvctl.client import DEFAULT_TIMEOUT_S
+from rdzvctl.commands import MOST_EVENTS, Session
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError
 
@@ -176,7 +177,7 @@ def _common() -> _Parser:
         "--timeout",
         metavar="S",
         type=_seconds,
-        help="wait up to S seconds for a leader of several servers (default: 15)",
+        help=f"wait up to S seconds for a leader of several servers (default: {DEFAULT_TIMEOUT_S:g})",
     )
     group.add_argument("--json", action="store_true", help="write JSON, for scripts")
     return common
@@ -217,8 +218,8 @@ def _lines(text: str) -> int:
 
 
 TIMES_OF_ACTIONS = {
-    "deadline_s": ("--deadline", "kill the workers after this time: 90s, 10m, 2h (default: 5m)"),
-    "for_s": ("--for", "uncordon the node after this time (default: never)"),
+    "deadline_s": ("--deadline", "kill the workers after this time: 90s, 10m, 2h"),
+    "for_s": ("--for", "uncordon the node after this time"),
 }
 """Flags and their help, by the fields of actions that they fill with a time."""
 
@@ -239,7 +240,9 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
         parser.add_argument("size", metavar="MIN:MAX", type=_size, help="the least and the most nodes of the run")
     for name in (each for each in action.fields if each in TIMES_OF_ACTIONS):
         spelling, text = TIMES_OF_ACTIONS[name]
-        parser.add_argument(spelling, dest=name, metavar="S", type=_seconds, help=text)
+        default_s = action.default_of(name)
+        default = "never" if default_s is None else age(default_s)
+        parser.add_argument(spelling, dest=name, metavar="S", type=_seconds, help=f"{text} (default: {default})")
     parser.add_argument("--reason", metavar="TEXT", help="record this reason in the run's events, for its owners")
     parser.add_argument("--request-id", metavar="ID", help="set the idempotency key: a second request with the same "
                         "key changes nothing (default: a new key)")  # fmt: skip
@@ -298,13 +301,15 @@ def _status(parser: argparse.ArgumentParser) -> None:
 def _events(parser: argparse.ArgumentParser) -> None:
     _run(parser)
     parser.add_argument("--follow", "-f", action="store_true", help="continue with new events, until Ctrl-C")
-    parser.add_argument("--last", metavar="N", type=_whole, help="show the latest N events (default: 100; 0: all)")
+    parser.add_argument(
+        "--last", metavar="N", type=_whole, help=f"show the latest N events (default: {MOST_EVENTS}; 0: all)"
+    )
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
     _run(parser)
     parser.add_argument("rank", metavar="RANK", type=_whole, help="the worker's rank")
-    parser.add_argument("--lines", "-n", metavar="N", type=_lines, help="show the last N lines (default: 50)")
+    parser.add_argument("--lines", "-n", metavar="N", type=_lines, help=f"show the last N lines (default: {LOG_LINES})")
     parser.add_argument(
         "--stream",
         choices=get_args(LogStream),

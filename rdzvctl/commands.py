@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_protocol import paths
 from rdzv_protocol.credentials import SYSTEM
-from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, address
+from rdzv_protocol.flag_values import LOG_LINES, MOST_LOG_LINES, LogStream, address
 from rdzv_protocol.text import clip, printable, quoted
 
 from rdzvctl import contexts, words
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 MOST_EVENTS = 100
 """Default of `--last`: number of events that are shown."""
-LOG_LINES = 50
-"""Default of `--lines`: number of lines of a log that are shown."""
 FOLLOW_S = 1.0
 """Seconds between two reads of a log that is followed."""
 HEADING_LINES = 2

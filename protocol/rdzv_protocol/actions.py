@@ -12,9 +12,9 @@ the server knows that from the token and the connection.
 see what they return.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from rdzv_protocol import errors, paths
 from rdzv_protocol.constraints import (
@@ -29,7 +29,7 @@ from rdzv_protocol.constraints import (
     Sentence,
     Traceback,
 )
-from rdzv_protocol.flag_values import LogStream
+from rdzv_protocol.flag_values import LOG_LINES, LogStream
 from rdzv_protocol.queries import FileOffset, LineCount, LogText, Variables, Versions
 from rdzv_protocol.visible import NAME
 
@@ -131,7 +131,7 @@ class LogsRequest(Struct, frozen=True, kw_only=True):
     rank: Rank
     """Rank of the worker in the last round that has started."""
     stream: LogStream = "stderr"
-    lines: LineCount = 50
+    lines: LineCount = LOG_LINES
     """Number of lines to read before the end of the file."""
     offset: FileOffset | None = None
     """Byte of the file at which to begin, instead of `lines` before its end: to continue after an earlier answer."""
@@ -245,6 +245,10 @@ class Action(Struct, frozen=True, kw_only=True):
         """Names of the message's fields that other actions do not share."""
         common = NodeAction if self.of_node else RunAction
         return tuple(name for name in self.request.__struct_fields__ if name not in common.__struct_fields__)
+
+    def default_of(self, field: str) -> Any:
+        """Return the value of this field in a message that leaves it out."""
+        return next(each.default for each in structs.fields(self.request) if each.name == field)
 
 
 STOP = Action(

@@ -14,8 +14,8 @@ LOG_FORMATS = ("text", "json")
 LogStream = Literal["stdout", "stderr"]
 LONGEST_HOST = 250
 """Most characters of a host: with a port, it is an address of the protocol."""
-MOST_LOG_LINES = 1_000
-"""Most lines of a worker's log file that are shown at a time."""
+LOG_LINES, MOST_LOG_LINES = 50, 1_000
+"""Lines of a worker's log file that are shown at a time: by default, and at most."""
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
