@@ -6,14 +6,14 @@ The nodes' journal also holds operators' actions, which runs record as well.
 from msgspec import Struct, field
 
 from rdzv_server.core.events import Cordon, Incarnation, NodeOperation, RunForgotten
-from rdzv_server.core.node_history import Fault, Incident
+from rdzv_server.core.node_history import Incident
 
 
 class NodeBlamed(Struct, frozen=True, kw_only=True):
     """A node has cost a run something: see `node_history`. `RunCreated` explains `wall_at` and `incarnation`."""
 
     node_id: str
-    fault: Fault
+    fault: str
     run_id: str
     reason: str
     wall_at: float | None = None

@@ -5,12 +5,12 @@ declares the node healthy. `exclusion` decides what counts, and when a node is e
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 from msgspec import Struct
 from rdzv_protocol.text import clip
 
-Fault = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
+from rdzv_server.words import nodes as words
+
 MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
 """Most nodes, most incidents, and most incidents of one node that are remembered: a snapshot of all is one record."""
 OF_RUN = 32, 128
@@ -18,11 +18,30 @@ OF_RUN = 32, 128
 REASON_BYTES, RUN_BYTES = 96, 64
 
 
+class Fault(Struct, frozen=True):
+    """Fault that a run blames nodes for. A policy may declare more of them: see `Policy.faults`."""
+
+    name: str
+    at_once: str = ""
+    """Reason of an exclusion at once, which quotes no run; empty if one such fault is not enough for an exclusion."""
+    for_s: float | None = None
+    """Seconds of this exclusion on a server without an exclusion policy; None if that server does not exclude the node.
+    """
+
+
+LOST, FAILED = Fault("lost"), Fault("failed")
+HARDWARE, UNFIT = Fault("hardware", words.HARDWARE_FAILED), Fault("unfit", words.FOUND_UNFIT)
+"""Faults that the kernel itself blames nodes for."""
+EXCLUDED = "excluded"
+"""Name that stands for a fault in the incident of an exclusion."""
+
+
 class Incident(Struct, frozen=True):
     """Blame on a node, and when it was recorded: `at` by the server's clock, `wall_at` by the wall clock."""
 
     at: float
-    fault: Fault
+    fault: str
+    """Name of the fault, or `EXCLUDED`."""
     run_id: str
     reason: str
     wall_at: float | None = None
@@ -65,7 +84,7 @@ class NodeHistory:
     def since_excluded(self, node_id: str) -> tuple[Incident, ...]:
         """Return the incidents of a node since it was last excluded."""
         incidents = self.by_node.get(node_id, ())
-        ends = [index for index, each in enumerate(incidents) if each.fault == "excluded"]
+        ends = [index for index, each in enumerate(incidents) if each.fault == EXCLUDED]
         return incidents[ends[-1] + 1 :] if ends else incidents
 
     def _pop(self, node_id: str) -> tuple[Incident, ...]:

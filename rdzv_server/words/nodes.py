@@ -4,7 +4,6 @@ from rdzv_protocol.text import count, span
 
 HARDWARE_FAILED = "its hardware failed"
 FOUND_UNFIT = "a check found it unfit"
-WAS_SLOW = "it was slower than the other nodes"
 
 
 def unknown_node(node_id: str) -> str:

@@ -89,7 +89,7 @@ SEEN: dict[str, Callable[..., str]] = {
     "first": lambda run: run.run.first_failure.agent_id,
     "slow": lambda run: _names(each.node_id for each in Stragglers.of(run.run).stragglers.values()),
     "unfit": lambda run: "; ".join(run.run.unfit.values()),
-    "faults": lambda run: _names(f"{blame.node_id}:{blame.fault}" for blame in run.machine.blamed),
+    "faults": lambda run: _names(f"{blame.node_id}:{blame.fault.name}" for blame in run.machine.blamed),
     "reason": lambda run, name: run.reason(name),
     "left_s": lambda run, name: f"{run.directive(name).remaining_s:g}",
     "told": lambda run, kind: "; ".join(run.reasons(kind)),

@@ -54,7 +54,7 @@ from rdzv_server.core.kernel.run import (
     Stage,
     remember,
 )
-from rdzv_server.core.node_history import OF_RUN, Blame, Fault, NodeHistory
+from rdzv_server.core.node_history import LOST, OF_RUN, UNFIT, Blame, Fault, NodeHistory
 from rdzv_server.words import failures, losses, runs
 from rdzv_server.words import notices as notice_words
 from rdzv_server.words import operations as operation_words
@@ -154,6 +154,10 @@ class RunMachine:
         """Blame a node for what it has cost the run. No round completes until the registry has judged the node."""
         self.blamed.append(Blame(node_id, fault, reason))
         self.awaits_verdict = self.is_judged
+
+    def fault(self, name: str) -> Fault:
+        """Return the fault of this name that a policy has declared."""
+        return self._hooks.faults.get(name) or Fault(name)
 
     @property
     def is_unended(self) -> bool:
@@ -474,7 +478,7 @@ class RunMachine:
 
     def note_unfit(self, node_id: str, reason: str) -> None:
         """Remember that a check has found this node unfit: it leaves, has left, or does not join."""
-        self.blame(node_id, "unfit", reason)
+        self.blame(node_id, UNFIT, reason)
         completion.note_unfit(self.run, node_id, reason)
 
     def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
@@ -526,7 +530,7 @@ class RunMachine:
         remember(run.departures, Departure(node_id, agent_id, agent.round, group_rank, left, detail, now))
         self.record_event("node_left" if left else "node_lost", reason, now, node_id=node_id, group_rank=group_rank)
         if not (left or is_blameless or was_leaving):
-            self.blame(node_id, "lost", reason)
+            self.blame(node_id, LOST, reason)
         self._left_its_place(agent, was, cause, reason, now)
 
     def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:

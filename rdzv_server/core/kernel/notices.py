@@ -148,8 +148,8 @@ def ended(machine: Machine, fact: events.NoticeEnded, now: float) -> None:
     run, soon = machine.run, pending(machine.run)
     run.notice_since = None
     machine.record_event("notice_ended", fact.reason, now)
-    if run.replacement and not run.leaving and completion.has_standby(run):
-        _blame(machine, run.replacement)
+    if (gives_way := run.replacement) and not run.leaving and completion.has_standby(run):
+        machine.blame(gives_way.node_id, machine.fault(gives_way.fault), gives_way.why)
     _end(machine, soon, now)
 
 
@@ -174,20 +174,18 @@ def _end(machine: Machine, soon: Pending | None, now: float) -> None:
 
 
 def replace_node(machine: Machine, node_id: str, fault: Fault, why: str, now: float) -> None:
-    """Open a round without this node, which a waiting node replaces, after a notice if the run gives notices."""
+    """Open a round without this node, which a waiting node replaces, after a notice if the run gives notices.
+
+    The node is blamed when the round opens, so that the registry excludes it from that round.
+    """
     run, notice_s = machine.run, machine.run.settings.notice_timeout_s
-    replacement = Replacement(node_id, why, now + (notice_s or 0.0), fault)
+    replacement = Replacement(node_id, why, now + (notice_s or 0.0), fault.name)
     if notice_s is None:
-        _blame(machine, replacement)
+        machine.blame(node_id, fault, why)
         machine.open_round(Cause.NODE_DRAINED, replacement.reason, now)
     else:
         run.replacement = replacement
         given(machine, replacement.reason, notice_s, now, node_id)
-
-
-def _blame(machine: Machine, replacement: Replacement) -> None:
-    """Blame a node that is to be replaced, so that the registry excludes it from the next round."""
-    machine.blame(replacement.node_id, replacement.fault, replacement.why)
 
 
 def release(machine: Machine, now: float) -> None:

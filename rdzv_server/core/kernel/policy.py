@@ -20,6 +20,7 @@ from rdzv_protocol.messages import Progress
 from rdzv_server.core.events import Event, Fact
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.run import Cause, PolicyState, Run
+from rdzv_server.core.node_history import Fault
 
 StateT = TypeVar("StateT", bound=PolicyState)
 SignsT = TypeVar("SignsT", bound=Struct)
@@ -61,6 +62,8 @@ class Policy(Generic[StateT, SignsT]):
     Signs: ClassVar[type[Any]] = NoSigns
     rules: ClassVar[Rules] = {}
     """Rules of the policy's own facts, and of the events that lead to them."""
+    faults: ClassVar[Sequence[Fault]] = ()
+    """Faults that only this policy blames nodes for."""
 
     def __init__(self, kernel: Kernel, now: float) -> None:
         self.kernel = kernel
@@ -176,7 +179,8 @@ Policies = Sequence[type[Policy[Any, Any]]]
 
 
 class Hooks:
-    """Hooks that the policies of one run override, each in the order of the policies, and the rules of their events."""
+    """Hooks that the policies of one run override, each in the order of the policies; the rules of their events, and
+    their faults."""
 
     def __init__(self, policies: Sequence[Policy[Any, Any]]) -> None:
         self.settle = _overridden(policies, Policy.settle)
@@ -197,6 +201,7 @@ class Hooks:
         self.deadline = _overridden(policies, Policy.deadline)
         self.due = _overridden(policies, Policy.due)
         self.rules = {kind: (policy, rule) for policy in policies for kind, rule in policy.rules.items()}
+        self.faults = {fault.name: fault for policy in policies for fault in policy.faults}
 
 
 def _overridden(

@@ -81,6 +81,9 @@ class Machine(Kernel, Protocol):
     def blame(self, node_id: str, fault: Fault, reason: str) -> None:
         """Blame a node for what it has cost the run."""
 
+    def fault(self, name: str) -> Fault:
+        """Return the fault of this name that a policy has declared."""
+
     def workers_succeeded(self, agent_id: str) -> None:
         """Tell the policies that all workers of an agent have exited 0."""
 

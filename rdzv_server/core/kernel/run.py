@@ -16,7 +16,6 @@ from rdzv_server.core.kernel import legal_sizes
 from rdzv_server.core.kernel.event_sizes import EventSizes
 from rdzv_server.core.kernel.liveness import Leases
 from rdzv_server.core.kernel.open_queries import Queries
-from rdzv_server.core.node_history import Fault
 from rdzv_server.words import notices as words
 
 END_DELIVERED_WITHIN_S = 60.0
@@ -265,14 +264,19 @@ class SameFailure(Struct, frozen=True):
     """Rank that the last failure singles out; None if it singles none out."""
 
 
+_FIRST_FAULT = "slow"
+"""Fault of every replacement in a snapshot of 1.0.0rc1. There its name is also that of the sentence about the node."""
+
+
 class Replacement(Struct, frozen=True):
     """Replacement of a node by a waiting node. `until`: the latest time at which the round ends for it."""
 
     node_id: str
-    why: str = field(name="slow")
-    """Sentence about what is wrong with the node. Snapshots have it under the name of the first such fault."""
+    why: str = field(name=_FIRST_FAULT)
+    """Sentence about what is wrong with the node."""
     until: float
-    fault: Fault = "slow"
+    fault: str = _FIRST_FAULT
+    """Name of the fault that the node is blamed for."""
 
     @property
     def reason(self) -> str:

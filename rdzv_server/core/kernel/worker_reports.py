@@ -9,7 +9,7 @@ from rdzv_server.core import events
 from rdzv_server.core.kernel import failed_rounds, final_report, kept_failures, notices, restart_budget
 from rdzv_server.core.kernel.protocols import Machine
 from rdzv_server.core.kernel.run import Agent, AgentState, Cause, FailureRecord, Run, Stage
-from rdzv_server.core.node_history import Fault
+from rdzv_server.core.node_history import FAILED, HARDWARE
 from rdzv_server.words import failures as words
 
 HINT_BYTES = 240
@@ -136,7 +136,7 @@ def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
     is_explained = fact.awaits_loss or is_leaving
     is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry" or is_explained
     if run.first_of_round is record and not is_excused:
-        fault: Fault = "hardware" if failure.blame == "node" else "failed"
+        fault = HARDWARE if failure.blame == "node" else FAILED
         machine.blame(agent.node_id, fault, words.with_hint(reason, failure.hint))
     verdict = restart_budget.verdict(run, failure, now)
     if restart_budget.is_fatal(run, failure):

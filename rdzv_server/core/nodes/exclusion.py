@@ -1,24 +1,18 @@
 """Exclusion: the rule by which the server itself excludes a node for a time.
 
-Evidence against the node itself excludes it at once: a check that found it unfit, or failed hardware in a worker's last
-words. Otherwise the server excludes a node that has been blamed `after` times within a window. Nodes that are lost
-together are not blamed: they share a switch, a rack or a scheduler.
+Evidence against the node itself excludes it at once (`Fault.at_once`), such as a check that found it unfit. Otherwise
+the server excludes a node that has been blamed `after` times within a window. Nodes that are lost together are not
+blamed: they share a switch, a rack or a scheduler.
 """
 
 from msgspec import Struct
 from rdzv_protocol.text import clip
 
-from rdzv_server.core.node_history import REASON_BYTES, Blame, Fault, Incident, NodeHistory
+from rdzv_server.core.node_history import LOST, REASON_BYTES, Blame, Incident, NodeHistory
 from rdzv_server.words import nodes as words
 
 TOGETHER, TOGETHER_S = 3, 30.0
 """Number of nodes that must be lost within this many seconds to count as lost together, which blames none of them."""
-IMMEDIATE_FAULTS: dict[Fault, str] = {
-    "hardware": words.HARDWARE_FAILED,
-    "unfit": words.FOUND_UNFIT,
-    "slow": words.WAS_SLOW,
-}
-"""Faults that exclude a node at once, each with a reason that quotes no run."""
 
 
 class ExclusionPolicy(Struct, frozen=True):
@@ -27,10 +21,6 @@ class ExclusionPolicy(Struct, frozen=True):
     after: int
     window_s: float
     for_s: float
-
-
-SLOW_NODES = ExclusionPolicy(after=1, window_s=3_600.0, for_s=3_600.0)
-"""Exclusion of a replaced straggler on a server that otherwise excludes no nodes: else it would get its seat back."""
 
 
 class Verdict(Struct, frozen=True):
@@ -46,11 +36,12 @@ class Verdict(Struct, frozen=True):
 
 def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, now: float) -> Verdict | None:
     """Return the exclusion that follows from this blame, which is already in the history; None if none does."""
-    policy = policy or (SLOW_NODES if blame.fault == "slow" else None)
+    fault = blame.fault
+    if fault.at_once:
+        for_s = policy.for_s if policy else fault.for_s
+        return None if for_s is None else Verdict(blame.reason, fault.at_once, for_s)
     if policy is None:
         return None
-    if blame.fault in IMMEDIATE_FAULTS:
-        return Verdict(blame.reason, IMMEDIATE_FAULTS[blame.fault], policy.for_s)
     recent = [each for each in history.since_excluded(blame.node_id) if each.at > now - policy.window_s]
     counted = [each for each in recent if not _is_shared(each, history)]
     if len(counted) < policy.after:
@@ -62,10 +53,10 @@ def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, 
 
 def _is_shared(incident: Incident, history: NodeHistory) -> bool:
     """Whether other nodes were lost at about the same time."""
-    if incident.fault != "lost":
+    if incident.fault != LOST.name:
         return False
     nodes = sum(
-        any(other.fault == "lost" and abs(other.at - incident.at) <= TOGETHER_S for other in incidents)
+        any(other.fault == LOST.name and abs(other.at - incident.at) <= TOGETHER_S for other in incidents)
         for incidents in history.by_node.values()
     )
     return nodes >= TOGETHER

@@ -147,8 +147,8 @@ class Nodes:
                 _note(machine, blame, now)
                 continue
             fact = NodeBlamed(
-                node_id=blame.node_id, fault=blame.fault, run_id=run.run_id, reason=clip(blame.reason, REASON_BYTES),
-                wall_at=run.wall_clock(now), incarnation=self._incarnation,
+                node_id=blame.node_id, fault=blame.fault.name, run_id=run.run_id, wall_at=run.wall_clock(now),
+                reason=clip(blame.reason, REASON_BYTES), incarnation=self._incarnation,
             )  # fmt: skip
             effects += self._record(fact, now)
         return effects
@@ -201,5 +201,5 @@ class Nodes:
 
 def _note(machine: RunMachine, blame: Blame, at: float) -> None:
     run = machine.run
-    incident = Incident(at, blame.fault, run.run_id, blame.reason, run.wall_clock(at))
+    incident = Incident(at, blame.fault.name, run.run_id, blame.reason, run.wall_clock(at))
     machine.history.note(blame.node_id, incident)

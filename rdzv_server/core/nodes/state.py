@@ -8,7 +8,7 @@ from rdzv_server.core.events import EXCLUDER, Cordon, Incarnation
 from rdzv_server.core.kernel import operations
 from rdzv_server.core.kernel.run import keep_latest, remember_answer
 from rdzv_server.core.node_facts import CordonsKept, NodeBlamed, NodeFact
-from rdzv_server.core.node_history import Incident, NodeHistory
+from rdzv_server.core.node_history import EXCLUDED, Incident, NodeHistory
 from rdzv_server.core.nodes.cordons import MOST_CORDONS
 from rdzv_server.words import operations as words
 
@@ -65,7 +65,7 @@ class NodesState:
     def _keep_out(self, fact: events.NodeCordoned, at: float) -> None:
         self.cordons[fact.node_id] = operations.cordon_of(fact, at)
         if fact.by == EXCLUDER:
-            self.history.note(fact.node_id, Incident(at, "excluded", "", fact.reason, fact.wall_at))
+            self.history.note(fact.node_id, Incident(at, EXCLUDED, "", fact.reason, fact.wall_at))
 
     def _let_in(self, fact: events.NodeUncordoned) -> None:
         self.cordons.pop(fact.node_id, None)

@@ -21,6 +21,7 @@ from rdzv_server.core.events import PolicyFact
 from rdzv_server.core.kernel import completion
 from rdzv_server.core.kernel.policy import IMMEDIATELY, Policy, Rule, Rules
 from rdzv_server.core.kernel.run import Cause, PolicyState, Run, Stage
+from rdzv_server.core.node_history import Fault
 from rdzv_server.core.policies import words
 
 SPREAD = 6.0
@@ -31,6 +32,8 @@ MOST_FOUND = 32
 """Most stragglers that one comparison finds; later comparisons find the others."""
 REPLACED_AGAIN_AFTER_S = 600.0
 """Least seconds between two replacements, since each costs a restart."""
+SLOW = Fault("slow", words.WAS_SLOW, for_s=3_600.0)
+"""Fault of a replaced straggler. Every server excludes it for a time: else it would get its seat back."""
 
 
 class Straggler(Struct, frozen=True):
@@ -93,6 +96,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
     name = "stragglers"
     State = StragglersState
     Signs = Comparisons
+    faults = (SLOW,)
 
     def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
         """Whether to start comparing nodes: several run workers, and this is the first report of a step's time."""
@@ -189,7 +193,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
         """Have the straggler replaced: it is cordoned for the next round (see `registry`)."""
         self.signs.conclusion, self.state.replaced_at = None, now
         straggler = self.state.stragglers[fact.agent_id]
-        self.kernel.replace_node(straggler.node_id, "slow", straggler.sentence, now)
+        self.kernel.replace_node(straggler.node_id, SLOW, straggler.sentence, now)
 
     rules: ClassVar[Rules] = {
         StragglersFound: Rule(apply=_found, may_end_round=False),

@@ -1,5 +1,7 @@
 """Messages of the policies that are single files."""
 
+WAS_SLOW = "it was slower than the other nodes"
+
 
 def slow(node_id: str, is_own_work: bool, own_s: float, times: float, usual_s: float) -> str:
     """Return the sentence about a straggler. `is_own_work`: whether `own_s` is a step's own work, not a whole step."""

@@ -1,26 +1,28 @@
 """Costs of a node for its runs: blame, rounds that ended because of the node, and lost time."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 from msgspec import Meta, Struct
 from rdzv_protocol.constraints import Count, Id
 
 from rdzv_server.core.kernel.run import Run
-from rdzv_server.core.node_history import Fault, Incident
+from rdzv_server.core.node_history import Incident
 from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.policies.time_ledger import Duration
 from rdzv_server.core.policies.timeline import RoundSpan
 from rdzv_server.core.views.timeline_view import rounds_up_to
 
 Shows = Callable[[str], bool]
+FaultName = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
+"""Names of the faults of the kernel and of all policies."""
 
 
 class IncidentStatus(Struct, frozen=True, kw_only=True):
     """Blame of a node by a run, or the server's exclusion of the node."""
 
     at: Annotated[float | None, Meta(description="seconds since 1970; null if unknown")]
-    fault: Annotated[Fault, Meta(description="what the node is blamed for; `excluded`: the server excluded it")]
+    fault: Annotated[FaultName, Meta(description="what the node is blamed for; `excluded`: the server excluded it")]
     run_id: Annotated[
         str, Meta(description="run that blames the node; empty if there is none, or if you may not see it")
     ]
@@ -64,7 +66,7 @@ def incident(each: Incident, shows: Shows | None) -> IncidentStatus:
     """Return the status of an incident, with the run and the reason only if the reader may see that run."""
     is_shown = shows is None or (bool(each.run_id) and shows(each.run_id))
     shown = (each.run_id, each.reason) if is_shown else ("", "")
-    return IncidentStatus(at=each.wall_at, fault=each.fault, run_id=shown[0], reason=shown[1])
+    return IncidentStatus(at=each.wall_at, fault=cast(FaultName, each.fault), run_id=shown[0], reason=shown[1])
 
 
 def of_run(run: Run, node_id: str, now: float) -> NodeCost | None:

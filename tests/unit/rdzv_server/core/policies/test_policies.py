@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec import msgpack
@@ -14,10 +14,12 @@ from rdzv_server.core.events import Event, PolicyFact
 from rdzv_server.core.kernel import machine as machine_module
 from rdzv_server.core.kernel.policy import Policies, Policy
 from rdzv_server.core.kernel.run import RunState, Stage
+from rdzv_server.core.node_history import EXCLUDED, FAILED, HARDWARE, LOST, UNFIT
 from rdzv_server.core.policies import POLICIES
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.policies.restart_cost import RestartTimes
 from rdzv_server.core.policies.time_ledger import TimeLedger
+from rdzv_server.core.views.node_costs import FaultName
 from tests.support.scenario import Scenario, durable, replayed, snapshot
 from tests.support.stories import play
 
@@ -143,13 +145,19 @@ def test_the_kernel_names_no_policy() -> None:
 
 
 def test_the_kernel_knows_a_hang_only_as_a_cause_of_restarts_and_no_other_policys_subject() -> None:
-    subjects = re.compile(r"(?i)hang(?!e|_up)|straggler|slow node|network test|time ledger")
+    subjects = re.compile(r"(?i)hang(?!e|_up)|straggler|slow[_ ]node|network test|time ledger|running_time")
+    kernel = Path(machine_module.__file__).parent
     known = {
         path.name: sorted({found.lower() for found in subjects.findall(path.read_text())})
-        for path in Path(machine_module.__file__).parent.rglob("*.py")
+        for path in (*kernel.rglob("*.py"), *kernel.with_name("nodes").rglob("*.py"))
     }
     of_the_cause = {"run.py", "restart_budget.py"}  # the cause and its budget
     assert {name: found for name, found in known.items() if found} == {name: ["hang"] for name in of_the_cause}
+
+
+def test_the_api_names_the_faults_of_the_kernel_and_of_all_policies() -> None:
+    faults = [LOST, FAILED, HARDWARE, UNFIT, *(fault for policy in POLICIES for fault in policy.faults)]
+    assert sorted([EXCLUDED, *(fault.name for fault in faults)]) == sorted(get_args(FaultName))
 
 
 def test_the_states_of_policies_have_no_name_in_common_with_each_other_or_with_the_run() -> None:

@@ -142,7 +142,7 @@ def test_a_notice_for_a_straggler_ends_at_its_time_and_outlives_the_server() -> 
         assert run.stage is Stage.RUNNING
         run.passes(min(LEASE_S / 2, until - run.now))
         run.renews(*(agent for agent in "abc" if agent in run.run.agents))
-    assert run.stage is Stage.FORMING and [blame.fault for blame in run.machine.blamed] == ["slow"]
+    assert run.stage is Stage.FORMING and [blame.fault for blame in run.machine.blamed] == [*Stragglers.faults]
 
 
 def test_replacements_are_far_apart() -> None:
