@@ -14,7 +14,7 @@ from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
 from rdzv_server.core.kernel import failed_rounds
-from rdzv_server.core.kernel.run import Cause, FailureRecord, Opening, Restart, Run, keep_latest, remember
+from rdzv_server.core.kernel.run import CHARGED, Cause, FailureRecord, Opening, Restart, Run, keep_latest, remember
 from rdzv_server.words import failures as words
 
 CAUSE_WINDOW_S = 1.0
@@ -96,14 +96,14 @@ def spent_verdict(run: Run) -> Verdict:
 def left(run: Run, now: float) -> int:
     """Return the number of restarts that may still be charged before a failure ends the run."""
     window_s = run.settings.restart_window_s
-    counted = run.restart_count - (run.restarts.get(Cause.HANG, 0) if has_hang_budget(run) else 0)
+    counted = sum(times for cause, times in run.restarts.items() if _spends_max_restarts(run, cause))
     spent = counted if window_s is None else sum(at > now - window_s for at in run.charged_at)
     return max(0, run.settings.max_restarts - spent)
 
 
-def has_hang_budget(run: Run) -> bool:
-    """Whether restarts because of `Cause.HANG` have a budget of their own."""
-    return run.settings.max_hang_restarts is not None
+def _spends_max_restarts(run: Run, cause: Cause) -> bool:
+    """Whether restarts for this cause are charged to `max_restarts`, because the cause has no budget of its own."""
+    return cause in CHARGED and CHARGED[cause](run.settings) is None
 
 
 def is_fatal(run: Run, failure: Failure) -> bool:
@@ -137,8 +137,7 @@ def settle(run: Run, now: float) -> None:
     charged = opening.cause.is_charged
     failed_rounds.settle(run, charged=charged, failed=opening.cause.is_failure)
     run.restart_count += charged
-    spends = opening.cause is Cause.WORKER_FAILURE or (charged and not has_hang_budget(run))
-    if spends and run.settings.restart_window_s is not None:
+    if _spends_max_restarts(run, opening.cause) and run.settings.restart_window_s is not None:
         run.charged_at = [*run.charged_at, now][-run.settings.max_restarts :]
     run.first_charged = run.first_charged or (run.first_of_round if charged else None)
     run.restarts[opening.cause] = run.restarts.get(opening.cause, 0) + 1

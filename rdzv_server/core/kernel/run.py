@@ -1,6 +1,7 @@
 """The state of one run. Only `machine.RunMachine` changes it."""
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from itertools import chain, islice
 from typing import TypeVar
@@ -69,10 +70,7 @@ _WITHOUT_PART = (AgentState.WAITING, AgentState.CORDONED, AgentState.DRAINING)
 
 
 class Cause(StrEnum):
-    """Cause for which a round was opened.
-
-    Only a worker's failure and a hang are charged, unless a user's rule retries the failure.
-    """
+    """Cause for which a round was opened. `CHARGED` names those whose restarts are charged."""
 
     FIRST = "first"
     WORKER_FAILURE = "worker_failure"
@@ -87,11 +85,18 @@ class Cause(StrEnum):
 
     @property
     def is_charged(self) -> bool:
-        return self is Cause.WORKER_FAILURE or self is Cause.HANG
+        return self in CHARGED
 
     @property
     def is_failure(self) -> bool:
         return self.is_charged or self is Cause.RETRIED
+
+
+CHARGED: Mapping[Cause, Callable[[RunSettings], int | None]] = {
+    Cause.WORKER_FAILURE: lambda settings: None,
+    Cause.HANG: lambda settings: settings.max_hang_restarts,
+}
+"""Causes whose restarts are charged, each with the size of its own budget; None if `max_restarts` is its budget."""
 
 
 class Agent(Struct):
@@ -625,7 +630,7 @@ class Run(RunState, kw_only=True):
         assert self.restarts_without_progress <= self.restart_count
         assert self.restarts_in_row <= sum(times for cause, times in self.restarts.items() if cause.is_failure)
         assert self.opening.backoff_until is None or self.opening.cause.is_failure
-        most_charged = self.settings.max_restarts + (self.settings.max_hang_restarts or 0)
+        most_charged = self.settings.max_restarts + sum(own(self.settings) or 0 for own in CHARGED.values())
         assert self.settings.restart_window_s is not None or self.restart_count <= most_charged
         assert len(self.charged_at) <= self.settings.max_restarts
         assert leases.renewed_at.keys() == (set() if self.stage.is_end else agents.keys())

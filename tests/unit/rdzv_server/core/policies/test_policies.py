@@ -151,8 +151,7 @@ def test_the_kernel_knows_a_hang_only_as_a_cause_of_restarts_and_no_other_policy
         path.name: sorted({found.lower() for found in subjects.findall(path.read_text())})
         for path in (*kernel.rglob("*.py"), *kernel.with_name("nodes").rglob("*.py"))
     }
-    of_the_cause = {"run.py", "restart_budget.py"}  # the cause and its budget
-    assert {name: found for name, found in known.items() if found} == {name: ["hang"] for name in of_the_cause}
+    assert {name: found for name, found in known.items() if found} == {"run.py": ["hang"]}
 
 
 def test_the_api_names_the_faults_of_the_kernel_and_of_all_policies() -> None:
