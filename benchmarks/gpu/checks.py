@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from benchmarks.stage import Broken, Program, Stage
 from node_agent.features.free_gpus.feature import PROGRAM
+from node_agent.kernel.workers.orphans_helper import look_at
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 PATIENCE_S = 120.0
@@ -217,7 +217,7 @@ def killed_agent() -> Found:
         held_mib = used_mib()
         pids, killed_s = [line["pid"] for line in started(lines)], time.monotonic()
         os.kill(run.agent.pid, signal.SIGKILL)
-        while any(_lives(pid) for pid in pids):
+        while any(map(look_at, pids)):
             assert time.monotonic() < killed_s + PATIENCE_S, "workers outlive their agent"
             time.sleep(0.01)
         gone_s = time.monotonic() - killed_s
@@ -281,12 +281,6 @@ def holders_by_nvml() -> Found:
     else:
         said = f"NVML reports other pids than this machine's: {sorted({holder['pid'] for holder in holders})[:4]}"
     return Found(said, {"first report, s": round(first_s, 3)})
-
-
-def _lives(pid: int) -> bool:
-    with suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    return False
 
 
 def hang_in_a_kernel() -> Found:

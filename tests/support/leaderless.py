@@ -1,19 +1,23 @@
 """Program whose main thread ends while another thread goes on: /proc then shows the process as a zombie.
 
 Run it with an interpreter of its own, and wait with `until_leaderless`, or `is_leaderless`, until its main thread has
-ended.
+ended. With the argument `uninterruptibly` the other thread sleeps in state D. A signal to the process group ends both
+this thread and the child for which it waits.
 """
 
 import ctypes
 import os
+import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 PTRACE_SEIZE, WALL = 0x4206, 0x40000000
 SYS_EXIT = {"x86_64": 60}.get(os.uname().machine, 93)
 """Number of exit(2), which ends one thread."""
+SYS_CLONE, CLONE_VFORK = {"x86_64": 56}.get(os.uname().machine, 220), 0x4000
 COMMAND = (sys.executable, "-IS", __file__)
 WITHIN_S, PACE_S = 30.0, 0.001
 """Most seconds that a main thread may take to end, and seconds between two looks at it."""
@@ -48,6 +52,13 @@ class HeldThread:
         os.waitpid(self._thread, WALL)
 
 
+def sleep_uninterruptibly() -> None:
+    """Wait in state D for a child that neither ends nor executes anything: as after vfork(2)."""
+    if ctypes.CDLL(None).syscall(SYS_CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+        time.sleep(1000)
+
+
 if __name__ == "__main__":
-    threading.Thread(target=time.sleep, args=(1000,)).start()
+    sleeps = sleep_uninterruptibly if "uninterruptibly" in sys.argv else partial(time.sleep, 1000)
+    threading.Thread(target=sleeps).start()
     ctypes.CDLL(None).syscall(SYS_EXIT, 0)

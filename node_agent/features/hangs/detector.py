@@ -121,8 +121,8 @@ class Signs(Struct, frozen=True):
     """Time of each running worker's last output, 0 if it has written nothing yet."""
     lines_seen_until: float = inf
     """Time until which all output was compared with the rules, infinite if no output waits for that."""
-    uninterruptible: frozenset[int] = frozenset()
-    """Local ranks of the workers in uninterruptible sleep at present."""
+    uninterruptible: frozenset[tuple[int, int]] = frozenset()
+    """Threads of the workers in uninterruptible sleep at present, each with its worker's local rank first."""
 
 
 class Rhythm:
@@ -243,7 +243,7 @@ class HangDetector:
         self._limit_of: dict[int, float] = {}
         """Most seconds until the next progress of each local rank that runs."""
         self._rules = [_RuleState(rule, ranks, now) for rule in options.log_rules]
-        self._asleep_since: dict[int, float] = {}
+        self._asleep_since: dict[tuple[int, int], float] = {}
         self._suspected: dict[str, tuple[int, ...]] = {}
         self._look_at: float | None = now
         self._is_server_silent = False
@@ -457,8 +457,9 @@ class HangDetector:
         if limit_s is None:
             return None, inf
         since = self._asleep_since
-        self._asleep_since = {rank: since.get(rank, now) for rank in signs.uninterruptible}
-        late = tuple(rank for rank, at in self._asleep_since.items() if self._time.between(at, now) >= limit_s)
+        self._asleep_since = {thread: since.get(thread, now) for thread in signs.uninterruptible}
+        asleep = {rank for (rank, _), at in self._asleep_since.items() if self._time.between(at, now) >= limit_s}
+        late = tuple(sorted(asleep))
         reason = words.uninterruptible(limit_s) if late else ""
         silent_s = limit_s if late else 0.0
         return Suspicion("uninterruptible", reason, late, silent_s), now + limit_s / LOOKS_A_LIMIT

@@ -6,7 +6,9 @@ user's patterns.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import inf
 
 from node_agent.features.hangs.detector import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
@@ -131,9 +133,24 @@ class HangWatch:
             last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in pids},
             lines_seen_until=self._matcher.seen_until if self._matcher else inf,
             uninterruptible=frozenset(
-                rank for rank, pid in pids.items() if self._options.uninterruptible_s and state(pid) == "D"
+                (rank, thread)
+                for rank, pid in pids.items()
+                if self._options.uninterruptible_s
+                for thread in threads_asleep(pid)
             ),
         )
+
+
+def threads_asleep(pid: int) -> list[int]:
+    """Return the process's threads in uninterruptible sleep: the main thread, or others if the main thread has ended.
+
+    Other threads do not count while the main thread runs, as under torchrun.
+    """
+    if (letter := state(pid)) != "Z":
+        return [pid] if letter == "D" else []
+    with suppress(OSError):  # it has just been reaped, or no descriptor is left
+        return [int(thread) for thread in os.listdir(f"/proc/{pid}/task") if state(f"{pid}/task/{thread}") == "D"]
+    return []
 
 
 class _WatchedLines(Sink):

@@ -239,10 +239,13 @@ def given_up(pid: int) -> str:
     return words.workers.outlives_kill(pid, words.workers.in_state(letter, "" if place == "0" else place))
 
 
-def state(pid: int) -> str:
-    """Return the state letter of a process's main thread as in /proc, empty if it is gone."""
+def state(pid: int | str) -> str:
+    """Return the state letter of a process's main thread as in /proc, empty if it is gone.
+
+    `pid`: may name another thread, as PID/task/TID.
+    """
     try:
-        with open(f"/proc/{pid}/stat") as stat:
+        with open(f"/proc/{pid}/stat", errors="replace") as stat:
             return stat.read().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""

@@ -155,14 +155,25 @@ def test_silence_is_that_of_all_workers() -> None:
 def test_uninterruptible_sleep_counts_while_it_lasts_without_a_break() -> None:
     node = Node(uninterruptible_s=8.0)
     for _ in range(4):
-        node.uninterruptible = frozenset({1})
+        node.uninterruptible = frozenset({(1, 71)})
         node.passes(6.0)
         node.uninterruptible = frozenset()
         node.passes(2.1)
     assert node.found == []
-    node.uninterruptible = frozenset({1})
+    node.uninterruptible = frozenset({(1, 71)})
     (found,) = node.passes(13.0)
     assert (found.local_ranks, found.reason) == ((1,), words.uninterruptible(8.0))
+
+
+def test_threads_that_sleep_uninterruptibly_by_turns_are_no_hang() -> None:
+    node = Node(uninterruptible_s=8.0)
+    for thread in range(72, 78):
+        node.uninterruptible = frozenset({(1, thread)})
+        node.passes(6.0)
+    assert node.found == []
+    node.uninterruptible = frozenset({(1, 77), (1, 78)})
+    (found,) = node.passes(20.0)
+    assert found.local_ranks == (1,)
 
 
 STEP = r"step (\d+)"

@@ -21,7 +21,7 @@ class Node:
         self._options, self._ranks, self._rhythms = HangOptions(**options), ranks, Rhythms()
         self._begins(world_size)
         self.last_output_at = {rank - ranks[0]: 0.0 for rank in ranks}
-        self.uninterruptible: frozenset[int] = frozenset()
+        self.uninterruptible: frozenset[tuple[int, int]] = frozenset()
         self.found: list[Suspicion] = []
         self.server_answers = True
         self.looks = 0
