@@ -57,6 +57,8 @@ FLAGS = {
     "tls_cert": ("FILE", "present this client certificate (PEM) to rdzv-server --tls-client-ca (RDZV_TLS_CERT)"),
     "tls_key": ("FILE", "read the private key of --tls-cert from this file (PEM, not encrypted) (RDZV_TLS_KEY)"),
 }  # fmt: skip
+YES = ("--yes", "-y")
+"""Flag of actions that ask for confirmation."""
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 """Exit codes that a shell returns for these signals."""
 
@@ -120,6 +122,8 @@ class _CommandParser(_Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, surplus = super().parse_known_args(args, namespace)
+        if surplus and surplus[0] in YES:
+            raise BadInput(words.command_line.asks_nothing(surplus[0], self.prog))
         if surplus and surplus[0].startswith("--"):
             self.error(words.command_line.no_flag(surplus[0].partition("=")[0], list(self._option_string_actions)))
         if surplus:
@@ -211,6 +215,18 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+class _Rank(argparse.Action):
+    """Argument RANK after an optional RUN. A single word that is no number is the run, and the rank is None."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        try:
+            namespace.rank = _whole(values)
+        except argparse.ArgumentTypeError as error:
+            if "run_id" in namespace or values.startswith("-"):
+                raise argparse.ArgumentError(self, str(error)) from None
+            namespace.run_id, namespace.rank = values, None
+
+
 def _lines(text: str) -> int:
     if not 1 <= (lines := _whole(text)) <= MOST_LOG_LINES:
         raise argparse.ArgumentTypeError(words.command_line.not_within(MOST_LOG_LINES, text))
@@ -247,7 +263,7 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--request-id", metavar="ID", help="set the idempotency key: a second request with the same "
                         "key changes nothing (default: a new key)")  # fmt: skip
     if action.question:
-        parser.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation on a terminal")
+        parser.add_argument(*YES, action="store_true", help="do not ask for confirmation on a terminal")
 
 
 def _config(parser: argparse.ArgumentParser) -> None:
@@ -308,7 +324,7 @@ def _events(parser: argparse.ArgumentParser) -> None:
 
 def _logs(parser: argparse.ArgumentParser) -> None:
     _run(parser)
-    parser.add_argument("rank", metavar="RANK", type=_whole, help="the worker's rank")
+    parser.add_argument("rank", metavar="RANK", action=_Rank, help="the worker's rank")
     parser.add_argument("--lines", "-n", metavar="N", type=_lines, help=f"show the last N lines (default: {LOG_LINES})")
     parser.add_argument(
         "--stream",

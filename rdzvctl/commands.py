@@ -120,7 +120,7 @@ class Session:
             return wanted[0]
         if not runs:
             raise Refused(words.runs.NO_RUN, words.runs.start_one(self.endpoint))
-        raise BadInput(words.runs.WHICH_RUN, _there_are(wanted))
+        raise BadInput(words.runs.WHICH_RUN, words.runs.name_one(*_named(wanted)))
 
     @property
     def wanted(self) -> state.Wanted:
@@ -142,13 +142,14 @@ class Session:
     def _no_such(self, run_id: str, runs: Sequence[Fields]) -> CtlError:
         if self._unknown:
             return Unreachable(words.runs.unsure_of_run(run_id, self._unknown))
-        there = _there_are(runs) if runs else words.runs.NONE_AT_ALL
+        there = words.runs.known_runs(*_named(runs)) if runs else words.runs.NONE_AT_ALL
         return Refused(words.runs.no_such_run(run_id, [run["run_id"] for run in runs]), there)
 
 
-def _there_are(runs: Sequence[Fields]) -> str:
+def _named(runs: Sequence[Fields]) -> tuple[list[str], int]:
+    """Return the names of some runs, and how many more there are."""
     names = [quoted(run_id) for run_id in sorted(run["run_id"] for run in runs)[:MOST_NAMED]]
-    return words.runs.there_are(names, len(runs) - len(names))
+    return names, len(runs) - len(names)
 
 
 # Questions.
@@ -356,6 +357,9 @@ def logs(session: Session) -> None:
     Fails if lines were requested and cannot be read, but not if only the place was requested.
     """
     run, out, given = session.run(), session.out, session.given
+    if given["rank"] is None:
+        message = next_steps.with_flags(words.logs.needs_rank(run["run_id"]), session.program)
+        raise BadInput(message, words.logs.ranks(run["run_id"], _highest_rank(run)))
     place = _place_of(run, given["rank"])
     wants_lines = not {"lines", "stream", "follow"}.isdisjoint(given)
     found, refusal = list[Fields](), ""
@@ -419,8 +423,12 @@ def _place_of(run: Fields, rank: int) -> lines.Worker:
     """Return the place of the worker with this rank. Raises `Refused` if no node has the rank."""
     if found := lines.worker(run, rank):
         return found
-    highest = max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
-    raise Refused(words.logs.no_rank(run["run_id"], rank, highest))
+    raise Refused(words.logs.no_rank(run["run_id"], rank, _highest_rank(run)))
+
+
+def _highest_rank(run: Fields) -> int | None:
+    """Return the highest rank of the run; None if no worker has been started."""
+    return max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
 
 
 def _log_request(session: Session, place: lines.Worker, stream: LogStream, **more: int) -> Request:

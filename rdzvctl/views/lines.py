@@ -37,7 +37,9 @@ def _server(server: Fields) -> str:
 
 def of_run(run: Fields) -> str:
     """Return the run's state in one line."""
-    told = words.runs.state(run["phase"], run["phase_age_s"], state.reason(run))
+    told = (words.runs.ended if state.is_over(run) else words.runs.state)(
+        run["phase"], run["phase_age_s"], state.reason(run)
+    )
     trouble = "" if run["phase"] == "unhealthy" else state.trouble(run)
     return printable(words.runs.one_line(run["run_id"], told, trouble))
 

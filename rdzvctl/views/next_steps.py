@@ -37,13 +37,20 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
         case "failed":
             failure = run["first_failure"]
             if failure and failure["singled_out"]:
-                from rdzv_protocol.words.run import read_output
-
-                steps.append(read_output(run["run_id"], failure["rank"]))
+                steps.append(_read_output(run, failure))
             return [*steps, words.steps.START_AGAIN]
         case "forming" | "restarting":
             return steps + _of_forming(run, endpoint, cordons)
     return _of_running(run, endpoint, cordons)
+
+
+def _read_output(run: Fields, failure: Fields) -> str:
+    from rdzv_protocol.words import run as told
+
+    log_dirs = {node["node_id"]: node["log_dir"] for node in run["nodes"]}
+    if log_dirs.get(failure["node_id"]) == "":
+        return told.read_console(failure["node_id"])
+    return told.read_output(run["run_id"], failure["rank"])
 
 
 def _of_running(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> list[str]:

@@ -13,6 +13,11 @@ def no_flag(flag: str, known: Sequence[str]) -> str:
     return f"no flag {flag}{did_you_mean(flag, known)}"
 
 
+def asks_nothing(flag: str, program: str) -> str:
+    """A flag that answers a question in advance."""
+    return f"{program} asks no question: leave {flag} out"
+
+
 def surplus(arguments: Sequence[str]) -> str:
     return f"unrecognized arguments: {' '.join(arguments)}"
 

@@ -1,5 +1,7 @@
 """Messages about the output of workers and their stacks, and where those are."""
 
+from rdzv_protocol.text import quoted
+
 
 def place(run_id: str, rank: int, local_rank: int, node_id: str, addr: str) -> str:
     return f"rank {rank} of run {run_id}: local rank {local_rank} on node {node_id} ({addr})"
@@ -18,6 +20,17 @@ NO_FILES = "no log files: the worker writes to its agent's console; node-agent -
 
 def log_not_shown(why: str) -> str:
     return f"not shown here: {why}"
+
+
+def needs_rank(run_id: str) -> str:
+    return f"give the rank of a worker, too: rdzvctl logs {quoted(run_id)} 0"
+
+
+def ranks(run_id: str, highest: int | None) -> str:
+    """`highest`: the highest rank of the run; None if no worker has been started."""
+    if not highest:
+        return f"run {run_id} has {'no worker yet' if highest is None else 'only rank 0'}"
+    return f"run {run_id} has ranks 0 to {highest}"
 
 
 CUT = "the file has more lines before these"

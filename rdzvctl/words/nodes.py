@@ -6,7 +6,7 @@ from rdzv_protocol.text import age, count
 
 
 def listed(names: Sequence[str], more: int) -> str:
-    """`more`: number of nodes that are not named here."""
+    """Nodes, or runs. `more`: number of those that are not named here."""
     return f"{', '.join(names)}{f' and {more} more' if more else ''}"
 
 

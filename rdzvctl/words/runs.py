@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from rdzv_protocol.text import age, count
 from rdzv_protocol.words.flags import did_you_mean
 
+from rdzvctl.words.nodes import listed
+
 
 def start_one(endpoint: str) -> str:
     return f"start one: node-agent --endpoint {endpoint} ... SCRIPT"
@@ -42,9 +44,14 @@ NONE_AT_ALL = "there are no runs"
 WHICH_RUN = "which run?"
 
 
-def there_are(names: Sequence[str], more: int) -> str:
+def known_runs(names: Sequence[str], more: int) -> str:
     """`more`: number of runs that are not named here."""
-    return f"there are {', '.join(names)}{f' and {more} more' if more else ''}"
+    return f"known runs: {listed(names, more)}"
+
+
+def name_one(names: Sequence[str], more: int) -> str:
+    """`more`: number of runs that are not named here."""
+    return f"name one of them: {listed(names, more)}"
 
 
 def unsure_of_run(run_id: str, why: Sequence[str]) -> str:
@@ -64,6 +71,11 @@ def named(run_id: str, attempt: int) -> str:
 
 def state(phase: str, since_s: float, reason: str) -> str:
     return f"{phase} for {age(since_s)}: {reason}"
+
+
+def ended(phase: str, ago_s: float, reason: str) -> str:
+    """The state of a run that is over."""
+    return f"{phase} {age(ago_s)} ago: {reason}"
 
 
 def trouble(health: str, since_s: float, sentence: str, others: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import rdzv_protocol
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.words.run import read_output
 
 from node_agent.features.log_reads import words as reads
 from rdzv_server.core.policies.hangs import words as hang_words
@@ -56,7 +57,10 @@ async def test_a_run_in_a_pipe(cluster: Cluster) -> None:
     assert "r/1" in "\n".join((await rdzvctl("status", "r/1", endpoint=at)).lines)
     await (await cluster.node("x", "--run-id", "other", "--nnodes", "2")).line(completion.waiting_for(1))
     done = await rdzvctl("nodes", endpoint=at)
-    assert (done.code, done.err) == (2, ["rdzvctl: error: which run?", "  there are other, r/1"])
+    assert (done.code, done.err) == (
+        2,
+        [f"rdzvctl: error: {ctl.runs.WHICH_RUN}", f"  {ctl.runs.name_one(['other', 'r/1'], 0)}"],
+    )
     troubled, rest = (await rdzvctl("why", endpoint=at)).lines
     assert re.fullmatch(r"other: forming for \d+s: .*\. Next: Start 1 more node: node-agent .*", troubled)
     assert rest == "1 run needs nothing."
@@ -84,7 +88,8 @@ async def test_workers_that_still_run_after_others_of_their_node_finished_are_na
 
 async def test_a_command_of_why_can_be_copied_whatever_names_the_server(cluster: Cluster, tmp_path: Path) -> None:
     """The command repeats a flag, and leaves out an environment variable."""
-    (worker,) = await cluster.nodes("a", "--run-id", "night", *PATIENT, nproc=1)
+    files = ("-t", "3", "--log-dir", str(tmp_path / "logs"))
+    (worker,) = await cluster.nodes("a", "--run-id", "night", *files, *PATIENT, nproc=1)
     worker.order_exit(3)
     assert await cluster.agents.pop("a").exit_code() == ExitCode.FAILED
     elsewhere = {"RDZV_ENDPOINT": "localhost:1", "RDZV_CONFIG": str(tmp_path / "config.toml")}
@@ -92,7 +97,9 @@ async def test_a_command_of_why_can_be_copied_whatever_names_the_server(cluster:
     for flags in (("--endpoint", cluster.endpoint), ("--context", "my lab"), ()):
         env = elsewhere if flags else {"RDZV_ENDPOINT": cluster.endpoint}
         (step, _) = [line for line in (await rdzvctl(*flags, "why", "night", env=env)).lines if "Next: " in line]
-        command = step.removeprefix("Next: Read the worker's output: ")
+        command = step.removeprefix(beginning(ctl.runs.next_step)).removeprefix(
+            read_output("", 0).partition("rdzvctl")[0]
+        )
         assert command == shlex.join(["rdzvctl", *flags, "logs", "night", "0"])
         shown = (await rdzvctl(*shlex.split(command)[1:], env=env)).lines
         assert shown[0].startswith("rank 0 of run night: local rank 0 on node a ")

@@ -30,7 +30,7 @@ async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None
     assert await cluster.agents["a"].exit_code() == 1
     assert any(operations.stopped("wrong data") in line for line in cluster.agents["a"].err)
     done = await rdzvctl("stop", "r", endpoint=cluster.endpoint)
-    assert done.code == ExitCode.FAILED and ctl.actions.nothing_to_do("stop", "run r: failed for") in done.err[0]
+    assert done.code == ExitCode.FAILED and ctl.actions.nothing_to_do("stop", "run r: failed ") in done.err[0]
 
 
 async def test_an_action_that_has_nothing_to_do_says_so_and_fails(cluster: Cluster) -> None:

@@ -27,7 +27,7 @@ async def test_a_misspelt_run_and_a_misspelt_command_and_limits_in_the_wrong_ord
     done = await rdzvctl("why", "trianing", endpoint=cluster.endpoint)
     assert done.code == ExitCode.FAILED
     assert done.err == [
-        f"rdzvctl: error: {ctl.runs.no_such_run('trianing', ['training'])}", f"  {ctl.runs.there_are(['training'], 0)}"
+        f"rdzvctl: error: {ctl.runs.no_such_run('trianing', ['training'])}", f"  {ctl.runs.known_runs(['training'], 0)}"
     ]  # fmt: skip
     done = await rdzvctl("stauts")
     assert done.code == ExitCode.BAD_INPUT and ctl.command_line.no_command("stauts", ["status"]) in done.err[0]
@@ -40,8 +40,23 @@ async def test_a_misspelt_run_and_a_misspelt_command_and_limits_in_the_wrong_ord
     ]
     done = await rdzvctl("stop", "--resaon", "why", endpoint=cluster.endpoint)
     assert ctl.command_line.see_help(ctl.command_line.no_flag("--resaon", ["--reason"]), "rdzvctl stop") in done.err[0]
+    done = await rdzvctl("cordon", "a", "--yes", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.BAD_INPUT and ctl.command_line.asks_nothing("--yes", "rdzvctl cordon") in done.err[0]
     done = await rdzvctl("resize", "training", "3:1", endpoint=cluster.endpoint)
     assert done.code == ExitCode.BAD_INPUT and flag_words.min_above_max("3:1", 3, 1) in done.err[0]
+
+
+async def test_logs_without_a_rank_names_the_ranks_of_the_run(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "r 1", nproc=2)
+    done = await rdzvctl("--endpoint", cluster.endpoint, "logs", "r 1")
+    needs_rank = ctl.logs.needs_rank("r 1").replace("rdzvctl", f"rdzvctl --endpoint {cluster.endpoint}")
+    assert done.code == ExitCode.BAD_INPUT
+    assert done.err == [f"rdzvctl: error: {needs_rank}", f"  {ctl.logs.ranks('r 1', 1)}"]
+    for arguments in (["r 1", "one"], ["r 1", "-1"], ["-1"]):
+        done = await rdzvctl("logs", *arguments, endpoint=cluster.endpoint)
+        assert done.code == ExitCode.BAD_INPUT and ctl.command_line.not_whole(arguments[-1]) in done.err[0]
+    done = await rdzvctl("logs", "r 2", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.FAILED and ctl.runs.no_such_run("r 2", ["r 1"]) in done.err[0]
 
 
 async def test_an_absent_server_is_reported(unused_tcp_port: int) -> None:

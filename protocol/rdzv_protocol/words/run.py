@@ -37,6 +37,14 @@ def read_output(run_id: str, rank: int) -> str:
     return f"Read the worker's output: rdzvctl logs {quoted(run_id)} {rank}"
 
 
+def read_console(node_id: str) -> str:
+    """Of a worker whose output is not in files."""
+    return (
+        f"Read the worker's output on the console of node {node_id}'s agent. To keep output in files, too, start the "
+        "agents with -t 3 --log-dir DIR."
+    )
+
+
 # A wait, with the time that is left.
 
 

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from rdzv_protocol import words as protocol_words
+from rdzv_protocol.messages import Failure
 from rdzv_protocol.states import Health
 from rdzv_protocol.text import printable, quoted
 
@@ -136,13 +137,21 @@ def _looping(run: Run, now: float) -> Finding | None:
     row = failed_rounds.same_failure(run, now)
     if row is None or row.rounds < ROUNDS_OF_A_LOOP:
         return None
-    logs = () if row.rank is None else (protocol_words.run.read_output(run.run_id, row.rank),)
-    steps = *logs, words.events(quoted(run.run_id)), words.stop_and_mend(quoted(run.run_id))
     record = run_view.last_failure(run) or run.first_failure
-    is_known = record is not None and record.failure.singled_out
-    last = words.worker_at(record.failure.rank, record.failure.node_id) if record and is_known else ""
-    sentence = words.looping(row.rounds, row.failure, last, tells_steps=run.highest_step is not None)
+    last = record.failure if record and record.failure.singled_out else None
+    logs = () if row.rank is None else (_read_output(run, row.rank, last),)
+    steps = *logs, words.events(quoted(run.run_id)), words.stop_and_mend(quoted(run.run_id))
+    where = words.worker_at(last.rank, last.node_id) if last else ""
+    sentence = words.looping(row.rounds, row.failure, where, tells_steps=run.highest_step is not None)
     return Finding("looping", printable(sentence), row.since, steps)
+
+
+def _read_output(run: Run, rank: int, last: Failure | None) -> str:
+    """Return where the output of the rank that fails is, as far as the agents of its node say."""
+    agents = run.agents_of(last.node_id) if last else []
+    if last and agents and not any(agent.join.log_dir for agent in agents):
+        return protocol_words.run.read_console(printable(last.node_id))
+    return protocol_words.run.read_output(run.run_id, rank)
 
 
 def _stalled(run: Run, now: float) -> Finding | None:

@@ -25,7 +25,10 @@ EXAMPLES: Examples = {
     words.connection.lacks_field: [
         {"versions": versions, "field": "phase"} for versions in ({}, {"gpu1:29400": "0.0.7"})
     ],
-    words.runs.there_are: [{"names": ("r1", "r2"), "more": more} for more in (0, 3)],
+    words.runs.known_runs: [{"names": ("r1", "r2"), "more": more} for more in (0, 3)],
+    words.logs.needs_rank: [{"run_id": "r1"}],
+    words.logs.ranks: [{"run_id": "r1", "highest": highest} for highest in (None, 0, 7)],
+    words.command_line.asks_nothing: [{"flag": "--yes", "program": "rdzvctl cordon"}],
     words.runs.no_such_run: [{"run_id": "trianing", "known": ("training",)}, {"run_id": "r1", "known": ()}],
     words.actions.done: [
         {"target": "run r1", "message": message} for message in ("run r1 is stopped", "it succeeded before")

@@ -3,7 +3,14 @@
 from typing import Any
 
 import pytest
-from rdzv_protocol.words.run import gives_up_in, last_restart_took, read_output, restarts_took, starts_in, worker_failed
+from rdzv_protocol.words.run import (
+    gives_up_in,
+    last_restart_took,
+    read_console,
+    restarts_took,
+    starts_in,
+    worker_failed,
+)
 
 from rdzv_server.core.events import NodeCordoned
 from rdzv_server.core.policies.hangs import words as hang_words
@@ -45,7 +52,7 @@ LOOPS = health.looping(3, "exit code 1", health.worker_at(0, "a"), tells_steps=F
         ("1", "join a; 5s; succeed a; 9s", has_ended(
             "Run run", "succeeded", 9.0, 5.0, run_words.succeeded(1)), ctl.steps.ENDED),
         ("1", "join a; 5s; fail a; 9s", has_ended(
-            "Run run", "failed", 9.0, 5.0, f"{FAILED}; {failures.no_restarts_left(0, None)}"), read_output("run", 0)),
+            "Run run", "failed", 9.0, 5.0, f"{FAILED}; {failures.no_restarts_left(0, None)}"), read_console("a")),
     ],
     ids=["forming", "last call", "node gone", "failed", "stopping", "untold", "running", "finishing",
          "finishing for long", "manual", "succeeded", "ended"],
@@ -217,7 +224,7 @@ def test_why_begins_with_what_is_wrong_and_what_to_do_about_that() -> None:
     run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; 60s")))
     found = account.why(run, SERVER)
     assert found.text.startswith(f"Looping for 1m: {LOOPS}. Run run has ")
-    assert found.next == run["health"]["next"] and found.next[0] == read_output("run", 0)
+    assert found.next == run["health"]["next"] and found.next[0] == read_console("a")
     assert lines.of_run(run).endswith(f"; looping for 1m: {run['health']['sentence']}")
     del run["health"]  # like an older server
     assert account.why(run, SERVER).next == [UNTOLD] and tables.runs_table([run]).rows[0][2] == "-"
@@ -239,7 +246,7 @@ def test_all_runs_are_asked_which_of_them_need_a_person() -> None:
         run["run_id"] = f"r{number}"
     start_r2 = ctl.steps.start_more(2, ctl.steps.agent("r2", SERVER))
     assert account.troubles(runs, SERVER) == [
-        ctl.runs.needs_person("r1", ctl.runs.trouble("looping", 60.0, LOOPS, []), read_output("run", 0)),
+        ctl.runs.needs_person("r1", ctl.runs.trouble("looping", 60.0, LOOPS, []), read_console("a")),
         ctl.runs.needs_person("r2", ctl.runs.state("forming", 10.0, runs[2]["reason"]), start_r2),
         ctl.runs.needs_nothing(2, {"succeeded": 1, "failed": 1}, are_all_well=False),
     ]

@@ -1,7 +1,7 @@
 """What a person can do about a run, in each state of a run that a real server reports."""
 
 import pytest
-from rdzv_protocol.words.run import read_output
+from rdzv_protocol.words.run import read_console, read_output
 
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
 from rdzv_server.words import health
@@ -115,7 +115,7 @@ def test_a_printed_command_repeats_the_flags_for_the_server(program: str) -> Non
 
 @pytest.mark.parametrize(
     "story",
-    [("1", "join a; fail a"), ("2", "join a b; 70s"), ("1:2 scale_up=manual", "join a; 30s; join b"),
+    [("1", "join a log_dir=logs; fail a"), ("2", "join a b; 70s"), ("1:2 scale_up=manual", "join a; 30s; join b"),
      ("2 lease_s=10", "join a b; steps 140 a=1.0 b=3.0")],
     ids=["failed", "untold", "manual", "of the server"],
 )  # fmt: skip
@@ -184,6 +184,15 @@ def test_a_run_that_restarts_and_loops_lacks_nodes_besides() -> None:
     found = account.why(told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b"))), SERVER)
     assert found.text.startswith("Looping for ")
     assert found.next[-2:] == [ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
+
+
+def test_why_says_to_read_a_log_only_if_the_failed_workers_node_has_files() -> None:
+    run = told(check(("2", "join a log_dir=logs; join b; fail b")))
+    assert account.why(run, SERVER).next == [read_console("b"), ctl.steps.START_AGAIN]
+    run["nodes"] = run["nodes"][:1]  # the node of the failure is gone
+    assert account.why(run, SERVER).next == [read_output("run", 1), ctl.steps.START_AGAIN]
+    run = told(check(("2", "join a log_dir=logs; join b; fail a")))
+    assert account.why(run, SERVER).next == [read_output("run", 0), ctl.steps.START_AGAIN]
 
 
 def test_the_number_of_lost_nodes_is_shown_if_the_run_does_not_remember_all() -> None:

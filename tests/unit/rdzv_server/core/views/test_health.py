@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from msgspec import to_builtins
+from msgspec.structs import replace
 from rdzv_protocol.states import HEALTH
-from rdzv_protocol.words.run import read_output
+from rdzv_protocol.words.run import read_console, read_output
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.kernel.failed_rounds import steady_s
@@ -135,7 +136,7 @@ BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = 
     ),
     "looping": (
         looping, words.looping(3, "exit code 1", words.worker_at(0, "a"), tells_steps=False), 1.0,
-        (read_output(RUN_ID, 0), words.events(RUN_ID), words.stop_and_mend(RUN_ID)),
+        (read_console("a"), words.events(RUN_ID), words.stop_and_mend(RUN_ID)),
     ),
     "stalled": (stalled, words.stalled(60.0, 0.2, 7), 0.0, (words.stacks(RUN_ID), words.restart(RUN_ID))),
     "last_restart_spent": (
@@ -248,6 +249,14 @@ def test_a_run_that_has_ended_has_no_health() -> None:
     run.is_stopped()
     assert told(run) == [] and status_view.view(run.run, run.now).health is None
     assert "health" not in watch_view.summary(run.run, run.now, lambda at: at)
+
+
+def test_a_loop_names_the_log_of_a_worker_that_has_files() -> None:
+    run = looping()
+    assert told(run)[0].next[0] == read_console("a")
+    agent = run.run.agents["a"]
+    agent.join = replace(agent.join, log_dir="logs")
+    assert told(run)[0].next[0] == read_output(RUN_ID, 0)
 
 
 def test_failures_are_the_same_but_for_numbers() -> None:
