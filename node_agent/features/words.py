@@ -27,7 +27,8 @@ def no_workers(node_id: str, round_: int) -> str:
 
 def examined_workers(reason: str, result: str) -> str:
     """Logged with the folder of the findings, or with the problems."""
-    return f"examined the workers{', ' if reason else ''}{reason}: {result}"
+    because = f" ({reason})" if reason else ""
+    return f"examined the workers{because}: {result}"
 
 
 # extension_locks

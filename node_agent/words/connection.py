@@ -14,7 +14,7 @@ _HINTS: dict[Stage, str] = {
     "connect": "check that rdzv-server runs there and that no firewall blocks the connection",
     "TLS": "",  # the failure itself contains the advice
     "HTTP": "check that this port is rdzv-server's",
-    "another program": "another program listens there: name rdzv-server's port, or stop that program",
+    "another program": "name rdzv-server's port, or stop that program",
     "port": "another program listens at this port of this node: stop it, or choose another port",
     "host": "this node hosts rdzv-server: give --master-addr or --rdzv-endpoint an address of this node",
     "proxy": "check that rdzv-server runs, and that the proxy reaches it",

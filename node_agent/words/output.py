@@ -1,5 +1,7 @@
 """Messages about the workers' output and its files."""
 
+from collections.abc import Sequence
+
 # A file of a worker.
 
 RUN_CONTINUES = "the run continues"
@@ -66,5 +68,11 @@ def plugin_failed(name: str, error: str) -> str:
     return f"--logs-specs {name}: {error}"
 
 
-def wrong_local_ranks(name: str, found: list[int], expected: list[int]) -> str:
-    return f"{name} are for the local ranks {found}, not {expected}"
+def wrong_local_ranks(name: str, found: Sequence[int], expected: Sequence[int]) -> str:
+    """`name`: the field of torch's `LogsDest`, which `reify()` returns."""
+    there = f"paths for the local ranks {_listed(found)}" if found else "no paths"
+    return f"reify() returned {there} in {name}: it must return one for each local rank ({_listed(expected)})"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))

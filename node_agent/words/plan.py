@@ -55,7 +55,7 @@ def own_run(inherited: Sequence[str], run_id: str, address: str, rdzv_id: str, a
     """`inherited`: variables that name the server. `alone`: what to give for a run of only this node."""
     prefix = f"{', '.join(inherited)}: " if inherited else ""
     return (
-        f"{prefix}this process is part of run {run_id} at {address}, and cannot join it as a node, too: give another "
+        f"{prefix}this process is a worker of run {run_id} at {address}, and cannot also be a node of it: give another "
         f"{rdzv_id}, or {alone} to run on this node only"
     )
 
@@ -75,13 +75,13 @@ def loopback_of_several(source: str, endpoint: str, host: str, nodes: int, varia
 
 
 def tls_without_ca(source: str, tls_ca: str) -> str:
-    return f"{source} needs {tls_ca}, too: a CA bundle, or system"
+    return f"{source} needs {tls_ca}, too: give a file of CA certificates, or the word system"
 
 
 def no_tls_on_a_node(source: str, rdzv_endpoint: str, rdzv_backend: str) -> str:
     return (
-        f"{source}: a server that a node hosts does not use TLS; start rdzv-server with --tls-cert, and name it with "
-        f"{rdzv_endpoint} (and {rdzv_backend} rdzv-server)"
+        f"{source}: a server that a node hosts does not use TLS. Start rdzv-server with --tls-cert and --tls-key, and "
+        f"give {rdzv_endpoint} HOST:PORT and {rdzv_backend} rdzv-server"
     )
 
 

@@ -53,11 +53,11 @@ def no_endpoint(source: str, backend: str, rdzv_endpoint: str) -> str:
 
 
 def several_to_host(source: str) -> str:
-    return f"{source}: with is_host, name only the server to host"
+    return f"{source}: is_host makes this agent host the server: name one server, not several"
 
 
 def several_for_torchrun(source: str, backend: str) -> str:
-    return f"{source}: several servers need --rdzv-backend rdzv-server, not {backend}: name one server"
+    return f"{source}: --rdzv-backend {backend} takes one server: name one, or give --rdzv-backend rdzv-server"
 
 
 def every_address(source: str, host: str) -> str:
@@ -69,8 +69,8 @@ def every_address(source: str, host: str) -> str:
 
 def not_in_a_file(source: str, rdzv_endpoint: str) -> str:
     return (
-        f"{source}: store_type: nodes meet at a server, not in a file: leave store_type out, and name the node that "
-        f"hosts the server: {rdzv_endpoint} HOST:PORT"
+        f"{source}: store_type=file is only for one node: leave it out, and name the node that hosts the server with "
+        f"{rdzv_endpoint} HOST:PORT"
     )
 
 

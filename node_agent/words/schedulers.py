@@ -14,7 +14,8 @@ VOLCANO_SERVICE = "add the svc plug-in to the job, or give --master-addr HOST"
 KUBERNETES_SUBDOMAIN = "give the pods a subdomain, the name of a headless Service, or give --master-addr HOST"
 SERVER_IN_THIS_AGENT = "rdzv-server in this agent"
 RANK_OF_A_PROCESS = (
-    "LOCAL_RANK is set, too, so RANK may be a process's and not a node's: unset it, or give --endpoint HOST:PORT"
+    "LOCAL_RANK is set, so RANK may be the rank of a process: if it is the node's, unset LOCAL_RANK; or else give "
+    "--endpoint HOST:PORT"
 )
 _SRUN = "start the agent with srun --ntasks-per-node=1 node-agent --endpoint auto ..."
 NO_STEP = f"this is a job's script or shell, not a step on each of its nodes: {_SRUN}"
@@ -25,7 +26,7 @@ def several_tasks_a_node(tasks: str, nodes: str) -> str:
 
 
 def several_agents_a_node(variable: str, number: str, start: str) -> str:
-    return f"{variable}={number}, but one agent on each node starts all its workers: {start}"
+    return f"{number} agents run on this node ({variable}), but one agent starts all workers of a node: {start}"
 
 
 def no_common_index(tasks: Sequence[str]) -> str:
@@ -48,7 +49,7 @@ def cannot_start(flag: str, scheduler: str, problem: str) -> str:
 
 
 def no_rank(flag: str, scheduler: str, variables: Sequence[str]) -> str:
-    return f"{flag}: {scheduler}: {' or '.join(variables)} does not say which node this is"
+    return f"{flag}: {scheduler}: cannot find this node's index in {' or '.join(variables)}"
 
 
 def no_nodes(flag: str, scheduler: str) -> str:

@@ -27,12 +27,12 @@ def run_is_full(run_id: str, most: int) -> str:
 
 
 def other_secret(agent_id: str, run_id: str) -> str:
-    return f"agent {agent_id} has joined run {run_id} with another secret"
+    return f"agent {agent_id} has joined run {run_id} with another secret: give each agent its own id"
 
 
 def other_node(agent_id: str, node_id: str) -> str:
     """An agent joins again with another node id or `--node-rank`."""
-    return f"agent {agent_id} of node {node_id} must keep its node id and --node-rank"
+    return f"agent {agent_id} joined as node {node_id}: it must join again with the same node id and --node-rank"
 
 
 def fenced(agent_id: str, node_id: str, run_id: str) -> str:
@@ -58,8 +58,8 @@ def not_wanted(run_id: str, nodes: int, node_id: str, program: str, *, is_same_p
     """A run has no free seat for an agent with another command. `program`: the agent's; empty if it named none."""
     what = f"{program} with other arguments" if program and is_same_program else program or "another command"
     return (
-        f"run {run_id} is full with {count(nodes)}, and node {node_id} would run {what}: set "
-        "--run-id to begin another run, or use this run's command to stand by"
+        f"run {run_id} already has its {count(nodes)}. Node {node_id} would run {what}, so it cannot stand by: set "
+        "--run-id to start another run, or use this run's command"
     )
 
 

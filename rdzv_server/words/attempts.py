@@ -29,8 +29,8 @@ def over_before(run_id: str) -> str:
 
 def outcome_unknown(run_id: str, node_id: str) -> str:
     return (
-        f"run {run_id} ended while node {node_id} was away, and this server no longer knows its outcome: "
-        "the node does not start the run again. To run it again, start its agents again"
+        f"run {run_id} ended while node {node_id} was away, and this server no longer knows whether it succeeded: "
+        "this agent does not start it again. To run it once more, start all of its agents"
     )
 
 
@@ -57,4 +57,4 @@ def full_of_agents(agents: int, most: int, gives: str = "") -> str:
 
 
 def gives_place(run_id: str, in_s: float) -> str:
-    return f"run {run_id} is silent, and gives up its place in {in_s:g} s"
+    return f"the server hears from no agent of run {run_id}, and frees its place in {in_s:g} s"

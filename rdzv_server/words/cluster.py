@@ -37,7 +37,7 @@ def shard_broken(shard: int, why: str) -> str:
 
 
 CANNOT_TAKE_OVER = "cannot take over yet"
-LEASE_CONSEQUENCE = "rejecting requests until it can; workers keep running"
+LEASE_CONSEQUENCE = "the server rejects requests until it has renewed the lease; workers keep running"
 LEASE_RENEWED = "this server has renewed its lease, and leads as before"
 
 
@@ -63,6 +63,6 @@ def other_leads(address: str) -> str:
 
 
 UNKNOWN_LEADER = "this server is not the leader, and does not know the leader"
-UNCERTAIN = "etcd does not answer: this server's leadership is not certain"
+UNCERTAIN = "etcd does not answer, so this server cannot tell whether it still leads"
 NO_LEADER = "no leader is known"
 SHUTTING_DOWN = "shutting down"

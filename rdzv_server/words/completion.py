@@ -49,7 +49,7 @@ def all_unfit(evidence: Iterable[str], number: int) -> str:
 
 
 def more_than_seats(nodes: int, seats: int) -> str:
-    return f"{nodes} nodes joined for {count(seats, 'seat')}"
+    return f"{nodes} nodes joined, and the run takes {seats}"
 
 
 def all_joined(nodes: int) -> str:
@@ -108,7 +108,7 @@ def awaits_backoff(restarts: int) -> str:
 
 def awaits_more(high: int) -> str:
     """The round starts before the end of the last call if this many nodes join."""
-    return f"starts at once with {high}"
+    return f"waiting for more nodes, up to {high}"
 
 
 def too_few(
@@ -134,7 +134,8 @@ def too_few(
 
 def too_few_fit(fit: int, fixed_nodes: int, low: int, unfit: str) -> str:
     """A run with a fixed number of nodes can never reach its minimum."""
-    return f"too few nodes are fit: {fit} of the run's {fixed_nodes}, but it needs {low}: {unfit}"
+    there = f"only {fit} of the run's {fixed_nodes} nodes" if fit else f"none of the run's {fixed_nodes} nodes"
+    return f"{there} can take part, but the run needs {low}: {unfit}"
 
 
 # What a node that stands by waits for.

@@ -20,7 +20,7 @@ def not_back(grace_s: float) -> str:
     return f"its connection closed and it did not return within {grace_s:g} s"
 
 
-PROBE_UNANSWERED = "another agent of its node joined, and it did not respond"
+PROBE_UNANSWERED = "another agent of the same node joined, and the old agent did not respond"
 REPLACED = "a new agent of the same node joined"
 CORROBORATED = "its connection closed and other nodes' workers failed"
 SILENT = "it was silent"

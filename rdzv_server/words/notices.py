@@ -29,7 +29,8 @@ def no_worker_listens(after_s: float | None) -> str:
 
 def not_acknowledged(names: str, after_s: float | None) -> str:
     """`names`: nodes whose workers have not all acknowledged in time."""
-    return f"not all workers of {names} acknowledged the notice{_after(after_s)}: the round ends"
+    within = "" if after_s is None else f" within {after_s:.1f} s"
+    return f"some workers of {names} did not acknowledge the notice{within}: the round ends"
 
 
 def acknowledged(workers: int, after_s: float | None) -> str:
@@ -38,7 +39,7 @@ def acknowledged(workers: int, after_s: float | None) -> str:
 
 def cut_short(reason: str) -> str:
     """The round ends for another reason before its notice is over."""
-    return f"the round ends before all workers have acknowledged: {reason}"
+    return f"the round ends before all workers have acknowledged the notice: {reason}"
 
 
 def _after(seconds: float | None) -> str:

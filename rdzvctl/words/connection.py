@@ -85,13 +85,13 @@ def no_server_answers(failures: Mapping[str, str]) -> str:
 
 
 def asked_because(source: str) -> str:
-    return f"rdzvctl used this address because of: {source}"
+    return f"this address is from {source}"
 
 
 NAME_ITS_PORT = f"name rdzv-server's own port, {paths.DEFAULT_PORT} unless it has --port: rdzvctl --endpoint HOST:PORT"
 IS_IT_RUNNING = (
-    "check that the server is running and reachable from here at this address; rdzvctl --endpoint HOST:PORT asks "
-    "another server, and RDZV_ENDPOINT or a context replaces the flag"
+    "check that rdzv-server runs there and that no firewall blocks the connection. To ask another server, give "
+    "--endpoint HOST:PORT, set RDZV_ENDPOINT, or use a context"
 )
 
 

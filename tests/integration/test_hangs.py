@@ -28,7 +28,7 @@ from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import rdzvctl
 from tests.support.worker_hub import Worker, restart_count
 
-LOOKED = feature_words.examined_workers("no progress", "").removesuffix(": ")
+LOOKED = re.escape(feature_words.examined_workers("no progress", "").removesuffix("): "))
 LIMITS = ("--progress-timeout", "start=60,step=3")
 STOPS_SOON = ("--shutdown-timeout", "2")
 STUCK = pattern(agent_words.no_progress, limit_s=3.0, step=7)

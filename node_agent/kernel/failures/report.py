@@ -196,8 +196,9 @@ def _restarts(finish: Finish, root_round: int) -> Iterator[Line]:
     """Yield the lines of the restarts. A failure that the box already shows is not repeated."""
     if not finish.restarts:
         return
-    yield Mark.HEADING, f"Restarts: {words.progress.restarts_charged(finish.restart_total, finish.charged_restarts)}"
-    if finish.restart_total > len(finish.restarts):
+    total = max(finish.restart_total, len(finish.restarts))  # the last one may not have completed
+    yield Mark.HEADING, f"Restarts: {words.progress.restarts_charged(total, finish.charged_restarts)}"
+    if total > len(finish.restarts):
         yield Mark.TEXT, f"  the last {len(finish.restarts)}:"
     seen: dict[str, str] = {}
     for entry in finish.restarts:

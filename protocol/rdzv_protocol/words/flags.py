@@ -15,7 +15,7 @@ def did_you_mean(given: str, known: Iterable[str], least: float = 0.6) -> str:
 
 
 def https_without_ca(source: str, tls_ca: str) -> str:
-    return f"{source}: https needs {tls_ca}: a CA bundle, or system"
+    return f"{source}: https needs {tls_ca}: give a file of CA certificates, or the word system"
 
 
 def belong_together(one: str, other: str) -> str:

@@ -32,6 +32,7 @@ EXAMPLES: Examples = {
         for low, sizes in ((2, ""), (2, "<sizes>"), (4, ""))
     ],
     completion.standby_full: [{"round_": 1, "nodes": 2}, {"round_": 1, "nodes": 2, "sizes": "<sizes>"}],
+    completion.too_few_fit: [{"fit": fit, "fixed_nodes": 3, "low": 2, "unfit": "<unfit>"} for fit in (1, 0)],
     completion.running: [
         {"round_": 1, "nodes": 2},
         {"round_": 1, "nodes": 2, "of": 3, "sizes": "<sizes>", "also": ("<also>",)},

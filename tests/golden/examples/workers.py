@@ -1,9 +1,10 @@
 """Fields of the messages about workers and about a node's checks."""
 
 from node_agent.features.checks import words as checks
-from node_agent.words import workers
+from node_agent.words import output, workers
 
 EXAMPLES = {
+    output.wrong_local_ranks: [{"name": "stdouts", "found": found, "expected": [0, 1]} for found in ([0], [])],
     checks.clock_wrong: [{"ahead_s": 7.0}, {"ahead_s": -7.0}],
     checks.classified: [{"text": "<text>", "condition": each} for each in checks.CONDITIONS],
     checks.link_slow: [{"link": "mlx5_0/1", "gbit_s": each, "expected_gbit_s": 400.0} for each in (200.0, None)],

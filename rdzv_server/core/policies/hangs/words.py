@@ -81,7 +81,7 @@ def agent_is_too_old(node_id: str) -> str:
 
 def operator_asks(by: str, why: str) -> str:
     """Return the reason for asking agents. `why`: what the operator wrote; empty if nothing."""
-    return f"{by} asks: {why}" if why else f"{by} asks"
+    return f"{by} asked for the stacks: {why}" if why else f"{by} asked for the stacks"
 
 
 def operator_examines(rank: int | None, why: str) -> str:

@@ -198,7 +198,7 @@ async def test_a_leader_that_is_not_certain_does_not_answer_until_it_is(server):
     leadership.is_certain = False
     assert isinstance(await refusal(server.poll("a")), NotLeader)
     assert not server.replica.leads
-    assert "not certain" in (server.replica.unhealthy_reason or "")
+    assert server.replica.unhealthy_reason == words.UNCERTAIN
     leadership.is_certain = True
     assert (await server.poll("a", hold=False)).directive == reply.directive
 

@@ -127,6 +127,12 @@ def test_the_report_links_a_restart_to_its_root_cause(cause):
     assert "  round 2, charged: [0]" in text(end)
 
 
+def test_the_report_counts_a_restart_that_did_not_complete():
+    restarts = tuple(RestartEntry(round=n, cause="node_left", charged=False, reason="b left", at=None) for n in (2, 3))
+    box = text(finish(succeeded=False, restarts=restarts, restart_total=1))
+    assert f"Restarts: {words.progress.restarts_charged(2, 0)}" in box
+
+
 def test_a_run_that_never_came_about_says_why():
     assert text(finish(succeeded=False)) == ["=" * 15, "train.py FAILED", "-" * 15, "spent", "=" * 15]
 
