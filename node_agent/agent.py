@@ -49,24 +49,24 @@ from node_agent.kernel.core.events import (
 )
 from node_agent.kernel.core.machine import AgentMachine
 from node_agent.kernel.core.progress import Reading
+from node_agent.kernel.environment import omp_warning
 from node_agent.kernel.feature import StartedWorkers
 from node_agent.kernel.leave_signals import LeaveSignals
 from node_agent.kernel.output.console import Console
 from node_agent.kernel.output.logs import AgentLogs, ReadableLogs, RoundLogs
 from node_agent.kernel.output.routing import PluginFailed
 from node_agent.kernel.output.sinks import Sink
-from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.processes import temp_dir
+from node_agent.kernel.processes.orphans import Orphans
+from node_agent.kernel.processes.ports import ReservedPort
+from node_agent.kernel.processes.process import given_up
+from node_agent.kernel.processes.temp_dir import REMOVED_WITHIN_S, TempDir
 from node_agent.kernel.runner import Runner
+from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport.base import Transport, spawn
-from node_agent.kernel.workers import temp_dir
-from node_agent.kernel.workers.environment import omp_warning
 from node_agent.kernel.workers.group import WorkerGroup
-from node_agent.kernel.workers.orphans import Orphans
-from node_agent.kernel.workers.ports import ReservedPort
-from node_agent.kernel.workers.process import given_up
 from node_agent.kernel.workers.progress_files import ProgressFiles
-from node_agent.kernel.workers.spec import SpecMaker
-from node_agent.kernel.workers.temp_dir import REMOVED_WITHIN_S, TempDir
+from node_agent.kernel.workers.spec_maker import SpecMaker
 from node_agent.servers.modes import server_of
 
 ATTEMPT_BYTES = 8

@@ -34,10 +34,10 @@ from node_agent import agent, words
 from node_agent.kernel import early_signals, late_imports
 from node_agent.kernel.config import LaunchPlan, UsageError
 from node_agent.kernel.core.backoff import Unreachable
-from node_agent.kernel.workers import orphans_helper
-from node_agent.kernel.workers.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
-from node_agent.kernel.workers.orphans_helper import EMPTY_LOOKS, END_S, began, end
-from node_agent.kernel.workers.process import tie_to_parent, to_handle
+from node_agent.kernel.processes import orphans_helper
+from node_agent.kernel.processes.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
+from node_agent.kernel.processes.orphans_helper import EMPTY_LOOKS, END_S, began, end
+from node_agent.kernel.processes.process import tie_to_parent, to_handle
 
 SILENCE_S = 15.0
 """Seconds of silence after which a server counts as gone. A server sends something every five seconds."""

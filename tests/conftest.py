@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from node_agent.kernel.workers.ports import ReservedPort
+from node_agent.kernel.processes.ports import ReservedPort
 from rdzv_server.service import clock
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from benchmarks.stage import Broken, Program, Stage
 from node_agent.features.free_gpus.feature import PROGRAM
-from node_agent.kernel.workers.orphans_helper import look_at
+from node_agent.kernel.processes.orphans_helper import look_at
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 PATIENCE_S = 120.0

@@ -14,7 +14,7 @@ from benchmarks.year.model import Costs, Ledger, Policy, Year, formula, pool_siz
 from benchmarks.year.simulation import Simulation
 from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
 from benchmarks.year.trace import DAYS, Shape
-from node_agent.kernel.workers.process import tie_to_parent
+from node_agent.kernel.processes.process import tie_to_parent
 from rdzv_server.http.garbage import COLLECT_AFTER
 
 OURS = "node-agent"

@@ -277,7 +277,7 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
     """Refuse `--virtual-local-rank` if fewer GPUs than workers are visible: each worker needs its own GPU."""
     if not config.virtual_local_rank:
         return
-    from node_agent.kernel.workers.environment import hiding_variable, visible_devices
+    from node_agent.kernel.environment import hiding_variable, visible_devices
 
     name, visible = hiding_variable(config.environment), visible_devices(config.environment)
     workers = config.join.local_world_size
@@ -308,7 +308,7 @@ def _check_port(arguments: Arguments, config: AgentConfig) -> None:
     """Refuse a port that the user chose and another program uses, before anything starts."""
     if config.master_port is None:
         return
-    from node_agent.kernel.workers.ports import ReservedPort
+    from node_agent.kernel.processes.ports import ReservedPort
 
     try:
         ReservedPort(config.master_port).release()

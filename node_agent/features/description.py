@@ -11,7 +11,7 @@ import rdzv_protocol
 from rdzv_protocol.queries import LONGEST_VALUE, MOST_VARIABLES, Describe, Description, Query, Variable, Version
 
 from node_agent.kernel.feature import Feature
-from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.threads import in_thread
 
 LIBRARIES = ("torch", "numpy", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "py-spy")
 """Distributions whose versions are told, if they are installed where the agent runs."""

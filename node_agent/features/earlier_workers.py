@@ -12,9 +12,9 @@ from rdzv_protocol.messages import Assignment
 
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.processes.orphans import MARK
+from node_agent.kernel.processes.orphans_helper import environment
 from node_agent.kernel.transport.base import spawn
-from node_agent.kernel.workers.orphans import MARK
-from node_agent.kernel.workers.orphans_helper import environment
 
 SEARCH_DELAY_S = 2.0
 """Seconds from the first start of workers until the agent looks for earlier ones, so that it does not delay the start.

@@ -21,10 +21,10 @@ from rdzv_protocol.text import clip, printable
 
 from node_agent.features import words
 from node_agent.features.hangs import Hangs
+from node_agent.kernel.environment import TIMER_FILE
 from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.output.logs import OPENED_WITHIN_S
-from node_agent.kernel.output.threads import in_thread, leave_to_thread
-from node_agent.kernel.workers.environment import TIMER_FILE
+from node_agent.kernel.threads import in_thread, leave_to_thread
 from node_agent.words import failures as failure_words
 
 READ_BYTES = 1 << 16

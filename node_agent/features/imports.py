@@ -12,7 +12,7 @@ from importlib import import_module
 from rdzv_protocol.messages import Assignment
 
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport.base import spawn
 
 AFTER_S = 1.0

@@ -18,12 +18,12 @@ from node_agent.kernel.core.progress import Reading
 from node_agent.kernel.output.console import Console
 from node_agent.kernel.output.logs import ReadableLogs
 from node_agent.kernel.output.sinks import Sink
+from node_agent.kernel.processes.orphans import Orphans
+from node_agent.kernel.processes.ports import ReservedPort
+from node_agent.kernel.processes.temp_dir import TempDir
 from node_agent.kernel.workers.group import WorkerGroup
-from node_agent.kernel.workers.orphans import Orphans
-from node_agent.kernel.workers.ports import ReservedPort
 from node_agent.kernel.workers.progress_files import ProgressFiles
-from node_agent.kernel.workers.spec import StartWorker
-from node_agent.kernel.workers.temp_dir import TempDir
+from node_agent.kernel.workers.spec_maker import StartWorker
 
 
 class StartedWorkers(Struct, frozen=True):

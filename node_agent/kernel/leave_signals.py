@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from node_agent.kernel import early_signals
-from node_agent.kernel.workers.process import to_handle
+from node_agent.kernel.processes.process import to_handle
 
 _MOST_READ = 4_096
 

@@ -23,10 +23,10 @@ from node_agent import words
 from node_agent.kernel.core.backoff import ServerLost, Unreachable
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.output.console import ERR, Console
+from node_agent.kernel.processes.helper import Helper
+from node_agent.kernel.processes.orphans import MARK
+from node_agent.kernel.processes.process import DEVNULL, ChildProcess, OutlivingProcess, to_handle
 from node_agent.kernel.transport.http import HttpTransport
-from node_agent.kernel.workers.helper import Helper
-from node_agent.kernel.workers.orphans import MARK
-from node_agent.kernel.workers.process import DEVNULL, ChildProcess, OutlivingProcess, to_handle
 
 IDLE_S = 10
 """Seconds that a server stays without agents: the lease, after which all would be lost anyway."""

@@ -11,7 +11,7 @@ from rdzv_protocol.evidence import ProcessState
 
 from node_agent.features.evidence import gather as module
 from node_agent.features.evidence.gather import Target, gather
-from node_agent.kernel.workers.environment import WORKER_SERVER
+from node_agent.kernel.environment import WORKER_SERVER
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.stack_summary import summarise
 from tests.support.launchers import free_port

@@ -14,8 +14,8 @@ from node_agent import supervisor, words
 from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
 from node_agent.features.metrics import words as metrics
-from node_agent.kernel.workers.orphans import MARK
-from node_agent.kernel.workers.process import handles
+from node_agent.kernel.processes.orphans import MARK
+from node_agent.kernel.processes.process import handles
 from tests.chaos.traces import helpers
 from tests.support import leaderless
 from tests.support.certificates import Authority

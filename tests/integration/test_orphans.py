@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.kernel.workers.orphans import MARK
-from node_agent.kernel.workers.orphans_helper import Roster, read_roster
+from node_agent.kernel.processes.orphans import MARK
+from node_agent.kernel.processes.orphans_helper import Roster, read_roster
 from tests.support import leaderless
 from tests.support.cluster import Cluster
 from tests.support.process_info import ended, guardians, is_running, process_ended, until
@@ -216,7 +216,7 @@ async def test_other_programs_are_left_alone(cluster: Cluster, daemon: int) -> N
 def test_without_a_descriptor_left_no_process_is_found() -> None:
     lines = (
         "import resource",
-        "from node_agent.kernel.workers.orphans import children",
+        "from node_agent.kernel.processes.orphans import children",
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
         "assert children() == set()",
     )

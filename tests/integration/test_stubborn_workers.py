@@ -37,7 +37,7 @@ BUSY_S = 5.0
 LAST_WORD_S, CONSOLE_S = 2.0, 2.0
 KILL_S = 1.0
 MAIN = "from node_agent.cli.main import main; raise SystemExit(main())"
-IMPATIENT = f"from node_agent.kernel.workers import process; process.KILL_TIMEOUT_S = {KILL_S}; {MAIN}"
+IMPATIENT = f"from node_agent.kernel.processes import process; process.KILL_TIMEOUT_S = {KILL_S}; {MAIN}"
 """A real agent, except that it waits one second instead of 30 for a worker that survives SIGKILL."""
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from node_agent.kernel.workers.ports import ReservedPort
+from node_agent.kernel.processes.ports import ReservedPort
 from tests.support import forked
 
 PROBE = Path(__file__).with_name("probe.sh")

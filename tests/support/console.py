@@ -10,8 +10,8 @@ from node_agent.kernel.core.effects import Level
 from node_agent.kernel.output.console import ERR
 from node_agent.kernel.output.sinks import Lines, Tail
 from node_agent.kernel.output.streams import Relay
-from node_agent.kernel.workers.process import CommandProcess
-from node_agent.kernel.workers.spec import WorkerSpec
+from node_agent.kernel.processes.process import CommandProcess
+from node_agent.kernel.worker_spec import WorkerSpec
 
 PATIENCE_S = 10.0
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from node_agent.kernel.workers.ports import ReservedPort
+from node_agent.kernel.processes.ports import ReservedPort
 from tests.support import forked
 from tests.support.programs import Program
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TextIO
 
 from node_agent import words
 from node_agent.compat.api import signals
-from node_agent.kernel.workers.process import tie_to_parent
+from node_agent.kernel.processes.process import tie_to_parent
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments."""
@@ -201,8 +201,8 @@ def _dump(pickler: Any, value: Any, file: BinaryIO) -> str:
 
 def _record(error: BaseException, text: str) -> None:
     """Write the error where torch's `@record` does. A nested launcher's error is that of its first failed worker."""
+    from node_agent.kernel.environment import ERROR_FILE
     from node_agent.kernel.failures import error_file
-    from node_agent.kernel.workers.environment import ERROR_FILE
 
     if not (path := os.environ.get(ERROR_FILE)):
         return

@@ -34,7 +34,7 @@ from node_agent.compat.api.child import (
     set_up_from_forkserver,
 )
 from node_agent.compat.api.pickled_call import PickledCall
-from node_agent.kernel.workers.process import ChildProcess, CommandProcess, Process
+from node_agent.kernel.processes.process import ChildProcess, CommandProcess, Process
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 START_METHODS: tuple[StartMethod, ...] = ("spawn", "fork", "forkserver")

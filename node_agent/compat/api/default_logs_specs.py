@@ -11,10 +11,10 @@ from typing import Any
 
 from node_agent import words
 from node_agent.kernel.core.log_options import NO_FILES, LogOptions, Std
+from node_agent.kernel.environment import ERROR_FILE
 from node_agent.kernel.output.folder import RunFolder
 from node_agent.kernel.output.routing import Routing, by_flags, by_plugin
-from node_agent.kernel.workers.environment import ERROR_FILE
-from node_agent.kernel.workers.temp_dir import TempDir
+from node_agent.kernel.processes.temp_dir import TempDir
 
 Streams = Std | Mapping[int, Std]
 

@@ -16,7 +16,7 @@ from node_agent import words
 from node_agent.compat.api.children import START_METHODS, ChildSpec, FunctionProcess, StartMethod
 from node_agent.compat.api.errors import LaunchError
 from node_agent.compat.api.pickled_call import PickledCall
-from node_agent.kernel.workers.process import CommandProcess, Process
+from node_agent.kernel.processes.process import CommandProcess, Process
 
 Arguments = Mapping[int, Sequence[Any]]
 """Arguments of each worker, by local rank."""

@@ -20,7 +20,7 @@ from node_agent import words
 from node_agent.kernel.failures import error_file
 from node_agent.kernel.failures.diagnose import failure_from_torch
 from node_agent.kernel.failures.report import NOT_AVAILABLE, end_in_torchs_words, local_time, paint, report, signal_name
-from node_agent.kernel.workers.temp_dir import TempDir
+from node_agent.kernel.processes.temp_dir import TempDir
 
 TORCHS_ERRORS = "torch.distributed.elastic.multiprocessing.errors"
 TORCHS_API = "torch.distributed.elastic.multiprocessing.api"

@@ -42,11 +42,11 @@ from node_agent.kernel.failures.diagnose import exit_status
 from node_agent.kernel.output.console import ERR, OUT
 from node_agent.kernel.output.log_files import LogFiles
 from node_agent.kernel.output.logs import RoundLogs, default_prefix
-from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.processes.process import KILL_TIMEOUT_S, given_up
+from node_agent.kernel.processes.temp_dir import REMOVED_WITHIN_S, TempDir
+from node_agent.kernel.threads import in_thread
+from node_agent.kernel.worker_spec import WorkerSpec
 from node_agent.kernel.workers.group import ProcessGroup, Worker
-from node_agent.kernel.workers.process import KILL_TIMEOUT_S, given_up
-from node_agent.kernel.workers.spec import WorkerSpec
-from node_agent.kernel.workers.temp_dir import REMOVED_WITHIN_S, TempDir
 
 STOP_TIMEOUT_S = 30.0
 """Seconds from SIGTERM to SIGKILL when another process has failed or the context is closed; torch's value."""

@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from node_agent.kernel.environment import ERROR_FILE
 from node_agent.kernel.failures import error_file
-from node_agent.kernel.workers.environment import ERROR_FILE
 
 P = ParamSpec("P")
 R = TypeVar("R")

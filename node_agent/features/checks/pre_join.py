@@ -22,7 +22,7 @@ from node_agent.features.checks import NodeChecks, words
 from node_agent.features.checks.links import SEEN
 from node_agent.kernel.core.effects import WAITING, Level
 from node_agent.kernel.failures.diagnose import exit_status
-from node_agent.kernel.workers.bounded_command import BoundedCommand
+from node_agent.kernel.processes.bounded_command import BoundedCommand
 
 QUIET_S = 2.0
 """Seconds after which a check that still runs is logged."""

@@ -10,8 +10,8 @@ from rdzv_protocol.queries import Examine, Query, Refused
 from node_agent.features import words
 from node_agent.features.evidence.gather import Target, gather
 from node_agent.kernel.feature import Feature, StartedWorkers
-from node_agent.kernel.output.threads import in_thread
-from node_agent.kernel.workers.temp_dir import temporary_path
+from node_agent.kernel.processes.temp_dir import temporary_path
+from node_agent.kernel.threads import in_thread
 
 
 class Evidence(Feature):

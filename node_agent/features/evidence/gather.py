@@ -18,10 +18,10 @@ from rdzv_protocol.evidence import MOST_ERRORS, Evidence, Frame, LastError, Proc
 from rdzv_protocol.text import clip, last_lines, printable
 
 from node_agent.features.evidence import STACKS_FILE, STACKS_SIGNAL, words
+from node_agent.kernel.environment import FR_DUMP, NCCL_PIPE, WORKER_SERVER
 from node_agent.kernel.failures.diagnose import last_error
-from node_agent.kernel.workers.environment import FR_DUMP, NCCL_PIPE, WORKER_SERVER
-from node_agent.kernel.workers.helper import Helper
-from node_agent.kernel.workers.process import STDERR, CommandProcess
+from node_agent.kernel.processes.helper import Helper
+from node_agent.kernel.processes.process import STDERR, CommandProcess
 
 HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "examine_helper.py")
 LONGEST_S = 20.0

@@ -18,8 +18,8 @@ from node_agent.features import free_gpus
 from node_agent.features.free_gpus import words
 from node_agent.kernel.core.effects import WAITING, Level
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.workers.helper import Helper
-from node_agent.kernel.workers.process import STDERR, CommandProcess, own_children
+from node_agent.kernel.processes.helper import Helper
+from node_agent.kernel.processes.process import STDERR, CommandProcess, own_children
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gpus_helper.py")
 NOTICE_S = 2.0

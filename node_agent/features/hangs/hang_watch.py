@@ -15,7 +15,7 @@ from node_agent.features.hangs.detector import HangDetector, HangOptions, LineMa
 from node_agent.features.hangs.log_rules import Line, LineMatcher
 from node_agent.kernel.core.progress import Reading
 from node_agent.kernel.output.sinks import Sink
-from node_agent.kernel.workers.process import state
+from node_agent.kernel.processes.process import state
 
 LONGEST_LINE = 1 << 16
 LOOKED_AT = 4_096

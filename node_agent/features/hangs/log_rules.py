@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from node_agent.features.hangs import log_rules_helper, words
 from node_agent.features.hangs.detector import LineMatch, LogRule
-from node_agent.kernel.workers.helper import Helper
-from node_agent.kernel.workers.process import STDERR, CommandProcess
+from node_agent.kernel.processes.helper import Helper
+from node_agent.kernel.processes.process import STDERR, CommandProcess
 
 CPU_S = 2.0
 """Seconds of processor time that all patterns together may take for one line."""

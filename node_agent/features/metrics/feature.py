@@ -25,7 +25,7 @@ from node_agent.features.metrics.scrape import MOST_HEAD_BYTES, read_request
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.threads import in_thread
 
 MOST_CONNECTIONS = 8
 """Most connections at a time. Further ones are closed at once."""

@@ -18,9 +18,9 @@ from rdzv_protocol.queries import Notice, Noticed
 from node_agent.features.notices import words
 from node_agent.in_worker import NOTICE_ACK, NOTICE_FILE
 from node_agent.kernel.output.room import in_words
-from node_agent.kernel.output.threads import in_thread, leave_to_thread
+from node_agent.kernel.processes.temp_dir import TempDir
+from node_agent.kernel.threads import in_thread, leave_to_thread
 from node_agent.kernel.workers.group import READ_WITHIN_S
-from node_agent.kernel.workers.temp_dir import TempDir
 
 CHECK_INTERVAL_S = 0.02
 """Seconds between two checks whether all have acknowledged."""

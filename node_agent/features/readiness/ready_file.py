@@ -10,7 +10,7 @@ from node_agent.features.readiness import words
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.output.room import in_words
-from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.threads import in_thread
 
 CLOSE_S = 2.0
 """Most seconds that an exiting agent waits until the file is removed."""

@@ -21,7 +21,7 @@ from node_agent.features import rules
 from node_agent.features.rules import words
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.workers.bounded_command import BoundedCommand
+from node_agent.kernel.processes.bounded_command import BoundedCommand
 
 CPU_S = 2
 """Seconds of processor time that the patterns of all rules may take together."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from node_agent import words
-from node_agent.kernel.workers.helper import Helper
-from node_agent.kernel.workers.process import STDERR, CommandProcess
+from node_agent.kernel.processes.helper import Helper
+from node_agent.kernel.processes.process import STDERR, CommandProcess
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "store_helper.py")
 BACKLOG = 4096

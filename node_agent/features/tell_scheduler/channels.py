@@ -19,10 +19,10 @@ from rdzv_protocol.messages import RunSummary
 from rdzv_protocol.text import clip, one_line, printable
 
 from node_agent.features.tell_scheduler import words
-from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.processes.bounded_command import BoundedCommand
+from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport import name_lookup
 from node_agent.kernel.transport.http_client import FAILURES, HttpConnection, authority
-from node_agent.kernel.workers.bounded_command import BoundedCommand
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Folder with `token`, `ca.crt` and `namespace` in each pod that has a service account."""

@@ -7,8 +7,8 @@ from rdzv_protocol.messages import Assignment
 from node_agent.features import warm
 from node_agent.features.evidence import STACKS_FILE
 from node_agent.features.warm.pool import WarmPool
+from node_agent.kernel.environment import defaults
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.workers.environment import defaults
 
 
 class WarmWorkers(Feature):

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from node_agent.features.evidence import STACKS_FILE, STACKS_SIGNAL
 from node_agent.features.warm import words
 from node_agent.kernel.core.command import Command
-from node_agent.kernel.workers.helper import Helper
-from node_agent.kernel.workers.process import (
+from node_agent.kernel.processes.helper import Helper
+from node_agent.kernel.processes.process import (
     KILL_TIMEOUT_S,
     STDERR,
     ChildProcess,

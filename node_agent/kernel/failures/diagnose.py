@@ -18,12 +18,12 @@ from node_agent.kernel.failures import error_file, hints
 from node_agent.kernel.failures.error_file import ErrorFile
 from node_agent.kernel.failures.stderr_errors import LastWords, last_words
 from node_agent.kernel.output.room import is_full
-from node_agent.kernel.workers.temp_dir import FALLBACK
+from node_agent.kernel.processes.temp_dir import FALLBACK
 
 if TYPE_CHECKING:
     from node_agent.kernel.failures.oom import OomWatch
     from node_agent.kernel.output.pieces import End
-    from node_agent.kernel.workers.spec import WorkerSpec
+    from node_agent.kernel.worker_spec import WorkerSpec
 
 LINE_BYTES = 512
 TAIL_BYTES = 8_192

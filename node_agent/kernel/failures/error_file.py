@@ -17,8 +17,8 @@ from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
 from node_agent import words
+from node_agent.kernel.environment import ERROR_FILE
 from node_agent.kernel.output.room import in_words
-from node_agent.kernel.workers.environment import ERROR_FILE
 
 MOST_BYTES = 1 << 20
 

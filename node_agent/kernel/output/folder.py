@@ -4,7 +4,7 @@ import os
 
 from node_agent import words
 from node_agent.kernel.core.log_options import LogOptions, Std
-from node_agent.kernel.workers.temp_dir import TempDir, temporary_path
+from node_agent.kernel.processes.temp_dir import TempDir, temporary_path
 
 LONGEST_NAME = 120
 """Most bytes of the run's id in a folder name. A file name has at most 255 bytes, and a random part follows."""

@@ -20,8 +20,8 @@ from node_agent.kernel.output.log_files import LogFile, LogFiles, OpenedFile
 from node_agent.kernel.output.routing import Plugin, Route, Routing, WorkerRoutes, by_flags, narrowed, without_files
 from node_agent.kernel.output.sinks import AsItComes, Filtered, Lines, Sink, Tail
 from node_agent.kernel.output.streams import Joined, Relay, Stream, pipe_bytes
-from node_agent.kernel.output.threads import in_thread
-from node_agent.kernel.workers.temp_dir import TempDir
+from node_agent.kernel.processes.temp_dir import TempDir
+from node_agent.kernel.threads import in_thread
 
 OPENED_WITHIN_S = 30.0
 """Most seconds that workers wait for their files. A busy network disk takes seconds."""

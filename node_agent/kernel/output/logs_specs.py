@@ -15,8 +15,8 @@ from typing import Any
 from node_agent import words
 from node_agent.kernel.core.log_options import LogOptions
 from node_agent.kernel.output.routing import PluginFailed, Routing, by_plugin
-from node_agent.kernel.workers.helper import Helper
-from node_agent.kernel.workers.process import STDERR, CommandProcess
+from node_agent.kernel.processes.helper import Helper
+from node_agent.kernel.processes.process import STDERR, CommandProcess
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logs_specs_helper.py")
 END_TIMEOUT_S = 2.0

@@ -7,8 +7,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from node_agent.kernel.core.log_options import NO_FILES, LogOptions, Std
+from node_agent.kernel.environment import ERROR_FILE
 from node_agent.kernel.output.folder import RunFolder
-from node_agent.kernel.workers.environment import ERROR_FILE
 
 
 class Route(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from rdzv_protocol.messages import Ack, Reply, Request
 
-from node_agent.kernel.output.threads import in_thread, join_threads
+from node_agent.kernel.threads import in_thread, join_threads
 
 T = TypeVar("T")
 

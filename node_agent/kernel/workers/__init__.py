@@ -1,1 +1,1 @@
-"""Local worker group: specification, processes, devices, the store, and orphans."""
+"""Workers of one node: what each one gets, and the group that starts, watches and stops them."""

@@ -20,11 +20,11 @@ from rdzv_protocol.messages import Failure
 from node_agent import words
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
-from node_agent.kernel.output.threads import in_thread
-from node_agent.kernel.workers.process import KILL_TIMEOUT_S, signal_group
-from node_agent.kernel.workers.remains import ListLeftovers, Remains, in_session
-from node_agent.kernel.workers.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
-from node_agent.kernel.workers.spec import WorkerSpec
+from node_agent.kernel.processes.process import KILL_TIMEOUT_S, signal_group
+from node_agent.kernel.processes.remains import ListLeftovers, Remains, in_session
+from node_agent.kernel.processes.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
+from node_agent.kernel.threads import in_thread
+from node_agent.kernel.worker_spec import WorkerSpec
 
 if TYPE_CHECKING:
     from node_agent.kernel.failures.diagnose import LeftOnDisk

@@ -13,7 +13,7 @@ from msgspec import Struct, json
 from rdzv_protocol.flag_values import address
 
 from node_agent.kernel.config import Endpoint
-from node_agent.kernel.workers.environment import TIMER_FILE
+from node_agent.kernel.environment import TIMER_FILE
 
 RUNS = "NODE_AGENT_RUNS"
 """Variable of every worker, as JSON: the runs that it is part of, and the variables that only it has."""

@@ -341,7 +341,7 @@ def test_an_exception_in_the_agents_own_thread_is_a_launch_error(monkeypatch, ca
     def boom(*args: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("node_agent.kernel.workers.spec.SpecMaker.specs", boom)
+    monkeypatch.setattr("node_agent.kernel.workers.spec_maker.SpecMaker.specs", boom)
     with pytest.raises(LaunchError, match=pattern(words.agent.internal_error, kind="RuntimeError", error="boom")):
         elastic_launch(alone(), functions.add)(1, 2)
     assert "in boom" in caplog.text

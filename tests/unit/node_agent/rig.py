@@ -22,7 +22,7 @@ from node_agent.agent import Agent
 from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.core.command import Command
-from node_agent.kernel.workers.orphans import reap
+from node_agent.kernel.processes.orphans import reap
 from tests.support.console import FakeConsole
 from tests.support.process_info import subreaper
 from tests.unit.node_agent.story import join

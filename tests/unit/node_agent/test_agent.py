@@ -39,8 +39,8 @@ from node_agent.kernel.core.backoff import ServerLost, Unreachable
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.events import Signalled
 from node_agent.kernel.leave_signals import LeaveSignals
-from node_agent.kernel.workers.orphans import Orphans
-from node_agent.kernel.workers.process import own_children
+from node_agent.kernel.processes.orphans import Orphans
+from node_agent.kernel.processes.process import own_children
 from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.unit.node_agent.rig import Rig, rig

@@ -25,14 +25,14 @@ from node_agent.features.notices.notice_board import NoticeBoard
 from node_agent.features.preemption import Preemption
 from node_agent.features.readiness import Readiness
 from node_agent.features.readiness import ready_file as ready_file_module
+from node_agent.kernel import threads as threads_module
 from node_agent.kernel.core.log_options import LogOptions, Std
+from node_agent.kernel.environment import ERROR_FILE
 from node_agent.kernel.output import logs as logs_module
-from node_agent.kernel.output import threads as threads_module
-from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.processes.temp_dir import TempDir
+from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport.base import ThreadLoop
 from node_agent.kernel.workers import group as group_module
-from node_agent.kernel.workers.environment import ERROR_FILE
-from node_agent.kernel.workers.temp_dir import TempDir
 from tests.support.message_search import has_message, pattern
 from tests.support.process_info import until
 from tests.unit.node_agent.rig import PATIENCE_S, Rig, rig

@@ -9,8 +9,8 @@ import pytest
 from node_agent import words
 from node_agent.cli import schedulers
 from node_agent.kernel.config import LaunchPlan, Target
-from node_agent.kernel.workers.spec import SpecMaker
-from node_agent.kernel.workers.temp_dir import TempDir
+from node_agent.kernel.processes.temp_dir import TempDir
+from node_agent.kernel.workers.spec_maker import SpecMaker
 from tests.support.message_search import has_message, pattern
 from tests.unit.node_agent.command_lines import complaint, plan
 from tests.unit.node_agent.story import an_assignment

@@ -7,7 +7,7 @@ import pytest
 from rdzv_protocol.queries import Notice, Noticed
 
 from node_agent.features.notices.notice_board import NoticeBoard
-from node_agent.kernel.workers.temp_dir import TempDir
+from node_agent.kernel.processes.temp_dir import TempDir
 
 NOTICE = Notice(number=1, round=1, remaining_s=500.0, source="node_drained", node_id="a", reason="drained")
 

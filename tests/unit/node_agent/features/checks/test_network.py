@@ -8,7 +8,7 @@ from rdzv_protocol.queries import PAIR_TEST_BYTES, PairTest, PairTested
 
 from node_agent.features.checks import network, words
 from node_agent.features.checks.network import MOST_UNAUTHENTICATED, measure
-from node_agent.kernel.workers.ports import ReservedPort
+from node_agent.kernel.processes.ports import ReservedPort
 from tests.support.message_search import has_message
 
 NONCE = "0123456789abcdef" * 2

@@ -11,8 +11,8 @@ from rdzv_protocol.messages import JoinRequest, PollRequest
 from node_agent.features import free_gpus
 from node_agent.features.free_gpus import words
 from node_agent.features.free_gpus.feature import FreeGpus
+from node_agent.kernel.processes.process import own_children
 from node_agent.kernel.workers import group
-from node_agent.kernel.workers.process import own_children
 from tests.support.nvml import PlayedDriver
 from tests.support.process_info import command_line, until
 from tests.unit.node_agent.command_lines import plan

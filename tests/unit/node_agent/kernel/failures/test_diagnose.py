@@ -13,7 +13,7 @@ from node_agent import words
 from node_agent.kernel.failures import diagnose
 from node_agent.kernel.failures.diagnose import examine, exit_status, look_at_disk
 from node_agent.kernel.failures.error_file import ErrorFile
-from node_agent.kernel.workers.spec import WorkerSpec
+from node_agent.kernel.worker_spec import WorkerSpec
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "ValueError: boom")
 WHOLE = ("All of it", "KeyError")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from node_agent import words
 from node_agent.kernel.core.effects import WriteFailureReport
+from node_agent.kernel.environment import ERROR_FILE
 from node_agent.kernel.failures import error_file
 from node_agent.kernel.failures.error_file import ErrorFile
-from node_agent.kernel.workers.environment import ERROR_FILE
 from tests.support.message_search import has_message
 from tests.unit.node_agent.story import a_failure, finish
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from node_agent import words
 from node_agent.kernel.core.log_options import LogOptions, Std
 from node_agent.kernel.output.folder import LONGEST_NAME, RunFolder, folder_name, wants_files, why_unusable
-from node_agent.kernel.workers.temp_dir import TempDir
+from node_agent.kernel.processes.temp_dir import TempDir
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,10 @@ from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.log_options import NO_FILES, PREFIX_NAMES, PREFIX_TEMPLATE, LogOptions, Std
 from node_agent.kernel.output.logs import AgentLogs
+from node_agent.kernel.processes.process import CommandProcess
+from node_agent.kernel.processes.temp_dir import TempDir
+from node_agent.kernel.worker_spec import WorkerSpec
 from node_agent.kernel.workers.group import WorkerGroup
-from node_agent.kernel.workers.process import CommandProcess
-from node_agent.kernel.workers.spec import WorkerSpec
-from node_agent.kernel.workers.temp_dir import TempDir
 from tests.support.console import PATIENCE_S, FakeConsole
 from tests.support.message_search import has_message, message_fields
 from tests.unit.node_agent.story import an_assignment, join

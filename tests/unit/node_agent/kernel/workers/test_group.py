@@ -15,9 +15,9 @@ from rdzv_protocol.messages import Failure
 from node_agent import words
 from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
+from node_agent.kernel.processes.orphans import children, family
 from node_agent.kernel.workers import group as workers
 from node_agent.kernel.workers.group import ProcessGroup, WorkerGroup
-from node_agent.kernel.workers.orphans import children, family
 from tests.support.console import PATIENCE_S, FakeConsole, command_spec
 from tests.support.process_info import ended, until
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from node_agent.kernel.output import threads
-from node_agent.kernel.output.threads import in_thread, join_threads, leave_to_thread
+from node_agent.kernel import threads
+from node_agent.kernel.threads import in_thread, join_threads, leave_to_thread
 
 
 async def test_a_call_returns_or_raises_from_another_thread() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from node_agent.kernel.workers import signalling
-from node_agent.kernel.workers.orphans_helper import Process
+from node_agent.kernel.processes import signalling
+from node_agent.kernel.processes.orphans_helper import Process
 
 WAITS = "print('ready', flush=True); signal.pause()"
 

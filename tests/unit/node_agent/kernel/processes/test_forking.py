@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from node_agent.kernel.workers.forking import Fork, NotSetUp
+from node_agent.kernel.processes.forking import Fork, NotSetUp
 
 FAILED = 255
 

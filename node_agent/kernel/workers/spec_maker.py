@@ -4,14 +4,10 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from msgspec import Struct
 from rdzv_protocol.messages import Assignment
 
 from node_agent.kernel.config import AgentConfig
-from node_agent.kernel.output.logs import RoundLogs
-from node_agent.kernel.output.streams import Stream
-from node_agent.kernel.workers import nesting
-from node_agent.kernel.workers.environment import (
+from node_agent.kernel.environment import (
     ERROR_FILE,
     FR_BUFFER_SIZE,
     FR_DUMP,
@@ -22,30 +18,16 @@ from node_agent.kernel.workers.environment import (
     defaults,
     own_device,
 )
-from node_agent.kernel.workers.process import CommandProcess, Process, Start
+from node_agent.kernel.output.logs import RoundLogs
+from node_agent.kernel.processes.process import CommandProcess, Process
+from node_agent.kernel.processes.temp_dir import TempDir
+from node_agent.kernel.worker_spec import WorkerSpec
+from node_agent.kernel.workers import nesting
 from node_agent.kernel.workers.progress_files import ProgressFiles
-from node_agent.kernel.workers.temp_dir import TempDir
 
 StartWorker = Callable[[int, Mapping[str, str], Collection[int], int, int], Process]
 """Start the worker with this local rank, environment, CPUs (none for all), stdout and stderr. Raises `OSError` with one
 line that gives the reason."""
-
-
-class WorkerSpec(Struct, frozen=True, kw_only=True):
-    """One worker to start."""
-
-    node_id: str
-    rank: int
-    local_rank: int
-    title: str
-    """Name of what is executed, for people."""
-    start: Start
-    open_streams: Callable[[], tuple[Stream, Stream]]
-    """Open the worker's stdout and stderr. Called when the worker is about to start."""
-    error_file: str = ""
-    """File to which torch's `@record` writes the error, empty for none."""
-    environment: Mapping[str, str] = {}
-    """Its environment, with the names of the places where it can be asked what it is doing."""
 
 
 class SpecMaker:

@@ -22,9 +22,9 @@ from contextlib import suppress
 from functools import partial
 from time import monotonic
 
-from node_agent.kernel.workers import orphans_helper
-from node_agent.kernel.workers.helper import Helper
-from node_agent.kernel.workers.orphans_helper import (
+from node_agent.kernel.processes import orphans_helper
+from node_agent.kernel.processes.helper import Helper
+from node_agent.kernel.processes.orphans_helper import (
     EMPTY_LOOKS,
     Roster,
     began,
@@ -34,7 +34,7 @@ from node_agent.kernel.workers.orphans_helper import (
     look_at,
     write_roster,
 )
-from node_agent.kernel.workers.process import (
+from node_agent.kernel.processes.process import (
     DEVNULL,
     KILL_TIMEOUT_S,
     STDERR,

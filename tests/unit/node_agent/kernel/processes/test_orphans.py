@@ -7,9 +7,9 @@ import pytest
 
 PRELUDE = """
 import asyncio, os, shlex, signal, subprocess
-from node_agent.kernel.workers import orphans
-from node_agent.kernel.workers.orphans import Orphans, children, family
-from node_agent.kernel.workers.orphans_helper import look_at
+from node_agent.kernel.processes import orphans
+from node_agent.kernel.processes.orphans import Orphans, children, family
+from node_agent.kernel.processes.orphans_helper import look_at
 from tests.support import leaderless
 
 def orphan(how="", env={}, program="sleep 1000"):

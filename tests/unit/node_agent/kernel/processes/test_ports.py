@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from node_agent.kernel.workers import ports
-from node_agent.kernel.workers.ports import ReservedPort
+from node_agent.kernel.processes import ports
+from node_agent.kernel.processes.ports import ReservedPort
 
 
 @pytest.fixture

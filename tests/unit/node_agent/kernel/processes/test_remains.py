@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from node_agent.kernel.workers import remains
-from node_agent.kernel.workers.orphans_helper import look_at
-from node_agent.kernel.workers.remains import Remains, SignalledProcesses, in_session
+from node_agent.kernel.processes import remains
+from node_agent.kernel.processes.orphans_helper import look_at
+from node_agent.kernel.processes.remains import Remains, SignalledProcesses, in_session
 from tests.support import leaderless
 from tests.support.process_info import until
 

@@ -5,7 +5,7 @@ import signal
 import socket
 from collections.abc import Callable
 
-from node_agent.kernel.workers.process import KILL_TIMEOUT_S, ChildProcess, signal_group
+from node_agent.kernel.processes.process import KILL_TIMEOUT_S, ChildProcess, signal_group
 
 
 class Helper:

@@ -11,9 +11,9 @@ import signal
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 
-from node_agent.kernel.workers.orphans import family, main_children
-from node_agent.kernel.workers.orphans_helper import Process, look_at
-from node_agent.kernel.workers.process import handles, outlasts, signal_group
+from node_agent.kernel.processes.orphans import family, main_children
+from node_agent.kernel.processes.orphans_helper import Process, look_at
+from node_agent.kernel.processes.process import handles, outlasts, signal_group
 
 REST_SHARE, REST_S = 0.1, 3.0
 """Last part of the grace period, and its maximum in seconds, for processes that have not been signalled by then."""

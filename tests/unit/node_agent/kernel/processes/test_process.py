@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from node_agent import words
-from node_agent.kernel.workers import process
-from node_agent.kernel.workers.process import DEVNULL, CommandProcess, given_up, outlived_kill, own_children, state
+from node_agent.kernel.processes import process
+from node_agent.kernel.processes.process import DEVNULL, CommandProcess, given_up, outlived_kill, own_children, state
 from tests.support.message_search import has_message, pattern
 
 

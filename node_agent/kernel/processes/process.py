@@ -10,8 +10,8 @@ from errno import EINVAL
 from typing import Protocol
 
 from node_agent import words
-from node_agent.kernel.workers.forking import Fork, NotSetUp
-from node_agent.kernel.workers.orphans_helper import becomes_readable
+from node_agent.kernel.processes.forking import Fork, NotSetUp
+from node_agent.kernel.processes.orphans_helper import becomes_readable
 
 _STDIN, _STDOUT, STDERR = range(3)
 DEVNULL = subprocess.DEVNULL

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from node_agent import words
-from node_agent.kernel.workers import temp_dir
-from node_agent.kernel.workers.temp_dir import TempDir
+from node_agent.kernel.processes import temp_dir
+from node_agent.kernel.processes.temp_dir import TempDir
 from tests.support.message_search import has_message
 
 LEAVES = (
-    "from node_agent.kernel.workers.temp_dir import TempDir; made = TempDir(); made.make(); "
+    "from node_agent.kernel.processes.temp_dir import TempDir; made = TempDir(); made.make(); "
     "open(made.path('{name}'), 'x'); import os; os._exit(9)"
 )
 """Program of an agent that is killed together with its guardian."""
@@ -83,7 +83,7 @@ def test_the_folder_of_another_machine_stays_whose_lock_cannot_be_seen_here(tmp_
     mounts(tmp_path, monkeypatch, f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {tmp_path} rw - nfs4 files:/tmp rw\n")
     code = LEAVES.format(name="used")
     (tmp_path / "boot_id").write_text("another machine")
-    patch = f"from node_agent.kernel.workers import temp_dir; temp_dir._BOOT_ID = {str(tmp_path / 'boot_id')!r}; "
+    patch = f"from node_agent.kernel.processes import temp_dir; temp_dir._BOOT_ID = {str(tmp_path / 'boot_id')!r}; "
     assert subprocess.run([sys.executable, "-c", patch + code]).returncode == 9
     (others,) = tmp_path.glob("node-agent-*")
     made().remove()

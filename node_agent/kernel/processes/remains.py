@@ -12,8 +12,8 @@ import signal
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
-from node_agent.kernel.workers.orphans_helper import Process, look_at
-from node_agent.kernel.workers.signalling import SignalledProcesses, held, remaining_signalled_after_s
+from node_agent.kernel.processes.orphans_helper import Process, look_at
+from node_agent.kernel.processes.signalling import SignalledProcesses, held, remaining_signalled_after_s
 
 GIVEN_UP_S = 1.0
 """Seconds after which a process counts as surviving SIGKILL, and the run no longer waits for it. Such a process sleeps

@@ -8,9 +8,9 @@ import pytest
 from node_agent import words
 from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.command import Command
-from node_agent.kernel.workers.environment import omp_warning
-from node_agent.kernel.workers.spec import SpecMaker
-from node_agent.kernel.workers.temp_dir import TempDir
+from node_agent.kernel.environment import omp_warning
+from node_agent.kernel.processes.temp_dir import TempDir
+from node_agent.kernel.workers.spec_maker import SpecMaker
 from tests.unit.node_agent.story import an_assignment, join
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.kernel.workers import orphans_helper
-from node_agent.kernel.workers.orphans_helper import (
+from node_agent.kernel.processes import orphans_helper
+from node_agent.kernel.processes.orphans_helper import (
     Process,
     Roster,
     began,

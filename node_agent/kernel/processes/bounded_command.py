@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from node_agent.kernel.workers.process import DEVNULL, CommandProcess, own_children, signal_group
+from node_agent.kernel.processes.process import DEVNULL, CommandProcess, own_children, signal_group
 
 TAIL_BYTES = 16_384
 """Most bytes kept of a command's output."""
