@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rdzv_protocol import paths
 from rdzv_protocol.credentials import SYSTEM
 from rdzv_protocol.flag_values import LOG_LINES, MOST_LOG_LINES, LogStream, address
-from rdzv_protocol.text import clip, printable, quoted
+from rdzv_protocol.shell import quoted
+from rdzv_protocol.text import clip, printable
 
 from rdzvctl import contexts, words
 from rdzvctl.answers import Fields

@@ -76,13 +76,6 @@ def age(seconds: float | None) -> str:
     return f"{whole}s"
 
 
-def quoted(text: str) -> str:
-    """Return the text quoted for a shell; unprintable characters become spaces."""
-    from shlex import quote
-
-    return quote(printable(text))
-
-
 def one_line(texts: Iterable[str]) -> str:
     """Return the first text that is not blank, in printable characters."""
     return next((line for text in texts if (line := printable(text).strip())), "")

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from rdzv_protocol.shell import quoted
+
 from rdzvctl import words
 from rdzvctl.answers import Fields, departures_of_missing
 from rdzvctl.views import state
@@ -50,7 +52,7 @@ def _read_output(run: Fields, failure: Fields) -> str:
     log_dirs = {node["node_id"]: node["log_dir"] for node in run["nodes"]}
     if log_dirs.get(failure["node_id"]) == "":
         return told.read_console(failure["node_id"])
-    return told.read_output(run["run_id"], failure["rank"])
+    return told.read_output(quoted(run["run_id"]), failure["rank"])
 
 
 def _of_running(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> list[str]:

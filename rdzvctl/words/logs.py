@@ -1,6 +1,6 @@
 """Messages about the output of workers and their stacks, and where those are."""
 
-from rdzv_protocol.text import quoted
+from rdzv_protocol.shell import quoted
 
 
 def place(run_id: str, rank: int, local_rank: int, node_id: str, addr: str) -> str:

@@ -1,6 +1,7 @@
 """What a person can do about a run, each with its command after a colon, but without `rdzvctl`'s own flags."""
 
-from rdzv_protocol.text import count, quoted
+from rdzv_protocol.shell import quoted
+from rdzv_protocol.text import count
 
 MEND_SERVER = "Repair the server first: until it can decide, nothing else helps. Workers keep running."
 

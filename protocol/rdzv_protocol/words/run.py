@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from rdzv_protocol.text import clip, count, length, printable, quoted
+from rdzv_protocol.text import clip, count, length, printable
 
 # Events.
 
@@ -34,7 +34,8 @@ def worker_failed(node_id: str, rank: int, cause: str, error: str, *, singled_ou
 
 
 def read_output(run_id: str, rank: int) -> str:
-    return f"Read the worker's output: rdzvctl logs {quoted(run_id)} {rank}"
+    """`run_id`: quoted for a shell."""
+    return f"Read the worker's output: rdzvctl logs {run_id} {rank}"
 
 
 def read_console(node_id: str) -> str:

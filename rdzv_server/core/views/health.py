@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from rdzv_protocol import words as protocol_words
 from rdzv_protocol.messages import Failure
+from rdzv_protocol.shell import quoted
 from rdzv_protocol.states import Health
-from rdzv_protocol.text import printable, quoted
+from rdzv_protocol.text import printable
 
 from rdzv_server.core.kernel import failed_rounds, finishing, legal_sizes, progress, restart_budget
 from rdzv_server.core.kernel.run import Run, Stage
@@ -151,7 +152,7 @@ def _read_output(run: Run, rank: int, last: Failure | None) -> str:
     agents = run.agents_of(last.node_id) if last else []
     if last and agents and not any(agent.join.log_dir for agent in agents):
         return protocol_words.run.read_console(printable(last.node_id))
-    return protocol_words.run.read_output(run.run_id, rank)
+    return protocol_words.run.read_output(quoted(run.run_id), rank)
 
 
 def _stalled(run: Run, now: float) -> Finding | None:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rdzv_protocol.text import age, clip, last_lines, one_line, printable, quoted, span
+from rdzv_protocol.text import age, clip, last_lines, one_line, printable, span
 
 anything = st.text(st.characters(codec=None), max_size=60)
 """Any text, including control characters and lone surrogates, which JSON can contain."""
@@ -66,7 +66,3 @@ def test_a_window_in_words(seconds: float, text: str) -> None:
 )
 def test_an_age_is_short(seconds: float | None, shown: str) -> None:
     assert age(seconds) == shown
-
-
-def test_a_text_for_a_shell_is_one_printable_word() -> None:
-    assert [quoted(text) for text in ("run", "r\x1b 1")] == ["run", "'r  1'"]
