@@ -60,6 +60,7 @@ from node_agent.kernel.processes import temp_dir
 from node_agent.kernel.processes.orphans import Orphans
 from node_agent.kernel.processes.ports import ReservedPort
 from node_agent.kernel.processes.process import given_up
+from node_agent.kernel.processes.remains import is_program
 from node_agent.kernel.processes.temp_dir import REMOVED_WITHIN_S, TempDir
 from node_agent.kernel.runner import Runner
 from node_agent.kernel.threads import in_thread
@@ -503,12 +504,20 @@ class Agent:
 
     def _workers_succeeded(self, round_: int) -> None:
         if self.orphans:
+            if not self.config.command.is_python:
+                self._log_left_behind(self.orphans.leftovers())
             self.orphans.end()
         asked = [reason for feature in self._features if (reason := feature.interruption())]
         if asked:
             spawn(self._succeed_after(round_, asked))
         else:
             self._runner.feed(WorkersSucceeded(round_, False))
+
+    def _log_left_behind(self, leftovers: Collection[int]) -> None:
+        """Log how many programs a wrapper, such as a shell, has left behind. Such a run may have done nothing."""
+        assert self.started
+        if left := self.started.group.left_behind.union(filter(is_program, leftovers)):
+            self.console.log(words.workers.left_behind(len(left)))
 
     async def _succeed_after(self, round_: int, asked: list[Awaitable[bool]]) -> None:
         self._runner.feed(WorkersSucceeded(round_, any([await each for each in asked])))

@@ -35,6 +35,15 @@ def killed_late(ranks: Sequence[int], signal_name: str, within_s: float, limit: 
     return f"{who} did not end within {within_s:g} s of {signal_name} and {was} killed{advice}"
 
 
+def left_behind(number: int) -> str:
+    """For processes that workers had started and that the agent has ended, because the workers had exited 0."""
+    was, them = ("was", "it") if number == 1 else ("were", "them")
+    return (
+        f"{number} process{'es' * (number != 1)} still ran when the workers that had started {them} exited 0, and "
+        f"{was} ended; a script that starts its program with & must wait for it"
+    )
+
+
 def _named(ranks: Sequence[int]) -> str:
     """Return the ranks, which are sorted, as ranges: 0-3, 7. Many ranges are cut short."""
     ranges: list[tuple[int, int]] = []

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from node_agent.words import workers
 from tests.support.process_info import is_running
-from tests.support.programs import start_agent
+from tests.support.programs import Program, start_agent
 
 SAVES = """
 import os, pathlib, signal, sys, time
@@ -74,12 +75,23 @@ while True:
     signal.pause()
 """
 """Exits when it is told to end, and leaves its child to be told by the agent."""
+HAS_HELPERS = """
+from multiprocessing import forkserver, resource_tracker
+resource_tracker.ensure_running()
+forkserver.ensure_running()
+"""
+"""Leaves the helpers of multiprocessing, which end by themselves a moment later."""
 GRACE = ("--shutdown-timeout", "60")
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     return tmp_path / "saved"
+
+
+def counts(agent: Program) -> list[int]:
+    """Return the numbers of processes that the agent has said to be left behind."""
+    return [number for line in agent.err for number in range(1, 10) if workers.left_behind(number) in line]
 
 
 def whole(saved: Path) -> bool:
@@ -146,6 +158,27 @@ async def test_remaining_processes_of_an_ended_worker_get_the_stop_signal(
     assert await agent.exit_code() == code
     assert whole(saved)
     assert agent.out[-2:] == ["saving", "saved"]
+
+
+@pytest.mark.parametrize(
+    ("program", "left"), [("sleep 600 &", 2), ("setsid sleep 600 &", 2), ("sleep 0.01 & wait;", 0)]
+)
+async def test_programs_that_run_when_their_scripts_have_exited_0_are_ended_and_their_number_is_logged(
+    program: str, left: int
+) -> None:
+    command = ("--no-python", "sh", "-c")
+    agent = await start_agent("--standalone", "--nproc", "2", *command, script=f"{program} exit 0")
+    assert await agent.exit_code() == 0
+    assert counts(agent) == ([left] if left else [])
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_helpers_of_multiprocessing_and_programs_of_failed_scripts_are_not_counted(code: int) -> None:
+    line = '[ "$2" = 0 ] || sleep 600 & "$0" -c "$1"; exit "$2"'
+    command = ("--no-python", "sh", "-c", line, sys.executable, HAS_HELPERS)
+    agent = await start_agent("--standalone", "--nproc", "1", *command, script=str(code))
+    assert await agent.exit_code() == (1 if code else 0)
+    assert counts(agent) == []
 
 
 async def test_a_process_that_outlasts_its_worker_and_its_grace_is_killed() -> None:

@@ -30,6 +30,11 @@ class Command(Struct, frozen=True):
         return self.program[0] if self.program else ""
 
     @property
+    def is_python(self) -> bool:
+        """Whether the program is an interpreter of Python, by its name."""
+        return self.title.rpartition("/")[2].startswith(("python", "pypy"))
+
+    @property
     def fingerprint(self) -> str:
         """Short hash by which the nodes of a run compare their commands; empty if there is none.
 

@@ -12,12 +12,14 @@ import signal
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
-from node_agent.kernel.processes.orphans_helper import Process, look_at
+from node_agent.kernel.processes.orphans_helper import Process, command_line, look_at
 from node_agent.kernel.processes.signalling import SignalledProcesses, held, remaining_signalled_after_s
 
 GIVEN_UP_S = 1.0
 """Seconds after which a process counts as surviving SIGKILL, and the run no longer waits for it. Such a process sleeps
 in the kernel or belongs to another user."""
+_HELPER = b"multiprocessing."
+"""Module in the commands of processes that Python's multiprocessing starts. They end by themselves, a moment later."""
 ListLeftovers = Callable[[], Collection[int]]
 """Return the processes that workers have left behind and that still run."""
 
@@ -27,14 +29,15 @@ class Remains:
 
     def __init__(
         self, leftovers: ListLeftovers, session: int | None, signum: int, sent: SignalledProcesses, within_s: float,
-        gone: Callable[["Remains"], None],
+        gone: Callable[["Remains"], None], found: Callable[[int], None] = lambda pid: None,
     ) -> None:  # fmt: skip
         """Signal the existing processes, except those to be signalled later.
 
         `session`: that of the worker, which is about to be reaped; None for any session, if no worker runs. `gone` is
         called when the last process is gone or abandoned, unless there is none at all. After `within_s` seconds they
-        are killed, and `GIVEN_UP_S` later abandoned.
+        are killed, and `GIVEN_UP_S` later abandoned. `found` is called with the pid of each process before its signal.
         """
+        self._on_found = found
         self._leftovers, self._session, self._signum, self._sent, self._gone = leftovers, session, signum, sent, gone
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, int] = {}
@@ -90,6 +93,7 @@ class Remains:
         except OSError:  # gone, or no descriptor is left: it is then ended with the round's other orphans
             return
         self._watched[pid] = descriptor
+        self._on_found(pid)
         self._loop.add_reader(descriptor, self._ended, pid)
 
     def _found(self) -> Iterator[tuple[int, Process]]:
@@ -116,6 +120,15 @@ def in_session(leader: int) -> list[int]:
     if look_at(leader):
         return []
     return [pid for name in os.listdir("/proc") if name.isdigit() and _session(pid := int(name)) == leader]
+
+
+def is_program(pid: int) -> bool:
+    """Return whether the process runs a program of the user, and is no helper of Python's multiprocessing."""
+    try:
+        words = command_line(pid)
+    except OSError:  # it is gone, or another user's
+        return False
+    return words != [] and not any(_HELPER in word for word in words)
 
 
 def _session(pid: int) -> int:

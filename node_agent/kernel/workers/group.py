@@ -21,7 +21,7 @@ from node_agent import words
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
 from node_agent.kernel.processes.process import KILL_TIMEOUT_S, signal_group
-from node_agent.kernel.processes.remains import ListLeftovers, Remains, in_session
+from node_agent.kernel.processes.remains import ListLeftovers, Remains, in_session, is_program
 from node_agent.kernel.processes.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
 from node_agent.kernel.threads import in_thread
 from node_agent.kernel.worker_spec import WorkerSpec
@@ -310,6 +310,9 @@ class ProcessGroup:
         """Called when a worker has ended."""
         raise NotImplementedError
 
+    def _found(self, remaining: int) -> None:
+        """Called with the pid of each process that an ended worker has left behind, before its signal."""
+
     def _all_ended(self) -> None:
         """Called when all workers have ended and the last process that they left behind is gone."""
         raise NotImplementedError
@@ -385,7 +388,7 @@ class ProcessGroup:
         """
         within_s = self._stops_at - asyncio.get_running_loop().time() if self._stopping else LEFT_S
         signum = self._stop_signal if self._stopping else signal.SIGTERM
-        remains = Remains(leftovers, session, signum, self._sent, within_s, self._remains_gone)
+        remains = Remains(leftovers, session, signum, self._sent, within_s, self._remains_gone, self._found)
         if remains:
             self._remains.append(remains)
         return bool(remains)
@@ -483,6 +486,8 @@ class WorkerGroup(ProcessGroup):
         """Time until which a forked worker may still have the handlers of the process that it is a copy of."""
         self.finished_at: dict[int, float] = {}
         """Times, by the event loop's clock, at which workers exited 0, by local rank."""
+        self.left_behind: set[int] = set()
+        """Programs that still ran when the worker that had started them ended by itself."""
         self.failed_at: float | None = None
         """Time, by the event loop's clock, at which a worker first ended without an exit code of 0."""
         self._oom: OomWatch | None = None
@@ -534,6 +539,10 @@ class WorkerGroup(ProcessGroup):
     def _spares(self, pid: int) -> bool:
         self._exiting(pid)
         return super()._spares(pid)
+
+    def _found(self, remaining: int) -> None:
+        if not self._stopping and is_program(remaining):
+            self.left_behind.add(remaining)
 
     def _failure_matters(self) -> bool:
         return not self._settled

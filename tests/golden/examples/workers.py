@@ -14,5 +14,6 @@ EXAMPLES = {
         {"ranks": ranks, "signal_name": "SIGTERM", "within_s": 2.0, "limit": limit}
         for ranks, limit in (([3], "--shutdown-timeout"), ([*range(4), 7], "shutdown_timeout"), (range(0, 40, 2), ""))
     ],
+    workers.left_behind: [{"number": each} for each in (1, 2)],
     workers.in_state: [{"state": state, "place": place} for state, place in (("D", "nfs_wait"), ("Z", ""), ("R", ""))],
 }
