@@ -388,24 +388,50 @@ class Leases:
                 break
             yield agent_id
 
+    def settle(self, now: float, *, needs_witness: bool = False) -> None:
+        """Do what follows from the time that has passed, other than a loss: `expired` then says which agent is lost.
+
+        Graces that decide nothing end, leases begin to count from closes, or a lease begins to wait for a witness.
+        `needs_witness`: whether leases need one.
+        """
+        now = min(now, self.unread_since)
+        while (agent_id := self._out_of_grace(now)) is not None and not self._is_decisive(agent_id):
+            self.suspects.add(agent_id)
+            del self._graces[agent_id]
+        if self._lost_before_lease(now):
+            return
+        if (agent_id := self._out_of_lease(now)) is not None and self._counts_from_close(agent_id):
+            self._count_from_closes()
+            agent_id = self._out_of_lease(now)
+        if agent_id is not None and needs_witness and not self._is_witnessed(agent_id):
+            self.awaits_witness = True
+
     def expired(self, now: float, *, needs_witness: bool = False) -> Loss | None:
-        """Return an agent that is lost by now; None if there is none. `needs_witness`: whether leases need a witness.
+        """Return an agent that is lost by now, after `settle`; None if there is none.
 
         A deadline passes only after the server has read everything that arrived before it.
         """
         now = min(now, self.unread_since)
-        if self._graces and (lost := self._out_of_grace(now)):
+        if lost := self._lost_before_lease(now):
             return lost
+        agent_id = self._out_of_lease(now)
+        if agent_id is None:
+            return None
+        is_witnessed = self._is_witnessed(agent_id)
+        if needs_witness and not is_witnessed:
+            return None
+        excuse = words.OTHERS_VANISHED if self.is_suspect(agent_id) else ""
+        excuse = excuse if is_witnessed else words.NO_AGENT_HEARD
+        return Loss(agent_id, words.not_heard(self._lease_s), excuse, is_expired=True)
+
+    def _lost_before_lease(self, now: float) -> Loss | None:
+        """Return an agent that is lost because its grace has ended, or because it has not answered a probe."""
+        agent_id = self._out_of_grace(now)
+        if agent_id is not None and self._is_decisive(agent_id):
+            return Loss(agent_id, words.not_back(self._grace_s))
         for agent_id, until in self.probed_until.items():
             if now >= until:
                 return Loss(agent_id, words.PROBE_UNANSWERED)
-        for agent_id, renewed_at in self.renewed_at.items():
-            if now < renewed_at + self._lease_s:
-                break
-            if self._counts_from_close(agent_id):
-                self._count_from_closes()
-                return self.expired(now, needs_witness=needs_witness)
-            return self._out_of_lease(agent_id, self.heard_at >= renewed_at + self._overdue_s, needs_witness)
         return None
 
     def _counts_from_close(self, agent_id: str) -> bool:
@@ -423,14 +449,14 @@ class Leases:
             self.renewed_at[agent_id] = self._closings[agent_id].at
         self.renewed_at = OrderedDict(sorted(self.renewed_at.items(), key=itemgetter(1)))
 
-    def _out_of_grace(self, now: float) -> Loss | None:
-        while (ends_at := self._grace_ends_at()) is not None and now >= ends_at:
-            agent_id = next(iter(self._graces))
-            if not self.is_suspect(agent_id) and self._works_since(self.absent_since[agent_id]):
-                return Loss(agent_id, words.not_back(self._grace_s))
-            self.suspects.add(agent_id)
-            del self._graces[agent_id]
-        return None
+    def _out_of_grace(self, now: float) -> str | None:
+        """Return the agent whose grace was the first to end; None if none has ended, or if it has no witness."""
+        ends_at = self._grace_ends_at()
+        return None if ends_at is None or now < ends_at else next(iter(self._graces))
+
+    def _is_decisive(self, agent_id: str) -> bool:
+        """Whether the end of the agent's grace shows that the agent is lost."""
+        return not self.is_suspect(agent_id) and self._works_since(self.absent_since[agent_id])
 
     def _grace_ends_at(self) -> float | None:
         """Return the end of the first grace; None if it has no witness."""
@@ -443,13 +469,14 @@ class Leases:
         """Whether the path to the agents is known to have worked since the close of a connection."""
         return self.parked is None or self.parked > 0 or self.heard_at > closed_at + UNREAD_S
 
-    def _out_of_lease(self, agent_id: str, is_witnessed: bool, needs_witness: bool) -> Loss | None:
-        if needs_witness and not is_witnessed:
-            self.awaits_witness = True
-            return None
-        excuse = words.OTHERS_VANISHED if self.is_suspect(agent_id) else ""
-        excuse = excuse if is_witnessed else words.NO_AGENT_HEARD
-        return Loss(agent_id, words.not_heard(self._lease_s), excuse, is_expired=True)
+    def _out_of_lease(self, now: float) -> str | None:
+        """Return the agent whose lease was the first to end; None if none has ended."""
+        agent_id = next(iter(self.renewed_at), None)
+        return None if agent_id is None or now < self.renewed_at[agent_id] + self._lease_s else agent_id
+
+    def _is_witnessed(self, agent_id: str) -> bool:
+        """Whether the server has heard another agent after this one was overdue."""
+        return self.heard_at >= self.renewed_at[agent_id] + self._overdue_s
 
     def next_deadline(self) -> float | None:
         """Return when the next agent is lost unless its lease is renewed before, or when all agents are silent."""

@@ -269,17 +269,26 @@ class RunMachine:
                 attend(now)
             if late := self.run.queries.expired(now):
                 queries.close(self, self.run.agents[late[0]], late[1], None, now)
-            elif fact := self._due(now):
-                if isinstance(fact, events.RoundCompleted):
-                    self._complete(fact.reason, now)
-                else:
-                    self._apply(fact, now)
             else:
-                break
+                self.run.leases.settle(now, needs_witness=self.run.stage is _RUNNING)
+                if (fact := self._due(now)) is None:
+                    break
+                self._conclude(fact, now)
             self._complete_if_ready(now)
         ended_at = self.run.ended_at
         if ended_at is not None and now >= self._forget_at(ended_at):
             self._effects.append(ForgetRun(self.run.run_id, self.run.attempt))
+
+    def _conclude(self, fact: events.Fact, now: float) -> None:
+        """Apply a fact that follows from the time that has passed."""
+        if isinstance(fact, events.RoundCompleted):
+            self._complete(fact.reason, now)
+            return
+        if isinstance(fact, events.NodeLost) and fact.is_expired:
+            beside = self._overdue_beside(fact.agent_id, now)
+            if beside is not None:
+                self.run.leases.suspect(beside)
+        self._apply(fact, now)
 
     @property
     def _may_complete(self) -> bool:
@@ -290,6 +299,7 @@ class RunMachine:
         return at if sooner is None else min(at, sooner)
 
     def _due(self, now: float) -> events.Fact | None:
+        """Return the next fact that follows from the time that has passed; None if there is none."""
         run = self.run
         if run.stage.is_end:
             return None
@@ -320,19 +330,15 @@ class RunMachine:
 
     def _loss(self, lost: Loss, now: float) -> events.NodeLost:
         """Return the loss as a fact. The node is blamed unless others vanished or fell silent together with it."""
-        is_shared = lost.is_expired and self._note_others(lost.agent_id, now)
+        is_shared = lost.is_expired and self._overdue_beside(lost.agent_id, now) is not None
         excuse = lost.excuse or (losses.OTHERS_VANISHED if is_shared else "")
         why = losses.excused(lost.cause, excuse)
         return events.NodeLost(lost.agent_id, why, is_blameless=bool(excuse), is_expired=lost.is_expired)
 
-    def _note_others(self, agent_id: str, now: float) -> bool:
-        """Whether an agent of another node is overdue as well. The first such agent becomes a suspect, too."""
-        run, node_id = self.run, self.run.agents[agent_id].node_id
-        for other in run.leases.overdue(now):
-            if run.agents[other].node_id != node_id:
-                run.leases.suspect(other)
-                return True
-        return False
+    def _overdue_beside(self, agent_id: str, now: float) -> str | None:
+        """Return the first overdue agent of another node than this agent's; None if there is none."""
+        agents, node_id = self.run.agents, self.run.agents[agent_id].node_id
+        return next((other for other in self.run.leases.overdue(now) if agents[other].node_id != node_id), None)
 
     def _complete_if_ready(self, now: float) -> None:
         """Complete the round if it is ready. The completion is recorded; the signs of life that decide it are not."""

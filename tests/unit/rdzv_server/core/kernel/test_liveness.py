@@ -279,7 +279,7 @@ def test_a_path_broken_for_less_than_a_lease_loses_no_node():
         leases.disconnect(name, 4.9)
     for at in (5.9, 8.0, 11.0, 14.0):
         leases.renew("b", at)
-        assert leases.expired(at) is None, "a tries again every few seconds"
+        assert lost(leases, at) is None, "a tries again every few seconds"
     assert leases.next_deadline() == 14.9
     assert lost(leases, 14.9) == ("a", LOST_10)
 
@@ -293,9 +293,9 @@ def test_a_path_that_breaks_again_after_one_agent_returned_loses_no_node():
     leases.disconnect("a", 3.8)
     for name in ("b", "c"):
         leases.renew(name, 6.0)
-    assert leases.expired(6.0) is None, "a tries again every few seconds"
+    assert lost(leases, 6.0) is None, "a tries again every few seconds"
     leases.renew("b", 11.0)
-    assert leases.expired(13.7) is None
+    assert lost(leases, 13.7) is None
     assert lost(leases, 13.8) == ("a", "silent for 10 s")
 
 
@@ -305,9 +305,9 @@ def test_a_path_that_breaks_between_the_requests_of_all_others_loses_no_node():
     leases.parked = 0
     leases.disconnect("a", 1.0)
     leases.renew("b", 1.1)
-    assert leases.expired(2.0) is None
+    assert lost(leases, 2.0) is None
     leases.renew("b", 3.0)
-    assert leases.expired(10.9) is None
+    assert lost(leases, 10.9) is None
     assert lost(leases, 11.0) == ("a", LOST_10)
 
 
@@ -316,7 +316,7 @@ def test_an_agent_is_lost_after_the_grace_if_another_one(parked, heard_at):
     leases = leases_of(a=0.0, b=heard_at)
     leases.parked = parked
     leases.disconnect("a", 1.0)
-    assert leases.expired(1.9) is None
+    assert lost(leases, 1.9) is None
     assert lost(leases, 2.0) == ("a", words.not_back(1))
 
 
@@ -336,6 +336,7 @@ def test_a_connection_that_closes_long_after_its_agent_was_to_poll_begins_no_lea
 
 def lost(leases: Leases, at: float) -> tuple[str, str] | None:
     """Return the agent that is lost at this time, and why."""
+    leases.settle(at)
     loss = leases.expired(at)
     return (loss.agent_id, loss.cause) if loss else None
 
@@ -374,9 +375,9 @@ def test_after_a_long_silence_of_the_server_each_agent_has_a_fresh_lease_and_is_
     leases.probe("c", 5.0)
     leases.resume(100.0, HoldUp(silent_s=5.0))
     assert list(leases.uncertain) == ["b", "c"] and not leases.corroborates("b")
-    assert leases.expired(100.9) is None, "c has a grace to answer the probe"
+    assert lost(leases, 100.9) is None, "c has a grace to answer the probe"
     leases.renew("c", 100.9)
-    assert (leases.expired(109.9), leases.next_deadline()) == (None, 110.0)
+    assert (lost(leases, 109.9), leases.next_deadline()) == (None, 110.0)
     assert lost(leases, 110.0) == ("a", LOST_10)
 
 
@@ -392,7 +393,7 @@ def test_repeated_outages_between_two_polls_give_one_fresh_lease():
         leases.renew("b", at)
         leases.resume(float(at), HoldUp(silent_s=100.0))
         assert list(leases.renewed_at.values()) == sorted(leases.renewed_at.values())
-    assert leases.expired(17.9) is None
+    assert lost(leases, 17.9) is None
     assert lost(leases, 18.0) == ("a", LOST_10)
     assert leases.ends_at("b") == 27.0
 
@@ -402,7 +403,7 @@ def test_a_close_after_a_long_silence_counts_only_once_its_agent_polls_again():
     leases.resume(100.0, HoldUp(silent_s=100.0))
     leases.disconnect("a", 100.0)
     assert list(leases.uncertain) == ["a"] and not leases.absent_since
-    assert leases.expired(109.9) is None
+    assert lost(leases, 109.9) is None
     leases.renew("a", 102.0)
     leases.renew("b", 102.0)
     leases.disconnect("a", 103.0)
@@ -418,14 +419,14 @@ def test_a_poll_that_was_given_up_during_the_trouble_does_not_make_the_close_of_
     assert not leases.corroborates("a")
     for at in range(101, 110):
         leases.renew("b", at)
-        assert leases.expired(at) is None, "the agent tries again every few seconds"
+        assert lost(leases, at) is None, "the agent tries again every few seconds"
     assert lost(leases, 110.0) == ("a", LOST_10)
 
 
 def test_no_deadline_passes_before_what_came_in_before_it_is_read():
     leases = leases_of(b=0.0, a=5.0)
     leases.unread_since = 9.9
-    assert leases.expired(10.9) is None
+    assert lost(leases, 10.9) is None
     leases.renew("a", 10.9)
     leases.unread_since = float("inf")
     assert lost(leases, 10.9) == ("b", LOST_10)
@@ -453,4 +454,4 @@ def test_a_dropped_agent_has_no_deadline():
     leases.disconnect("a", 0.0)
     leases.drop("a")
     assert leases.next_deadline() is None
-    assert leases.expired(NEVER) is None
+    assert lost(leases, NEVER) is None
