@@ -47,8 +47,42 @@ def out_of_memory(limit: str) -> str:
     return "killed by the kernel: out of memory" + (f" (cgroup limit {limit})" if limit else "")
 
 
+# In the final report, whose form is torchrun's.
+
 FOLLOWS = "follows from another worker's end"
-"""Text after the cause of a failure in the final report."""
+"""Text after the cause."""
+NO_SINGLE_RANK = "the evidence points to no single rank"
+"""Text in place of the rank."""
+LIKE_ROOT = "the same as [0]"
+
+
+def no_exception(cause: str) -> str:
+    return f"{cause}, and no exception was seen"
+
+
+def round_that_ended_the_run(round_: int) -> str:
+    return f"{round_}, and it ended the run"
+
+
+def like_reason_before(round_: int) -> str:
+    return f"as before round {round_}"
+
+
+def last_restarts(number: int) -> str:
+    return f"the last {number}:"
+
+
+def more_failures(number: int) -> str:
+    return f"and {number} more"
+
+
+def ended(why: str) -> str:
+    return f"Ended: {why}"
+
+
+def logs_of(node_id: str, folder: str) -> str:
+    return f"Logs of node {node_id}: {folder}"
+
 
 # What to do.
 

@@ -253,4 +253,4 @@ async def test_the_agents_error_file_is_torchruns_own(tmp_path: Path) -> None:
     path = root.partition("error_file: ")[2].splitlines()[0]
     assert Path(path).is_relative_to(logs)
     assert error_of(Path(path))["message"] == "ValueError: boom"
-    assert f"Logs of node {os.uname().nodename}: {Path(path).parents[2]}" in box(agent)
+    assert words.failures.logs_of(os.uname().nodename, str(Path(path).parents[2])) in box(agent)

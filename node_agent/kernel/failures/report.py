@@ -41,7 +41,7 @@ Line = tuple[Mark, str]
 
 def show(finish: Finish, config: AgentConfig, logs: str, console: Console) -> None:
     """Show the box on stderr, in one piece. `logs`: the folder of this node's log files."""
-    advice = [f"Logs of node {config.join.node_id}: {logs}"] if logs else []
+    advice = [words.failures.logs_of(config.join.node_id, logs)] if logs else []
     lines = report(finish, name_of(config.command), advice)
     text = "\n".join(text for _, text in lines)
     console.show(text, paint(lines, is_coloured=wants_colour(config.environment, ERR)), "failure_report")
@@ -115,7 +115,7 @@ def _sections(finish: Finish, advice: Sequence[str], all_in_full: bool) -> Itera
         yield [(Mark.HEADING, "Failures:"), *_others(finish, root, all_in_full)]
         yield [(Mark.HEADING, "Root Cause (first observed failure):"), *_block(0, root, root_round)]
     yield [*_restarts(finish, root_round)]
-    ended = [(Mark.TEXT, f"Ended: {why}")] if root and (why := _why_ended(finish, root)) else []
+    ended = [(Mark.TEXT, words.failures.ended(why))] if root and (why := _why_ended(finish, root)) else []
     yield [*ended, *((Mark.HINT, line) for line in advice)]
 
 
@@ -128,7 +128,7 @@ def _others(finish: Finish, root: Failure, all_in_full: bool) -> Iterator[Line]:
     for index, failure in enumerate(others, start=2 if finish.first_failure else 1):
         yield from _block(index, failure, 0) if all_in_full else _summary(index, failure)
     if finish.more_failures:
-        yield Mark.TEXT, f"  and {finish.more_failures} more"
+        yield Mark.TEXT, f"  {words.failures.more_failures(finish.more_failures)}"
 
 
 def _summary(index: int, failure: Failure) -> Iterator[Line]:
@@ -143,13 +143,13 @@ def _block(index: int, failure: Failure, round_: int, root: Failure | None = Non
     yield Mark.TEXT, f"[{index}]:"
     yield from _who(failure)
     if round_:
-        yield Mark.TEXT, f"  round     : {round_}" + (", and it ended the run" if root else "")
+        yield Mark.TEXT, f"  round     : {words.failures.round_that_ended_the_run(round_) if root else round_}"
     is_like_root = root is not None and _what(failure) == _what(root)
     if not is_like_root:
         yield from _why(failure)
     yield Mark.TEXT, f"  error_file: {failure.error_file or NOT_AVAILABLE}"
     if is_like_root:
-        yield Mark.TEXT, "  traceback : the same as [0]"
+        yield Mark.TEXT, f"  traceback : {words.failures.LIKE_ROOT}"
     elif failure.traceback:
         yield from _indented("traceback :", failure.traceback, failure.error)
     else:
@@ -170,7 +170,7 @@ def _who(failure: Failure) -> Iterator[Line]:
         yield Mark.TEXT, f"  host      : {failure.node_id}"
         yield Mark.TEXT, f"  rank      : {failure.rank} (local_rank: {failure.local_rank})"
     else:
-        yield Mark.TEXT, f"  rank      : {NOT_AVAILABLE} (the evidence singles out none)"
+        yield Mark.TEXT, f"  rank      : {NOT_AVAILABLE} ({words.failures.NO_SINGLE_RANK})"
     yield Mark.TEXT, f"  exitcode  : {failure.exit_code} (pid: {failure.pid}){signal}"
 
 
@@ -178,7 +178,7 @@ def _why(failure: Failure) -> Iterator[Line]:
     if failure.cause != words.failures.exit_code(failure.exit_code):
         yield Mark.ERROR, f"  cause     : {failure.cause}"
     elif not failure.error:
-        yield Mark.ERROR, f"  cause     : {failure.cause}, and no exception was seen"
+        yield Mark.ERROR, f"  cause     : {words.failures.no_exception(failure.cause)}"
     if failure.error and failure.traceback and failure.error not in map(str.strip, failure.traceback):
         yield Mark.ERROR, f"  error     : {failure.error}"
     if failure.hint:
@@ -199,12 +199,13 @@ def _restarts(finish: Finish, root_round: int) -> Iterator[Line]:
     total = max(finish.restart_total, len(finish.restarts))  # the last one may not have completed
     yield Mark.HEADING, f"Restarts: {words.progress.restarts_charged(total, finish.charged_restarts)}"
     if total > len(finish.restarts):
-        yield Mark.TEXT, f"  the last {len(finish.restarts)}:"
+        yield Mark.TEXT, f"  {words.failures.last_restarts(len(finish.restarts))}"
     seen: dict[str, str] = {}
     for entry in finish.restarts:
         is_roots = entry.cause in ("worker_failure", "retried", "hang") and entry.round == root_round + 1
         reason = "[0]" if is_roots else seen.get(entry.reason, entry.reason)
-        seen.setdefault(entry.reason, "the same as [0]" if is_roots else f"as before round {entry.round}")
+        like_this = words.failures.LIKE_ROOT if is_roots else words.failures.like_reason_before(entry.round)
+        seen.setdefault(entry.reason, like_this)
         at = f"{local_time(entry.at)}  " if entry.at is not None else ""
         yield Mark.TEXT, f"  {at}round {entry.round}, {'charged' if entry.charged else 'free'}: {reason}"
 

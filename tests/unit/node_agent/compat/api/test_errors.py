@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rdzv_protocol.messages import Failure
 
+from node_agent import words
 from node_agent.compat.api.errors import (
     TORCHS_ERRORS,
     ChildFailedError,
@@ -118,7 +119,7 @@ def test_the_report_is_torchs_with_what_else_is_known(recorded: str, tmp_path: P
         f"  cause     : {exit_status(-15).cause}",
         "  error     : KeyError: y",
         f"  what to do: {exit_status(-15).hint}",
-        "  cause     : exit code 7, and no exception was seen",
+        f"  cause     : {words.failures.no_exception('exit code 7')}",
         "  error     : ValueError: x",
     ]
     assert [line for line in lines[0] if line not in extra] == lines[1]

@@ -64,7 +64,7 @@ def test_the_report_shows_every_part_of_a_run():
         restart_total=4,
         charged_restarts=3,
     )
-    assert text(end, "Logs of node a: /logs/run_1") == [
+    assert text(end, words.failures.logs_of("a", "/logs/run_1")) == [
         "=" * 60,
         "train.py FAILED",
         "-" * 60,
@@ -74,7 +74,7 @@ def test_the_report_shows_every_part_of_a_run():
         "  host      : a",
         "  rank      : 3 (local_rank: 1)",
         "  exitcode  : 1 (pid: 77)",
-        "  round     : 3, and it ended the run",
+        f"  round     : {words.failures.round_that_ended_the_run(3)}",
         "  error_file: /logs/run_1/attempt_2/1/error.json",
         "  traceback : Traceback (most recent call last):",
         '    File "train.py", line 7, in <module>',
@@ -109,7 +109,7 @@ def test_the_report_shows_every_part_of_a_run():
         "  round 5, charged: the same as [0]",
         "-" * 60,
         f"Ended: {no_restarts_left(1, None)}",
-        "Logs of node a: /logs/run_1",
+        words.failures.logs_of("a", "/logs/run_1"),
         "=" * 60,
     ]
 
@@ -148,7 +148,7 @@ ENTRIES = tuple(RestartEntry(round=n, cause="worker_failure", charged=True, reas
         ({"failure": boom(), "round": 1}, ["Failures:", "  <NO_OTHER_FAILURES>", ROOT]),
         (
             {"failure": a_failure(singled_out=False)},
-            ["[0]:", "  time      : <N/A>", "  rank      : <N/A> (the evidence singles out none)"],
+            ["[0]:", "  time      : <N/A>", f"  rank      : <N/A> ({words.failures.NO_SINGLE_RANK})"],
         ),
         ({"first_failure": boom(), "first_round": 1}, [ROOT, "Ended: spent"]),
         ({"first_failure": boom(), "failure": boom(rank=4)}, ["  traceback : the same as [0]", "  ValueError: boom"]),
@@ -156,7 +156,7 @@ ENTRIES = tuple(RestartEntry(round=n, cause="worker_failure", charged=True, reas
             {"failure": a_failure(stderr_tail=())},
             [
                 "  time      : <N/A>",
-                "  cause     : exit code 5, and no exception was seen",
+                f"  cause     : {words.failures.no_exception('exit code 5')}",
                 "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
             ],
         ),
@@ -241,7 +241,7 @@ async def test_the_box_is_written_in_one_piece():
     ((fd, box),) = console.chunks
     assert fd == 2
     assert box.startswith(b"=====") and b"\ntrain.py FAILED\n" in box and box.endswith(b"=====\n")
-    assert b"\nLogs of node a: /logs\n" in box
+    assert f"\n{words.failures.logs_of('a', '/logs')}\n".encode() in box
     assert b"\x1b" not in box
 
 
