@@ -139,7 +139,7 @@ class RunMachine:
             self._pass_time(now)
             self._ask_agents(now)
             self.deadline = self.next_deadline()
-        return self._taken()
+        return self._take_effects()
 
     def _rule_for(self, event: events.Event) -> tuple[Any, Rule]:
         """Return the rule for a kind of event, and its owner.
@@ -206,7 +206,7 @@ class RunMachine:
                 self._snapshot.clear()
         else:
             self._transit(fact, at)
-        return self._taken()
+        return self._take_effects()
 
     def restart(self, now: float) -> None:
         """Give every agent a fresh lease after a restart of the server; an agent gets a seat only once it is heard."""
@@ -221,7 +221,7 @@ class RunMachine:
         """Record the server's wall clock if a run that has not ended has another time."""
         if not self.run.stage.is_end and abs(self.run.wall_clock(now) - wall_at) > WALL_CLOCK_SLACK_S:
             self._transit(events.WallClockSet(wall_at), now)
-        return self._taken()
+        return self._take_effects()
 
     def has_news(self, agent_id: str, revision: int) -> bool:
         """Whether there is news for the agent, which has seen the directive of `revision`."""
@@ -712,7 +712,7 @@ class RunMachine:
         size = getsizeof(reason) + (kept_failures.size_of(failure) if failure else 0)
         self.run.event_sizes.add(self.run.event_number, size)
 
-    def _taken(self) -> list[Effect]:
+    def _take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
 
@@ -751,8 +751,8 @@ _RULES: dict[type[events.Event], Rule] = {
     events.RunSuperseded: Rule(_as_it_is, RunMachine._superseded),
     events.EventsDropped: Rule(_as_it_is, RunMachine._events_dropped, may_end_round=False),
     events.WallClockSet: Rule(apply=RunMachine._wall_clock_set),
-    events.LogAsked: Rule(note=queries.ask_for_log),
-    events.DescriptionAsked: Rule(note=queries.ask_for_description),
+    events.LogAsked: Rule(queries.check_log, note=queries.ask_for_log),
+    events.DescriptionAsked: Rule(queries.check_description, note=queries.ask_for_description),
     events.QueryAnswered: Rule(note=queries.answered),
     events.LeaseRenewed: Rule(note=RunMachine._renewed),
     events.AgentDisconnected: Rule(note=RunMachine._disconnected),

@@ -32,7 +32,7 @@ class Queries:
         self.by_agent: dict[str, dict[int, OpenQuery]] = {}
         self._last = 0
         self._due: list[tuple[float, str, int]] = []
-        """Heap of the ends of all open queries, with stale entries of closed ones."""
+        """Heap of the ends of all open queries, with stale entries of closed ones. The first is never stale."""
 
     def add(self, agent_id: str, number: int, opened: OpenQuery) -> None:
         self.by_agent.setdefault(agent_id, {})[number] = opened
@@ -59,6 +59,8 @@ class Queries:
         opened = asked.pop(number, None)
         if opened and not asked:
             del self.by_agent[agent_id]
+        while self._due and self._due[0][2] not in self.by_agent.get(self._due[0][1], _NOTHING):
+            heappop(self._due)
         return opened
 
     def expired(self, now: float) -> tuple[str, int] | None:
@@ -67,6 +69,4 @@ class Queries:
         return self._due[0][1:] if at is not None and now >= at else None
 
     def next_deadline(self) -> float | None:
-        while self._due and self._due[0][2] not in self.by_agent.get(self._due[0][1], ()):
-            heappop(self._due)
         return self._due[0][0] if self._due else None

@@ -65,37 +65,60 @@ def answered(kernel: Kernel, event: events.QueryAnswered, now: float) -> None:
 # Operators' questions.
 
 
-def ask_for_log(kernel: Kernel, event: events.LogAsked, now: float) -> None:
-    """Ask the agent of a rank for the end of a worker's log.
+def check_log(kernel: Kernel, event: events.LogAsked, now: float) -> None:
+    """Check whether the agent of a rank can be asked for a worker's log.
 
     Raises `UnknownRank`, `RunEnded`, `QueryRefused` or `TooManyRequests`.
     """
-    run = kernel.run
-    _check_lasts(run)
-    seat = seat_of_rank(run, event.rank)
-    agent = run.agents.get(seat.agent_id)
-    if agent is None:
-        raise QueryRefused(words.agent_gone(seat.node_id, event.rank))
+    _check_can_be_asked(kernel.run, _agent_of_rank(kernel.run, event.rank), TailLog, now)
+
+
+def ask_for_log(kernel: Kernel, event: events.LogAsked, now: float) -> None:
+    """Ask the agent of a rank for the end of a worker's log."""
     fields = {"rank": event.rank, "stream": event.stream, "lines": event.lines, "offset": event.offset}
-    _ask_for_operator(kernel, agent, TailLog, event, now, **fields)
+    _ask_for_operator(kernel, _agent_of_rank(kernel.run, event.rank), TailLog, event, now, **fields)
 
 
-def ask_for_description(kernel: Kernel, event: events.DescriptionAsked, now: float) -> None:
-    """Ask the agent of a node for its description.
+def check_description(kernel: Kernel, event: events.DescriptionAsked, now: float) -> None:
+    """Check whether the agent of a node can be asked for its description.
 
     Raises `RunEnded`, `UnknownNode`, `QueryRefused` or `TooManyRequests`.
     """
-    run = kernel.run
+    _check_can_be_asked(kernel.run, _agent_of_node(kernel.run, event.node_id), Describe, now)
+
+
+def ask_for_description(kernel: Kernel, event: events.DescriptionAsked, now: float) -> None:
+    """Ask the agent of a node for its description."""
+    _ask_for_operator(kernel, _agent_of_node(kernel.run, event.node_id), Describe, event, now)
+
+
+def _agent_of_rank(run: Run, rank: int) -> Agent:
+    """Return the agent that had the rank in the last round. Raises `RunEnded`, `UnknownRank` or `QueryRefused`."""
     _check_lasts(run)
-    agents = sorted(run.agents_of(event.node_id), key=lambda agent: agent.agent_id not in run.seats)
-    if not agents:
-        raise UnknownNode(words.no_agent_of_node(run.run_id, event.node_id))
-    _ask_for_operator(kernel, agents[0], Describe, event, now)
+    seat = seat_of_rank(run, rank)
+    if agent := run.agents.get(seat.agent_id):
+        return agent
+    raise QueryRefused(words.agent_gone(seat.node_id, rank))
+
+
+def _agent_of_node(run: Run, node_id: str) -> Agent:
+    """Return the node's agent, if possible one with a seat. Raises `RunEnded` or `UnknownNode`."""
+    _check_lasts(run)
+    if agents := run.agents_of(node_id):
+        return min(agents, key=lambda agent: agent.agent_id not in run.seats)
+    raise UnknownNode(words.no_agent_of_node(run.run_id, node_id))
 
 
 def _check_lasts(run: Run) -> None:
     if run.stage.is_end:
         raise RunEnded(words.run_over(run.run_id, run.stage))
+
+
+def _check_can_be_asked(run: Run, agent: Agent, kind: type[Query], now: float) -> None:
+    if not knows(agent, kind):
+        raise QueryRefused(words.agent_too_old(agent.node_id))
+    if sum(isinstance(each, kind) for each in run.queries.of(agent.agent_id, now)) >= MOST_OPEN:
+        raise TooManyRequests(words.too_many_open(agent.node_id, MOST_OPEN))
 
 
 def _ask_for_operator(
@@ -106,10 +129,6 @@ def _ask_for_operator(
     now: float,
     **fields: Any,
 ) -> None:
-    if not knows(agent, kind):
-        raise QueryRefused(words.agent_too_old(agent.node_id))
-    if sum(isinstance(each, kind) for each in kernel.run.queries.of(agent.agent_id, now)) >= MOST_OPEN:
-        raise TooManyRequests(words.too_many_open(agent.node_id, MOST_OPEN))
     ask(kernel, agent, kind, event.within_s, partial(_answer_operator, event.token), now, **fields)
 
 

@@ -127,7 +127,10 @@ def take_back(run: Run, agent: Agent) -> None:
 
 def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
     run, agent = machine.run, machine.agent(fact.agent_id)
-    failure = _with_outlook(machine, fact.failure, now)
+    failure = fact.failure
+    if warning := _outlook(run, failure, now):
+        machine.record_event("warning", warning, now, node_id=failure.node_id)
+        failure = replace(failure, hint=words.hints(clip(failure.hint, HINT_BYTES), warning))
     record = FailureRecord(agent.round, agent.agent_id, now, failure, fact.ago_s)
     restart_budget.note(run, record)
     reason = failure.sentence
@@ -177,14 +180,10 @@ def _attribute_restart(machine: Machine, root: Failure, verdict: restart_budget.
         opening.cause, opening.reason = restart_budget.cause_of(root), root.sentence
 
 
-def _with_outlook(machine: Machine, failure: Failure, now: float) -> Failure:
-    """Add to the failure's hint that a restart does not help, if that is known; warn about it once."""
-    why = failed_rounds.restart_useless(machine.run, failure.recurs, now)
-    if why is None or not restart_budget.is_to_blame(machine.run, failure):
-        return failure
-    warning = words.restart_useless(why)
-    machine.record_event("warning", warning, now, node_id=failure.node_id)
-    return replace(failure, hint=words.hints(clip(failure.hint, HINT_BYTES), warning))
+def _outlook(run: Run, failure: Failure, now: float) -> str:
+    """Return a warning that a restart does not help after this failure; empty if it may help, or is not to blame."""
+    why = failed_rounds.restart_useless(run, failure.recurs, now)
+    return words.restart_useless(why) if why is not None and restart_budget.is_to_blame(run, failure) else ""
 
 
 def end_or_restart(machine: Machine, fact: events.WorkersFailed | events.CauseNotFound, now: float) -> None:

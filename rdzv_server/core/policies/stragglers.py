@@ -117,7 +117,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
             signs.look_at, signs.conclusion = now + self.run.settings.lease_s, None
         elif now >= signs.look_at:
             signs.look_at = now + self.run.settings.lease_s
-            signs.conclusion = self._changed(now) or self._replaced(now)
+            signs.conclusion = self._compare(now) or self._replaced(now)
 
     def deadline(self) -> float | None:
         return IMMEDIATELY if self.signs.conclusion else self.signs.look_at
@@ -134,36 +134,37 @@ class Stragglers(Policy[StragglersState, Comparisons]):
         straggler = cls.of(run).stragglers.get(agent_id)
         return {"slow": straggler.sentence} if straggler else {}
 
-    def _changed(self, now: float) -> StragglersFound | None:
+    def _compare(self, now: float) -> StragglersFound | None:
+        """Compare the nodes. Return what the last comparisons show; None if that is nothing new."""
         of, values = _times(self.run)
         if len(values) < 2:
             return None
         usual_s = _median(values.values())
         limit_s = max(_limit(values.values(), usual_s, self.run.settings.straggler_factor), usual_s + LEAST_S)
-        found: list[Straggler] = []
-        over: list[str] = []
-        for agent_id, own_s in values.items():
-            if not self._disagrees(agent_id, own_s > limit_s):
-                continue
-            if agent_id in self.state.stragglers:
-                over.append(agent_id)
-            elif len(found) < MOST_FOUND:
-                found.append(Straggler(agent_id, self.run.agents[agent_id].node_id, of, own_s, usual_s, now))
-        return StragglersFound(tuple(found), tuple(over)) if found or over else None
-
-    def _disagrees(self, agent_id: str, is_slow: bool) -> bool:
-        """Note a comparison.
-
-        Return whether the last `LOOKS` comparisons contradict whether the node counts as a straggler.
-        """
-        signs, step = self.signs, self.run.progress[agent_id].progress.lowest_step
-        if step is None or step == signs.steps.get(agent_id):
-            return False
-        signs.steps[agent_id] = step
-        signs.looks[agent_id] = (
-            signs.looks.get(agent_id, 0) + 1 if is_slow != (agent_id in self.state.stragglers) else 0
+        compared = [agent_id for agent_id in values if self._has_new_step(agent_id)]
+        for agent_id in compared:
+            self._note_look(agent_id, is_slow=values[agent_id] > limit_s)
+        changed = [agent_id for agent_id in compared if self.signs.looks[agent_id] >= LOOKS]
+        over = tuple(agent_id for agent_id in changed if agent_id in self.state.stragglers)
+        found = tuple(
+            Straggler(agent_id, self.run.agents[agent_id].node_id, of, values[agent_id], usual_s, now)
+            for agent_id in changed
+            if agent_id not in self.state.stragglers
         )
-        return signs.looks[agent_id] >= LOOKS
+        return StragglersFound(found[:MOST_FOUND], over) if changed else None
+
+    def _has_new_step(self, agent_id: str) -> bool:
+        """Whether the agent's workers have made a step since their last comparison."""
+        step = self.run.progress[agent_id].progress.lowest_step
+        return step is not None and step != self.signs.steps.get(agent_id)
+
+    def _note_look(self, agent_id: str, *, is_slow: bool) -> None:
+        """Count the comparisons in a row that contradict whether the node counts as a straggler."""
+        signs, step = self.signs, self.run.progress[agent_id].progress.lowest_step
+        assert step is not None
+        signs.steps[agent_id] = step
+        contradicts = is_slow != (agent_id in self.state.stragglers)
+        signs.looks[agent_id] = signs.looks.get(agent_id, 0) + 1 if contradicts else 0
 
     def _replaced(self, now: float) -> StragglerReplaced | None:
         """Return the worst straggler's replacement if a connected node stands by and the last was long ago; or None."""

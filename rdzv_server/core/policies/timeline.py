@@ -146,8 +146,9 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
         if kind in LANES:
             self._mark(event, now)
         elif kind == "round_started":
-            self._formed(self._span(), now)
-            self._span().started_at = now
+            self._add_missing()
+            self._formed(self._span, now)
+            self._span.started_at = now
         elif kind == "training_resumed":
             if span := next((each for each in reversed(self.state.rounds[:-1]) if each.lost_s), None):
                 span.lost_s = max(0.0, span.lost_s - TimeLedger.of(self.run).time.returned_s)
@@ -173,7 +174,8 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
 
     def _ended(self, now: float) -> None:
         """Add what the time of the round went into; the round ends now."""
-        span = self._span()
+        self._add_missing()
+        span = self._span
         span.ended_at = now
         if span.started_at is None:
             self._formed(span, now)
@@ -190,14 +192,19 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
         span.waiting_s = time_ledger.waited_s(self.run, now) - self.state.waited_before_s
         span.forming_s = now - span.opened_at - span.waiting_s
 
+    @property
     def _span(self) -> RoundSpan:
-        """Return the round that forms or runs; add one if a snapshot that is older than this policy has none."""
-        rounds, run = self.state.rounds, self.run
-        if not rounds:
+        """Round that forms or runs."""
+        return self.state.rounds[-1]
+
+    def _add_missing(self) -> None:
+        """Add the round that forms or runs if the state is from a snapshot that is older than this policy."""
+        run = self.run
+        if not self.state.rounds:
             is_running = TimeLedger.of(run).time.phase == "running"
             number = run.membership.round if is_running and run.membership else run.round
-            rounds.append(RoundSpan(number, number, run.opening.at, run.started_at if is_running else None))
-        return rounds[-1]
+            opened = RoundSpan(number, number, run.opening.at, run.started_at if is_running else None)
+            self.state.rounds.append(opened)
 
     def _mark(self, event: RunEvent, now: float) -> None:
         marks = self.state.marks

@@ -30,7 +30,7 @@ class Deadlines:
         """Return the time of the soonest deadline, or of one that was the soonest before."""
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now: float) -> list[Key]:
+    def take_due(self, now: float) -> list[Key]:
         """Take the attempts whose deadline has passed, each once, sorted by run and attempt.
 
         A machine that cannot do all its work at once sets a new deadline.

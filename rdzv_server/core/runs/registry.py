@@ -249,7 +249,7 @@ class Registry:
 
     def _pass_due(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for key in self._deadlines.due(now):
+        for key in self._deadlines.take_due(now):
             if machine := self._machines.get(key):  # else it was forgotten when another run's events took the room
                 effects += self.deliver(machine, TimePassed(), now)
         return effects
@@ -302,7 +302,10 @@ class Registry:
                 self._room.count(machine)
 
     def snapshot(self, key: Key, now: float) -> list[Record]:
-        """Return records that replace all that led to this attempt; empty if it has ended or is forgotten."""
+        """Return records that replace all that led to this attempt; empty if it has ended or is forgotten.
+
+        If the core raises an exception, set the run apart: then there are none, either.
+        """
         if key == journals.NODES:
             return self.nodes.snapshot(now)
         if key == journals.NUMBERS:
@@ -355,7 +358,7 @@ class Registry:
         if known := self._machine_with(join.run_id, join.agent_id):
             return known, []
         latest = self._latest_machine(join.run_id)
-        if latest and not self._is_followed(latest, join, now):
+        if latest and not self._decide_succession(latest, join, now):
             is_full = self._room.is_full_of_agents and not _has_place(latest.run, join)
             return latest, self._make_room_for_agent(now, latest) if is_full else []
         if join.after_round > 0:
@@ -440,8 +443,11 @@ class Registry:
         """End a deserted attempt, so that attempts end, and are forgotten, in their order."""
         return [] if machine.run.stage.is_end else self.deliver(machine, RunSuperseded(), now)
 
-    def _is_followed(self, machine: RunMachine, join: JoinRequest, now: float) -> bool:
-        """Whether the join begins another attempt; False if the core raises an exception."""
+    def _decide_succession(self, machine: RunMachine, join: JoinRequest, now: float) -> bool:
+        """Return whether the join begins another attempt.
+
+        If the core raises an exception, set the run apart: then the join begins none.
+        """
         try:
             return succession.starts_new_attempt(machine.run, join, now)
         except ProtocolError:

@@ -61,7 +61,7 @@ class SetApart(RunMachine):
         self.run.set_apart_at = now
         self.record_event("warning", self.sentence, now)
         self.wake(self.run.agents.values())
-        return self._taken()
+        return self._take_effects()
 
     def _replay_all(self, records: Sequence[Record]) -> None:
         """Replay the records up to the first one that raises, if any; after that, only operators' actions count."""
@@ -86,7 +86,7 @@ class SetApart(RunMachine):
 
     def _settle_apart(self) -> None:
         """Stop taking part in anything that deadlines cause, after the state has been rebuilt."""
-        self._taken()
+        self._take_effects()
         self.take_blames()
         self.awaits_verdict = False
         self.run.leases.clear()
@@ -112,7 +112,7 @@ class SetApart(RunMachine):
             self._is_forgotten = True
             self._effects.append(ForgetRun(self.run.run_id, self.run.attempt))
         self.deadline = self.next_deadline()
-        return self._taken()
+        return self._take_effects()
 
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
         """Ignore a sign of life."""

@@ -77,7 +77,7 @@ def begin(
             continue
         asked.ranks[agent.agent_id] = seat.ranks
         if not queries.knows(agent, Examine):
-            _is_silent(asked, agent)
+            _note_silent(asked, agent)
             continue
         number = queries.ask(kernel, agent, Examine, within_s, partial(_closed, asked), now, reason=reason)
         asked.left += 1
@@ -101,12 +101,12 @@ def _closed(
     asked.left -= 1
     match answer:
         case None:
-            _is_silent(asked, agent)
+            _note_silent(asked, agent)
         case Evidence():
             own = _only(_own(answer, asked.ranks[agent.agent_id]), asked.rank)
             asked.evidence[agent.node_id] = _merged(asked.evidence.get(agent.node_id), own)
         case Refused(reason=reason) if _runs(kernel.run, agent):  # it has not started its workers, or it is too slow
-            _is_silent(asked, agent)
+            _note_silent(asked, agent)
             why = Evidence(groups=(), problems=(clip(printable(reason), REASON_BYTES),))
             asked.evidence[agent.node_id] = _merged(asked.evidence.get(agent.node_id), why)
         case Refused():
@@ -119,7 +119,7 @@ def _runs(run: Run, agent: Agent) -> bool:
     return run.stage is Stage.RUNNING and agent.agent_id in run.running
 
 
-def _is_silent(asked: Examination, agent: Agent) -> None:
+def _note_silent(asked: Examination, agent: Agent) -> None:
     ranks = asked.ranks[agent.agent_id] if asked.rank is None else (asked.rank,)
     asked.silent.setdefault(agent.node_id, []).extend(ranks)
 

@@ -243,7 +243,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         if verdict:
             self.kernel.fail(failure, verdict, now)
         else:
-            if warning := repeated_hangs.restarts(run, self.state, fact, now):
+            if warning := repeated_hangs.note_restart(run, self.state, fact, now):
                 self.kernel.record_event("warning", warning, now)
             self.kernel.open_round(Cause.HANG, failure.sentence, now)
 

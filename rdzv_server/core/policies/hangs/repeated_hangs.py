@@ -41,7 +41,7 @@ def withhold(run: Run, state: HangsState, hang: Hang, fact: HangFound, now: floa
     hang.charge_at = hang.charge_at or now + STANDSTILL_S
 
 
-def restarts(run: Run, state: HangsState, fact: HangFound, now: float) -> str:
+def note_restart(run: Run, state: HangsState, fact: HangFound, now: float) -> str:
     """Note that a hang restarts the run. Return a warning if it is the last one of its row that does, else ""."""
     if fact.limit_s is None:
         state.repeated_hangs = None

@@ -62,6 +62,8 @@ def asked_of(run: Scenario) -> Iterator[events.Event]:
         yield events.NodeCordoned(node_id=known.node_id)
         yield events.NodeUncordoned(node_id=known.node_id)
         yield events.NodeDrained(node_id=known.node_id, deadline_s=1.0)
+        yield events.LogAsked("token", seat.first_rank if seat else 9, "stdout", lines=10, offset=None, within_s=5.0)
+        yield events.DescriptionAsked("token", known.node_id, within_s=5.0)
     yield events.RunStopped()
     yield RunRestarted()
     yield RunResized(min_nodes=1, max_nodes=2)

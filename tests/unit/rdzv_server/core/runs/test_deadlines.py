@@ -46,8 +46,8 @@ def test_each_deadline_is_due_once_and_a_sooner_one_counts():
     deadlines.arm(("a", 2), 7.0)
     deadlines.arm(("a", 1), None)
     deadlines.arm(("b", 1), 3.0)
-    assert deadlines.next() == 3.0 and deadlines.due(2.9) == []
-    assert deadlines.due(5.0) == [("a", 2), ("b", 1)] and deadlines.due(9.0) == []
+    assert deadlines.next() == 3.0 and deadlines.take_due(2.9) == []
+    assert deadlines.take_due(5.0) == [("a", 2), ("b", 1)] and deadlines.take_due(9.0) == []
 
 
 def test_a_deadline_that_is_disarmed_is_not_due_and_many_take_no_memory():
@@ -57,4 +57,4 @@ def test_a_deadline_that_is_disarmed_is_not_due_and_many_take_no_memory():
         deadlines.disarm(("a", number))
     deadlines.arm(("b", 1), 2e6)
     assert len(deadlines._heap) <= SPARE + 3
-    assert deadlines.due(3e6) == [("b", 1)]
+    assert deadlines.take_due(3e6) == [("b", 1)]
