@@ -22,7 +22,7 @@ class LongPolls:
         """Return when the agent is woken, when `hold_s` has passed, or when a newer poll of the agent parks."""
         self.wake(key)
         released = self._parked[key] = asyncio.get_running_loop().create_future()
-        holds = self._holds_of(hold_s)
+        holds = self._ensure_holds(hold_s)
         holds.start(released)
         try:
             await released
@@ -44,7 +44,8 @@ class LongPolls:
     def __len__(self) -> int:
         return len(self._parked)
 
-    def _holds_of(self, hold_s: float) -> Timeouts[Parked]:
+    def _ensure_holds(self, hold_s: float) -> Timeouts[Parked]:
+        """Return the timeouts of polls that are held for `hold_s` seconds; make them if there are none."""
         if hold_s not in self._holds:
             self._holds[hold_s] = Timeouts(hold_s, release)
         return self._holds[hold_s]

@@ -135,8 +135,9 @@ class Feed:
                 if audience:
                     audience.cordons = None
                 continue
-            if audience and audience.has_news():
-                yield _event("patch", {"server": {"cordons": audience.cordons}})
+            if audience and (cordons := audience.known_cordons()) != audience.cordons:
+                audience.cordons = cordons
+                yield _event("patch", {"server": {"cordons": cordons}})
             for patch in patches:
                 yield patch.event if shows is None else self._filtered(patch, shows)
                 seen = patch.number
@@ -183,10 +184,10 @@ class Audience:
         """Cordons that the watcher got last; None if it got none."""
         self._service = service
 
-    def has_news(self) -> bool:
-        """Whether the `cordons`, which are looked up again, are news for the watcher."""
-        before, self.cordons = self.cordons, msgspec.to_builtins(state_for(self._service, self.shows).cordons)
-        return self.cordons != before
+    def known_cordons(self) -> list[Document]:
+        """Return the cordons that the watcher may know now."""
+        cordons: list[Document] = msgspec.to_builtins(state_for(self._service, self.shows).cordons)
+        return cordons
 
 
 LARGE = ("runs", "nodes")

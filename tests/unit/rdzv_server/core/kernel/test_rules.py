@@ -1,4 +1,7 @@
-"""Rules of all kinds of events: a check has no side effect, in any state of the run and for any sender."""
+"""Rules of all kinds of events: a check has no side effect, in any state of the run and for any sender.
+
+Nor has the question of what is due, at any time.
+"""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -92,3 +95,15 @@ def test_no_check_of_a_rule_changes_anything(state: tuple[str, dict[str, Any], s
         checked.add(type(event))
     rules = {**_RULES, **{kind: rule for kind, (_, rule) in machine._hooks.rules.items()}}
     assert checked == {kind for kind, rule in rules.items() if rule.check}
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_asking_what_is_due_changes_nothing(state: tuple[str, dict[str, Any], str]) -> None:
+    nodes, settings, steps = state
+    run = Scenario(nodes, **settings)
+    play(run, steps)
+    began_at = run.now
+    for later_s in (0.0, 1.0, 5.0, 30.0, 600.0, 100_000.0):
+        before = everything(run)
+        due = run.machine._due(began_at + later_s)
+        assert run.machine._due(began_at + later_s) == due and everything(run) == before
