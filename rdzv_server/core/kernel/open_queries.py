@@ -38,7 +38,8 @@ class Queries:
         self.by_agent.setdefault(agent_id, {})[number] = opened
         heappush(self._due, (opened.until, agent_id, number))
 
-    def next_number(self, now: float) -> int:
+    def take_number(self, now: float) -> int:
+        """Return the number of a new query, which no other query gets."""
         self._last = max(self._last + 1, int(now * NUMBERS_PER_S))
         return self._last
 

@@ -36,7 +36,7 @@ def ask(
     Returns the query's number.
     """
     queries = kernel.run.queries
-    number = queries.next_number(now)
+    number = queries.take_number(now)
     query = kind(number=number, round=agent.round, remaining_s=within_s, **fields)
     queries.add(agent.agent_id, number, OpenQuery(query, now + within_s, closed))
     kernel.wake([agent])

@@ -39,7 +39,7 @@ class Figures(Struct, frozen=True):
 class NetworkPairs:
     """One test of a round's nodes.
 
-    Call `next_pairs` and `note` in turn until there are no more pairs. All ids are agent ids.
+    Call `begin_step` and `note` in turn until there are no more pairs. All ids are agent ids.
     """
 
     def __init__(self, order: Sequence[str], fit: Collection[str] = ()) -> None:
@@ -53,8 +53,8 @@ class NetworkPairs:
         self._connects: set[str] = set()
         """Agents that did not listen when their test failed."""
 
-    def next_pairs(self) -> list[Pair]:
-        """Return the pairs of the next step; empty if no test can find out more."""
+    def begin_step(self) -> list[Pair]:
+        """Begin the next step, and return its pairs; empty if no test can find out more."""
         undecided = [each for each in self.order if each not in self.fit and not self.is_unfit(each)]
         self.steps += 1
         if self.steps > MOST_STEPS:

@@ -113,7 +113,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
             signs.until = now + LONGEST_S
         signs.pairs, signs.began_at, signs.slowest = NetworkPairs(_able(self.run), signs.fit), now, None
         self.kernel.hold(words.UNDER_TEST)
-        self._ask(signs.pairs, signs.pairs.next_pairs(), now)  # never empty, since not all agents are fit
+        self._ask(signs.pairs, signs.pairs.begin_step(), now)  # never empty, since not all agents are fit
 
     def attend(self, now: float) -> None:
         """Begin a further step of the test if one is needed, else conclude the test."""
@@ -123,7 +123,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
             return
         for agent_id in [each for each in pairs.order if each not in run.waiting]:
             pairs.forget(agent_id)
-        if signs.until is not None and now < signs.until and (further := pairs.next_pairs()):
+        if signs.until is not None and now < signs.until and (further := pairs.begin_step()):
             self._ask(pairs, further, now)
             return
         signs.pairs = None

@@ -14,7 +14,7 @@ def results(
 ) -> tuple[NetworkPairs, list[list[Pair]]]:
     """Run the whole test of these nodes. Return it, and the pairs of each step."""
     pairs, steps = NetworkPairs(nodes, fit), []
-    while step := pairs.next_pairs():
+    while step := pairs.begin_step():
         taken = [agent for pair in step for agent in pair.both]
         assert len(taken) == len(set(taken)), "a node is in one test at a time"
         steps.append(step)
@@ -76,11 +76,11 @@ def test_a_broken_path_between_two_nodes_blames_no_node():
 
 def test_a_peer_that_is_gone_is_no_evidence_against_a_node():
     pairs = NetworkPairs("abcd")
-    first, second = pairs.next_pairs()
+    first, second = pairs.begin_step()
     pairs.note(second, "")
     pairs.note(first, "broke")
     pairs.forget(first.connects)
-    (again,) = pairs.next_pairs()
+    (again,) = pairs.begin_step()
     assert first.listens in again.both
     pairs.note(again, "")
     assert not pairs.unfit and not pairs.undecided
