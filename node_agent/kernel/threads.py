@@ -48,7 +48,7 @@ async def in_thread(
         else:
             undo_it = partial(undo, result)
             untaken.add(undo_it)
-            if not _tell(loop, partial(tell, undo_it), result) and _is_taken_from(untaken, undo_it):
+            if not _tell(loop, partial(tell, undo_it), result) and _take(untaken, undo_it):
                 undo_it()
 
     def tell(undo_it: Callable[[], object], result: T) -> None:
@@ -92,11 +92,11 @@ def join_threads(loop: asyncio.AbstractEventLoop) -> None:
         thread.acquire(timeout=max(0.0, give_up_at - monotonic()))
     untaken = _unclaimed.pop(loop, set())
     for undo_it in list(untaken):
-        if _is_taken_from(untaken, undo_it):
+        if _take(untaken, undo_it):
             undo_it()
 
 
-def _is_taken_from(untaken: set[Callable[[], object]], undo_it: Callable[[], object]) -> bool:
+def _take(untaken: set[Callable[[], object]], undo_it: Callable[[], object]) -> bool:
     """Remove the undo function in one step. Return False if another thread has taken it."""
     try:
         untaken.remove(undo_it)

@@ -136,7 +136,7 @@ class Listener:
             self.open()
 
     def _receive(self, accepted: socket.socket, peer: str) -> None:
-        if not self._has_room(peer):
+        if not self._make_room(peer):
             self.closed_for["connections"] += 1
             accepted.close()
             return
@@ -150,8 +150,8 @@ class Listener:
         (self._bounds.arriving if self.tls is None else self._silent).start(connection)
         connection.opening.begin()
 
-    def _has_room(self, peer: str) -> bool:
-        """Whether there is room for a connection of this peer, if necessary after evicting another one."""
+    def _make_room(self, peer: str) -> bool:
+        """Make room for a connection of this peer, perhaps by evicting another one. Return False if there is none."""
         most, of_peer = self._limits.connections, self._unauthenticated_of.get(peer, {})
         share = max(1, most // 2)
         if len(of_peer) >= share:

@@ -132,9 +132,9 @@ class FunctionEntry:
         asyncio.get_running_loop().remove_reader(gate.fileno())
         with suppress(ConnectionError):
             if gate.recv(1):
-                self._has_returned(local_rank)
+                self._note_return(local_rank)
 
-    def _has_returned(self, local_rank: int) -> None:
+    def _note_return(self, local_rank: int) -> None:
         """Record that a worker has returned. Release all workers when the last one has."""
         self.returned.add(local_rank)
         if self.returned == self._args.keys():
@@ -143,7 +143,7 @@ class FunctionEntry:
     def _ended(self, local_rank: int, exit_code: int) -> None:
         """Record that a worker has ended, perhaps within its function. After a failure no worker waits for it."""
         if exit_code == 0:
-            self._has_returned(local_rank)
+            self._note_return(local_rank)
         else:
             self.let_go()
 

@@ -265,7 +265,7 @@ class HangDetector:
         suspicion = state.line(local_rank, match, now)
         if state.rule.is_stop:
             self.give_up_rules(range(len(self._rules)))
-        return [suspicion] if suspicion and self._is_new(suspicion) else []
+        return [suspicion] if suspicion and self._note_if_new(suspicion) else []
 
     def lines_lost(self, now: float) -> None:
         """Record that lines were not compared with the rules. A rule may have waited for any of them."""
@@ -290,9 +290,10 @@ class HangDetector:
         shortest = min(self._limits(), default=inf)
         tick_s = min(shortest / LOOKS_A_LIMIT, MAX_CHECK_INTERVAL_S)
         self._look_at = None if shortest == inf else max(now + LATE_S / 2, min(due, now + tick_s))
-        return [suspicion for suspicion in found if self._is_new(suspicion)]
+        return [suspicion for suspicion in found if self._note_if_new(suspicion)]
 
-    def _is_new(self, suspicion: Suspicion) -> bool:
+    def _note_if_new(self, suspicion: Suspicion) -> bool:
+        """Note the suspicion unless it is known. Return False if it is."""
         is_new = self._suspected.get(suspicion.source, ()) != suspicion.local_ranks
         if is_new and suspicion.local_ranks and self._suspected.get(suspicion.source):
             is_new = False  # more workers hang than before: the suspicion is already known

@@ -330,7 +330,11 @@ class AgentMachine:
     def _proceed(self, now: float) -> None:
         """Do what the state requires: exit, become ready for the next round, or send the next message."""
         if self.state is State.ENDING:
-            if not self._has_workers and not self._reporter.is_judging and (not self._check_at_end or self._is_fit()):
+            if (
+                not self._has_workers
+                and not self._reporter.is_judging
+                and (not self._check_at_end or self._ensure_fit())
+            ):
                 self.state = State.EXITED
                 self._effects.append(Exit(self._exit_code))
             return
@@ -341,7 +345,7 @@ class AgentMachine:
             self._end(ExitCode.NODE_UNFIT if self._is_unfit else ExitCode.START_AGAIN)
             self._proceed(now)
             return
-        is_stopped = self.state is State.STOPPING and not self._has_workers and self._is_fit()
+        is_stopped = self.state is State.STOPPING and not self._has_workers and self._ensure_fit()
         if is_stopped and self._may_join and not self._reporter.is_pending and self._joins_at == inf:
             self.state, self._keep_alive_at = State.JOINING, None
         if not self._busy:
@@ -350,7 +354,7 @@ class AgentMachine:
     def _send_next(self, now: float) -> None:
         if not self._may_join:
             self._poll(hold=True)
-        elif self.state is State.JOINING and self._is_fit():
+        elif self.state is State.JOINING and self._ensure_fit():
             self._may_join, self._busy = False, True
             returning = self._incarnation > 1
             place = {"after_round": self._after_round, "attempt": self._attempt if returning else 0}
@@ -374,8 +378,8 @@ class AgentMachine:
 
     # Checks of the node.
 
-    def _is_fit(self) -> bool:
-        """Return whether this node was found fit. If it has not been checked, start a check unless one is running."""
+    def _ensure_fit(self) -> bool:
+        """Start a check of this node, unless it was checked or one is running. Return whether it was found fit."""
         if not self._is_checked and not self._is_checking:
             self._is_checking = True
             self._effects.append(CheckNode(self._has_failed))

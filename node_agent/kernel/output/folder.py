@@ -33,11 +33,10 @@ class RunFolder:
         self.will_have = self._kept_path if wants_files(options) else ""
         """Folder in which there will be log files, whether it exists yet or not; empty if there will be none."""
 
-    @property
-    def path(self) -> str:
-        """Return the run's folder. A temporary folder that was cleared away is made again."""
+    def make(self) -> str:
+        """Make the run's folder, unless it exists, and return it. A temporary one that was removed is made again."""
         if not (self.made and self.is_kept):
-            self.made = self._make() if self.is_kept else self._made_temporary()
+            self.made = self._make_kept() if self.is_kept else self._made_temporary()
         return self.made
 
     def open_attempt(self, round_: int, workers: int) -> str:
@@ -47,7 +46,7 @@ class RunFolder:
         that has lost its state counts rounds from the start.
         """
         self._attempt = max(round_ - 1, self._attempt + 1)
-        attempt = os.path.join(self.path, f"attempt_{self._attempt}")
+        attempt = os.path.join(self.make(), f"attempt_{self._attempt}")
         os.makedirs(attempt)
         for local_rank in range(workers):
             os.mkdir(f"{attempt}/{local_rank}")
@@ -57,7 +56,7 @@ class RunFolder:
         self._temp_dir.make()
         return self._temp_dir.folder
 
-    def _make(self) -> str:
+    def _make_kept(self) -> str:
         parent = os.path.dirname(self._kept_path)
         if self._is_temporary:
             os.mkdir(parent, mode=0o700)

@@ -82,7 +82,7 @@ class Remains:
             if pid not in self._watched:
                 self._watch(pid)
         for pid in (found.keys() - later) & self._watched.keys():
-            if self._signum == signal.SIGKILL or self._sent.is_new(pid, found[pid]):
+            if self._signum == signal.SIGKILL or self._sent.record(pid, found[pid]):
                 _send(self._watched[pid], self._signum)
         if not self._watched:
             self._timer.cancel()

@@ -91,7 +91,7 @@ class SignalledProcesses:
             signal_group(leader, signum)
             return
         for pid in found.keys() - later:
-            self.is_new(pid, found[pid])
+            self.record(pid, found[pid])
             _send(pid, signum)
 
     def signal_remaining(self, leader: int, signum: int, adopted: Collection[int]) -> None:
@@ -99,10 +99,10 @@ class SignalledProcesses:
         descendants = family([leader]) - {leader}
         found = {pid: process for pid in descendants if (process := look_at(pid))}
         for pid, process in (found | dict(_members(leader, adopted))).items():
-            if self.is_new(pid, process):
+            if self.record(pid, process):
                 _send(pid, signum)
 
-    def is_new(self, pid: int, process: Process) -> bool:
+    def record(self, pid: int, process: Process) -> bool:
         """Record that this process is signalled now. Return False if it was signalled before."""
         key = (pid, process.began)
         is_new = process.group not in self._groups and key not in self._processes

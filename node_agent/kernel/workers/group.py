@@ -276,7 +276,7 @@ class ProcessGroup:
             self._sent.signal(pid, signum, adopted)
         self._cancel_last_call()
         if self._is_empty():
-            loop.call_soon(self._are_gone)
+            loop.call_soon(self._finish_stop)
         else:
             self._after(grace_s, self._kill)
             self._last_call = loop.call_later(remaining_signalled_after_s(grace_s), self._signal_remaining)
@@ -370,7 +370,7 @@ class ProcessGroup:
         self._spared.append(worker)
         self._ended(worker)
         if self._stopping and self._is_empty():
-            self._are_gone()
+            self._finish_stop()
 
     def _spares(self, pid: int) -> bool:
         """Return whether the rest of an exited worker's group may continue. If not, it is killed."""
@@ -397,7 +397,7 @@ class ProcessGroup:
         self._remains.remove(remains)
         if self._is_empty():
             if self._stopping:
-                self._are_gone()
+                self._finish_stop()
             else:
                 self._all_ended()
 
@@ -421,11 +421,12 @@ class ProcessGroup:
         self._killed = True
         for pid in self._alive:
             signal_group(pid, signal.SIGKILL)
-        self._after(KILL_TIMEOUT_S, self._are_gone)
+        self._after(KILL_TIMEOUT_S, self._finish_stop)
         for remains in list(self._remains):
             remains.kill()
 
-    def _are_gone(self) -> None:
+    def _finish_stop(self) -> None:
+        """Report that the stop is over: no process is left, or those that survive SIGKILL are given up."""
         self._stopping = self._killed = False
         if self._timer:
             self._timer.cancel()

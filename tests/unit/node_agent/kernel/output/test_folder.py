@@ -35,7 +35,7 @@ def test_the_folder_is_named_after_the_run(tmp_path: Path) -> None:
 
 
 def test_two_agents_with_one_log_dir_do_not_share_a_folder(tmp_path: Path) -> None:
-    assert folder(tmp_path).path != folder(tmp_path).path
+    assert folder(tmp_path).make() != folder(tmp_path).make()
 
 
 def test_a_relative_log_dir_stays_where_it_is_when_the_folder_is_changed(
@@ -44,7 +44,7 @@ def test_a_relative_log_dir_stays_where_it_is_when_the_folder_is_changed(
     monkeypatch.chdir(tmp_path)
     run = folder(Path("logs"))
     monkeypatch.chdir("/")
-    assert Path(run.path).parent == tmp_path / "logs"
+    assert Path(run.make()).parent == tmp_path / "logs"
 
 
 @pytest.mark.parametrize(
