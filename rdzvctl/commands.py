@@ -262,7 +262,11 @@ def _show_run(session: Session, run: Fields) -> None:
 
 
 def why(session: Session) -> None:
-    """Show why a run is in its current state or, if there are several runs, which ones need a person."""
+    """Show why a run is in its current state or, if there are several runs, which ones need a person.
+
+    If the run was not named, show the other runs that have failed recently, too.
+    """
+    runs = list[Fields]()
     if session.given.get("run_id") is None:
         runs = session.overview().runs
         if len([run for run in runs if not state.is_over(run)] or runs) > 1:
@@ -271,7 +275,11 @@ def why(session: Session) -> None:
     if session.out.is_json:
         found = _why(session, run)
         return session.out.json({"run_id": run["run_id"], "phase": run["phase"], **found._asdict()})
-    return _show_why(session, run)
+    _show_why(session, run)
+    others = [each for each in runs if each["run_id"] != run["run_id"]]
+    for line in account.failures(others, session.endpoint, program=session.program):
+        session.out.paragraph(line)
+    return None
 
 
 def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:

@@ -59,15 +59,28 @@ def troubles(
     """
     known = state.in_order(runs)
     active = [run for run in known if not state.is_over(run)]
-    needy = [run for run in active if state.is_troubled(run) or state.lacks_nodes(run)]
-    shown = []
-    for run in needy:
-        what = state.trouble(run) or words.runs.state(run["phase"], run["phase_age_s"], run["reason"])
-        step = with_flags(next(iter(next_steps(run, endpoint, cordons)), ""), program)
-        shown.append(printable(words.runs.needs_person(run["run_id"], what, step)))
+    needy = [run for run in active if state.wrong(run)]
+    shown = [_needs(run, state.wrong(run), next_steps(run, endpoint, cordons), program) for run in needy]
+    failed = failures(known, endpoint, program=program)
     numbers = {str(phase): sum(run["phase"] == phase for run in known) for phase in ENDS}
+    numbers["failed"] -= len(failed)
     ended = {phase: number for phase, number in numbers.items() if number}
-    return [*shown, words.runs.needs_nothing(len(active) - len(needy), ended, are_all_well=not needy)]
+    well = len(active) - len(needy)
+    return [*shown, *failed, words.runs.needs_nothing(well, ended, named_failed=len(failed), are_all_well=not needy)]
+
+
+def failures(runs: Iterable[Fields], endpoint: str, *, program: str = PROGRAM) -> list[str]:
+    """Return a line for each of the latest runs that have failed recently, with the next step."""
+    shown = []
+    for run in state.failed_recently(runs)[:MOST_NAMED]:
+        what = words.runs.ended(run["phase"], run["phase_age_s"], run["reason"])
+        shown.append(_needs(run, what, next_steps(run, endpoint, NO_CORDONS), program))
+    return shown
+
+
+def _needs(run: Fields, what: str, steps: Sequence[str], program: str) -> str:
+    """Return the line about a run that needs a person, with its first step."""
+    return printable(words.runs.needs_person(run["run_id"], what, with_flags(next(iter(steps), ""), program)))
 
 
 def time_line(run: Fields) -> str:

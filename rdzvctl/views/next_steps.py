@@ -29,7 +29,9 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
     `endpoint`: the servers, as in the agents' `--endpoint`. `cordons`: the servers' cordons by node.
     """
     steps = [*run["health"]["next"]] if state.is_troubled(run) else []
-    if steps and not state.lacks_nodes(run):
+    if state.lacks_nodes(run):  # it stands still until it has them, whatever else is wrong
+        return _of_forming(run, endpoint, cordons) + steps
+    if steps:
         return steps
     match run["phase"]:
         case "succeeded":
@@ -42,7 +44,7 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
                 steps.append(_read_output(run, failure))
             return [*steps, words.steps.START_AGAIN]
         case "forming" | "restarting":
-            return steps + _of_forming(run, endpoint, cordons)
+            return _of_forming(run, endpoint, cordons)
     return _of_running(run, endpoint, cordons)
 
 

@@ -11,6 +11,9 @@ from rdzv_protocol.text import printable
 from rdzvctl import words
 from rdzvctl.answers import Fields
 
+RECENT_S = 86_400.0
+"""Most seconds since a run has failed recently."""
+
 # Of one run.
 
 
@@ -30,6 +33,12 @@ def has_failed(run: Fields) -> bool:
 def lacks_nodes(run: Fields) -> bool:
     """Whether the round that forms needs other nodes than those that stop their workers."""
     return bool(run["missing"]) and run["missing"]["more_nodes"] > len(run["missing"]["stopping"])
+
+
+def failed_recently(runs: Iterable[Fields]) -> list[Fields]:
+    """Return the runs that have failed within the last day, the latest first."""
+    failed = [run for run in runs if has_failed(run) and run["phase_age_s"] <= RECENT_S]
+    return sorted(failed, key=lambda run: run["phase_age_s"])
 
 
 def health(run: Fields) -> str:
@@ -62,6 +71,17 @@ def without_times(value: Any) -> Any:
     if isinstance(value, list):
         return [without_times(each) for each in value]
     return re.sub(r" in \d+(\.\d+)? s$", "", value) if isinstance(value, str) else value
+
+
+def wrong(run: Fields) -> str:
+    """Return the trouble of a run that has not ended; empty if it has none.
+
+    If the run lacks nodes, the text begins with what it waits for: it stands still until then.
+    """
+    found = trouble(run)
+    if not lacks_nodes(run):
+        return found
+    return "; ".join(filter(None, [words.runs.state(run["phase"], run["phase_age_s"], reason(run)), found]))
 
 
 # Of all runs.

@@ -63,8 +63,15 @@ def _run_row(run: Fields) -> tuple[str, ...]:
         str(run["round"]),
         words.runs.node_counts(run["present"], run["standbys"], run["min_nodes"], run["max_nodes"]),
         f"{run['restart_count']}/{run['max_restarts']}" + (f"+{free}" if free else ""),
-        printable(state.trouble(run).removeprefix(f"{health} ") or state.reason(run)),
+        printable(_wrong(run, health) or state.reason(run)),
     )  # fmt: skip
+
+
+def _wrong(run: Fields, health: str) -> str:
+    """Return what is wrong with the run, without the phase or health at its beginning: the row has both."""
+    if state.lacks_nodes(run):
+        return "; ".join(filter(None, [state.reason(run), state.trouble(run)]))
+    return state.trouble(run).removeprefix(f"{health} ")
 
 
 def nodes_table(run: Fields) -> Table:

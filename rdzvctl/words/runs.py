@@ -105,9 +105,11 @@ def needs_person(run_id: str, what: str, step: str) -> str:
     return f"{run_id}: {what}. {next_step(step)}"
 
 
-def needs_nothing(well: int, ended: Mapping[str, int], *, are_all_well: bool) -> str:
-    """`well`: number of active runs that need nothing. `ended`: numbers of ended runs by phase."""
-    told = (
-        "No run needs anything" if are_all_well else f"{count(well, 'run')} {'needs' if well == 1 else 'need'} nothing"
-    )
-    return f"{'; '.join([told, *(f'{number} {phase}' for phase, number in ended.items())])}."
+def needs_nothing(well: int, ended: Mapping[str, int], *, named_failed: int, are_all_well: bool) -> str:
+    """`well`: number of active runs that need nothing. `ended`: numbers of ended runs by phase, without the
+    `named_failed` failed ones that are named."""
+    told = f"{count(well, 'run')} {'needs' if well == 1 else 'need'} nothing"
+    if are_all_well:
+        told = "No active run needs anything" if named_failed else "No run needs anything"
+    named = {"failed": "more failed" if named_failed else "failed"}
+    return f"{'; '.join([told, *(f'{number} {named.get(phase, phase)}' for phase, number in ended.items())])}."

@@ -66,6 +66,19 @@ async def test_a_run_in_a_pipe(cluster: Cluster) -> None:
     assert rest == "1 run needs nothing."
 
 
+async def test_why_without_a_run_names_the_runs_that_have_failed_beside_the_only_active_one(cluster: Cluster) -> None:
+    at = cluster.endpoint
+    for run_id in "ab":
+        (worker,) = await cluster.nodes(run_id, "--run-id", run_id, *PATIENT, nproc=1)
+        worker.order_exit(3)
+        assert await cluster.agents.pop(run_id).exit_code() == ExitCode.FAILED
+    await cluster.nodes("c", "--run-id", "fine", *PATIENT, nproc=1)
+    state, _, *failed = (await rdzvctl("why", endpoint=at)).lines
+    assert state.startswith("Run fine has been running for ")
+    assert [re.match(r"(\w+): failed \d+s ago: .* Next: Read ", line)[1] for line in failed] == ["b", "a"]  # type: ignore[index]
+    assert len((await rdzvctl("why", "fine", endpoint=at)).lines) == 2
+
+
 async def test_workers_that_still_run_after_others_of_their_node_finished_are_named(cluster: Cluster) -> None:
     """Status, why, page and metrics show the same, within one poll of the agent."""
     first, last = await cluster.nodes("a", "--run-id", "r", "--lease", "1")

@@ -88,9 +88,10 @@ EXAMPLES: Examples = {
         {"present": 3, "standbys": 1, "low": 2, "high": 4},
     ],
     words.runs.needs_nothing: [
-        {"well": 1, "ended": {}, "are_all_well": False},
-        {"well": 2, "ended": {"succeeded": 1, "failed": 3}, "are_all_well": False},
-        {"well": 2, "ended": {}, "are_all_well": True},
+        {"well": 1, "ended": {}, "named_failed": 0, "are_all_well": False},
+        {"well": 2, "ended": {"succeeded": 1, "failed": 3}, "named_failed": 0, "are_all_well": False},
+        {"well": 2, "ended": {"succeeded": 1, "failed": 3}, "named_failed": 4, "are_all_well": True},
+        {"well": 2, "ended": {}, "named_failed": 0, "are_all_well": True},
     ],
     words.servers.server: [
         {"version": "1.0.0", "address": "gpu1:29400", "state": "ready", "role": role, "uptime_s": 7_500.0}

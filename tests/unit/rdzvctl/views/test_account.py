@@ -248,9 +248,21 @@ def test_all_runs_are_asked_which_of_them_need_a_person() -> None:
     assert account.troubles(runs, SERVER) == [
         ctl.runs.needs_person("r1", ctl.runs.trouble("looping", 60.0, LOOPS, []), read_console("a")),
         ctl.runs.needs_person("r2", ctl.runs.state("forming", 10.0, runs[2]["reason"]), start_r2),
-        ctl.runs.needs_nothing(2, {"succeeded": 1, "failed": 1}, are_all_well=False),
+        ctl.runs.needs_person("r5", ctl.runs.ended("failed", 0.0, runs[5]["reason"]), read_console("a")),
+        ctl.runs.needs_nothing(2, {"succeeded": 1}, named_failed=1, are_all_well=False),
     ]
-    assert account.troubles(runs[:1], SERVER) == [ctl.runs.needs_nothing(1, {}, are_all_well=True)]
+    assert account.troubles(runs[:1], SERVER) == [ctl.runs.needs_nothing(1, {}, named_failed=0, are_all_well=True)]
+
+
+def test_of_the_failed_runs_the_latest_are_named_and_the_others_counted() -> None:
+    runs = [told(check(("1", f"join a; fail a; {age_s}s"))) for age_s in (90_000, 60, 50, 40, 30, 20)]
+    for number, run in enumerate(runs):
+        run["run_id"] = f"r{number}"
+    stopped = told(check(("1", "join a; stop")))
+    *named, last = account.troubles([*runs, stopped], SERVER)
+    assert [line.partition(":")[0] for line in named] == ["r5", "r4", "r3", "r2"]
+    assert last == ctl.runs.needs_nothing(0, {"failed": 3}, named_failed=4, are_all_well=True)
+    assert account.failures(runs[:1], SERVER) == [], "a day ago is not recently"
 
 
 def test_status_shows_what_all_restarts_took_with_the_steps_that_they_kept_and_repeated() -> None:

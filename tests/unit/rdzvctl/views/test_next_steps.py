@@ -6,7 +6,7 @@ from rdzv_protocol.words.run import read_console, read_output
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
 from rdzv_server.words import health
 from rdzvctl import words as ctl
-from rdzvctl.views import account, next_steps, tables
+from rdzvctl.views import account, next_steps, state, tables
 from tests.support.scenario import running
 from tests.support.stories import check
 from tests.unit.rdzvctl.views.reported import (
@@ -181,9 +181,15 @@ def test_a_stop_by_an_operator_is_no_failure_to_mend() -> None:
 
 
 def test_a_run_that_restarts_and_loops_lacks_nodes_besides() -> None:
-    found = account.why(told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b"))), SERVER)
+    run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b")))
+    found = account.why(run, SERVER)
     assert found.text.startswith("Looping for ")
-    assert found.next[-2:] == [ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
+    first = [ctl.steps.wait_for("a"), ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
+    assert found.next == first + run["health"]["next"], "until it has another node, it stands still"
+    (line, _) = account.troubles([run], SERVER)
+    assert line.startswith("run: restarting for 0s: ") and "; looping for 0s: " in line
+    (row,) = tables.runs_table([run]).rows
+    assert row[-1] == f"{run['reason']}; {state.trouble(run)}"
 
 
 def test_why_says_to_read_a_log_only_if_the_failed_workers_node_has_files() -> None:
