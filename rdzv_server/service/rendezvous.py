@@ -160,7 +160,12 @@ class Rendezvous:
         return reply
 
     async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str | None, idle: str) -> actions.Done:
-        """Carry out an operator's action. A request without an id gets a new one, since it repeats no other."""
+        """Carry out an operator's action. A request without an id gets a new one, since it repeats no other.
+
+        While nothing can be decided, the action is refused: carried out later, it might surprise.
+        """
+        if reason := self._driver.unhealthy_reason:
+            raise ServerUnavailable(reason)
         request_id = wanted.request_id or os.urandom(8).hex()
         answered = await self._driver.act(run_id, operations.fact_of(wanted, by, request_id, time.time(), idle))
         if answered.is_unreported:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.actions import STOP
 from rdzv_protocol.messages import PollRequest, Start
 from rdzv_protocol.settings import RequestedSettings
 
@@ -23,6 +24,7 @@ from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.words import completion, losses, runs
 from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as words
+from tests.integration.test_actions import act
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.disk import Disk, why_no_disk
 from tests.support.message_search import has_message, nameless, part, pattern
@@ -257,7 +259,7 @@ async def cramped(hub: WorkerHub, small_disk: Disk) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_on_a_full_disk_nothing_is_decided_and_workers_run_until_there_is_room(
+async def test_on_a_full_disk_nothing_is_decided_no_action_is_taken_and_workers_run_until_there_is_room(
     cramped: Cluster, small_disk: Disk
 ) -> None:
     first = await cramped.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
@@ -269,6 +271,9 @@ async def test_on_a_full_disk_nothing_is_decided_and_workers_run_until_there_is_
     assert all_run(first[:2])
     with pytest.raises(urllib.error.HTTPError, match="503"):
         await cramped.server.get("/readyz")
+    status, answer = await act(cramped.server, STOP, run_id="none", reason="a mistake")
+    assert (status, answer["code"]) == (503, "unavailable")
+    assert has_message(answer["message"], words.cannot_write, why="database or disk is full")
     small_disk.free()
     second = await cramped.hub.group(4)
     assert restart_count(second) == 1
