@@ -243,9 +243,13 @@ class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
 
 
 class NodeDrained(NodeCordoned, frozen=True, kw_only=True):
-    """The node is cordoned and its agents leave; their workers have `deadline_s` seconds for a checkpoint."""
+    """The node is cordoned and its agents leave; their workers have `deadline_s` seconds for a checkpoint.
+
+    `waits`: sentence about the runs that then have too few nodes, for the answer; a run's own fact has none.
+    """
 
     deadline_s: float
+    waits: str = ""
 
 
 class NodeUncordoned(NodeOperation, frozen=True):

@@ -3,6 +3,8 @@
 from functools import partial
 
 from msgspec import Struct
+from rdzv_protocol.actions import ACTIONS
+from rdzv_protocol.errors import MalformedMessage
 
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.views import costs, node_costs
@@ -13,6 +15,8 @@ from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 from rdzv_server.words import costs as words
 
+NAMES = tuple(action.name for action in ACTIONS)
+
 
 class Costs(Struct, frozen=True):
     """Costs of an action: a sentence, and whether a person should confirm them first."""
@@ -22,7 +26,12 @@ class Costs(Struct, frozen=True):
 
 
 async def costs_of(service: Service, shows: Shows | None, action: str, run_id: str, asked: Question) -> Costs:
-    """Return the costs of the action in the run, or of an action on a node in all active runs that have the node."""
+    """Return the costs of the action in the run, or of an action on a node in all active runs that have the node.
+
+    Raises `MalformedMessage` if there is no such action.
+    """
+    if action not in NAMES:
+        raise MalformedMessage(words.unknown_action(action, NAMES))
     latest = {run.run_id: run for run in service.runs() if shows is None or shows(run.run_id)}
     found: list[tuple[Run, Cost]] = []
     for run in [latest[run_id]] if run_id in latest else latest.values() if asked.node_id else ():
@@ -30,8 +39,9 @@ async def costs_of(service: Service, shows: Shows | None, action: str, run_id: s
         if not asked.node_id or (not run.stage.is_end and run.agents_of(asked.node_id)):
             cost = partial(costs.of_action, action, run, asked, service.now(run.run_id))
             found.append((run, read(run, cost, lambda _: Cost(""))))
-    sentences = [words.of_run(run.run_id, cost.sentence) if asked.node_id else cost.sentence for run, cost in found]
-    return Costs(". ".join(filter(None, sentences)), any(cost.is_high for _, cost in found))
+    told = [(run, cost.sentence) for run, cost in found if cost.sentence]
+    sentences = [words.of_run(run.run_id, sentence) if asked.node_id else sentence for run, sentence in told]
+    return Costs(". ".join(sentences), any(cost.is_high for _, cost in found))
 
 
 async def costs_of_node(service: Service, shows: Shows | None, node_id: str) -> NodeCosts:

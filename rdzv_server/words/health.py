@@ -118,6 +118,14 @@ def drain(node_id: str) -> str:
     return f"If the node is at fault, remove it from the run: rdzvctl drain {node_id}"
 
 
+def replace(node_id: str) -> str:
+    """Without the node, the run has too few nodes."""
+    return (
+        "If the node is at fault, first start an agent on another node, because the run stands still without a "
+        f"replacement. Then remove the node: rdzvctl drain {node_id}"
+    )
+
+
 def events(run_id: str) -> str:
     return f"See what used up its restarts: rdzvctl events {run_id}"
 

@@ -1,6 +1,8 @@
 """Answers to operators' actions, and messages for their runs about them."""
 
-from rdzv_protocol.text import size_range, span
+from collections.abc import Sequence
+
+from rdzv_protocol.text import count, size_range, span
 
 _AN_OPERATOR = "an operator"
 
@@ -78,8 +80,15 @@ def uncordoned(node_id: str, reason: str, *, by_operator: bool) -> str:
     return f"node {node_id} is uncordoned{f' by {_AN_OPERATOR}' if by_operator else ''}{_because(reason)}"
 
 
-def drained(node_id: str, reason: str) -> str:
-    return f"node {node_id} is drained by {_AN_OPERATOR}{_because(reason)}"
+def drained(node_id: str, reason: str, waits: str = "") -> str:
+    """`waits`: message `waiting_runs`; empty if every run has enough nodes."""
+    return f"node {node_id} is drained by {_AN_OPERATOR}{_because(reason)}{waits and '; '}{waits}"
+
+
+def waiting_runs(waits: Sequence[str], more: int) -> str:
+    """Runs that have too few nodes after a drain. `waits`: messages `costs.of_run`; `more`: number of further runs."""
+    others = f"; {count(more, 'more run')} {'waits' if more == 1 else 'wait'} for nodes, too" if more else ""
+    return "; ".join(waits) + others
 
 
 def _nodes(least: int, most: int) -> str:

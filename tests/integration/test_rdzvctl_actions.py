@@ -120,7 +120,8 @@ async def test_a_drained_node_stays_cordoned_until_the_printed_command_lets_it_j
     done = await rdzvctl(*ctl_flags, "drain", "b", "--reason", "new disk", "--for", "1h")
     program = f"rdzvctl --endpoint {cluster.endpoint}"
     uncordon = f"{program} uncordon b"
-    assert done.lines == [operations.drained("b", "new disk"), ctl.actions.stays_cordoned("b", uncordon, 3600.0)]
+    waits = costs.of_run("r", costs.stands_still(1, 500.0))
+    assert done.lines == [operations.drained("b", "new disk", waits), ctl.actions.stays_cordoned("b", uncordon, 3600.0)]
     assert await cluster.agents.pop("b").exit_code() == ExitCode.START_AGAIN
     fit, start = [line for line in (await rdzvctl(*ctl_flags, "why", "r")).lines if line.startswith("Next: ")]
     cordon = message_fields(fit.replace(program, "rdzvctl"), ctl.steps.uncordon_absent, node_id="b")["cordon"]

@@ -263,6 +263,22 @@ def free_seats(run: Run) -> int:
     return 0 if run.succeeded else max(0, legal_sizes.fitting(run.settings, running + len(run.waiting)) - running)
 
 
+def able(run: Run, without: str = "") -> int:
+    """Return how many agents could take part in the next round, if the node `without` got no seat in it.
+
+    Agents of cordoned nodes, and agents that leave, cannot. A run with more agents does not take longer.
+    """
+    there = (run.running, run.by_state[AgentState.SUCCEEDED], run.stopping, run.waiting)
+    out = {agent_id for node_id in (*run.cordons, without) for agent_id in run.node_ids.get(node_id, ())}
+    out |= run.leaving.keys()
+    return sum(len(agents) - sum(agent_id in agents for agent_id in out) for agents in there)
+
+
+def lacks(run: Run, without: str = "") -> int:
+    """Return how many nodes the next round will lack to its minimum, if no node joins: see `able`."""
+    return max(0, legal_sizes.smallest(run.settings) - able(run, without))
+
+
 def next_scale_up(run: Run, now: float) -> float | None:
     """Return when the running round ends to admit waiting agents: now if they fill it, else after the window."""
     settings = run.settings

@@ -249,7 +249,7 @@ def uncordoned(fact: events.NodeUncordoned) -> str:
 
 
 def drained(fact: events.NodeDrained) -> str:
-    return words.drained(fact.node_id, fact.reason)
+    return words.drained(fact.node_id, fact.reason, fact.waits)
 
 
 def _tell(

@@ -13,15 +13,19 @@ from rdzv_protocol.text import clip
 from rdzv_server.core import events, journals
 from rdzv_server.core.effects import Effect, Record
 from rdzv_server.core.events import EXCLUDER, Incarnation, NodeJoined
+from rdzv_server.core.kernel import admission
 from rdzv_server.core.kernel.machine import RunMachine
-from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.core.node_facts import NodeBlamed, NodeFact
 from rdzv_server.core.node_history import REASON_BYTES, Blame, Incident
 from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_OF_RUN, for_others
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy, verdict
 from rdzv_server.core.nodes.state import NodesState
+from rdzv_server.words import costs, operations
 from rdzv_server.words import nodes as words
-from rdzv_server.words import operations
+
+MOST_NAMED = 3
+"""Most runs that the answer to a drain names."""
 
 
 class Runs(Protocol):
@@ -119,6 +123,8 @@ class Nodes:
                 machine.history.forgive(event.node_id)
             shown = event if machine.run.run_id == quoted else for_others(event)
             effects += self._runs.deliver(machine, shown, now)
+        if isinstance(event, events.NodeDrained):
+            event = replace(event, waits=_waits([machine.run for machine in concerned]))
         return effects + self._record(replace(event, incarnation=self._incarnation), now)
 
     def _check(self, event: events.NodeOperation, concerned: Collection[RunMachine]) -> None:
@@ -203,3 +209,17 @@ def _note(machine: RunMachine, blame: Blame, at: float) -> None:
     run = machine.run
     incident = Incident(at, blame.fault.name, run.run_id, blame.reason, run.wall_clock(at))
     machine.history.note(blame.node_id, incident)
+
+
+def _waits(drained: Collection[Run]) -> str:
+    """Return the sentence about the runs that have too few nodes after a drain; empty if there are none."""
+    lacking = [
+        (run, missing)
+        for run in drained
+        if (run.stage is Stage.FORMING or run.leaving) and (missing := admission.lacks(run))
+    ]
+    named = [
+        costs.of_run(run.run_id, costs.stands_still(missing, run.settings.join_timeout_s))
+        for run, missing in lacking[:MOST_NAMED]
+    ]
+    return operations.waiting_runs(named, len(lacking) - len(named))

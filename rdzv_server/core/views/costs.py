@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rdzv_server.core import events
+from rdzv_server.core.kernel import admission, legal_sizes
 from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.core.policies import lost_time
 from rdzv_server.core.views import run_view
@@ -51,15 +52,41 @@ def _stop(run: Run, asked: Question, now: float) -> Cost:
 
 def _restart(run: Run, asked: Question, now: float) -> Cost:
     workers = _workers(run)
-    return Cost(words.restart(workers, _lost(run, now)), is_high=True) if workers else Cost(words.NOTHING_RUNS)
+    if not workers:
+        return Cost(words.NOTHING_RUNS)
+    low = asked.min_nodes or legal_sizes.smallest(run.settings)
+    waits = _waits(run, max(0, low - admission.able(run)))
+    return Cost(words.restart(workers, _lost(run, now), waits), is_high=True)
+
+
+def _admit(run: Run, asked: Question, now: float) -> Cost:
+    if run.stage is not Stage.RUNNING or admission.free_seats(run) <= 0:
+        return Cost(words.NOTHING_TO_ADMIT)
+    return _restart(run, asked, now)
 
 
 def _drain(run: Run, asked: Question, now: float) -> Cost:
     seats = [seat for agent in run.agents_of(asked.node_id) if (seat := run.seat_of(agent.agent_id))]
     own, workers = sum(len(seat.ranks) for seat in seats), _workers(run)
     if not own or not workers:
-        return Cost(words.NOTHING_STOPS)
-    return Cost(words.drain(own, workers - own, _lost(run, now)), is_high=True)
+        later = _cordon(run, asked, now)
+        return later if later.sentence else Cost(words.NOTHING_STOPS)
+    waits = _waits(run, admission.lacks(run, asked.node_id))
+    return Cost(words.drain(own, workers - own, _lost(run, now), waits), is_high=True)
+
+
+def _cordon(run: Run, asked: Question, now: float) -> Cost:
+    missing = admission.lacks(run, asked.node_id)
+    if missing <= admission.lacks(run):
+        return Cost("")
+    if run.stage is Stage.FORMING:
+        return Cost(words.nothing_stops(_waits(run, missing)), is_high=True)
+    return Cost(words.waits(missing), is_high=True)
+
+
+def _waits(run: Run, missing: int) -> str:
+    """Return the phrase about a run that then stands still; empty if it has enough nodes."""
+    return words.stands_still(missing, run.settings.join_timeout_s) if missing else ""
 
 
 def _resize(run: Run, asked: Question, now: float) -> Cost:
@@ -80,8 +107,9 @@ def _forget(run: Run, asked: Question, now: float) -> Cost:
 _COSTS: Mapping[str, Callable[[Run, Question, float], Cost]] = {
     "stop": _stop,
     "restart": _restart,
-    "admit": _restart,
+    "admit": _admit,
     "drain": _drain,
+    "cordon": _cordon,
     "resize": _resize,
     "forget": _forget,
 }

@@ -15,7 +15,7 @@ from rdzv_protocol.shell import quoted
 from rdzv_protocol.states import Health
 from rdzv_protocol.text import printable
 
-from rdzv_server.core.kernel import failed_rounds, finishing, legal_sizes, progress, restart_budget
+from rdzv_server.core.kernel import admission, failed_rounds, finishing, legal_sizes, progress, restart_budget
 from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.hangs import words as hang_words
@@ -195,8 +195,9 @@ def _slow(run: Run, now: float) -> Finding | None:
     if not found or run.stage is not Stage.RUNNING:
         return None
     slowest = max(found, key=lambda each: each.times)
+    remove = words.replace if admission.lacks(run, slowest.node_id) else words.drain
     sentence, since = words.slow(slowest.sentence, len(found) - 1), min(each.at for each in found)
-    return Finding("slow", sentence, since, (words.drain(quoted(slowest.node_id)),))
+    return Finding("slow", sentence, since, (remove(quoted(slowest.node_id)),))
 
 
 def _last_restart_spent(run: Run, now: float) -> Finding | None:

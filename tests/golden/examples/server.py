@@ -2,10 +2,11 @@
 
 from datetime import UTC, datetime
 
-from rdzv_server.words import admission, attempts, auth, cluster, exports, http, startup
+from rdzv_server.words import admission, attempts, auth, cluster, costs, exports, http, operations, startup
 from tests.golden.examples import ByType, Examples
 
 _PAGE = [{"origin": "https://evil.example"}]
+_WAITS = ("", "<waits>")
 _TAKEN = {"node_rank": 0, "run_id": "<run_id>", "node_id": "<node_id>"}
 EXAMPLES: Examples = {
     admission.node_rank_taken: [
@@ -15,12 +16,15 @@ EXAMPLES: Examples = {
     attempts.full_of_runs: [{"most": most, "then": attempts.WHEN_ONE_HAS_ENDED} for most in (1, 3)],
     auth.foreign_session: _PAGE,
     cluster.leads: [{"shard": None, "runs": 1}, {"shard": 2, "runs": 3}],
+    costs.drain: [{"own": 2, "others": others, "lost": "<lost>", "waits": w} for others in (0, 3) for w in _WAITS],
+    costs.restart: [{"workers": 3, "lost": "<lost>", "waits": waits} for waits in _WAITS],
     exports.webhook_refuses: [{"status": 503, "reason": "Service Unavailable"}, {"status": 299, "reason": ""}],
     http.foreign_login: _PAGE,
     http.foreign_logout: _PAGE,
     http.number_set_apart: [{"runs": 1}, {"runs": 3}],
     http.event_errors: [{"runs": 1}, {"runs": 3}],
     http.refused: [{"peer": "<peer>", "why": "<why>", "others": others} for others in (0, 3)],
+    operations.drained: [{"node_id": "<node_id>", "reason": "<reason>", "waits": waits} for waits in _WAITS],
     startup.state_in: [{"place": "<place>", "runs": runs} for runs in (0, 1, 3)],
     startup.status: [{"runs": runs} for runs in (0, 1, 3)],
     startup.no_passed_socket: [{"descriptor": 3, "why": "Bad file descriptor"}],

@@ -4,9 +4,11 @@ import json
 from typing import Any
 
 from rdzv_protocol import paths
+from rdzv_protocol.actions import ACTIONS
 from rdzv_protocol.messages import ReportRequest
 
 from rdzv_server.auth.authorization import Role, Token
+from rdzv_server.words import costs as words
 from tests.support.scenario import Connection, a_failure, a_join, settings_of
 from tests.unit.rdzv_server.http.test_events_endpoint import Site, serving
 
@@ -26,6 +28,11 @@ async def costs(site: Site, token: str, node_id: str = NODE) -> Any:
     headers = {"Authorization": f"Bearer {token}"}
     async with site.session.get(paths.NODE_COSTS, params={"node_id": node_id}, headers=headers) as answer:
         return json.loads(await answer.read())
+
+
+async def action_costs(site: Site, **query: str) -> tuple[int, Any]:
+    async with site.session.get(paths.COSTS, params=query, headers={"Authorization": "Bearer all"}) as answer:
+        return answer.status, json.loads(await answer.read())
 
 
 async def page(site: Site, token: str, path: str) -> tuple[int, str]:
@@ -48,6 +55,16 @@ async def test_a_token_for_some_runs_reads_only_what_a_node_has_cost_these_runs(
         ]  # fmt: skip
         assert "yours" not in json.dumps(mine)
         assert (await costs(site, "all", "another"))["runs"] == []
+
+
+async def test_the_cost_of_an_unknown_action_is_refused_with_the_known_ones() -> None:
+    async with serving(Token(Role.READ, b"all")) as site:
+        await fails_in(site, "r1")
+        for query in ({"action": "bogus", "run_id": "r1"}, {"run_id": "r1"}):
+            status, refusal = await action_costs(site, **query)
+            known = [action.name for action in ACTIONS]
+            assert (status, refusal["message"]) == (400, words.unknown_action(query.get("action", ""), known))
+        assert await action_costs(site, action="uncordon", node_id=NODE) == (200, {"sentence": "", "is_high": False})
 
 
 async def test_the_page_of_a_node_asks_for_a_login_and_shows_names_as_text() -> None:

@@ -233,7 +233,7 @@ def test_why_begins_with_what_is_wrong_and_what_to_do_about_that() -> None:
 def test_why_of_a_slow_run_says_once_which_node_is_slow() -> None:
     found = account.why(told(check(("2 lease_s=10", "join a b; steps 140 a=1.0 b=3.0"))), SERVER)
     assert found.text.startswith("Slow for ") and found.text.lower().count("node b is slow") == 1
-    assert found.next == [health.drain("b")]
+    assert found.next == [health.replace("b")]
 
 
 def test_all_runs_are_asked_which_of_them_need_a_person() -> None:

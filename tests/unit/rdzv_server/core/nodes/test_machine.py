@@ -9,7 +9,7 @@ from rdzv_server.core.events import LeaseRenewed, NodeCordoned, NodeDrained, Nod
 from rdzv_server.core.nodes.cordons import MOST_CORDONS
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
-from rdzv_server.words import completion, operations
+from rdzv_server.words import completion, costs, operations
 from rdzv_server.words import nodes as words
 from tests.support.message_search import pattern
 from tests.support.scenario import RETENTION_S, ManyRuns, settings_of
@@ -26,12 +26,22 @@ def on_node(server, kind, node_id, **more):
 
 def test_a_drained_node_leaves_all_its_runs_and_stands_by_in_later_ones(server):
     for run_id in ("one", "two"):
-        server.join("a", run_id)
-        server.join("b", run_id, node="b")
+        server.join("a", run_id, settings=settings_of("2"))
+        server.join("b", run_id, node="b", settings=settings_of("2"))
     on_node(server, NodeDrained, "a", deadline_s=60.0, request_id="1")
     assert {type(server.directive("a", run_id)) for run_id in ("one", "two")} == {Drain}
     server.join("a", "three")
     assert server.directive("a", "three").reason == completion.standby_kept_out("a", "", excluded=False)
+    stands_still = costs.stands_still(1, 600.0)
+    waits = operations.waiting_runs([costs.of_run(run_id, stands_still) for run_id in ("one", "two")], 0)
+    for each in (server, server.restarted()):
+        assert each.registry.answer_to(None, "1") == operations.drained("a", "", waits)
+
+
+def test_the_answer_to_a_drain_names_no_run_that_has_enough_nodes(server):
+    server.join("a", settings=settings_of("1"))
+    server.join("b", node="b", settings=settings_of("1"))
+    on_node(server, NodeDrained, "a", deadline_s=60.0, request_id="1")
     assert server.registry.answer_to(None, "1") == operations.drained("a", "")
 
 

@@ -176,7 +176,9 @@ def test_a_slow_run_names_its_slowest_node() -> None:
     run = slow()
     (found,) = told(run)
     (straggler,) = (event.reason for event in run.events if event.kind == "straggler_found")
-    assert (found.state, found.sentence, found.next) == ("slow", straggler, (words.drain("b"),))
+    assert (found.state, found.sentence, found.next) == ("slow", straggler, (words.replace("b"),))
+    run.join("spare")
+    assert told(run)[0].next == (words.drain("b"),)
 
 
 def test_the_node_whose_workers_may_hang_is_marked() -> None:
