@@ -10,9 +10,9 @@ NO_ACTION = "the server takes no action"
 # What is wrong.
 
 
-def hung(suspicion: str, follows: str = "") -> str:
-    """`suspicion`: message `may_hang`. `follows`: what the server does about it."""
-    return f"{suspicion}; {follows}" if follows else suspicion
+def hung(found: str, follows: str = "") -> str:
+    """`found`: the server's verdict; message `may_hang` until there is one. `follows`: what the server does then."""
+    return f"{found}; {follows}" if follows else found
 
 
 ONLY_REPORTED = "the server only reports it (--on-hang report)"

@@ -133,7 +133,7 @@ async def test_a_run_that_hangs_looks_so_and_says_what_to_do(cluster: Cluster, t
     await tab.shows("#runs tr:nth-child(2)", "well")
     await tab.shows("#runs tr:first-child [data-field=health]", "hung")
     await tab.shows(
-        "#runs tr:first-child", re.compile(r"train.*rank 0 on node a may hang: .*rdzvctl stacks train", re.DOTALL)
+        "#runs tr:first-child", re.compile(r"train.*worker rank 0 on node a: hang: .*rdzvctl stacks train", re.DOTALL)
     )
     await tab.shows("#needy", "1 run needs a look: 1 hung")
     assert await tab.page.title() == "(1) Runs · rdzv-server"
@@ -145,7 +145,7 @@ async def test_a_run_that_hangs_looks_so_and_says_what_to_do(cluster: Cluster, t
     await tab.shows("#health-others", "Also: below size")
     await tab.shows(".node .word", "hung")
     await tab.choose("a")
-    await tab.shows("#node-facts", re.compile(r"Hung\s*rank 0 on node a may hang: "))
+    await tab.shows("#node-facts", re.compile(r"Hung\s*worker rank 0 on node a: hang: "))
     await tab.page.get_by_role("button", name="Copy rdzvctl stacks train", exact=True).click()
     await tab.shows("#done", "copied")
     assert await tab.page.title() == "hung · train · rdzv-server"

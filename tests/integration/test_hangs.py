@@ -180,7 +180,8 @@ async def test_a_hang_that_is_only_reported_may_end_by_itself(cluster: Cluster) 
     while not (found := await events(cluster, "hang_found")):
         pass
     assert re.search(at(1, ProcessState.STOPPED), str(found[0]["reason"]))
-    assert (await cluster.server.run())["hang"]["reported"]
+    hang = (await cluster.server.run())["hang"]
+    assert (hang["reported"], hang["verdict"], hang["node"], hang["rank"]) == (True, found[0]["reason"], "a", 1)
     os.kill(workers[1].pid, signal.SIGCONT)
     await workers[1].tell("progress 8")
     for worker in workers:

@@ -95,8 +95,9 @@ def _hung(run: Run, now: float) -> Finding | None:
     steps = words.stacks(run_id), words.restart(run_id), *((words.RAISE_LIMIT,) if withheld else ())
     follows = withheld or (words.ONLY_REPORTED if run.settings.on_hang == "report" else "")
     suspicion = hang_words.may_hang(believed.ranks, believed.node_id, believed.reason)
+    found = hang.verdict.sentence if hang.verdict else printable(suspicion)
     since = min(hang.since, believed.silent_since)
-    return Finding("hung", words.hung(printable(suspicion), follows), since, steps)
+    return Finding("hung", words.hung(found, follows), since, steps)
 
 
 def _unreachable(run: Run, now: float) -> Finding | None:

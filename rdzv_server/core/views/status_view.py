@@ -136,6 +136,9 @@ class HangStatus(Struct, frozen=True, kw_only=True):
     nodes: Annotated[list[str], Meta(description="nodes whose agents report the hang")]
     reason: Annotated[str, Meta(description="reason that the first of them reports")]
     reported: Annotated[bool, Meta(description="the server has judged the hang and reported it as an event")]
+    verdict: Annotated[str, Meta(description="sentence about the rank to blame; empty: the server has not judged yet")]
+    node: Annotated[Id | None, Meta(description="node to blame; null: unknown, or the server has not judged yet")]
+    rank: Annotated[Rank | None, Meta(description="rank to blame; null: unknown, or the server has not judged yet")]
     withheld: Annotated[
         str, Meta(description="why the hang has caused no restart, and which limit may be too short; may be empty")
     ]
@@ -376,12 +379,15 @@ def _health(run: Run, now: float) -> HealthStatus | None:
 
 
 def _hang(run: Run, hang: Hang, now: float) -> HangStatus:
-    suspicions = list(hang.suspicions.values())
+    suspicions, verdict = list(hang.suspicions.values()), hang.verdict
     return HangStatus(
         age_s=_round(now - hang.since),
         nodes=list(dict.fromkeys(each.node_id for each in suspicions)),
         reason=suspicions[0].reason if suspicions else "",
         reported=hang.is_reported,
+        verdict=verdict.sentence if verdict else "",
+        node=verdict.node_id if verdict else None,
+        rank=verdict.rank if verdict else None,
         withheld=Hangs.run_remark(run, now) if hang.charge_at is not None else "",
         restarts_in_s=None if hang.charge_at is None else _round(max(0.0, hang.charge_at - now)),
     )

@@ -32,7 +32,14 @@ from rdzv_server.core.kernel.run import AgentState, Cause, FailureRecord, Run, S
 from rdzv_server.core.policies.hangs import examination, repeated_hangs, words
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
-from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, HangSuspected, Suspicion
+from rdzv_server.core.policies.hangs.suspicions import (
+    Hang,
+    HangFound,
+    HangsState,
+    HangSuspected,
+    HangVerdict,
+    Suspicion,
+)
 from rdzv_server.words import failures
 
 SETTLE_S = 2.0
@@ -89,8 +96,16 @@ class Hangs(Policy[HangsState, HangSigns]):
 
     @classmethod
     def node_remarks(cls, run: Run, agent_id: str) -> Mapping[str, str]:
+        """Return the verdict for the node to blame or, until there is a verdict, the suspicion of the node's agent.
+
+        If no rank is singled out, or if all of several nodes are suspected, no node differs from the others.
+        """
         hang = cls.of(run).hang
-        suspicion = hang.of_agent(agent_id) if hang and hang.is_believed else None
+        if hang is None or not hang.is_believed:
+            return {}
+        if hang.verdict:
+            return {"hung": hang.verdict.sentence} if hang.verdict.agent_id == agent_id else {}
+        suspicion = None if 1 < len(run.running) == len(hang.agent_ids) else hang.of_agent(agent_id)
         return {"hung": words.may_hang(suspicion.ranks, suspicion.node_id, suspicion.reason)} if suspicion else {}
 
     @classmethod
@@ -113,7 +128,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         if hang.charge_at is not None and hang.judge_at is None:
             hang.judge_at = hang.charge_at = max(hang.charge_at, now + SETTLE_S)
         if not hang.counts(len(run.running)):
-            hang.judge_at, hang.is_reported, hang.charge_at = None, False, None
+            hang.withdraw()
         elif (hang.judge_at is None and not hang.is_reported) or self._is_overtaken(hang):
             hang.judge_at, latest = now + SETTLE_S, hang.believed(len(run.running))[-1]
             sentence = printable(words.may_hang(latest.ranks, latest.node_id, latest.reason))
@@ -238,6 +253,7 @@ class Hangs(Policy[HangsState, HangSigns]):
             group_rank=seat.group_rank if seat and failure.singled_out else None,
         )  # fmt: skip
         if is_reported:
+            hang.verdict = _to_show(fact)
             return
         self.kernel.note_root(FailureRecord(run.round, fact.agent_id, now, failure))
         if verdict:
@@ -303,6 +319,15 @@ def _verdict(run: Run, now: float) -> Verdict | None:
 
 def _reported(failure: Failure) -> str:
     return words.reported(failure.node_id, failure.rank, failure.cause, failure.error, singled_out=failure.singled_out)
+
+
+def _to_show(fact: HangFound) -> HangVerdict:
+    """Return what people read about the hang as long as it lasts."""
+    failure = fact.failure
+    sentence = _reported(failure)
+    if not failure.singled_out:
+        return HangVerdict(words.of_unknown_rank(sentence))
+    return HangVerdict(sentence, fact.agent_id, failure.node_id, failure.rank)
 
 
 def _is_alone(run: Run, hang: Hang, guilty: Suspicion) -> bool:

@@ -54,6 +54,16 @@ class Suspicion(Struct, frozen=True):
     """Limit that the workers exceeded, in seconds; None if it is unknown, or if the source is not a time limit."""
 
 
+class HangVerdict(Struct, frozen=True):
+    """What the server has found about a hang that it only reports."""
+
+    sentence: str
+    agent_id: str | None = None
+    """Agent of the rank to blame; None if no rank is singled out. `node_id`, `rank`: its node, and this rank."""
+    node_id: str | None = None
+    rank: int | None = None
+
+
 SILENCE = "silence"
 """Source of suspicions that count only if every node reports them."""
 
@@ -72,6 +82,8 @@ class Hang(Struct, dict=True):
     is_reported: bool = False
     charge_at: float | None = None
     """Time at which a hang that was only reported costs a restart: see `repeated_hangs`. None if not withheld."""
+    verdict: HangVerdict | None = None
+    """Latest verdict about the hang; None if it was not reported, or by an older server."""
 
     def __post_init__(self) -> None:
         self._keys: dict[str, dict[str, None]] = {}
@@ -99,6 +111,12 @@ class Hang(Struct, dict=True):
         """Remove all suspicions of an agent whose workers no longer run."""
         for key in list(self._keys.get(agent_id, ())):
             self.remove(key)
+        if self.verdict and self.verdict.agent_id == agent_id:
+            self.verdict = None
+
+    def withdraw(self) -> None:
+        """Forget what followed from suspicions that no longer count."""
+        self.judge_at, self.is_reported, self.charge_at, self.verdict = None, False, None, None
 
     @property
     def agent_ids(self) -> KeysView[str]:
@@ -176,3 +194,4 @@ class HangsState(PolicyState):
             assert run.stage is Stage.RUNNING
             assert vars(replace(self.hang)) == vars(self.hang)
             assert self.hang.agent_ids <= run.running.keys()
+            assert self.hang.is_reported or self.hang.verdict is None

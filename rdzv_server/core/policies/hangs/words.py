@@ -27,6 +27,11 @@ def reported(node_id: str, rank: int, cause: str, error: str, *, singled_out: bo
     return printable(f"{which}{cause}{f': {clip(error, 240)}' if error else ''}")
 
 
+def of_unknown_rank(hang: str) -> str:
+    """`hang`: message `reported` about a hang of which no rank is singled out."""
+    return f"the rank to blame is unknown: {hang}"
+
+
 NEVER_TOLD = "if the script does not call node_agent.progress, use --silence-timeout in place of --progress-timeout"
 
 

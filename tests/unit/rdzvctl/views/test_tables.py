@@ -3,11 +3,12 @@
 import pytest
 
 from rdzv_server.core.policies import words as policy_words
+from rdzv_server.core.policies.hangs import words as hang_words
 from rdzvctl import output
 from rdzvctl import words as ctl
 from rdzvctl.answers import Fields
 from rdzvctl.views import tables
-from tests.support.scenario import running
+from tests.support.scenario import HUNG, running
 from tests.support.stories import check
 from tests.unit.rdzvctl.views.reported import LOOP, told
 
@@ -31,7 +32,8 @@ def test_troubled_runs_come_first_and_their_row_says_what_is_wrong() -> None:
     looping, small = check(("2 max_restarts=9", f"join a b; {LOOP}")), check(("1:2", "join a; 10s"))
     rows = tables.runs_table([told(run) for run in (small, well, looping, hung)]).rows
     assert [row[2] for row in rows] == ["hung", "looping", "ok", "below size"], "the worst first"
-    assert rows[0][-1].startswith("for 1m2s: rank 0 on node a may hang: ")
+    verdict = hang_words.reported("a", 0, hang_words.hang(HUNG), "", singled_out=True)
+    assert rows[0][-1].startswith(f"for 1m2s: {verdict}")
     assert output.STYLES["hung"] == output.STYLES["looping"] == "red"
 
 

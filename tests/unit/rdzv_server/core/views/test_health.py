@@ -1,6 +1,7 @@
 """Health of a run: each state begins with its reason, says what to do, and ends with its reason."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec import to_builtins
@@ -12,7 +13,7 @@ from rdzv_server.core.effects import Record
 from rdzv_server.core.kernel.failed_rounds import steady_s
 from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
 from rdzv_server.core.policies.hangs import words as hang_words
-from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S
+from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S, Hangs
 from rdzv_server.core.policies.stragglers import LOOKS
 from rdzv_server.core.runs.set_apart import SetApart, set_apart
 from rdzv_server.core.views import health, run_view, status_view, watch_view
@@ -46,7 +47,7 @@ def hung(on_hang: str = "report") -> Scenario:
     run = running("1", "a", on_hang=on_hang)
     run.passes(60.0)
     run.suspects("a", 0, silent_s=20.0)
-    run.passes(SETTLE_S)
+    run.judges()
     return run
 
 
@@ -118,9 +119,10 @@ def unhealthy() -> Scenario:
     return run
 
 
+BLAMED = hang_words.reported("a", 0, hang_words.hang(HUNG), "", singled_out=True)
 BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = {
     "hung": (
-        hung, words.hung(hang_words.may_hang((0,), "a", HUNG), words.ONLY_REPORTED), 40.0,
+        hung, words.hung(BLAMED, words.ONLY_REPORTED), 40.0,
         (words.stacks(RUN_ID), words.restart(RUN_ID)),
     ),
     "unreachable": (
@@ -181,19 +183,87 @@ def test_a_slow_run_names_its_slowest_node() -> None:
     assert told(run)[0].next == (words.drain("b"),)
 
 
-def test_the_node_whose_workers_may_hang_is_marked() -> None:
-    run = hung()
-    assert run_view.node_remarks(run.run, "a") == {"hung": hang_words.may_hang((0,), "a", HUNG)}
-    assert run_view.node_remarks(run.run, "b") == {}
+def marks(run: Scenario) -> dict[str, str]:
+    return {name: remark for name in run.run.agents if (remark := run_view.node_remarks(run.run, name).get("hung"))}
+
+
+def three(**settings: Any) -> Scenario:
+    """Return a run of three nodes, of which the first one is suspected."""
+    run = running("3", "a", "b", "c", on_hang="report", **settings)
+    run.suspects("a", 0)
+    return run
+
+
+def test_the_nodes_whose_workers_may_hang_are_marked_until_a_verdict_names_one() -> None:
+    run = three()
+    run.suspects("c", 2)
+    may_hang = {name: hang_words.may_hang((rank,), name, HUNG) for name, rank in {"a": 0, "c": 2}.items()}
+    assert marks(run) == may_hang
+    assert told(run)[0].sentence == words.hung(may_hang["a"], words.ONLY_REPORTED)
+    run.judges(b="STOPPED")
+    (verdict,) = run.reasons("hang_found")
+    assert marks(run) == {"b": verdict}
+    assert told(run)[0].sentence == words.hung(verdict, words.ONLY_REPORTED)
+    run.suspects("b", 1)
+    assert marks(run) == {"b": verdict}, "a later suspicion does not hide it"
+
+
+def test_a_verdict_outlives_the_server_and_ends_with_the_suspicions() -> None:
+    run = three()
+    run.judges(b="STOPPED")
+    (verdict,) = run.reasons("hang_found")
+    for restart in (run.restarts, run.restarts_from_a_snapshot):
+        restart()
+        shown = status_view.view(run.run, run.now).hang
+        assert shown and (shown.verdict, shown.node, shown.rank) == (verdict, "b", 1)
     run.suspects("a")
-    assert run_view.node_remarks(run.run, "a") == {}
+    assert states(run) == [] and marks(run) == {}
+    run.suspects("c", 2)
+    shown = status_view.view(run.run, run.now).hang
+    assert shown and (shown.verdict, shown.node, shown.rank) == ("", None, None)
+    assert marks(run) == {"c": hang_words.may_hang((2,), "c", HUNG)}
+
+
+def test_a_verdict_about_workers_that_have_finished_since_is_withdrawn() -> None:
+    run = three()
+    run.judges(b="STOPPED")
+    run.succeeds("b")
+    assert marks(run) == {"a": hang_words.may_hang((0,), "a", HUNG)}
+
+
+def test_if_no_rank_is_singled_out_neither_the_sentence_nor_a_mark_names_one() -> None:
+    run = three()
+    run.judges()
+    (found,) = run.reasons("hang_found")
+    verdict = hang_words.of_unknown_rank(found)
+    assert told(run)[0].sentence == words.hung(verdict, words.ONLY_REPORTED)
+    shown = status_view.view(run.run, run.now).hang
+    assert shown and (shown.verdict, shown.node, shown.rank) == (verdict, None, None)
+    assert marks(run) == {}
+
+
+def test_a_withheld_hang_names_its_rank_and_the_limit() -> None:
+    run = running("1", "a", max_restarts=9)
+    for _ in range(4):
+        run.suspects("a", 0, limit_s=10.0)
+        run.judges()
+        run.join(*list(run.run.stopping))
+    (found, *_) = told(run)
+    assert found.sentence == words.hung(BLAMED, Hangs.run_remark(run.run, run.now)) and marks(run) == {"a": BLAMED}
+
+
+def test_if_all_nodes_are_suspected_none_of_them_is_marked() -> None:
+    run = three()
+    run.suspects("b", 1)
+    run.suspects("c", 2)
+    assert states(run) == ["hung"] and marks(run) == {}
 
 
 def test_silence_of_all_nodes_marks_none_of_them() -> None:
     run = running("2", "a", "b", on_hang="report")
     for rank, name in enumerate("ab"):
         run.suspects(name, rank, source="silence")
-    assert states(run) == ["hung"] and not run_view.node_remarks(run.run, "a")
+    assert states(run) == ["hung"] and marks(run) == {}
 
 
 @pytest.mark.parametrize(
