@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +29,8 @@ from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable
 CONNECT_S = 5.0
 """Seconds within which a server must accept a connection; one second if there are other servers to ask."""
 ANSWER_S = 30.0
+OTHERS_S = 3.0
+"""Seconds within which a server must answer that is asked only to show whether it answers."""
 PAUSE_S = 0.2
 """Seconds between two rounds of asking servers when none of them leads."""
 DEFAULT_TIMEOUT_S = 15.0
@@ -53,6 +55,9 @@ Answer = http.client.HTTPResponse
 
 class Failed(Exception):
     """Error of one server, which did not answer like a leader. `may_pass`: whether another server may lead soon."""
+
+    is_sent = False
+    """Whether the server may have received the request: it has not refused it."""
 
     def __init__(self, why: str, *, may_pass: bool, leader: str | None = None) -> None:
         super().__init__(why)
@@ -88,6 +93,8 @@ class Overview(NamedTuple):
     runs: list[Fields]
     unknown: list[str]
     """Sentences about what could not be learned: shards without a leader that answers."""
+    silent: Sequence[str] = ()
+    """Sentences about servers of the endpoint that do not answer, if each of them was asked."""
 
 
 class Client:
@@ -119,17 +126,45 @@ class Client:
 
     # Questions.
 
-    def overview(self, run_id: str | None = None) -> Overview:
-        """Return the servers and their runs, or only that run, from every server that leads a shard."""
+    def overview(self, run_id: str | None = None, *, asks_all: bool = False) -> Overview:
+        """Return the servers and their runs, or only that run, from every server that leads a shard.
+
+        `asks_all`: whether to ask the other servers of the endpoint, too, which lead no shard.
+        """
         path = paths.STATUS + (f"?run_id={quote(run_id, safe='')}" if run_id is not None else "")
         deadline = time.monotonic() + self._timeout_s
         while True:
-            found = self._overview(path, deadline)
+            found = self._overview(path)
             if not found.unknown or time.monotonic() > deadline:
-                return found
+                return self._with_others(found) if asks_all else found
             time.sleep(PAUSE_S)
 
-    def _overview(self, path: str, deadline: float) -> Overview:
+    def _with_others(self, found: Overview) -> Overview:
+        """Add the other servers of the endpoint. Each that leads is known already, maybe by another address."""
+        others, silent = self._each_server({server["address"] for server in found.servers})
+        return found._replace(
+            servers=[*found.servers, *(server for server in others if not server["leads"])], silent=silent
+        )
+
+    def outages(self) -> list[Fields]:
+        """Return the servers of the endpoint that lead but can decide nothing now; empty if none answers."""
+        return [server for server in self._each_server()[0] if server["leads"] and not server["ready"]]
+
+    def _each_server(self, but: Container[str] = ()) -> tuple[list[Fields], list[str]]:
+        """Return the servers of the endpoint that answer, and sentences about those that do not.
+
+        `but`: addresses that are not asked.
+        """
+        servers, silent = list[Fields](), list[str]()
+        for at in (address(*each) for each in self.place.endpoints):
+            if at not in but:
+                try:
+                    servers.append(self._status(at, paths.STATUS, OTHERS_S).server)
+                except (Failed, CtlError) as error:
+                    silent.append(words.connection.does_not_answer(at, str(error)))
+        return servers, silent
+
+    def _overview(self, path: str) -> Overview:
         first = self._any_status(path)
         servers, runs = [first.server], {run["run_id"]: run for run in first.runs}
         unknown: list[str] = []
@@ -140,9 +175,12 @@ class Client:
                 answered = self._status(leader, path)
                 servers.append(answered.server)
                 runs |= {run["run_id"]: run for run in answered.runs}
+                if not answered.server["leads"]:
+                    raise Failed(words.connection.DOES_NOT_LEAD, may_pass=True)
             except Failed as error:
-                which = shards if len(first.server["shards"]) > 1 else ()
-                unknown.append(words.connection.unknown_runs(which, leader, str(error)))
+                has_several = len(first.server["shards"]) > 1
+                which, are_shown = shards if has_several else (), bool(runs) and not has_several
+                unknown.append(words.connection.unknown_runs(which, leader, str(error), are_shown=are_shown))
         return Overview(servers, [*runs.values()], unknown)
 
     def _any_status(self, path: str) -> Status:
@@ -156,9 +194,9 @@ class Client:
                 failures[each] = error
         raise self._unreachable(failures)
 
-    def _status(self, at: str, path: str) -> Status:
+    def _status(self, at: str, path: str, answer_s: float = ANSWER_S) -> Status:
         """Return the status of the server at an address. Raises `Failed`."""
-        found = self._read(self._open(endpoint(at), "GET", path))
+        found = self._read(self._open(endpoint(at), "GET", path, answer_s=answer_s))
         if not {"server", "runs"} <= found.keys():
             raise NoServer()
         server = Fields({"address": at} | found["server"])
@@ -172,7 +210,8 @@ class Client:
         for servers that do not answer.
         """
         changed, listeners = threading.Event(), dict[str, threading.Thread]()
-        found = self.overview(run_id)
+        ask = partial(self.overview, run_id, asks_all=run_id is None)
+        found = ask()
         while True:
             yield found
             for server in found.servers:
@@ -184,7 +223,7 @@ class Client:
             time.sleep(SETTLE_S)
             changed.clear()
             try:
-                found = self.overview(run_id)
+                found = ask()
             except Unreachable as error:
                 found = Overview([], [], [str(error)])
 
@@ -256,7 +295,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> T:  # fmt: skip
         """Return the leader's answer 200, read. Raises `Refused`, `KeptOut`, or `Unreachable` when the time is over."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline, is_sent = time.monotonic() + self._timeout_s, False
         while True:
             failures: dict[Endpoint, Failed] = {}
             waiting = [*self._order]
@@ -265,18 +304,20 @@ class Client:
                 try:
                     return read(self._open(each, method, path, body, headers))
                 except Failed as error:
-                    failures[each] = error
+                    failures[each], is_sent = error, is_sent or error.is_sent
                     if error.leader and (leader := endpoint(error.leader)) not in failures:
                         waiting.insert(0, leader)
             if time.monotonic() > deadline or not any(error.may_pass for error in failures.values()):
-                raise self._unreachable(failures)
+                unreachable = self._unreachable(failures)
+                unreachable.is_sent = is_sent
+                raise unreachable
             time.sleep(PAUSE_S)
 
     # HTTP.
 
     def _open(
         self, to: Endpoint, method: str, path: str, body: Request | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None, answer_s: float = ANSWER_S,
     ) -> Answer:  # fmt: skip
         """Return one server's answer 200. Raises `Failed` if another server should be asked."""
         connection = self._connection(to)
@@ -286,15 +327,20 @@ class Client:
             sent["Content-Type"] = "application/json"
         if self._credentials.token:
             sent["Authorization"] = f"Bearer {self._credentials.token}"
+        is_connected = False
         try:
             connection.connect()
+            is_connected = True
             assert connection.sock
-            connection.sock.settimeout(ANSWER_S)
+            connection.sock.settimeout(answer_s)
             connection.request(method, path, raw, sent)
             response = connection.getresponse()
         except (OSError, UnicodeError, http.client.HTTPException) as error:  # UnicodeError: from a host's name
             connection.close()
-            raise self._failed(to, error) from None
+            failed = self._failed(to, error)
+            if isinstance(failed, Failed):
+                failed.is_sent = is_connected
+            raise failed from None
         if response.status == http.client.OK:
             return response
         with response:
@@ -373,7 +419,7 @@ class Client:
         file = self.place.token_file
         return words.connection.wrong_token(at, file) if file else words.connection.asks_for_token(at)
 
-    def _unreachable(self, failures: Mapping[Endpoint, Failed]) -> CtlError:
+    def _unreachable(self, failures: Mapping[Endpoint, Failed]) -> Unreachable:
         why, tried = words.connection, {address(*each): clip(str(error), 400) for each, error in failures.items()}
         if any(error.may_pass for error in failures.values()):
             return Unreachable(why.no_server_leads(tried), why.WORKERS_RUN)

@@ -43,6 +43,8 @@ class Session:
         self.given = given
         self.environment = environment
         self.out = Output(environment, is_json=bool(given.get("json")))
+        self.lacks_runs = False
+        """Whether there may be runs that could not be learned."""
         self._client: Client | None = None
         self._unknown: list[str] = []
         self._servers: list[Fields] = []
@@ -72,10 +74,14 @@ class Session:
         """Servers of this session, as in the agents' `--endpoint`."""
         return ",".join(address(*each) for each in self.client.place.endpoints)
 
-    def overview(self, run_id: str | None = None) -> Overview:
-        """Return the servers and runs. If something could not be learned, the command later ends with its exit code."""
-        found = self.client.overview(run_id)
-        self._unknown, self._servers = found.unknown, found.servers
+    def overview(self, run_id: str | None = None, *, asks_all: bool = False) -> Overview:
+        """Return the servers and runs. If something could not be learned, the command later ends with its exit code.
+
+        `asks_all`: whether each server of the endpoint has to answer.
+        """
+        found = self.client.overview(run_id, asks_all=asks_all)
+        self._unknown, self._servers = [*found.unknown, *found.silent], found.servers
+        self.lacks_runs = bool(found.unknown)
         return found
 
     def changes(self, run_id: str | None) -> Iterator[Overview]:
@@ -163,7 +169,7 @@ def status(session: Session) -> None:
     if session.names_one_run:
         run = session.run()
         return session.out.json(run) if session.out.is_json else _show_run(session, run)
-    found = session.overview()
+    found = session.overview(asks_all=True)
     if session.out.is_json:
         return session.out.json({"servers": found.servers, "runs": _wanted(session, found.runs)})
     return _show_overview(session, found)
@@ -197,7 +203,7 @@ def _watch_status(session: Session) -> None:
 
 
 def _show_watched(session: Session, found: Overview) -> None:
-    for text in found.unknown:
+    for text in [*found.unknown, *found.silent]:
         session.out.paragraph(text)
     if not session.names_one_run:
         return _show_overview(session, found)
@@ -220,6 +226,8 @@ def runs(session: Session) -> None:
 
 def _show_runs(session: Session, known: Sequence[Fields]) -> None:
     out, found = session.out, _wanted(session, known)
+    if not known and session.lacks_runs:
+        return
     if not found:
         out.line(words.runs.none_matches(len(known)) if known else words.runs.no_runs(session.endpoint))
     elif out.room is None:
@@ -513,12 +521,22 @@ def act(action: "Action", session: Session) -> None:
 
 
 def _asked_for(session: Session, action: "Action", body: Request) -> Fields:
-    """Have the action carried out. Raises `Unreachable` if it is unknown whether it was."""
+    """Have the action carried out. Raises `Unreachable` if it was not, or if that is unknown.
+
+    The error names the reason if a server leads but can decide nothing.
+    """
+    if reason := session.unhealthy_reason:
+        session.out.note(reason)
+    told = words.actions
     try:
         return session.client.ask(action.path, body)
     except Unreachable as error:
-        again = words.actions.ask_again(quoted(str(body["request_id"])))
-        raise Unreachable(words.actions.outcome_unknown(str(error)), *error.help_lines, again) from None
+        outage = state.unhealthy_reason(session.client.outages())
+        if outage and not error.is_sent:
+            raise Unreachable(told.refused(outage), told.WHEN_IT_CAN) from None
+        again = told.ask_again(quoted(str(body["request_id"])))
+        help_lines = (told.MAY_BE_DONE_LATER,) if outage else error.help_lines
+        raise Unreachable(told.outcome_unknown(outage or str(error)), *help_lines, again) from None
 
 
 def _costs(action: "Action", session: Session, target: Request) -> Fields:

@@ -50,6 +50,8 @@ class TooOld(CtlError):
 
 class Unreachable(CtlError):
     exit_code = ExitCode.START_AGAIN
+    is_sent = False
+    """Whether a server may have received the request, and may carry it out."""
 
 
 class KeptOut(CtlError):

@@ -12,6 +12,15 @@ def outcome_unknown(why: str) -> str:
     return f"the outcome is unknown: {why}"
 
 
+def refused(outage: str) -> str:
+    """`outage`: sentences that say which servers cannot decide, and why."""
+    return f"not done: {outage}"
+
+
+WHEN_IT_CAN = "try again when the server can decide; rdzvctl status shows whether it can"
+MAY_BE_DONE_LATER = "the server may carry it out when it can decide again"
+
+
 def ask_again(request_id: str) -> str:
     return f"to repeat it safely, add --request-id {request_id} to the same command"
 

@@ -95,10 +95,16 @@ IS_IT_RUNNING = (
 )
 
 
-def unknown_runs(shards: Sequence[int], leader: str | None, why: str) -> str:
-    """`shards`: the leader's shards; empty if there is only one shard."""
+def does_not_answer(at: str, why: str) -> str:
+    return f"the rdzv-server at {at} does not answer: {why}"
+
+
+def unknown_runs(shards: Sequence[int], leader: str | None, why: str, *, are_shown: bool) -> str:
+    """`shards`: the leader's shards; empty if there is only one shard. `are_shown`: whether a server that does not
+    lead has shown the runs."""
     which = f"of shard{'s' * (len(shards) > 1)} {', '.join(map(str, shards))} " if shards else ""
-    return f"the runs {which}are unknown: {leader or 'no server'}: {why}"
+    state = "may have changed since" if are_shown else "are unknown"
+    return f"the runs {which}{state}: {leader or 'no server'}: {why}"
 
 
 def lacks_field(versions: Mapping[str, str], field: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from rdzv_protocol.actions import STOP
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import PollRequest, Start
 from rdzv_protocol.settings import RequestedSettings
 
@@ -24,6 +25,7 @@ from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.words import completion, losses, runs
 from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as words
+from rdzvctl.words import actions
 from tests.integration.test_actions import act
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.disk import Disk, why_no_disk
@@ -31,6 +33,7 @@ from tests.support.message_search import has_message, nameless, part, pattern
 from tests.support.outages import REACHED
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
+from tests.support.rdzvctl import rdzvctl
 from tests.support.scenario import RUN_ID, a_join
 from tests.support.worker_hub import WorkerHub, all_run, of_agent, restart_count
 
@@ -274,6 +277,9 @@ async def test_on_a_full_disk_nothing_is_decided_no_action_is_taken_and_workers_
     status, answer = await act(cramped.server, STOP, run_id="none", reason="a mistake")
     assert (status, answer["code"]) == (503, "unavailable")
     assert has_message(answer["message"], words.cannot_write, why="database or disk is full")
+    done = await rdzvctl("cordon", "a", "--timeout", "0.1", endpoint=cramped.endpoint)
+    assert done.code == ExitCode.START_AGAIN
+    assert has_message(done.err[1], actions.refused) and has_message(done.err[1], words.cannot_write)
     small_disk.free()
     second = await cramped.hub.group(4)
     assert restart_count(second) == 1

@@ -27,6 +27,7 @@ from tests.support.message_search import beginning, has_message
 from tests.support.programs import PATIENCE_S, Program
 from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl, terminal
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.terminal import Terminal
 
 # Questions.
@@ -529,6 +530,29 @@ async def test_commands_without_a_leader(unserved: Replicas) -> None:
         done = await rdzvctl(*words, "--timeout", "0.1", endpoint=at)
         assert done.code == ExitCode.START_AGAIN, words
         assert leader.proxy.address in done.err[0], done.err
+    done = await rdzvctl("status", "--timeout", "0.1", endpoint=at)
+    assert done.code == ExitCode.START_AGAIN and not any("No runs" in line for line in done.out)
+
+
+async def test_a_leader_that_has_lost_its_etcd_does_not_pass_for_one(unserved: Replicas) -> None:
+    """What it shows may be out of date, so commands exit with 75, whichever server is asked first."""
+    async with TcpProxy(unserved.etcd.addresses[0]) as etcd:
+        members = [etcd.address]
+        leader = await unserved.replicate(members=members)
+        await leader.leads()
+        follower = await unserved.replicate(members=members)
+        await follower.line("following")
+        await unserved.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+        etcd.hold()
+        async with asyncio.timeout(PATIENCE_S):
+            while await leader.is_leader():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        for servers in ((leader, follower), (follower, leader)):
+            at = ",".join(server.proxy.address for server in servers)
+            for words in (("status",), ("why", "r")):
+                done = await rdzvctl(*words, "--timeout", "0.1", endpoint=at)
+                assert done.code == ExitCode.START_AGAIN, words
+        etcd.release()
 
 
 async def test_runs_of_all_shards_are_listed(hub: object, etcd: object, request: pytest.FixtureRequest) -> None:

@@ -19,8 +19,9 @@ EXAMPLES: Examples = {
     words.connection.no_server_leads: [_TRIED],
     words.connection.no_server_answers: [_TRIED],
     words.connection.unknown_runs: [
-        {"shards": (), "leader": None, "why": "none leads"},
-        {"shards": (2, 3), "leader": "gpu1:29400", "why": "no answer in time"},
+        {"shards": (), "leader": None, "why": "none leads", "are_shown": False},
+        {"shards": (), "leader": "gpu1:29400", "why": "it does not lead", "are_shown": True},
+        {"shards": (2, 3), "leader": "gpu1:29400", "why": "no answer in time", "are_shown": False},
     ],
     words.connection.lacks_field: [
         {"versions": versions, "field": "phase"} for versions in ({}, {"gpu1:29400": "0.0.7"})

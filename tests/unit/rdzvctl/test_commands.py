@@ -280,7 +280,8 @@ class Commands:
         self._server, self._capsys = server, capsys
 
     def run(self, line: str) -> Ended:
-        code = cli.main([*shlex.split(line), *([] if line.startswith("config") else ["--endpoint", self._server.at])])
+        flags = [] if line.startswith("config") or "--endpoint" in line else ["--endpoint", self._server.at]
+        code = cli.main([*shlex.split(line), *flags])
         return Ended(code, *self._capsys.readouterr())
 
     def names(self) -> dict[str, list[str]]:
@@ -412,6 +413,41 @@ def test_an_answer_that_is_not_a_servers_is_reported_as_such(server: OtherServer
         {server.at: words.connection.no_server(words.connection.NO_ANSWER_OF_A_SERVER)}
     )
     assert done.err.splitlines()[0] == f"rdzvctl: error: {says}"
+
+
+def test_an_action_whose_answer_is_lost_in_an_outage_names_the_outage(
+    server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Handler, "do_POST", lambda handler: handler.connection.close())
+    server.lacks(unhealthy_reason="disk full")
+    done = commands.run("cordon a --timeout 0.1 --request-id id")
+    outage = words.servers.cannot_decide(server.at, "disk full")
+    assert (done.code, done.err.splitlines()) == (
+        ExitCode.START_AGAIN,
+        [
+            f"rdzvctl: {outage}",
+            f"rdzvctl: error: {words.actions.outcome_unknown(outage)}",
+            f"  {words.actions.MAY_BE_DONE_LATER}",
+            f"  {words.actions.ask_again('id')}",
+        ],
+    )
+    server.lacks()
+    (first, *_) = commands.run("cordon a --timeout 0.1").err.splitlines()
+    assert words.connection.BROKEN_OFF in first, "no server has an outage"
+
+
+def test_status_names_each_server_of_the_endpoint_that_does_not_answer(
+    server: OtherServer, commands: Commands, unused_tcp_port: int
+) -> None:
+    other = f"127.0.0.1:{unused_tcp_port}"
+    whole = commands.run("status")
+    for endpoint in (f"{other},{server.at}", f"{server.at},{other}"):
+        done = commands.run(f"status --endpoint {endpoint}")
+        assert (done.code, done.out) == (ExitCode.START_AGAIN, whole.out)
+        (line,) = done.err.splitlines()
+        assert line.startswith(f"rdzvctl: error: {words.connection.does_not_answer(other, '')}")
+        for command in ("runs", "status running", "why running"):
+            assert commands.run(f"{command} --endpoint {endpoint}").code == ExitCode.SUCCEEDED, "all of it is known"
 
 
 @pytest.mark.parametrize(
