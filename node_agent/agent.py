@@ -388,7 +388,7 @@ class Agent:
                 stopped=lambda left: self._workers_stopped(round_, left),
                 exited=self.orphans.exited if self.orphans else lambda pid: None,
                 leftovers=self.orphans.leftovers if self.orphans else None,
-                is_last=assignment.restart_count >= assignment.max_restarts,
+                is_last=assignment.used_restarts >= assignment.max_restarts,
             )
         except BaseException:
             progress.close()

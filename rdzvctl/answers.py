@@ -13,8 +13,8 @@ DEFAULTS: dict[str, Any] = {
     "cordons": (), "version": "of an unknown version",
     # of a run
     "broken_links": (), "failed_rounds": 0, "finishing": None, "free_seats": 0, "health": None, "legal_sizes": (),
-    "is_stopped": False, "last_failure": None, "next_size": None, "node_unit": 1, "restart_costs": None, "time_s": {},
-    "unheard_s": None,
+    "is_stopped": False, "last_failure": None, "next_size": None, "node_unit": 1, "own_budgets": {},
+    "restart_costs": None, "time_s": {}, "unheard_s": None,
     # of an action
     "changed": True,
     # of what a round waits for
@@ -101,6 +101,7 @@ DERIVED: Mapping[str, Callable[[Fields], Any]] = {
     "can_be_forgotten": lambda run: run["phase"] in (*ENDS, "unhealthy"),
     "present": _present,
     "remarks": lambda node: {"slow": node["slow"]} if node["slow"] else {},
+    "restarts_used": lambda run: run["max_restarts"] - run["restarts_left"],
     "standbys": lambda run: sum(node["state"] == "standby" for node in run["nodes"]),
     "waits_for_agents": _waits_for_agents,
     "workers_round": lambda run: run["round"] - (run["phase"] in ("forming", "restarting")),

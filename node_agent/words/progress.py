@@ -14,15 +14,16 @@ def round_started(
     workers: int,
     master: str,
     restarts: int,
-    most_restarts: int,
+    used: int,
+    most: int,
 ) -> str:
-    """This node's place in the round that starts."""
+    """This node's place in the round that starts. `restarts`: charged ones; `used`, `most`: of `--max-restarts`."""
     ranks = f"rank {first_rank}" if first_rank == last_rank else f"ranks {first_rank}-{last_rank}"
-    # may be more, because the budget forgets old restarts
-    of_most = f" of {most_restarts}" if restarts <= most_restarts else ""
+    # the budget may have forgotten old restarts, and restarts after hangs may have a budget of their own
+    budget = f" of {most}" if restarts == used else f", {used} of {most} used"
     return (
         f"round {round_}: node {group_rank} of {nodes}, {ranks} of {workers}, master {master}, "
-        f"restart {restarts}{of_most}"
+        f"restart {restarts}{budget}"
     )
 
 

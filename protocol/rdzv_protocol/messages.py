@@ -395,11 +395,19 @@ class Assignment(Struct, frozen=True, kw_only=True):
     max_restarts: Count
     agent_store: bool = False
     """Whether group rank 0's agent hosts the store at the master's address; otherwise its first worker does."""
+    restarts_used: Count | None = None
+    """Restarts that count against `max_restarts` at the start of the round. Of all charged restarts, these are the ones
+    within the window that do not have a budget of their own. None from an older server."""
 
     @property
     def ranks(self) -> range:
         """Ranks of the node's workers, by local rank."""
         return range(self.first_rank, self.first_rank + self.local_world_size)
+
+    @property
+    def used_restarts(self) -> int:
+        """Restarts that count against `max_restarts`; from an older server, all charged ones of at most as many."""
+        return min(self.restart_count, self.max_restarts) if self.restarts_used is None else self.restarts_used
 
 
 class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
@@ -513,6 +521,7 @@ class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Nodes of the running round, or nodes that wait for the forming round."""
     restarts: Count = 0
     charged_restarts: Count = 0
+    """Charged restarts that count against `max_restarts` now."""
     max_restarts: Count = 0
     step: Step | None = None
     """Highest step that workers have reported in any round; None if they have reported none."""

@@ -24,6 +24,7 @@ from rdzv_protocol.errors import ServerUnavailable
 from rdzv_protocol.states import Health
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
+from rdzv_server.core.kernel import restart_budget
 from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.core.views import health, watch_view
 from rdzv_server.core.views.watch_view import Document, difference, merge
@@ -270,14 +271,14 @@ class RunsFeed(Feed):
         self._changed_runs: dict[str, None] = {}
         self._is_new = True
         """Whether all runs have to be read, because the document or the leader is new."""
-        self._timed: dict[str, tuple[Health, ...]] = {}
-        """States of health that begin or end by time, for each run that has any."""
+        self._timed: dict[str, tuple[Health | int, ...]] = {}
+        """Facts that change by time, for each run that has any: states of health, and the restarts in the window."""
 
     def note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None) -> None:
         self._changed_runs[run_id] = None
 
     def look(self, runs: dict[str, Run], now: Now, *, is_new_leader: bool) -> None:
-        """Note forming runs and unreadable ones, and runs whose health has changed by time.
+        """Note forming runs and unreadable ones, and runs that have changed by time.
 
         A sign of life may change what a forming run waits for without an effect.
         """
@@ -490,8 +491,14 @@ def _agents_of(fact: object) -> Iterator[str]:
         yield agent_id
 
 
-def _timed(run: Run, now: Now) -> tuple[Health, ...]:
-    return read(run, lambda: health.timed(run, now(run.run_id)), lambda _: ())
+def _timed(run: Run, now: Now) -> tuple[Health | int, ...]:
+    at = now(run.run_id)
+    return read(run, lambda: (*health.timed(run, at), *_restarts_in_window(run, at)), lambda _: ())
+
+
+def _restarts_in_window(run: Run, now: float) -> tuple[int, ...]:
+    """Return the number of restarts that will no longer count after some time; empty if there are none."""
+    return (restart_budget.used(run, now),) if run.charged_at else ()
 
 
 def _clock(run: Run) -> Callable[[float], float]:

@@ -177,7 +177,8 @@ def _restarts(run: Fields) -> list[str]:
     causes = {cause.replace("_", " "): times for cause, times in run["restarts"].items() if times}
     if not causes:
         return []
-    sentences = [words.account.has_restarted(causes, run["restart_count"], run["max_restarts"])]
+    own = {cause: (budget["used"], budget["most"]) for cause, budget in run["own_budgets"].items()}
+    sentences = [words.account.has_restarted(causes, run["restarts_used"], run["max_restarts"], own)]
     if known := [restart for restart in run["history"] if restart["cost"]]:  # no cost from an older server
         sentences.append(_sentence(last_restart_took(known[-1]["round"], known[-1]["cost"])))
     return sentences

@@ -57,12 +57,11 @@ def rows_of_runs(runs: Iterable[Fields]) -> Table:
 
 def _run_row(run: Fields) -> tuple[str, ...]:
     health = state.health(run)
-    free = sum(run["restarts"].values()) - run["restart_count"]
     return (
         printable(words.runs.named(run["run_id"], run["attempt"])), run["phase"], health, age(run["phase_age_s"]),
         str(run["round"]),
         words.runs.node_counts(run["present"], run["standbys"], run["min_nodes"], run["max_nodes"]),
-        f"{run['restart_count']}/{run['max_restarts']}" + (f"+{free}" if free else ""),
+        _restarts(run),
         printable(_wrong(run, health) or state.reason(run)),
     )  # fmt: skip
 
@@ -72,6 +71,15 @@ def _wrong(run: Fields, health: str) -> str:
     if state.lacks_nodes(run):
         return "; ".join(filter(None, [state.reason(run), state.trouble(run)]))
     return state.trouble(run).removeprefix(f"{health} ")
+
+
+def _restarts(run: Fields) -> str:
+    """Return the run's budgets, and the number of restarts that count against none of them."""
+    own = run["own_budgets"]
+    free = sum(run["restarts"].values()) - run["restarts_used"] - sum(budget["used"] for budget in own.values())
+    cell = f"{run['restarts_used']}/{run['max_restarts']}" + (f"+{free}" if free else "")
+    spent = [f"{cause} {budget['used']}/{budget['most']}" for cause, budget in own.items() if budget["used"]]
+    return ", ".join([cell, *spent])
 
 
 def nodes_table(run: Fields) -> Table:

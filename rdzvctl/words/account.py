@@ -88,10 +88,13 @@ def failed_last(failure: str, ago_s: float, round: int) -> str:
     return f"the last failure, {age(ago_s)} ago in round {round}: {failure}"
 
 
-def has_restarted(causes: Mapping[str, int], charged: int, max_restarts: int) -> str:
-    """`causes`: numbers of restarts by their causes."""
+def has_restarted(
+    causes: Mapping[str, int], used: int, max_restarts: int, own_budgets: Mapping[str, tuple[int, int]]
+) -> str:
+    """`causes`: numbers of restarts by their causes. `own_budgets`: by cause, the used restarts and the most ones."""
     times = ", ".join(f"{number} by {cause}" for cause, number in causes.items())
-    return f"It has restarted {count(sum(causes.values()), 'time')}: {times}; {charged} of {max_restarts} charged."
+    own = "".join(f", and {spent} of {most} for {cause}" for cause, (spent, most) in own_budgets.items())
+    return f"It has restarted {count(sum(causes.values()), 'time')}: {times}; {used} of {max_restarts} used{own}."
 
 
 def time_went_into(spent_s: Mapping[str, float], ettr: float | None) -> str:

@@ -683,7 +683,8 @@ def _started(assignment: Assignment) -> str:
         workers=assignment.world_size,
         master=address(assignment.master_addr, assignment.master_port),
         restarts=assignment.restart_count,
-        most_restarts=assignment.max_restarts,
+        used=assignment.used_restarts,
+        most=assignment.max_restarts,
     )
 
 

@@ -506,7 +506,7 @@ class RunMachine:
         run = self.run
         restart_budget.settle(run, now)
         ordered, before = rank_assignment.order(run, admission.choose(run)), run.seats
-        run.membership = rank_assignment.assign(run, ordered, fact.reason)
+        run.membership = rank_assignment.assign(run, ordered, fact.reason, now)
         run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
         run.succeeded, run.succeeded_at, run.failed, run.first_of_round = set(), {}, set(), None
         run.move_all(ordered, AgentState.RUNNING)

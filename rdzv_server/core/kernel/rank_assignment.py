@@ -16,6 +16,7 @@ from math import inf
 
 from rdzv_protocol.messages import Assignment, Start
 
+from rdzv_server.core.kernel import restart_budget
 from rdzv_server.core.kernel.run import Agent, Membership, Run, Seat
 
 
@@ -58,7 +59,7 @@ def _fill_gaps(keys: dict[str, int], chosen: list[Agent]) -> None:
         keys[agent.join.agent_id] = next(gaps)
 
 
-def assign(run: Run, ordered: list[Agent], reason: str) -> Membership:
+def assign(run: Run, ordered: list[Agent], reason: str, now: float) -> Membership:
     """Return the membership of the completing round.
 
     Takes O(n), with little work for each agent: `start` does the rest.
@@ -87,6 +88,7 @@ def assign(run: Run, ordered: list[Agent], reason: str) -> Membership:
         agent_store=master.hosts_store,
         restart_count=run.restart_count,
         reason=reason,
+        restarts_used=restart_budget.used(run, now),
     )
 
 
@@ -108,6 +110,7 @@ def start(run: Run, agent_id: str) -> Start:
         master_port=membership.master_port,
         restart_count=membership.restart_count,
         max_restarts=run.settings.max_restarts,
+        restarts_used=membership.restarts_used,
         agent_store=membership.agent_store,
     )
     return Start(assignment=assignment, reason=membership.reason)

@@ -11,6 +11,7 @@ until the server has heard every other agent of the round: the connection of a d
 """
 
 from msgspec import Struct
+from rdzv_protocol.constraints import Count
 from rdzv_protocol.messages import Failure
 
 from rdzv_server.core.kernel import failed_rounds
@@ -31,6 +32,13 @@ class Verdict(Struct, frozen=True):
     reason: str
     no_progress: bool = False
     """Whether the reason is that restarts brought no progress."""
+
+
+class OwnBudget(Struct, frozen=True):
+    """Budget of the restarts for one cause that are not charged to `max_restarts`."""
+
+    used: Count
+    most: Count
 
 
 def note(run: Run, record: FailureRecord) -> None:
@@ -95,10 +103,24 @@ def spent_verdict(run: Run) -> Verdict:
 
 def left(run: Run, now: float) -> int:
     """Return the number of restarts that may still be charged before a failure ends the run."""
+    return run.settings.max_restarts - used(run, now)
+
+
+def used(run: Run, now: float) -> int:
+    """Return the number of charged restarts that count against `max_restarts` now."""
     window_s = run.settings.restart_window_s
     counted = sum(times for cause, times in run.restarts.items() if _spends_max_restarts(run, cause))
     spent = counted if window_s is None else sum(at > now - window_s for at in run.charged_at)
-    return max(0, run.settings.max_restarts - spent)
+    return min(spent, run.settings.max_restarts)
+
+
+def own_budgets(run: Run) -> dict[Cause, OwnBudget]:
+    """Return the budgets of the causes whose restarts are charged, but not to `max_restarts`."""
+    return {
+        cause: OwnBudget(run.restarts.get(cause, 0), most)
+        for cause, own in CHARGED.items()
+        if (most := own(run.settings)) is not None
+    }
 
 
 def _spends_max_restarts(run: Run, cause: Cause) -> bool:

@@ -159,6 +159,8 @@ class Membership(Struct, frozen=True):
     agent_store: bool
     restart_count: int
     reason: str
+    restarts_used: int | None = None
+    """Restarts that count against `max_restarts` when the round completes; None from an older server."""
 
 
 class Departure(Struct, frozen=True):

@@ -10,6 +10,7 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.states import Health, Phase
 
 from rdzv_server.core.kernel import admission, finishing, legal_sizes, restart_budget
+from rdzv_server.core.kernel.restart_budget import OwnBudget
 from rdzv_server.core.kernel.run import (
     Agent,
     AgentState,
@@ -200,6 +201,11 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     restarts_left: Annotated[
         int, Meta(ge=0, description="charged restarts that are left before a failure ends the run")
     ]
+    restarts_used: Annotated[Count, Meta(description="charged restarts that count against max_restarts now")]
+    own_budgets: Annotated[
+        dict[str, OwnBudget],
+        Meta(description="budgets of the causes whose charged restarts do not count against max_restarts"),
+    ]
     restarts: Annotated[dict[str, Count], Meta(description="number of restarts by cause")]
     age_s: Duration
     phase_age_s: Annotated[float, Meta(description="seconds since the run last began to form, began to run, or ended")]
@@ -256,6 +262,8 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         restart_count=run.restart_count,
         max_restarts=run.settings.max_restarts,
         restarts_left=restart_budget.left(run, now),
+        restarts_used=restart_budget.used(run, now),
+        own_budgets={cause.value: budget for cause, budget in restart_budget.own_budgets(run).items()},
         restarts={cause.value: run.restarts.get(cause, 0) for cause in Cause if cause is not Cause.FIRST},
         age_s=_round(now - run.created_at),
         phase_age_s=_round(now - run_view.since(run)),
@@ -290,7 +298,8 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
         world_size=0, present=len(run.agents), standbys=0, workers_round=0,
         min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes, largest_size=run.settings.max_nodes,
         next_size=None, free_seats=0, restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
-        restarts_left=0, restarts={}, age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
+        restarts_left=0, restarts_used=min(run.restart_count, run.settings.max_restarts), own_budgets={}, restarts={},
+        age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
         restart_costs=RestartCosts(), deadline_s=None, progress=None, hang=None, finishing=None,
         is_stopped=run.is_stopped, unheard_s=None,
         waits_for_agents=False, can_be_forgotten=run.can_be_forgotten, missing=None, broken_links=[],

@@ -3,6 +3,7 @@
 from rdzv_protocol.messages import RunSummary
 from rdzv_protocol.text import clip
 
+from rdzv_server.core.kernel import restart_budget
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.views import health, run_view
 
@@ -19,7 +20,7 @@ def view(run: Run, now: float) -> RunSummary:
         round=run_view.workers_round(run),
         nodes=run_view.present(run),
         restarts=sum(run.restarts.values()),
-        charged_restarts=run.restart_count,
+        charged_restarts=restart_budget.used(run, now),
         max_restarts=run.settings.max_restarts,
         step=_higher(run.highest_step, run.pace.highest_step),
         checkpoint_step=_higher(run.checkpoint_step, run.pace.checkpoint_step),

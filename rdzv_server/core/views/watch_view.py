@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.events import Cordon
-from rdzv_server.core.kernel import finishing
+from rdzv_server.core.kernel import finishing, restart_budget
 from rdzv_server.core.kernel.run import Agent, FailureRecord, Run
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.views import health, run_view
@@ -45,6 +45,8 @@ def summary(run: Run, now: float, clock: Clock) -> Document:
         max_nodes=run.settings.max_nodes,
         restart_count=run.restart_count,
         max_restarts=run.settings.max_restarts,
+        restarts_used=restart_budget.used(run, now),
+        own_budgets={cause.value: to_builtins(each) for cause, each in restart_budget.own_budgets(run).items()} or None,
         created_at=clock(run.created_at),
         since=clock(run_view.since(run)),
         ended_at=None if run.ended_at is None else clock(run.ended_at),
@@ -97,7 +99,8 @@ def unreadable(run: Run, clock: Clock, why: str) -> Document:
     return known(
         run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, round=run.round,
         nodes=len(run.agents), min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes,
-        restart_count=run.restart_count, max_restarts=run.settings.max_restarts, created_at=created_at,
+        restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
+        restarts_used=min(run.restart_count, run.settings.max_restarts), created_at=created_at,
         since=created_at, ended_at=None if run.ended_at is None else clock(run.ended_at), world_size=0,
         lease_s=run.settings.lease_s, disconnect_grace_s=run.settings.disconnect_grace_s,
         quiet_after_s=quiet_after_s(run), can_be_forgotten=run.can_be_forgotten or None, event_number=run.event_number,

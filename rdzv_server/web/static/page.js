@@ -379,11 +379,11 @@ function tickRun() {
   timeline.look(run);
   fill(byId("countdown"), countdown(run));
   if (run.health) fill(byId("health-age"), `for ${since(run.health.since)}, since ${stamp(run.health.since)}`);
-  const charged = `${run.restart_count} of ${run.max_restarts} used`;
+  const own = Object.entries(run.own_budgets || {}).map(([cause, { used, most }]) => [`Restarts for ${cause}`, `${used} of ${most} used`]);
   const causes = Object.entries(run.restarts || {}).map(([cause, times]) => `${times} × ${cause.replaceAll("_", " ")}`);
   facts(byId("facts"), [
     ["Nodes", nodesOf(run)], ["Standing by", run.standbys || ""], ["Workers", run.world_size || ""],
-    ["Round", run.round], ["Restarts", charged], ["All restarts", causes.join(", ")],
+    ["Round", run.round], ["Restarts", `${run.restarts_used} of ${run.max_restarts} used`], ...own, ["All restarts", causes.join(", ")],
     [run.phase, run.ended_at === undefined ? `for ${since(run.since)}` : `${since(run.since)} ago`],
     [run.ended_at === undefined ? "Age" : "Begun", since(run.created_at) + (run.ended_at === undefined ? "" : " ago")], ["Attempt", run.attempt > 1 ? run.attempt : ""],
   ]);

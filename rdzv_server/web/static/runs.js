@@ -11,7 +11,7 @@ const ASKED = ["words", "phase", "health", "sort", "page"]; // names in the addr
 const asked = {};
 const SORTS = {
   need: (run) => (isTroubled(run) ? severity(run.health.state) : ORDER.indexOf(run.phase)) * 1e12 - run.since,
-  run: (run) => run.run_id, nodes: (run) => run.nodes, restarts: (run) => run.restart_count,
+  run: (run) => run.run_id, nodes: (run) => run.nodes, restarts: (run) => run.restarts_used,
   age: (run) => -run.created_at,
 };
 const severity = (state) => [...byId("filter-health").options].findIndex(({ value }) => value === state) - 100; // the worst state is the lowest
@@ -110,7 +110,8 @@ function drawRuns() {
     fill(row.fields.found, found ? `has node ${found.nodes.join(", ")}${found.more ? ` and ${found.more} more` : ""}` : "");
     drawSteps(row.fields.next, isTroubled(run) ? run.health.next.slice(0, 1) : []);
     fill(row.fields.nodes, nodesOf(run) + (run.standbys ? ` + ${run.standbys}` : ""));
-    fill(row.fields.restarts, `${run.restart_count} of ${run.max_restarts}`);
+    const own = Object.entries(run.own_budgets || {}).filter(([, { used }]) => used).map(([cause, { used, most }]) => `, ${cause} ${used} of ${most}`);
+    fill(row.fields.restarts, `${run.restarts_used} of ${run.max_restarts}${own.join("")}`);
   });
   byId("no-runs").hidden = runs.length > 0;
   byId("no-match").hidden = !(runs.length && !wanted.length);

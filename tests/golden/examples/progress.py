@@ -7,8 +7,8 @@ from tests.golden.examples import Examples
 _PLACE = {"round_": 7, "group_rank": 1, "nodes": 3, "workers": 10, "master": "10.0.0.1:40007"}
 EXAMPLES: Examples = {
     progress.round_started: [
-        _PLACE | {"first_rank": 2, "last_rank": last_rank, "restarts": 6, "most_restarts": most_restarts}
-        for last_rank, most_restarts in ((5, 6), (2, 3))
+        _PLACE | {"first_rank": 2, "last_rank": last_rank, "restarts": 3, "used": used, "most": 6}
+        for last_rank, used in ((5, 3), (2, 1))
     ],
     progress.stopping_workers: [{"round_": 1, "reason": each} for each in ("<reason>", "")],
     progress.worker_failed: [

@@ -57,8 +57,13 @@ EXAMPLES: Examples = {
     ],
     words.account.rounds_have_failed: [{"rounds": 2, "last": last} for last in ("", "<last>")],
     words.account.has_restarted: [
-        {"causes": {"worker failure": 2, "node lost": 1}, "charged": 2, "max_restarts": 3},
-        {"causes": {"operator": 1}, "charged": 0, "max_restarts": 0},
+        {
+            "causes": {"worker failure": 2, "node lost": 1},
+            "used": 2,
+            "max_restarts": 3,
+            "own_budgets": {"hang": (0, 1)},
+        },
+        {"causes": {"operator": 1}, "used": 0, "max_restarts": 0, "own_budgets": {}},
     ],
     words.account.time_went_into: [
         {"spent_s": {"training": 7_500.0, "lost": 61.0}, "ettr": 0.9585},

@@ -131,6 +131,19 @@ async def test_the_list_of_runs_shows_a_run_that_stalls_without_anything_happeni
     assert health == [None, "stalled", None]
 
 
+async def test_the_list_shows_that_a_restart_no_longer_counts() -> None:
+    run, feed = running("1", "a", max_restarts=2, restart_window_s=15.0), RunsFeed()
+    run.fails("a")
+    run.join("a")
+    runs, used = {RUN_ID: run.run}, []
+    for _ in range(2):
+        feed.look(runs, lambda _: run.now, is_new_leader=False)
+        await feed.update(runs, lambda _: run.now)
+        used.append(feed.document["runs"][RUN_ID]["restarts_used"])
+        run.now += 20.0
+    assert used == [1, 0]
+
+
 # With a real service.
 
 

@@ -80,7 +80,7 @@ def test_why_names_the_first_failure_with_its_evidence_and_hint() -> None:
     assert ctl.account.failed_first(first, 0.0, 1) in found.text
     assert "Mend the data." in found.text
     assert ctl.account.rounds_have_failed(2, "") in found.text, "the run's reason is the last failure"
-    assert ctl.account.has_restarted({"worker failure": 1}, 1, 1) in found.text
+    assert ctl.account.has_restarted({"worker failure": 1}, 1, 1, {}) in found.text
     assert found.evidence == ["Traceback:", "  line [2J 3"]
 
 

@@ -27,6 +27,29 @@ def test_a_run_is_one_row() -> None:
     assert row[5:7] == ("3 of 2:3", "0/3+1")
 
 
+FAILS = "fail a; join a"
+HANGS = "suspect a 0; judge; join a"
+
+
+@pytest.mark.parametrize(
+    ("story", "cell"),
+    [
+        (("1 max_restarts=3", f"join a; {FAILS}; restart_run; join a"), "1/3+1"),
+        (("1 max_restarts=1 max_hang_restarts=1", f"join a; {HANGS}; {FAILS}"), "1/1, hang 1/1"),
+        (("1 max_restarts=1 max_hang_restarts=1", f"join a; {FAILS}"), "1/1"),
+        (("1 max_restarts=2 max_hang_restarts=0", f"join a; {FAILS}"), "1/2"),
+        (("1 max_restarts=2 restart_window_s=15", f"join a; {f'{FAILS}; 10s; ' * 4}renew a"), "1/2+3"),
+    ],
+    ids=["free", "hang", "no hang", "no budget for hangs", "window"],
+)
+def test_used_restarts_are_those_that_count(story: tuple[str, str], cell: str) -> None:
+    run = told(check(story))
+    (row,) = tables.runs_table([run]).rows
+    assert row[6] == cell
+    del run["restarts_used"]
+    assert run["restarts_used"] == run["max_restarts"] - run["restarts_left"], "an older server sends only these"
+
+
 def test_troubled_runs_come_first_and_their_row_says_what_is_wrong() -> None:
     hung, well = check(("1 on_hang=report", "join a; 60s; suspect a 0; judge; 60s")), check(("1", "join a; 5s"))
     looping, small = check(("2 max_restarts=9", f"join a b; {LOOP}")), check(("1:2", "join a; 10s"))

@@ -118,7 +118,8 @@ def placed(round_):
     """Return the line about the node's place in this round of `an_assignment`."""
     master = f"10.0.0.1:{40_000 + round_}"
     ranks = {"first_rank": 2, "last_rank": 5, "workers": 10}
-    return words.progress.round_started(round_, 1, 3, **ranks, master=master, restarts=round_ - 1, most_restarts=3)
+    restarts = {"restarts": round_ - 1, "used": round_ - 1, "most": 3}
+    return words.progress.round_started(round_, 1, 3, **ranks, master=master, **restarts)
 
 
 def gone_told(seconds):

@@ -182,6 +182,18 @@ def test_every_node_logs_whether_the_restart_is_charged():
     assert {run.assignment(name).restart_count for name in "ab"} == {run.run.restart_count} == {1}
 
 
+def test_every_node_logs_how_many_restarts_count():
+    run = running("1", "a", max_restarts=2, restart_window_s=15.0)
+    counted = []
+    for _ in range(3):
+        run.fails("a")
+        run.join("a")
+        place = run.assignment("a")
+        counted.append((place.restart_count, place.used_restarts))
+        run.now += 10.0
+    assert counted == [(1, 1), (2, 2), (3, 2)]
+
+
 def test_the_end_brings_the_failures_evidence_to_every_node():
     run = running("2", "a", "b")
     run.fails("b")

@@ -83,6 +83,7 @@ def test_numbers_of_nodes_are_the_same_in_the_status_on_the_page_in_metrics_and_
         assert samples[RUN_FINISHING] == (status.finishing.age_s if status.finishing else 0.0)
         assert samples[RUN_UNHEARD] == (status.unheard_s or 0.0)
         assert samples[RUN_RESTARTS_LEFT] == status.restarts_left
+    assert watched["restarts_used"] == status.restarts_used == status.max_restarts - status.restarts_left
     assert watched.get("restarts", {}) == {cause: times for cause, times in status.restarts.items() if times}
 
 
