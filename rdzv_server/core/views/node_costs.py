@@ -70,10 +70,11 @@ def incident(each: Incident, shows: Shows | None) -> IncidentStatus:
 
 
 def of_run(run: Run, node_id: str, now: float) -> NodeCost | None:
-    """Return the cost of the node for a run; None if the run does not know the node."""
-    losses = [gone for gone in run.departures if gone.node_id == node_id and not gone.left]
+    """Return the cost of the node for a run; None if the run does not remember the node."""
+    departures = [gone for gone in run.departures if gone.node_id == node_id]
+    losses = [gone for gone in departures if not gone.left]
     failures, takes_part = run.failures_by_node.get(node_id, 0), node_id in run.node_ids and not run.stage.is_end
-    if not (losses or failures or node_id in run.node_ids):
+    if not (departures or failures or node_id in run.node_ids):
         return None
     ended = {gone.round for gone in losses} | _failed_rounds(run, node_id)
     spans = [span for span in _with_next(rounds_up_to(run, now)) if ended & {*range(span[0].first, span[0].last + 1)}]

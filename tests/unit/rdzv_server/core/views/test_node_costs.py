@@ -24,13 +24,15 @@ def test_a_failure_costs_the_work_since_the_checkpoint_and_the_time_until_the_ne
     assert (other.failures, other.rounds, other.lost_s, other.formed_s) == (0, 0, 0.0, 0.0)
 
 
-def test_a_lost_node_stays_known_to_its_run() -> None:
+def test_a_node_that_is_gone_stays_known_to_its_run() -> None:
     found = cost("2:3", "join a b c; lose c; 3s; rejoin", node="c")
     assert found is not None
     assert (found.failures, found.losses, found.rounds, found.takes_part) == (0, 1, 1, False)
     assert found.formed_s > 0
-    left = cost("2:3", "join a b c; leave c; rejoin", node="c")
-    assert left is None, "who says that it leaves costs nothing that it is blamed for"
+    for gone in ("leave c", "drain c; leave c"):
+        left = cost("2:3", f"join a b c; {gone}; rejoin", node="c")
+        assert left is not None
+        assert (left.failures, left.losses, left.rounds, left.takes_part) == (0, 0, 0, False), "it is not blamed"
     assert cost("1", "join a", node="z") is None
 
 
