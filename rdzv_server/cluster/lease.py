@@ -80,6 +80,7 @@ class Lease:
                 continue
             if ttl_s <= 0:
                 self._certain_until = 0.0
+                self._outage.end(words.LEASE_ENDED)
                 return words.LEASE_RAN_OUT
             lapsed_s = _clock() - self._certain_until
             self._extend(sent_at, ttl_s)

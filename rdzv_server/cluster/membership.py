@@ -78,6 +78,8 @@ class Membership:
         """Addresses of the other servers that were there when etcd last answered."""
         self.lease: Lease | None = None
         """Lease of this lifetime of the server; None while the others do not see it."""
+        self._held: Lease | None = None
+        """Latest lease, also while the others do not see it."""
         self._client = client
         self._folder = f"{prefix}/live/"
         self._config = config
@@ -93,6 +95,11 @@ class Membership:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._change.wait()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the leaders in the view may still lead: etcd has answered within the time of a lease."""
+        return self.view is not None and self._held is not None and self._held.is_certain
 
     def leader_key(self, shard: int) -> bytes:
         return f"{self._folder}leaders/{shard}".encode()
@@ -125,6 +132,7 @@ class Membership:
         """Hold one lease after another, each as long as it lasts."""
         while True:
             lease = await self._outage.outlast(lambda: Lease.grant(self._client, self._config.leader_lease_s), RETRY_S)
+            self._held = lease
             try:
                 await first_of(lease.lost(), self._be_seen(lease))
             finally:

@@ -210,7 +210,9 @@ class Replica:
             return words.UNCERTAIN
         if self.term:
             return self.term.rendezvous.state().unhealthy_reason
-        return None if self._other else words.NO_LEADER
+        if not self._other:
+            return words.NO_LEADER
+        return None if self._election.membership.is_current else words.LEADER_UNCERTAIN
 
     def close(self) -> None:
         """Take no more requests: agents keep their workers and try another server. `run` has been cancelled."""

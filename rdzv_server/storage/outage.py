@@ -31,10 +31,10 @@ class Outage:
             log.error("%s", words.outage(reason, self._consequence))
         self.reason = str(reason)
 
-    def end(self) -> None:
-        """Note that there is no outage, again or still."""
+    def end(self, over: str = "") -> None:
+        """Note that there is no outage, again or still. `over`: the line to log, in place of the usual one."""
         if self.reason is not None:
-            log.info("%s", self._over)
+            log.info("%s", over or self._over)
         self.reason = None
 
     async def outlast(self, work: Callable[[], Awaitable[T]], pause_s: float) -> T:

@@ -38,7 +38,8 @@ def shard_broken(shard: int, why: str) -> str:
 
 CANNOT_TAKE_OVER = "cannot take over yet"
 LEASE_CONSEQUENCE = "the server rejects requests until it has renewed the lease; workers keep running"
-LEASE_RENEWED = "this server has renewed its lease, and leads as before"
+LEASE_RENEWED = "etcd answers again: this server has renewed its lease, and leads what it led before"
+LEASE_ENDED = "etcd answers again: this server's lease has ended, and it gets a new one"
 
 
 def lease_not_renewed(why: str) -> str:
@@ -64,5 +65,6 @@ def other_leads(address: str) -> str:
 
 UNKNOWN_LEADER = "this server is not the leader, and does not know the leader"
 UNCERTAIN = "etcd does not answer, so this server cannot tell whether it still leads"
+LEADER_UNCERTAIN = "etcd does not answer, so this server cannot tell which server leads"
 NO_LEADER = "no leader is known"
 SHUTTING_DOWN = "shutting down"

@@ -193,7 +193,7 @@ async def test_while_etcd_is_gone_agents_are_sent_away_and_then_none_of_them_is_
     unserved.etcd.start()
     for agent in unserved.agents.values():
         await agent.line(REACHED)
-    assert "leads as before" in str(server.err)
+    assert cluster_words.LEASE_RENEWED in str(server.err)
     assert all_run(workers) and restart_count(workers) == 0
     (run,) = (await server.status())["runs"]
     assert run["round"] == 1, run

@@ -127,6 +127,23 @@ async def test_a_leader_that_is_cut_off_for_a_moment_keeps_leading(start, gated,
     assert server.lapses and min(server.lapses) > 0 and not server.over.done()
 
 
+async def test_a_follower_that_is_cut_off_knows_no_leader_for_certain_until_etcd_answers(start, gated, caplog):
+    gated_client, gate = gated
+    leader = await start("a:1").leads()
+    follower = start("b:1", gated_client, lease_s=LEASE_S)
+    await follower.follows()
+    await until(lambda: follower.membership.is_current)
+    with caplog.at_level("INFO", "rdzv_server"):
+        gate.hold()
+        await until(lambda: not follower.membership.is_current)
+        await until(lambda: words.LEASE_CONSEQUENCE in caplog.text)
+        gate.release()
+        await until(lambda: follower.membership.is_current)
+    assert (await follower.follows()).number == leader.number
+    ended = [line for line in caplog.messages if line in (words.LEASE_RENEWED, words.LEASE_ENDED)]
+    assert len(ended) == 1
+
+
 async def test_a_leader_that_hears_no_answers_of_etcd_is_followed_by_another(start, gated):
     """etcd still gets its requests."""
     gated_client, gate = gated

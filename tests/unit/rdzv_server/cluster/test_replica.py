@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
 from rdzv_protocol.errors import AgentFenced, NotLeader, ProtocolError, ServerUnavailable
@@ -60,6 +61,7 @@ class GivenElection:
         self.wins: asyncio.Queue[GivenLeadership] = asyncio.Queue()
         self.follow: Callable[[Leader | None], None] = lambda leader: None
         self.is_running = asyncio.Event()
+        self.membership = SimpleNamespace(is_current=True)
 
     async def win(self, follow: Callable[[Leader | None], None]) -> GivenLeadership:
         self.follow = follow
@@ -262,6 +264,16 @@ async def test_a_parked_poll_is_answered_only_after_the_write(server):
     server.store.may_write.set()
     assert isinstance((await poll).directive, Start)
     await join
+
+
+async def test_a_follower_is_not_ready_while_its_leader_may_no_longer_lead(server):
+    await server.follow(Leader("b:29400", 7))
+    assert server.replica.unhealthy_reason is None
+    server.election.membership.is_current = False
+    assert server.replica.unhealthy_reason == words.LEADER_UNCERTAIN
+    assert (await refusal(server.join())).leader == "b:29400", "it is the most likely leader"
+    await server.follow(None)
+    assert server.replica.unhealthy_reason == words.NO_LEADER
 
 
 # Leadership ends.
