@@ -47,7 +47,8 @@ def progress(step: int | None = None, kind: str = "step") -> None:
     Call it at the end of each piece of work. The agent takes the time since the previous call as the duration of that
     work. A call takes some microseconds, and does nothing without an agent.
 
-    `step`: number of steps done. It may begin anywhere and may go back after a restart. None means the same as before.
+    `step`: number of steps done since the training began, in all epochs. It may begin anywhere and may go back after a
+    restart. None means the same as before.
 
     `kind`: what is complete, one of these:
 
@@ -98,6 +99,7 @@ def _shared() -> mmap.mmap | None:
 
 _memory: mmap.mmap | None = None
 _is_looked_for = False
+_is_warned_of_fall = False
 _lock = allocate_lock()
 
 
@@ -121,14 +123,26 @@ def _open(path: str) -> mmap.mmap | None:
 
 
 def _warn_of_another_version() -> None:
-    """Write a warning to stderr if possible. A script never fails because of this warning.
+    _warn("progress_of_another_version", __file__)
+
+
+def _warn_of_fall(step: int, before: int) -> None:
+    """Write a warning if the steps fall, as if they were counted within each epoch. One worker of a node writes it."""
+    global _is_warned_of_fall
+    if not _is_warned_of_fall and os.environ.get("LOCAL_RANK", "0") == "0":
+        _is_warned_of_fall = True
+        _warn("steps_fall", before, step)
+
+
+def _warn(kind: str, *fields: object) -> None:
+    """Write a message to stderr if possible. A script never fails because of this message.
 
     It is not buffered: at the script's end, Python exits with 120 if it cannot write what is left in a buffer.
     """
     try:
         from node_agent import words
 
-        os.write(sys.stderr.fileno(), f"{words.workers.progress_of_another_version(__file__)}\n".encode())
+        os.write(sys.stderr.fileno(), f"{getattr(words.workers, kind)(*fields)}\n".encode())
     except (AttributeError, ImportError, OSError, ValueError):
         pass
 
@@ -139,6 +153,8 @@ def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:
     _, last_step, checkpoint_step, last_kind, last_at, *spent = RECORD.unpack_from(memory, offset(number))
     now, index = time.monotonic(), KINDS.index(kind) if kind in KINDS else len(KINDS) - 1
     new_step = _whole(step) if step is not None else last_step if number else -1
+    if number and kind == "step" and new_step < last_step:
+        _warn_of_fall(new_step, last_step)
     checkpoint = new_step if kind == "checkpoint" else checkpoint_step if number else -1
     if number:
         took = now - last_at

@@ -107,3 +107,10 @@ def progress_of_another_version(file: str) -> str:
         "node_agent.progress: this worker's progress is not reported: the script imports another version of "
         f"node_agent ({file}) than its agent; install the agent's version there"
     )
+
+
+def steps_fall(before: int, step: int) -> str:
+    return (
+        f"node_agent.progress: the step went back from {before} to {step} without a restart. Report the number of "
+        "steps done in all epochs: --max-restarts-without-progress ends a run whose steps stay below the highest one"
+    )

@@ -194,6 +194,17 @@ def test_a_script_with_another_library_version_gets_one_warning(tmp_path: Path, 
     assert file.read_bytes() == MAGIC.replace(b"2", b"3").ljust(size, b"\0")
 
 
+@pytest.mark.parametrize(("local_rank", "is_told"), [("", True), ("0", True), ("1", False)])
+def test_one_worker_of_a_node_is_told_once_that_its_steps_fall(
+    files: ProgressFiles, local_rank: str, is_told: bool
+) -> None:
+    script = TELL + "[progress(step=step) for epoch in range(3) for step in range(1, 5)]; progress(3, 'checkpoint')"
+    place = {**files.environment(0), **({"LOCAL_RANK": local_rank} if local_rank else {})}
+    done = subprocess.run((sys.executable, "-c", script), env={**os.environ, **place}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, f"{words.workers.steps_fall(4, 1)}\n" * is_told)
+    assert files.read()[0].number == 13
+
+
 @pytest.mark.parametrize("closes", ["sys.stderr = None", "sys.stderr.close()", "import os; os.close(2)"])
 def test_a_script_without_stderr_continues_without_that_line(tmp_path: Path, closes: str) -> None:
     file = tmp_path / "memory"
