@@ -62,7 +62,7 @@ def lost_in_s(run: Fields, node: Fields) -> float | None:
     left_s: float | None = None
     if "lost_in_s" in node:
         left_s = node["lost_in_s"]
-    elif _is_absent(node) and not run["waits_for_agents"]:
+    elif is_absent(node) and not run["waits_for_agents"]:
         left_s = min(node["lease_left_s"], run["settings"]["disconnect_grace_s"])
     return left_s
 
@@ -80,13 +80,14 @@ def departures_of_missing(run: Fields) -> list[Fields]:
     ]
 
 
-def _is_absent(node: Fields) -> bool:
+def is_absent(node: Fields) -> bool:
+    """Whether the node's agent is silent in a run that has not ended."""
     return not node["connected"] and node["lease_left_s"] is not None
 
 
 def _waits_for_agents(run: Fields) -> bool:
     led = [node for node in run["nodes"] if node["lease_left_s"] is not None]
-    is_any_there = not led or not all(map(_is_absent, led)) or run["phase"] not in ("running", "finishing")
+    is_any_there = not led or not all(map(is_absent, led)) or run["phase"] not in ("running", "finishing")
     return run["unheard_s"] is not None or not is_any_there
 
 

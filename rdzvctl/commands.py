@@ -440,7 +440,12 @@ def _place_of(run: Fields, rank: int) -> lines.Worker:
     """Return the place of the worker with this rank. Raises `Refused` if no node has the rank."""
     if found := lines.worker(run, rank):
         return found
-    raise Refused(words.logs.no_rank(run["run_id"], rank, _highest_rank(run)))
+    told, gone = words.logs, lines.may_have_had(run, rank)
+    help_lines = [
+        told.left(each["node_id"], each["round"], each["age_s"], each["cause"]) for each in gone[-MOST_NAMED:]
+    ]
+    help_lines += [told.LOOK_THERE] if gone else []
+    raise Refused(told.no_rank(run["run_id"], rank, _highest_rank(run)), *map(printable, help_lines))
 
 
 def _highest_rank(run: Fields) -> int | None:

@@ -112,14 +112,13 @@ def _sentence(text: str) -> str:
 
 def _state(run: Fields) -> str:
     told = words.account
-    name, phase, since_s = told.run(words.runs.named(run["run_id"], run["attempt"])), run["phase"], run["phase_age_s"]
+    name, phase, since_s = told.run(words.runs.named(run["run_id"], run["attempt"])), run["phase"], state.since_s(run)
     match phase:
         case "forming" | "restarting":
             return told.forms(name, phase, since_s, run["round"], state.reason(run))
         case "finishing" if run["finishing"] and run["unheard_s"] is None and not state.is_troubled(run):
             found = run["finishing"]
-            finishing = told.finishing(found["finished"], found["age_s"], found["still_running"])
-            return told.has_been(name, "running", since_s, finishing)
+            return told.finishing(name, found["finished"], since_s, found["still_running"])
         case "running" | "finishing":
             return told.has_been(name, phase, since_s, state.reason(run))
         case "unhealthy":

@@ -38,7 +38,7 @@ def _server(server: Fields) -> str:
 def of_run(run: Fields) -> str:
     """Return the run's state in one line."""
     told = (words.runs.ended if state.is_over(run) else words.runs.state)(
-        run["phase"], run["phase_age_s"], state.reason(run)
+        run["phase"], state.since_s(run), state.reason(run)
     )
     trouble = "" if run["phase"] == "unhealthy" else state.trouble(run)
     return printable(words.runs.one_line(run["run_id"], told, trouble))
@@ -96,6 +96,22 @@ def worker(run: Fields, rank: int) -> Worker | None:
             path = f"{folder}/attempt_{run['workers_round'] - 1}/{local_rank}" if folder else ""
             return Worker(run["run_id"], rank, local_rank, node["node_id"], node["addr"], path)
     return None
+
+
+def may_have_had(run: Fields, rank: int) -> list[Fields]:
+    """Return the departures of nodes that may have had this rank, which no present node has.
+
+    Nodes have ranks in the order of their group ranks. If no node has left the last round that had workers, earlier
+    rounds may have had more ranks.
+    """
+    there = [node for node in run["nodes"] if node["ranks"] and node["group_rank"] is not None]
+    lowest = max((node["group_rank"] for node in there if node["ranks"][1] < rank), default=-1)
+    above = [node["group_rank"] for node in there if node["ranks"][0] > rank]
+    gone = [each for each in run["departures"] if each["group_rank"] is not None]
+    last = [each for each in gone if each["round"] == run["workers_round"]]
+    if not last:
+        return gone
+    return [each for each in last if lowest < each["group_rank"] < min(above, default=each["group_rank"] + 1)]
 
 
 def of_worker(place: Worker) -> str:

@@ -42,7 +42,7 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
             failure = run["first_failure"]
             if failure and failure["singled_out"]:
                 steps.append(_read_output(run, failure))
-            return [*steps, words.steps.START_AGAIN]
+            return [*steps, *_of_excluded(run, cordons), words.steps.START_AGAIN]
         case "forming" | "restarting":
             return _of_forming(run, endpoint, cordons)
     return _of_running(run, endpoint, cordons)
@@ -55,6 +55,12 @@ def _read_output(run: Fields, failure: Fields) -> str:
     if log_dirs.get(failure["node_id"]) == "":
         return told.read_console(failure["node_id"])
     return told.read_output(quoted(run["run_id"]), failure["rank"])
+
+
+def _of_excluded(run: Fields, cordons: Mapping[str, Fields]) -> list[str]:
+    """Return the steps for cordoned nodes of an ended run, which would not let them join a new attempt."""
+    names = dict.fromkeys(each["node_id"] for each in [*run["nodes"], *run["departures"]])
+    return [_uncordon_absent(cordons[name]) for name in names if name in cordons][:MOST_NAMED]
 
 
 def _of_running(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> list[str]:
@@ -118,7 +124,7 @@ def _of_forming(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> li
     if gone.lost:
         steps.append(words.steps.check_lost(listed(gone.lost, missing["more_gone"])))
     if missing["stopping"]:
-        steps.append(words.steps.wait_for(listed(missing["stopping"])))
+        steps.append(words.steps.wait_for(listed(missing["stopping"]), len(missing["stopping"])))
     if (more := missing["more_nodes"] - len(missing["stopping"])) > 0:
         nameless = 0 if gone.lost else missing["more_gone"]
         steps += _start_again(gone.signalled, nameless)

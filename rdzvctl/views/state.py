@@ -41,6 +41,12 @@ def failed_recently(runs: Iterable[Fields]) -> list[Fields]:
     return sorted(failed, key=lambda run: run["phase_age_s"])
 
 
+def since_s(run: Fields) -> float:
+    """Return the seconds since the run's phase began; while it finishes, since its last worker finished."""
+    finishing = run["finishing"] if run["phase"] == "finishing" else None
+    return float(finishing["age_s"] if finishing else run["phase_age_s"])
+
+
 def health(run: Fields) -> str:
     """Return the state of health; `-` if it is unknown."""
     return "-" if run["health"] is None else run["health"]["state"].replace("_", " ")
@@ -81,7 +87,7 @@ def wrong(run: Fields) -> str:
     found = trouble(run)
     if not lacks_nodes(run):
         return found
-    return "; ".join(filter(None, [words.runs.state(run["phase"], run["phase_age_s"], reason(run)), found]))
+    return "; ".join(filter(None, [words.runs.state(run["phase"], since_s(run), reason(run)), found]))
 
 
 # Of all runs.

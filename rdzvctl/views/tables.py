@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rdzv_protocol.text import age, printable
 
 from rdzvctl import words
-from rdzvctl.answers import Fields, departures_of_missing, lost_in_s
+from rdzvctl.answers import Fields, departures_of_missing, is_absent, lost_in_s
 from rdzvctl.views import state
 
 STYLES = {
@@ -58,7 +58,7 @@ def rows_of_runs(runs: Iterable[Fields]) -> Table:
 def _run_row(run: Fields) -> tuple[str, ...]:
     health = state.health(run)
     return (
-        printable(words.runs.named(run["run_id"], run["attempt"])), run["phase"], health, age(run["phase_age_s"]),
+        printable(words.runs.named(run["run_id"], run["attempt"])), run["phase"], health, age(state.since_s(run)),
         str(run["round"]),
         words.runs.node_counts(run["present"], run["standbys"], run["min_nodes"], run["max_nodes"]),
         _restarts(run),
@@ -87,8 +87,8 @@ def nodes_table(run: Fields) -> Table:
     rows = [_node_row(run, node) for node in run["nodes"]]
     rows += [
         (
-            printable(gone["node_id"]), "gone", _rank(gone["group_rank"]), "-", age(gone["age_s"]), "-",
-            printable(gone["cause"]),
+            printable(gone["node_id"]), "gone", _rank(gone["group_rank"]), "-", "-", "-",
+            printable(words.nodes.gone(gone["cause"], gone["age_s"])),
         )
         for gone in departures_of_missing(run)
     ]  # fmt: skip
@@ -103,6 +103,8 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
     notes = [words.nodes.failures(node["failures"])] if node["failures"] else []
     if (left_s := lost_in_s(run, node)) is not None:
         notes.append(words.nodes.disconnected(left_s))
+    elif is_absent(node):
+        notes.append(words.nodes.DISCONNECTED)
     if node["drain_left_s"] is not None:
         notes.append(words.nodes.drains(node["drain_left_s"]))
     named = f"node {node['node_id']} is "  # the row names the node

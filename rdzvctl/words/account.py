@@ -20,8 +20,8 @@ def forms(run: str, phase: str, since_s: float, round: int, reason: str) -> str:
     return f"{run} has been {phase} for {age(since_s)}, in round {round}: {reason}."
 
 
-def finishing(finished: str, ago_s: float, still_running: str) -> str:
-    return f"{finished} finished {age(ago_s)} ago; still running: {still_running}"
+def finishing(run: str, finished: str, ago_s: float, still_running: str) -> str:
+    return f"{run} is finishing: {finished} finished {age(ago_s)} ago; still running: {still_running}."
 
 
 def is_unhealthy(run: str, reason: str) -> str:

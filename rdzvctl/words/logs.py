@@ -1,6 +1,7 @@
 """Messages about the output of workers and their stacks, and where those are."""
 
 from rdzv_protocol.shell import quoted
+from rdzv_protocol.text import age
 
 
 def place(run_id: str, rank: int, local_rank: int, node_id: str, addr: str) -> str:
@@ -40,6 +41,14 @@ def no_rank(run_id: str, rank: int, highest: int | None) -> str:
     """`highest`: the highest rank of the run; None if no worker has been started."""
     known = "no worker has started" if highest is None else f"the highest rank is {highest}"
     return f"no node of run {run_id} has rank {rank}: {known}, or its node is gone"
+
+
+def left(node_id: str, round: int, ago_s: float, cause: str) -> str:
+    """A node that may have had the rank."""
+    return f"node {node_id} left in round {round}, {age(ago_s)} ago: {cause}"
+
+
+LOOK_THERE = "if such a node had the rank, look there: in its agent's output, and in its --log-dir with -t or -r"
 
 
 def next_log(round: int, path: str, node_id: str) -> str:

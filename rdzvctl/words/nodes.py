@@ -28,6 +28,13 @@ def disconnected(left_s: float) -> str:
     return f"disconnected: lost within {age(left_s)}"
 
 
+DISCONNECTED = "disconnected: the run waits for it"
+
+
+def gone(cause: str, ago_s: float) -> str:
+    return f"{cause}, {age(ago_s)} ago"
+
+
 def drains(left_s: float) -> str:
     return f"its workers have {age(left_s)} left"
 

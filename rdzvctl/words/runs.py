@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rdzv_protocol.text import age, count
+from rdzv_protocol.text import age, count, size_range
 from rdzv_protocol.words.flags import did_you_mean
 
 from rdzvctl.words.nodes import listed
@@ -90,7 +90,7 @@ def one_line(run_id: str, state: str, trouble: str) -> str:
 
 def node_counts(present: int, standbys: int, low: int, high: int) -> str:
     """Number of participating nodes and of wanted nodes."""
-    return f"{present}{f'+{standbys}' if standbys else ''} of {low if low == high else f'{low}:{high}'}"
+    return f"{present}{f'+{standbys}' if standbys else ''} of {size_range(low, high)}"
 
 
 # What a person can do about runs.

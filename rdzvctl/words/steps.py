@@ -60,8 +60,8 @@ def check_lost(nodes: str) -> str:
     return f"Check the lost nodes: {nodes}."
 
 
-def wait_for(nodes: str) -> str:
-    return f"Wait for {nodes} to stop its workers, for --shutdown-timeout at most."
+def wait_for(nodes: str, number: int) -> str:
+    return f"Wait for {nodes} to stop {'its' if number == 1 else 'their'} workers, for --shutdown-timeout at most."
 
 
 def start_if_fit(node_id: str, why: str) -> str:

@@ -111,6 +111,7 @@ EXAMPLES: Examples = {
     ],
     **{each: [{"run_id": "r 1"}] for each in (words.steps.untold, words.steps.admit)},
     words.steps.agent: [{"run_id": "r 1", "endpoint": "gpu1:29400"}],
+    words.steps.wait_for: [{"nodes": "gpu1", "number": 1}, {"nodes": "gpu1, gpu2", "number": 2}],
     words.steps.uncordon_absent: [{"node_id": "gpu1", "cordon": "<cordon>"}],
     words.steps.uncordon: [{"node_id": "gpu1", "cordon": cordon} for cordon in ("", "<cordon>")],
 }

@@ -1,5 +1,6 @@
 """Lines about servers, runs, events and workers."""
 
+import pytest
 from rdzv_protocol.words.run import opened
 
 from rdzvctl import output
@@ -27,6 +28,19 @@ def test_the_files_of_a_worker_belong_to_its_round_even_if_the_run_has_another_r
     run.run.set_apart = "an error"
     place = lines.worker(told(run), 0)
     assert place and place.path == "logs/attempt_0/0"
+
+
+@pytest.mark.parametrize(
+    ("happens", "rank", "nodes"),
+    [
+        ("lose b", 1, "b"), ("lose c", 2, "c"), ("lose a; lose b", 1, "ab"), ("lose a; lose c", 0, "a"),
+        ("lose b; join a c; 30s", 2, "b"), ("30s", 3, ""),
+    ],
+)  # fmt: skip
+def test_the_nodes_that_are_gone_and_may_have_had_a_rank(happens: str, rank: int, nodes: str) -> None:
+    run = told(check(("2:3", f"join a b c; {happens}")))
+    assert "".join(gone["node_id"] for gone in lines.may_have_had(run, rank)) == nodes
+    assert lines.worker(run, rank) is None
 
 
 def test_servers_and_the_nodes_that_they_keep_out() -> None:

@@ -73,7 +73,7 @@ def test_why_says_which_cordoned_nodes_could_take_part(nodes: int, kept_out: str
             ctl.steps.check_lost("b"), ctl.steps.start_agents_again("c, d", "SIGINT, SIGTERM"),
             start(1)]),
         ("1:3", "join a b c; 60s; leave b; join a", "", [
-            ctl.steps.wait_for("c")]),
+            ctl.steps.wait_for("c", 1)]),
     ],
     ids=["drained", "drained, and the cordons are unknown", "left by a signal", "left, and cordoned later",
          "lost, and cordoned later", "lost", "each of several", "not needed"],
@@ -180,11 +180,17 @@ def test_a_stop_by_an_operator_is_no_failure_to_mend() -> None:
     assert account.why(run, SERVER).next == [ctl.steps.STOPPED]
 
 
+def test_a_node_that_is_excluded_is_to_be_uncordoned_before_a_new_attempt() -> None:
+    run = told(check(("1", "join a; fail a")))
+    steps = account.why(run, SERVER, cordons=cordons_of("ab")).next
+    assert steps == [read_console("a"), ctl.steps.uncordon_absent("a", CORDON), ctl.steps.START_AGAIN]
+
+
 def test_a_run_that_restarts_and_loops_lacks_nodes_besides() -> None:
     run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b")))
     found = account.why(run, SERVER)
     assert found.text.startswith("Looping for ")
-    first = [ctl.steps.wait_for("a"), ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
+    first = [ctl.steps.wait_for("a", 1), ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
     assert found.next == first + run["health"]["next"], "until it has another node, it stands still"
     (line, _) = account.troubles([run], SERVER)
     assert line.startswith("run: restarting for 0s: ") and "; looping for 0s: " in line

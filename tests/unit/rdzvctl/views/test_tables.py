@@ -71,7 +71,18 @@ def test_nodes_are_listed_by_rank_then_standbys_then_gone_nodes() -> None:
     run.join("spare")
     run.is_lost("c")
     rows = {row[0]: row for row in tables.nodes_table(told(run)).rows}
-    assert rows["c"][1:3] == ("gone", "2")
+    assert rows["c"][1:3] == ("gone", "2") and rows["c"][4] == "-", "when it was last heard is unknown"
+    assert rows["c"][-1].startswith(ctl.nodes.gone("", 0.0).partition(",")[0])
+
+
+def test_a_silent_node_of_a_run_that_waits_for_it_is_called_disconnected() -> None:
+    run = told(check(("2 lease_s=10", "join a b; 42s")))
+    assert [row[-1] for row in tables.nodes_table(run).rows] == [ctl.nodes.DISCONNECTED] * 2
+
+
+def test_a_finishing_run_is_as_old_as_its_last_finished_worker() -> None:
+    (row,) = tables.runs_table([told(check(("2", "join a b; 60s; succeed a; 70s")))]).rows
+    assert row[1:4] == ("finishing", "ok", "1m10s")
 
 
 def test_an_excluded_node_reports_the_reason_and_its_leftover_workers() -> None:
