@@ -10,6 +10,7 @@ ENDS: tuple[Phase, ...] = ("succeeded", "failed")
 Health = Literal[
     "unhealthy",
     "hung",
+    "lacks_nodes",
     "unreachable",
     "silent",
     "overdue",

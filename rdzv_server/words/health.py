@@ -79,6 +79,14 @@ def below_size(nodes: int, largest: int) -> str:
 # What a person can do.
 
 
+def uncordon(node_id: str) -> str:
+    return f"If node {node_id} is fit, admit it again: rdzvctl uncordon {node_id}"
+
+
+def start_nodes(more: int, run_id: str) -> str:
+    return f"Start {count(more, 'more node')}. See which nodes are gone, and how to start one: rdzvctl why {run_id}"
+
+
 def stacks(run_id: str) -> str:
     return f"See what the workers are doing: rdzvctl stacks {run_id}"
 

@@ -30,7 +30,7 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
     """
     steps = [*run["health"]["next"]] if state.is_troubled(run) else []
     if state.lacks_nodes(run):  # it stands still until it has them, whatever else is wrong
-        return _of_forming(run, endpoint, cordons) + steps
+        return _of_forming(run, endpoint, cordons) + ([] if state.names_lack(run) else steps)
     if steps:
         return steps
     match run["phase"]:

@@ -35,6 +35,11 @@ def lacks_nodes(run: Fields) -> bool:
     return bool(run["missing"]) and run["missing"]["more_nodes"] > len(run["missing"]["stopping"])
 
 
+def names_lack(run: Fields) -> bool:
+    """Whether the run's trouble itself says which nodes the run waits for."""
+    return bool(run["health"]) and run["health"]["state"] == "lacks_nodes"
+
+
 def failed_recently(runs: Iterable[Fields]) -> list[Fields]:
     """Return the runs that have failed within the last day, the latest first."""
     failed = [run for run in runs if has_failed(run) and run["phase_age_s"] <= RECENT_S]
@@ -66,7 +71,7 @@ def reason(run: Fields) -> str:
     told, hang = str(run["reason"]), run["hang"]
     for remark in (run["health"] and run["health"]["sentence"], hang and hang["withheld"]):
         if remark and is_troubled(run):
-            told = told.replace(f"; {remark}", "")
+            told = told.replace(f"; {remark}", "").removeprefix(f"{remark}; ")
     return told
 
 
@@ -85,7 +90,7 @@ def wrong(run: Fields) -> str:
     If the run lacks nodes, the text begins with what it waits for: it stands still until then.
     """
     found = trouble(run)
-    if not lacks_nodes(run):
+    if not lacks_nodes(run) or names_lack(run):
         return found
     return "; ".join(filter(None, [words.runs.state(run["phase"], since_s(run), reason(run)), found]))
 

@@ -12,6 +12,7 @@ from rdzvctl.views import state
 STYLES = {
     "unhealthy": "red",
     "hung": "red",
+    "lacks": "yellow",
     "unreachable": "red",
     "silent": "red",
     "looping": "red",
@@ -68,7 +69,7 @@ def _run_row(run: Fields) -> tuple[str, ...]:
 
 def _wrong(run: Fields, health: str) -> str:
     """Return what is wrong with the run, without the phase or health at its beginning: the row has both."""
-    if state.lacks_nodes(run):
+    if state.lacks_nodes(run) and not state.names_lack(run):
         return "; ".join(filter(None, [state.reason(run), state.trouble(run)]))
     return state.trouble(run).removeprefix(f"{health} ")
 

@@ -15,14 +15,22 @@ from rdzv_protocol.shell import quoted
 from rdzv_protocol.states import Health
 from rdzv_protocol.text import printable
 
-from rdzv_server.core.kernel import admission, failed_rounds, finishing, legal_sizes, progress, restart_budget
+from rdzv_server.core.kernel import (
+    admission,
+    completion,
+    failed_rounds,
+    finishing,
+    legal_sizes,
+    progress,
+    restart_budget,
+)
 from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.views import run_view
-from rdzv_server.words import completion
+from rdzv_server.words import completion as completion_words
 from rdzv_server.words import health as words
 
 ROUNDS_OF_A_LOOP = 3
@@ -31,6 +39,8 @@ STALLED_STEPS, STALLED_S = 20.0, progress.STANDSTILL_S
 """A run is stalled after this many times a step's time without a step, and at least this many seconds."""
 STALLED_START_S = 1_800.0
 """Seconds from a round's start without progress after which a run is stalled whose workers reported some before."""
+LACKS_NODES_S = 60.0
+"""Seconds for which a forming round must have had too few nodes to lack them: longer than a restart usually takes."""
 
 MOST_NAMED = 3
 """Most nodes that a sentence names."""
@@ -100,6 +110,17 @@ def _hung(run: Run, now: float) -> Finding | None:
     return Finding("hung", words.hung(found, follows), since, steps)
 
 
+def _lacks_nodes(run: Run, now: float) -> Finding | None:
+    """Return a finding if the round cannot start unless other nodes come than those that still stop their workers."""
+    missing, since = run_view.missing(run), run.opening.below_since
+    if missing is None or run.set_apart or now - since < LACKS_NODES_S or missing.more_nodes <= len(missing.stopping):
+        return None
+    run_id, more = quoted(run.run_id), missing.more_nodes - len(missing.stopping)
+    kept_out = [agent.node_id for agent in islice(run.cordoned.values(), min(more, MOST_NAMED))]
+    steps = *map(words.uncordon, map(quoted, kept_out)), words.start_nodes(more, run_id), words.stop(run_id)
+    return Finding("lacks_nodes", printable(completion.shortfall(run)), since, steps)
+
+
 def _unreachable(run: Run, now: float) -> Finding | None:
     links = run_view.broken_links(run)
     if not links:
@@ -115,7 +136,7 @@ def _silent(run: Run, now: float) -> Finding | None:
         return None
     steps = words.LOOK_AT_NODES, words.START_AGENTS, words.stop(quoted(run.run_id))
     if run.unheard_since is not None:
-        return Finding("silent", completion.NO_AGENT_HEARD, run.unheard_since, steps)
+        return Finding("silent", completion_words.NO_AGENT_HEARD, run.unheard_since, steps)
     absent = run.leases.absent_since
     if not absent:  # the server has just restarted, and no agent has been missed yet
         return None
@@ -220,6 +241,7 @@ def _below_size(run: Run, now: float) -> Finding | None:
 RULES: tuple[Rule, ...] = (
     _unhealthy,
     _hung,
+    _lacks_nodes,
     _unreachable,
     _silent,
     _overdue,
@@ -229,7 +251,7 @@ RULES: tuple[Rule, ...] = (
     _last_restart_spent,
     _below_size,
 )
-_TIMED: tuple[Rule, ...] = (_silent, _looping, _stalled, _last_restart_spent)
+_TIMED: tuple[Rule, ...] = (_lacks_nodes, _silent, _looping, _stalled, _last_restart_spent)
 """Rules whose findings begin or end only by time or by signs: a connection closes, or a step is reported."""
 
 

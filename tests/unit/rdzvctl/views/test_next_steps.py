@@ -198,6 +198,20 @@ def test_a_run_that_restarts_and_loops_lacks_nodes_besides() -> None:
     assert row[-1] == f"{run['reason']}; {state.trouble(run)}"
 
 
+def test_a_run_that_lacks_nodes_says_once_which_ones_it_waits_for() -> None:
+    run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b; join a; 60s")))
+    lack, gives_up = run["health"]["sentence"], run["reason"].rpartition("; ")[2]
+    assert run["health"]["state"] == "lacks_nodes" and run["reason"] == f"{lack}; {gives_up}"
+    found = account.why(run, SERVER)
+    assert found.text.startswith("Lacks nodes for ") and found.text.lower().count(lack) == 1 and gives_up in found.text
+    assert found.next == [ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
+    (line, _) = account.troubles([run], SERVER)
+    assert line.startswith("run: lacks nodes for 1m: ") and line.count(lack) == 1
+    (row,) = tables.runs_table([run]).rows
+    assert row[2] == "lacks nodes" and row[-1] == state.trouble(run).removeprefix("lacks nodes ")
+    assert row[-1].endswith("; also looping") and state.Wanted(health="trouble").covers(run)
+
+
 def test_why_says_to_read_a_log_only_if_the_failed_workers_node_has_files() -> None:
     run = told(check(("2", "join a log_dir=logs; join b; fail b")))
     assert account.why(run, SERVER).next == [read_console("b"), ctl.steps.START_AGAIN]

@@ -62,6 +62,15 @@ def silent() -> Scenario:
     return run
 
 
+def lacks_nodes() -> Scenario:
+    run = running("2", "a", "b", max_restarts=9)
+    run.passes(30.0)
+    run.leaves("b")
+    run.join("a")
+    run.passes(health.LACKS_NODES_S)
+    return run
+
+
 def overdue() -> Scenario:
     run = running("2", "a", "b")
     run.succeeds("a")
@@ -129,6 +138,10 @@ BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = 
         unreachable, words.unreachable("a", "b", "0.3 MB/s, fewer than 10", 0), 0.0,
         (words.MEND_LINK, words.restart_tests_network(RUN_ID)),
     ),
+    "lacks_nodes": (
+        lacks_nodes, completion.too_few(1, 1, 2, "a", gone="b"), 30.0,
+        (words.start_nodes(1, RUN_ID), words.stop(RUN_ID)),
+    ),
     "silent": (
         silent, completion.NO_AGENT_HEARD, 0.0, (words.LOOK_AT_NODES, words.START_AGENTS, words.stop(RUN_ID)),
     ),
@@ -149,6 +162,7 @@ BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = 
 OVER: dict[str, tuple[Callable[[], Scenario], Change]] = {
     "hung": (hung, lambda run: run.suspects("a")),
     "hung, as its round ends": (hung, lambda run: run.is_restarted()),
+    "lacks_nodes": (lacks_nodes, lambda run: run.join("c")),
     "unreachable": (unreachable, lambda run: run.is_lost("b")),
     "silent": (silent, lambda run: (run.renews("a", "b"), run.passes(1.0))[-1]),
     "overdue": (overdue, lambda run: run.is_restarted()),
@@ -417,6 +431,41 @@ def test_small_differences_of_a_sign_s_time_move_nothing() -> None:
     assert told(run)[0].since == since
 
 
+@pytest.mark.parametrize(
+    ("story", "lacks"),
+    [
+        ("join a; 59.9s", False), ("join a; 60s", True),  # also a run that waits for its first nodes
+        ("join a b; fail a; join a; 100s", False),  # node b still stops its workers
+        ("join a b; fail a; join a; leave b; 60s", True), ("join a b; leave a; leave b; 60s", True),
+        ("join a b; lose b; join a; 50s; join c; lose c; join a; 59s", False),  # another round has opened
+    ],
+)  # fmt: skip
+def test_a_run_lacks_nodes_if_others_must_come_for_longer_than_a_restart_takes(story: str, lacks: bool) -> None:
+    run = Scenario("2", max_restarts=9)
+    play(run, story)
+    assert ("lacks_nodes" in states(run)) == lacks
+
+
+def test_a_cordoned_node_that_has_joined_could_be_the_missing_one() -> None:
+    run = check(("2", "join a; cordon b; join b; 60s"))
+    (found,) = told(run)
+    assert found.next == (words.uncordon("b"), words.start_nodes(1, RUN_ID), words.stop(RUN_ID))
+
+
+def test_a_loop_does_not_hide_that_the_run_waits_for_nodes() -> None:
+    run = looping()
+    run.is_lost("b")
+    run.join("a")
+    run.passes(health.LACKS_NODES_S)
+    assert states(run) == ["lacks_nodes", "looping"]
+
+
+def test_a_run_that_is_set_apart_while_it_lacks_nodes_is_unhealthy() -> None:
+    run = lacks_nodes()
+    run.run.set_apart, run.run.set_apart_at = "boom", run.now
+    assert states(run) == ["unhealthy"]
+
+
 def test_the_worst_comes_first_and_the_others_are_named() -> None:
     run = last_restart_spent()
     run.passes(60.1)
@@ -444,7 +493,7 @@ def test_a_healthy_run_is_ok_in_status_and_metrics_and_sends_nothing_to_watchers
     assert [each.labels[1] for each in samples if each.metric is RUN_HEALTH] == ["ok"]
 
 
-@pytest.mark.parametrize("story", [stalled, looping, last_restart_spent])
+@pytest.mark.parametrize("story", [lacks_nodes, stalled, looping, last_restart_spent])
 def test_states_that_begin_or_end_by_time_are_looked_for(story: Callable[[], Scenario]) -> None:
     run = story()
     assert health.timed(run.run, run.now) == tuple(states(run))
