@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 
+from msgspec import Struct, json
 from msgspec.structs import replace
 from rdzv_protocol import late_signals
 from rdzv_protocol.constraints import MAX_ITEMS
@@ -70,20 +71,27 @@ from node_agent.kernel.workers.progress_files import ProgressFiles
 from node_agent.kernel.workers.spec_maker import SpecMaker
 from node_agent.servers.modes import server_of
 
-ATTEMPT_BYTES = 8
-"""Length in bytes of the attempt number that the agent sends to its supervisor."""
 GUARDED_AFTER_S = 0.001
 """Seconds until the agent starts its guardian. A server that is near has the join by then, so the two overlap."""
 ERROR_FILE_S = 2.0
 """Most seconds that an exiting agent waits until its own error file is written."""
 
 
+class Part(Struct, frozen=True):
+    """Part that an agent takes in its run. The agent sends it to its supervisor, as a line of JSON."""
+
+    attempt: int = 0
+    """Number of the run's attempt, 0 if no server has answered yet."""
+    agent_id: str = ""
+    secret: str = ""
+
+
 def run(plan: LaunchPlan, supervisor: int = -1) -> int:
     """Run the agent in this process and return its exit code.
 
     `supervisor`: a socket to the supervisor, -1 if there is none. The supervisor forwards signals through this socket,
-    one byte with the signal's number each. The agent sends the run's attempt number through it whenever that number
-    changes. Raises `UsageError` if the agent should host a server but cannot.
+    one byte with the signal's number each. The agent sends its `Part` through it whenever that changes.
+    Raises `UsageError` if the agent should host a server but cannot.
     """
     exit_code = asyncio.run(_run(plan, supervisor))
     return exit_code.as_torchruns if plan.has_torchruns_exit_codes else exit_code
@@ -132,7 +140,7 @@ class Agent:
         self.port: ReservedPort | None = None
         self.assignment: Assignment | None = None
         self.started: StartedWorkers | None = None
-        self._supervisor, self._attempt = supervisor, 0
+        self._supervisor, self._part = supervisor, Part()
         self._features = Features(self)
         start_worker = next((each.start_worker for each in self._features if each.start_worker), None)
         self._specs = SpecMaker(config, self.temp_dir, start_worker)
@@ -443,19 +451,22 @@ class Agent:
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         if isinstance(answer, Reply):
-            self._tell_attempt(answer.attempt)
+            self._tell_supervisor(answer.attempt)
         for feature in self._features:
             feature.answered(answer)
         match answer:
             case Reply(directive=Start(assignment=assignment)):
                 self.console.context.update({"round": assignment.round, "group_rank": assignment.group_rank})
 
-    def _tell_attempt(self, attempt: int) -> None:
-        """Send the attempt to the supervisor, which may have to find out how that attempt ends."""
-        if self._supervisor >= 0 and attempt != self._attempt:
-            self._attempt = attempt
+    def _tell_supervisor(self, attempt: int) -> None:
+        """Send the agent's part to the supervisor, which may have to leave for it and find out how the attempt ends."""
+        if self._supervisor < 0:
+            return
+        part = Part(attempt, **self._runner.machine.identity)
+        if part != self._part:
+            self._part = part
             with suppress(OSError):  # the supervisor is gone, and the kernel ends this process
-                os.write(self._supervisor, attempt.to_bytes(ATTEMPT_BYTES, "big"))
+                os.write(self._supervisor, json.encode(part) + b"\n")
 
     def _ended(self, exit_code: ExitCode) -> None:
         for feature in self._features:

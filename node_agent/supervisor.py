@@ -5,7 +5,8 @@ memory, the scheduler may treat the whole job as failed, although an elastic run
 supervisor waits until the server reports the end of the run, and exits with the run's exit code.
 
 While the agent lives, it sends its supervisor the number of its attempt. A later attempt of the run belongs to another
-agent.
+agent. A server that hears no agent of the run concludes nothing. So the supervisor then leaves the run for its agent,
+of which only it knows that it is dead.
 
 The supervisor adopts processes that the killed agent's workers have started. It ends those that the agent's guardian
 cannot find: processes that have cleared their environment and left their session.
@@ -26,9 +27,12 @@ from logging import ERROR, INFO, WARNING
 from threading import Timer
 from typing import Any, NoReturn
 
+import msgspec
+from rdzv_protocol.codec import encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.paths import STATUS, WATCH
+from rdzv_protocol.messages import LeaveRequest
+from rdzv_protocol.paths import LEAVE, MEDIA_TYPE, STATUS, WATCH
 
 from node_agent import agent, words
 from node_agent.kernel import early_signals, late_imports
@@ -90,7 +94,7 @@ def run(plan: LaunchPlan) -> int:
         return 128 - code
     run_id = plan.config.join.run_id
     _log(plan, words.supervisor.agent_killed_run_awaited(name, run_id))
-    end = _end_of_run(plan, _last_attempt(ours))
+    end = _end_of_run(plan, _last_part(ours), name)
     if not end:
         return 128 - code
     for signum in awaited - {signal.SIGCHLD}:
@@ -209,30 +213,33 @@ def _has_a_mark(pid: int) -> bool:
         return True
 
 
-def _last_attempt(agents: socket.socket) -> int:
-    """Return the last attempt of the run that the dead agent took part in, 0 if there was none."""
+def _last_part(agents: socket.socket) -> agent.Part:
+    """Return the last part that the dead agent took in the run."""
     data = b""
     with suppress(OSError):
         while received := agents.recv(1 << 16, socket.MSG_DONTWAIT):
             data += received
-    return int.from_bytes(data[-agent.ATTEMPT_BYTES :], "big")
+    *lines, _ = data.split(b"\n")
+    return msgspec.json.decode(lines[-1], type=agent.Part) if lines else agent.Part()
 
 
-def _end_of_run(plan: LaunchPlan, attempt: int) -> str:
+def _end_of_run(plan: LaunchPlan, part: agent.Part, signal_name: str) -> str:
     """Wait for the end of this attempt and return its last phase, empty if no server can report it any more.
 
-    `attempt`: 0 for the first attempt that a server reports.
+    `part`: with attempt 0 for the first attempt that a server reports. `signal_name`: of the signal that has killed the
+    agent.
     """
     with asyncio.Runner() as runner:  # one for all questions, since it remembers the servers' addresses
-        return _heard_end(plan, attempt, runner)
+        return _heard_end(plan, part, signal_name, runner)
 
 
-def _heard_end(plan: LaunchPlan, attempt: int, runner: asyncio.Runner) -> str:
+def _heard_end(plan: LaunchPlan, part: agent.Part, signal_name: str, runner: asyncio.Runner) -> str:
     assert plan.target.endpoint
     run_id, heard_at = plan.config.join.run_id, time.monotonic()
+    attempt, has_left = part.attempt, part.attempt == 0
     while time.monotonic() < heard_at + PATIENCE_S:
         for server in (plan.target.endpoint, *plan.target.others):
-            for latest, phase in _phases(plan, *server, runner):
+            for latest, phase, is_silent in _phases(plan, *server, runner):
                 if not 0 < attempt < latest:  # a lower number comes from a server that has lost its state
                     attempt = latest
                 elif (phase := _phase_of(plan, *server, attempt, runner)) == FORGOTTEN:
@@ -240,25 +247,43 @@ def _heard_end(plan: LaunchPlan, attempt: int, runner: asyncio.Runner) -> str:
                     return ""
                 if phase in ENDS:
                     return phase
+                if is_silent and not has_left and latest == part.attempt:
+                    has_left = _leave(plan, *server, part, signal_name, runner)
                 heard_at = time.monotonic()
         time.sleep(RETRY_S)
     _log(plan, words.supervisor.run_unknown(run_id, PATIENCE_S))
     return ""
 
 
-def _phases(plan: LaunchPlan, host: str, port: int, runner: asyncio.Runner) -> Iterator[tuple[int, str]]:
-    """Yield number and phase of the run's latest attempt each time this server sends something.
+def _leave(plan: LaunchPlan, host: str, port: int, part: agent.Part, signal_name: str, runner: asyncio.Runner) -> bool:
+    """Leave the run for the dead agent. Return False if this server does not take that."""
+    run_id = plan.config.join.run_id
+    request = LeaveRequest(
+        run_id=run_id, agent_id=part.agent_id, secret=part.secret, reason=words.supervisor.agent_killed(signal_name)
+    )
+    if not any(_answer(plan, host, port, LEAVE, runner, encode(request))):
+        return False
+    _log(plan, words.supervisor.has_left(run_id))
+    return True
+
+
+def _phases(plan: LaunchPlan, host: str, port: int, runner: asyncio.Runner) -> Iterator[tuple[int, str, bool]]:
+    """Yield number and phase of the run's latest attempt each time this server sends something, and whether the server
+    hears no agent of it.
 
     Stop when the server is gone or does not know the run.
     """
-    attempt, phase = 0, ""
+    attempt, phase, is_silent = 0, "", False
     for line in _answer(plan, host, port, WATCH, runner):
         if line.startswith(b"data: "):
             run = _fields(line[6:]).get("run", {"phase": phase})
             attempt, phase = (run.get("attempt", attempt), run.get("phase", phase)) if run else (0, "")
             if not phase:
                 return
-            yield attempt, phase
+            if run and "health" in run:
+                found = run["health"] or {}
+                is_silent = "silent" in (found.get("state"), *(found.get("others") or ()))
+            yield attempt, phase, is_silent
 
 
 def _phase_of(plan: LaunchPlan, host: str, port: int, attempt: int, runner: asyncio.Runner) -> str:
@@ -276,8 +301,13 @@ def _fields(text: bytes) -> dict[str, Any]:
         return {"run": None}
 
 
-def _answer(plan: LaunchPlan, host: str, port: int, path: str, runner: asyncio.Runner) -> Iterator[bytes]:
-    """Yield the lines of this server's answer about the run as they arrive, none if it refuses or is unreachable."""
+def _answer(
+    plan: LaunchPlan, host: str, port: int, path: str, runner: asyncio.Runner, body: bytes = b""
+) -> Iterator[bytes]:
+    """Yield the lines of this server's answer about the run as they arrive, none if it refuses or is unreachable.
+
+    `body`: that of an agent's request; empty for a question.
+    """
     from urllib.parse import quote
 
     from node_agent.kernel.transport.connecting import Connector
@@ -290,7 +320,11 @@ def _answer(plan: LaunchPlan, host: str, port: int, path: str, runner: asyncio.R
         streams = runner.run(Connector(host, port, plan.credentials).open())
         with closing(HttpConnection(streams, MAX_MESSAGE_BYTES)) as http:
             asked = f"{path}?run_id={quote(plan.config.join.run_id, safe='')}"
-            head = runner.run(asyncio.wait_for(http.ask("GET", asked, headers), SILENCE_S))
+            if body:
+                sent = http.ask("POST", path, [*headers, ("Content-Type", MEDIA_TYPE)], body)
+            else:
+                sent = http.ask("GET", asked, headers)
+            head = runner.run(asyncio.wait_for(sent, SILENCE_S))
             if head.status_code == 401:
                 plan.credentials.renew(token)
             rest = b""

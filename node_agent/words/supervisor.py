@@ -9,6 +9,10 @@ def agent_killed_run_awaited(signal_name: str, run_id: str) -> str:
     return f"{agent_killed(signal_name)}; waiting for the end of run {run_id}, which may continue without it"
 
 
+def has_left(run_id: str) -> str:
+    return f"rdzv-server heard no agent of run {run_id}, so this supervisor has left the run for its agent"
+
+
 def run_has_ended(run_id: str, phase: str) -> str:
     return f"run {run_id} has {phase}"
 

@@ -11,6 +11,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import supervisor, words
+from node_agent.agent import Part
 from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
 from node_agent.features.metrics import words as metrics
@@ -47,6 +48,17 @@ async def test_a_killed_agents_process_exits_as_the_run_that_continues_without_i
     last.order_exit(code)
     assert [await each.exit_code() for each in (a, c)] == [int(code > 0)] * 2
     await a.line(pattern(words.supervisor.run_has_ended, run_id="none", phase=end))
+
+
+async def test_a_run_whose_only_agent_was_killed_ends_by_its_join_timeout(cluster: Cluster) -> None:
+    flags = ("--exit-with-run", "--nnodes", "1", "--lease", "1", "--join-timeout", "1")
+    (worker,) = await cluster.nodes("a", *flags, nproc=1)
+    a = cluster.agents.pop("a")
+    os.kill(worker.agent_pid, signal.SIGKILL)
+    await a.line(pattern(words.supervisor.agent_killed_run_awaited, signal_name="SIGKILL", run_id="none"))
+    await a.line(pattern(words.supervisor.has_left, run_id="none"))
+    await a.line(pattern(words.supervisor.run_has_ended, run_id="none", phase="failed"))
+    assert await a.exit_code() == ExitCode.FAILED
 
 
 async def test_a_signal_that_comes_while_a_supervisor_ends_changes_no_exit_code(cluster: Cluster) -> None:
@@ -159,7 +171,7 @@ async def test_if_no_server_knows_the_run_the_supervisor_reports_a_kill(
 ) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE_S", 1.0)
     command = ("--endpoint", cluster.endpoint, "--run-id", "gone", "-m", "this")
-    assert await asyncio.to_thread(supervisor._end_of_run, plan_launch(read(command, {}), {}), 0) == ""
+    assert await asyncio.to_thread(supervisor._end_of_run, plan_launch(read(command, {}), {}), Part(), "SIGKILL") == ""
     assert words.supervisor.run_unknown("gone", 1.0) in capsys.readouterr().err
 
 

@@ -188,6 +188,11 @@ class AgentMachine:
         return f"{self._join.agent_id}.{self._incarnation}"
 
     @property
+    def identity(self) -> dict[str, str]:
+        """The agent's id and its secret, without which nobody can act under that id."""
+        return {"agent_id": self.agent_id, "secret": self._join.secret}
+
+    @property
     def answer_gap_s(self) -> float:
         """Most seconds between two answers of a healthy server, given how long it holds polls."""
         return hold_s(self._lease_s) + QUIET_S
@@ -374,7 +379,7 @@ class AgentMachine:
         self._effects += self._reporter.leave(request)
 
     def _sender(self) -> dict[str, Any]:
-        return {"run_id": self._join.run_id, "agent_id": self.agent_id, "secret": self._join.secret}
+        return {"run_id": self._join.run_id, **self.identity}
 
     # Checks of the node.
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rdzv_protocol.paths import LEAVE
 
 from node_agent import supervisor, words
+from node_agent.agent import Part
 from tests.support.certificates import Authority
 from tests.support.process_info import until
 from tests.support.programs import PATIENCE_S
@@ -66,11 +68,37 @@ async def ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[object]:
             listening.append(await asyncio.start_server(server.serve, "127.0.0.1", 0, family=socket.AF_INET))
             places.append(f"{host}:{listening[-1].sockets[0].getsockname()[1]}")
         made = plan("--endpoint", ",".join(places), "--run-id", "my run", "-m", "this")
-        return supervisor.ENDS.get(await asyncio.to_thread(supervisor._end_of_run, made, attempt))
+        return supervisor.ENDS.get(
+            await asyncio.to_thread(supervisor._end_of_run, made, Part(attempt, "a.1", "s"), "SIGKILL")
+        )
 
     yield verdict
     for each in listening:
         each.close()
+
+
+def silent(attempt: int = 1) -> dict[str, object]:
+    return {"run": {"phase": "running", "attempt": attempt, "health": {"state": "slow", "others": ["silent"]}}}
+
+
+async def test_a_run_of_which_no_agent_is_heard_is_left_once_for_the_dead_agent(ends) -> None:
+    refusal, reply = (
+        b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    )
+    server = PlayedServer(stream(silent()), refusal, stream(silent()), reply, stream(silent(), phase("failed")))
+    assert await ends(server, attempt=1) == 1
+    asked = [head.split(" ")[:2] for head in server.heads]
+    assert [path for method, path in asked if method == "POST"] == [LEAVE] * 2
+
+
+@pytest.mark.parametrize(("attempt", "heard"), [(0, silent()), (1, silent(2)), (1, phase("running"))])
+async def test_another_attempt_or_a_run_of_which_an_agent_is_heard_is_not_left(
+    ends, attempt: int, heard: dict[str, object]
+) -> None:
+    server = PlayedServer(stream(heard, phase("running", 3)), status(a1="failed", a2="failed"))
+    await ends(server, attempt=attempt or 3)
+    assert not any(head.startswith("POST") for head in server.heads)
 
 
 async def test_the_end_is_that_of_the_run_which_is_asked_for_by_name(ends) -> None:
