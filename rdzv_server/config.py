@@ -207,8 +207,8 @@ class ServerConfig:
         None,
         AFTER,
         "exclude a node that runs have blamed N times within TIME, as in 3/24h: the node was lost, or its workers "
-        "failed first. Exclude a node at once if a check found it unfit or its hardware failed (default: exclude no "
-        "node)",
+        "failed first, or a check found it unfit for a time. Exclude a node at once if its hardware failed or a check "
+        "found it unfit otherwise (default: exclude no node)",
     )
     exclude_for_s: float = _nodes(86_400.0, SPAN, "exclude a node for TIME, as in 12h (default: 24h)")
     """Seconds for which a node is excluded: a day by default, so that a person can look at it the next morning."""

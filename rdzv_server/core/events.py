@@ -60,6 +60,8 @@ class Cordon(Struct, frozen=True, kw_only=True):
     """Reason that the other runs see if `reason` quotes a run; empty if all runs see `reason`."""
     is_of_run: bool = False
     """Whether the cordon is for one run only. That run ends the cordon when its time is over."""
+    condition: str = ""
+    """Name of what a check has found, if the server excludes the node for that; else empty."""
 
     @property
     def excludes(self) -> bool:
@@ -233,13 +235,14 @@ class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
     """The node gets no seat in new rounds for `for_s` seconds, or until an operator uncordons it if `for_s` is None.
 
     `wall_until`: wall-clock time at which the cordon ends, if it did not begin now but with a cordon of another shard.
-    `general` and `is_of_run` mean the same as in `Cordon`.
+    `general`, `is_of_run` and `condition` mean the same as in `Cordon`.
     """
 
     for_s: float | None = None
     wall_until: float | None = None
     general: str = ""
     is_of_run: bool = False
+    condition: str = ""
 
 
 class NodeDrained(NodeCordoned, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ class NodeBlamed(Struct, frozen=True, kw_only=True):
     run_id: str
     reason: str
     wall_at: float | None = None
+    condition: str = ""
     incarnation: Incarnation = field(default=Incarnation(), name="life")
 
 

@@ -7,6 +7,7 @@ declares the node healthy. `exclusion` decides what counts, and when a node is e
 from collections.abc import Mapping
 
 from msgspec import Struct
+from rdzv_protocol.node_conditions import condition
 from rdzv_protocol.text import clip
 
 from rdzv_server.words import nodes as words
@@ -15,7 +16,7 @@ MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
 """Most nodes, most incidents, and most incidents of one node that are remembered: a snapshot of all is one record."""
 OF_RUN = 32, 128
 """Most nodes and incidents that are remembered for a run whose blame counts only in that run."""
-REASON_BYTES, RUN_BYTES = 96, 64
+REASON_BYTES, RUN_BYTES, CONDITION_BYTES = 96, 64, 32
 
 
 class Fault(Struct, frozen=True):
@@ -45,6 +46,8 @@ class Incident(Struct, frozen=True):
     run_id: str
     reason: str
     wall_at: float | None = None
+    condition: str = ""
+    """Name of what a check has found, as in `Blame`; empty in records of older servers."""
 
 
 class Blame(Struct, frozen=True):
@@ -53,6 +56,17 @@ class Blame(Struct, frozen=True):
     node_id: str
     fault: Fault
     reason: str
+
+    @property
+    def condition(self) -> str:
+        """Name of what a check has found; empty for any other fault, and for a finding without a name."""
+        return clip(condition(self.reason)[0], CONDITION_BYTES) if self.fault is UNFIT else ""
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether it excludes the node at once. A temporary condition does not: the next check may find none."""
+        is_temporary = self.fault is UNFIT and condition(self.reason)[1] == "temporary"
+        return bool(self.fault.at_once) and not is_temporary
 
 
 class NodeHistory:
@@ -71,7 +85,7 @@ class NodeHistory:
     def note(self, node_id: str, incident: Incident) -> None:
         known = self._pop(node_id)
         run_id, reason = clip(incident.run_id, RUN_BYTES), clip(incident.reason, REASON_BYTES)
-        short = Incident(incident.at, incident.fault, run_id, reason, incident.wall_at)
+        short = Incident(incident.at, incident.fault, run_id, reason, incident.wall_at, incident.condition)
         self.by_node[node_id] = latest = (*known, short)[-MOST_OF_A_NODE:]
         self._incidents += len(latest)
         while len(self.by_node) > self._most_nodes or self._incidents > self._most_incidents:

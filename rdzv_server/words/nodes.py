@@ -4,6 +4,8 @@ from rdzv_protocol.text import count, span
 
 HARDWARE_FAILED = "its hardware failed"
 FOUND_UNFIT = "a check found it unfit"
+SHARED = "checks found several nodes unfit at the same time and in the same way"
+"""Reason why an exclusion ends early."""
 
 
 def unknown_node(node_id: str) -> str:

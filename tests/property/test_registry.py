@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from rdzv_protocol.errors import AgentFenced, ProtocolError, RunSucceeded, UnknownNode
 from rdzv_protocol.messages import Finish
+from rdzv_protocol.node_conditions import condition
 
 from rdzv_server.core import journals
 from rdzv_server.core.effects import Effect, ForgetRun, Record
@@ -48,7 +49,10 @@ steps = st.one_of(st.sampled_from([0.0, 1.0, 10.0, RETENTION_S, 1_000.0]), st.fl
 POLICY = ExclusionPolicy(after=2, window_s=400.0, for_s=150.0)
 TOGETHER, TOGETHER_S = 3, 30.0
 """Nodes that are lost within this time are lost together if they are this many. None of them is then to blame."""
-IMMEDIATE_FAULTS = ("hardware", "unfit")
+IMMEDIATE_FAULTS = ("hardware", "unfit", "unfit GpuMissing")
+"""Faults that exclude a node at once. The name of a condition stands behind that of the fault."""
+FINDINGS = ("its fan", "no room (DiskFull, temporary)", "no GPU 3 (GpuMissing, permanent)")
+"""What checks find, with the names and classes of two conditions."""
 WALL_AT = 1_750_000_000.0
 
 
@@ -60,40 +64,53 @@ class KeptOut:
     """Excluder of each node, and the end of its exclusion."""
     blamed: list[tuple[str, str, float]] = field(default_factory=list)
     """Node, fault and time of all blame, including exclusions."""
+    reasons: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Fault because of which the server excludes each node, and when."""
 
     def follow(self, journal: Sequence[Record]) -> None:
         """Apply the journal of one event. This model alone decides which nodes the server may exclude, and when."""
         suspects: dict[str, list[str]] = {}
         for record in journal:
             match record.fact:
-                case NodeBlamed(node_id=node, fault=fault):
+                case NodeBlamed(node_id=node):
+                    fault = f"{record.fact.fault} {condition(record.fact.reason)[0]}".strip()
                     self.blamed.append((node, fault, record.at))
                     suspects.setdefault(node, []).append(fault)
-                case NodeCordoned(node_id=node, by=by, for_s=for_s):
+                case NodeCordoned(node_id=node, by=by, for_s=for_s, condition=found):
                     if by == EXCLUDER:
                         assert node not in self.until and self._is_excluded(node, suspects[node], record.at)
                         self.blamed.append((node, "excluded", record.at))
+                        self.reasons[node] = f"unfit {found}", record.at
+                        assert not found or f"unfit {found}" in suspects[node]
                     self.until[node] = by, None if for_s is None else record.at + for_s
                 case NodeUncordoned(node_id=node, by=by):
                     _, until = self.until.pop(node, (by, None))
+                    cause = self.reasons.pop(node, None)
                     if by:
                         self.blamed = [each for each in self.blamed if each[0] != node]
                     else:
-                        assert until is not None and until <= record.at
+                        assert until is not None
+                        assert until <= record.at or (cause and self._is_shared(*cause))
         for node, faults in suspects.items():
             is_spared = self._is_excluded(node, faults, journal[-1].at) and node not in self.until
             assert not is_spared, f"{node} should have been excluded"
+        latest = {fault for faults in suspects.values() for fault in faults}
+        for node, (cause, at) in self.reasons.items():
+            is_known_now = cause in latest and self._is_shared(cause, at) and self._is_shared(cause, journal[-1].at)
+            assert not is_known_now, f"{node} should no longer be excluded"
 
     def _is_excluded(self, node: str, latest: list[str], now: float) -> bool:
         own = [(fault, at) for each, fault, at in self.blamed if each == node]
         while "excluded" in (faults := [fault for fault, _ in own]):
             own = own[faults.index("excluded") + 1 :]
         counted = [(fault, at) for fault, at in own if at > now - POLICY.window_s and not self._is_shared(fault, at)]
-        return any(fault in IMMEDIATE_FAULTS for fault in latest) or len(counted) >= POLICY.after
+        own_faults = [fault for fault in latest if fault == "lost" or not self._is_shared(fault, now)]
+        is_enough = bool(own_faults) and len(counted) >= POLICY.after
+        return is_enough or any(fault in IMMEDIATE_FAULTS for fault in own_faults)
 
     def _is_shared(self, fault: str, at: float) -> bool:
-        lost = {node for node, each, when in self.blamed if each == "lost" and abs(when - at) <= TOGETHER_S}
-        return fault == "lost" and len(lost) >= TOGETHER
+        alike = {node for node, each, when in self.blamed if each == fault and abs(when - at) <= TOGETHER_S}
+        return (fault == "lost" or fault.startswith("unfit ")) and len(alike) >= TOGETHER
 
 
 class RegistryStory(RuleBasedStateMachine):
@@ -159,9 +176,15 @@ class RegistryStory(RuleBasedStateMachine):
     def a_sign(self, run_id: str, agent: str, event: type[LeaseRenewed | AgentDisconnected]) -> None:
         self._handle(run_id, event(agent))
 
-    @rule(run_id=runs, agent=agents, unfit=st.booleans())
-    def an_agent_leaves(self, run_id: str, agent: str, unfit: bool) -> None:
-        self._handle(run_id, NodeLeft(agent, "SIGTERM", unfit))
+    @rule(run_id=runs, agent=agents, reason=st.sampled_from(["SIGTERM", *FINDINGS]))
+    def an_agent_leaves(self, run_id: str, agent: str, reason: str) -> None:
+        self._handle(run_id, NodeLeft(agent, reason, reason in FINDINGS))
+
+    @rule(run_id=runs, nodes=st.lists(nodes, unique=True, min_size=3), finding=st.sampled_from(FINDINGS))
+    def checks_find_nodes_unfit(self, run_id: str, nodes: list[str], finding: str) -> None:
+        for node in nodes:
+            join = a_join(f"unfit {node}", node=node, run_id=run_id, settings=settings_of("1:2"), unfit=finding)
+            self._handle(run_id, NodeJoined(join, SERVER_ADDR))
 
     @rule(
         node=nodes,

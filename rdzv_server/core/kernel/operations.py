@@ -232,6 +232,7 @@ def cordon_of(fact: events.NodeCordoned, now: float) -> Cordon:
         drain_s=fact.deadline_s if isinstance(fact, events.NodeDrained) else None,
         general=fact.general,
         is_of_run=fact.is_of_run,
+        condition=fact.condition,
     )
 
 

@@ -1,18 +1,22 @@
 """Exclusion: the rule by which the server itself excludes a node for a time.
 
-Evidence against the node itself excludes it at once (`Fault.at_once`), such as a check that found it unfit. Otherwise
-the server excludes a node that has been blamed `after` times within a window. Nodes that are lost together are not
-blamed: they share a switch, a rack or a scheduler.
+Evidence against the node itself excludes it at once (`Blame.is_evidence`), such as a check that found a permanent
+condition. Otherwise the server excludes a node that has been blamed `after` times within a window.
+
+Nodes that are lost together are not blamed: they share a switch, a rack or a scheduler. The same holds for nodes whose
+checks find the same condition together: they share storage, or the server's clock is wrong. The exclusions of the first
+of them end when there are enough to know that.
 """
 
 from msgspec import Struct
 from rdzv_protocol.text import clip
 
-from rdzv_server.core.node_history import LOST, REASON_BYTES, Blame, Incident, NodeHistory
+from rdzv_server.core.node_history import LOST, REASON_BYTES, UNFIT, Blame, Incident, NodeHistory
 from rdzv_server.words import nodes as words
 
 TOGETHER, TOGETHER_S = 3, 30.0
-"""Number of nodes that must be lost within this many seconds to count as lost together, which blames none of them."""
+"""Number of nodes that must be lost, or be found unfit in the same way, within this many seconds, so that the server
+blames none of them."""
 
 
 class ExclusionPolicy(Struct, frozen=True):
@@ -37,7 +41,9 @@ class Verdict(Struct, frozen=True):
 def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, now: float) -> Verdict | None:
     """Return the exclusion that follows from this blame, which is already in the history; None if none does."""
     fault = blame.fault
-    if fault.at_once:
+    if sharing(blame, history, now):
+        return None
+    if blame.is_evidence:
         for_s = policy.for_s if policy else fault.for_s
         return None if for_s is None else Verdict(blame.reason, fault.at_once, for_s)
     if policy is None:
@@ -48,15 +54,30 @@ def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, 
         return None
     runs = len({each.run_id for each in counted})
     general = words.blamed(len(counted), policy.window_s, runs)
-    return Verdict(words.last_blamed(general, clip(blame.reason, REASON_BYTES)), general, policy.for_s)
+    latest = blame.reason if blame.condition else clip(blame.reason, REASON_BYTES)  # its end names the condition
+    return Verdict(words.last_blamed(general, latest), general, policy.for_s)
+
+
+def sharing(blame: Blame, history: NodeHistory, now: float) -> list[tuple[str, Incident]]:
+    """Return the nodes whose checks have found the same condition at about this time; empty if there are too few."""
+    if not blame.condition:
+        return []
+    return _together(Incident(now, blame.fault.name, "", blame.reason, condition=blame.condition), history)
 
 
 def _is_shared(incident: Incident, history: NodeHistory) -> bool:
-    """Whether other nodes were lost at about the same time."""
-    if incident.fault != LOST.name:
-        return False
-    nodes = sum(
-        any(other.fault == LOST.name and abs(other.at - incident.at) <= TOGETHER_S for other in incidents)
-        for incidents in history.by_node.values()
-    )
-    return nodes >= TOGETHER
+    """Whether other nodes were lost at about the same time, or were found unfit in the same way."""
+    is_candidate = incident.fault == LOST.name or (incident.fault == UNFIT.name and bool(incident.condition))
+    return is_candidate and bool(_together(incident, history))
+
+
+def _together(incident: Incident, history: NodeHistory) -> list[tuple[str, Incident]]:
+    """Return the nodes with such an incident at about the same time; empty if there are too few nodes."""
+    kind = incident.fault, incident.condition
+    like = [
+        (node_id, each)
+        for node_id, incidents in history.by_node.items()
+        for each in incidents
+        if (each.fault, each.condition) == kind and abs(each.at - incident.at) <= TOGETHER_S
+    ]
+    return like if len({node_id for node_id, _ in like}) >= TOGETHER else []

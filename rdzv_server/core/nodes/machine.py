@@ -19,7 +19,7 @@ from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.core.node_facts import NodeBlamed, NodeFact
 from rdzv_server.core.node_history import REASON_BYTES, Blame, Incident
 from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_OF_RUN, for_others
-from rdzv_server.core.nodes.exclusion import ExclusionPolicy, verdict
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy, sharing, verdict
 from rdzv_server.core.nodes.state import NodesState
 from rdzv_server.words import costs, operations
 from rdzv_server.words import nodes as words
@@ -154,7 +154,7 @@ class Nodes:
                 continue
             fact = NodeBlamed(
                 node_id=blame.node_id, fault=blame.fault.name, run_id=run.run_id, wall_at=run.wall_clock(now),
-                reason=clip(blame.reason, REASON_BYTES), incarnation=self._incarnation,
+                reason=clip(blame.reason, REASON_BYTES), incarnation=self._incarnation, condition=blame.condition,
             )  # fmt: skip
             effects += self._record(fact, now)
         return effects
@@ -176,7 +176,7 @@ class Nodes:
         while self.suspects:
             node_id = next(iter(self.suspects))
             blames = self.suspects.pop(node_id)
-            effects += self._exclude(node_id, blames, now)
+            effects += self._exclude(node_id, blames, now) + self._lift(blames, now)
             machines |= dict.fromkeys(machine for machine, _ in blames)
         for machine in machines:
             if machine.awaits_verdict:
@@ -194,7 +194,7 @@ class Nodes:
                 continue
             event = events.NodeCordoned(
                 why.reason, EXCLUDER, node_id=node_id, for_s=why.for_s, wall_at=run.wall_clock(now),
-                general=why.general, is_of_run=run.is_scoped,
+                general=why.general, is_of_run=run.is_scoped, condition=blame.condition,
             )  # fmt: skip
             if not run.is_scoped and self._has_room:
                 blaming = [each for each, _ in blames if not each.run.stage.is_end]  # the node may be gone from them
@@ -204,10 +204,29 @@ class Nodes:
                 effects += self._runs.deliver(machine, event, now)
         return effects
 
+    def _lift(self, blames: Sequence[tuple[RunMachine, Blame]], now: float) -> list[Effect]:
+        """Uncordon the nodes that were excluded for a cause which turns out to be shared."""
+        effects: list[Effect] = []
+        for machine, blame in blames:
+            run = machine.run
+            history, cordons = (
+                (machine.history, run.cordons) if run.is_scoped else (self.state.history, self.state.cordons)
+            )
+            for node_id, incident in sharing(blame, history, now):
+                cordon = cordons.get(node_id)
+                if cordon is None or (cordon.condition, cordon.wall_at) != (blame.condition, incident.wall_at):
+                    continue
+                event = events.NodeUncordoned(words.SHARED, node_id=node_id, wall_at=run.wall_clock(now))
+                if run.is_scoped:
+                    effects += self._runs.deliver(machine, event, now)
+                else:
+                    effects += self.handle(event, now)
+        return effects
+
 
 def _note(machine: RunMachine, blame: Blame, at: float) -> None:
     run = machine.run
-    incident = Incident(at, blame.fault.name, run.run_id, blame.reason, run.wall_clock(at))
+    incident = Incident(at, blame.fault.name, run.run_id, blame.reason, run.wall_clock(at), blame.condition)
     machine.history.note(blame.node_id, incident)
 
 

@@ -26,7 +26,7 @@ class NodesState:
         """Time at which the next cordon ends by itself; None if none does. Cached, since every event needs it."""
         self.history = NodeHistory()
         self.lifted: dict[str, float] = {}
-        """Wall-clock time at which an operator last uncordoned each node, which ends its exclusion in other shards."""
+        """Wall-clock time at which each node was last uncordoned early, which ends its exclusion in other shards."""
         self.answers: dict[str, str] = {}
         """Ids of the latest requests about nodes and of forgotten runs, each with the sentence that answered it."""
         self.idle: tuple[str, ...] = ()
@@ -40,7 +40,8 @@ class NodesState:
                 self.answers, self.idle, self.lifted = dict(fact.answers), fact.idle, dict(fact.lifted)
                 self.history.restore(fact.history)
             case NodeBlamed():
-                self.history.note(fact.node_id, Incident(at, fact.fault, fact.run_id, fact.reason, fact.wall_at))
+                incident = Incident(at, fact.fault, fact.run_id, fact.reason, fact.wall_at, fact.condition)
+                self.history.note(fact.node_id, incident)
             case events.NodeCordoned():
                 self._keep_out(fact, at)
             case events.NodeUncordoned():
@@ -69,9 +70,8 @@ class NodesState:
 
     def _let_in(self, fact: events.NodeUncordoned) -> None:
         self.cordons.pop(fact.node_id, None)
-        if not fact.by:
-            return
-        self.history.forgive(fact.node_id)
+        if fact.by:
+            self.history.forgive(fact.node_id)
         if fact.wall_at is not None:
             keep_latest(self.lifted, fact.node_id, fact.wall_at, MOST_CORDONS)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from rdzv_protocol.messages import Start, Stop, Wait
+from rdzv_protocol.node_conditions import condition
 
 from rdzv_server.core import journals
 from rdzv_server.core.effects import Happened
@@ -20,7 +21,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.node_facts import NodeBlamed
 from rdzv_server.core.node_history import MOST_INCIDENTS, MOST_NODES, MOST_OF_A_NODE, Incident, NodeHistory
 from rdzv_server.core.nodes.cordons import MOST_CORDONS
-from rdzv_server.core.nodes.exclusion import ExclusionPolicy
+from rdzv_server.core.nodes.exclusion import TOGETHER_S, ExclusionPolicy
 from rdzv_server.storage.record_codec import pack, unpack
 from rdzv_server.words import completion, operations
 from rdzv_server.words import nodes as words
@@ -267,6 +268,82 @@ def test_nodes_of_three_runs_that_vanish_together_are_not_to_blame_and_two_are()
         cluster.passes(1.0)
         assert [len(run.agents) for run in cluster.registry.runs()] == [2 - is_lost] * len(nodes)
         assert bool(cluster.excluded) is is_lost
+
+
+FULL, NO_GPU = "no room (DiskFull, temporary)", "no GPU 3 (GpuMissing, permanent)"
+
+
+def found_unfit(cluster: Cluster, node: str, finding: str, run_id: str = "run") -> None:
+    """Let an agent of this node join, whose check has found the node unfit."""
+    cluster.join(f"{node}.{next(cluster.numbers)}", run_id, node=node, settings=settings_of("9"), unfit=finding)
+
+
+def test_a_temporary_condition_counts_as_one_fault_and_a_permanent_one_excludes_at_once() -> None:
+    cluster = Cluster()
+    found_unfit(cluster, "a", NO_GPU)
+    assert list(cluster.excluded) == ["a"]
+    for number in range(3):
+        assert "b" not in cluster.excluded
+        found_unfit(cluster, "b", FULL, f"run{number}")
+        cluster.passes(TOGETHER_S + 1.0)
+    assert condition(cluster.excluded["b"]) == ("DiskFull", "temporary"), "--on-exclude gets both"
+
+
+@pytest.mark.parametrize("finding", [FULL, NO_GPU])
+@pytest.mark.parametrize("apart_s", [0.0, 14.0])
+def test_nodes_that_checks_find_unfit_together_are_not_to_blame(finding: str, apart_s: float) -> None:
+    cluster = Cluster(ExclusionPolicy(after=1, window_s=3_600.0, for_s=600.0))
+    for number, node in enumerate("abcd"):
+        found_unfit(cluster, node, finding)
+        assert list(cluster.excluded) == ([*"ab"[: number + 1]] if number < 2 else [])
+        cluster = cluster.restarted()
+        cluster.passes(apart_s)
+    for node in "abcd":
+        cluster.join(f"{node}.fit", "next", node=node, settings=settings_of("4"))
+    assert isinstance(cluster.directive("a.fit", "next"), Start)
+
+
+def test_the_end_of_a_shared_exclusion_is_an_event_of_the_run_and_no_operators_word() -> None:
+    cluster = Cluster()
+    waiting = cluster.run("other", "a", "x", nnodes="3")
+    for node in "abc":
+        found_unfit(cluster, node, NO_GPU)
+    told = [effect.event for effect in cluster.effects if isinstance(effect, Happened)]
+    ended = {(each.run_id, each.node_id): each for each in told if each.kind == "node_uncordoned"}
+    assert ended["other", "a"].reason == operations.uncordoned("a", words.SHARED, by_operator=False)
+    assert not ended["other", "a"].by
+    assert not getattr(cluster.directive(waiting["a"], "other"), "excluded", False)
+
+
+@pytest.mark.parametrize(
+    "findings", [(NO_GPU, FULL, "its fan (FanBroken, permanent)"), ("its fan", "its fan", "its fan")]
+)
+def test_nodes_that_are_unfit_in_different_or_unknown_ways_are_to_blame(findings: tuple[str, ...]) -> None:
+    cluster = Cluster(ExclusionPolicy(after=1, window_s=3_600.0, for_s=600.0))
+    for node, finding in zip("abc", findings, strict=True):
+        found_unfit(cluster, node, finding)
+    assert list(cluster.excluded) == ["a", "b", "c"]
+
+
+def test_the_end_of_a_shared_exclusion_leaves_other_exclusions_and_cordons_alone() -> None:
+    cluster = Cluster()
+    cluster.fails(cluster.run("before", "a")["a"], "before", blame="node")
+    cluster.passes(1.0)
+    cluster.handle(None, NodeCordoned("its fan", "admin", node_id="b"))
+    for node in "abc":
+        found_unfit(cluster, node, NO_GPU)
+        cluster.passes(1.0)
+    assert list(cluster.registry.nodes.state.cordons) == ["a", "b"]
+
+
+def test_a_limited_tokens_run_lifts_the_exclusions_of_a_shared_cause_by_itself() -> None:
+    cluster = Cluster()
+    settings = settings_of("9", lease_s=5_000.0)
+    for node in "abc":
+        cluster.joins_with_limited_token(f"{node}.1", "ours", node, settings, unfit=NO_GPU)
+        cluster = cluster.restarted()
+        cluster.passes(1.0)
+    assert cluster.registry.machine_of("ours", "a.1").run.cordons == {}
 
 
 def test_exclusion_does_not_replace_an_operators_cordon() -> None:
