@@ -25,8 +25,8 @@ class Notices(Options, frozen=True, kw_only=True):
         "nodes and wait up to S seconds until they have saved, but at most 4/5 of --shutdown-timeout (default: stop "
         "workers at once, as torchrun does)", task=RESTART)] = None
     notice_signal: Annotated[str | None, ours(
-        "NAME", signal_name, "send this signal to each worker with a notice, and wait for all workers (default: wait "
-        "only for workers that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK)")] = None
+        "NAME", signal_name, "with a notice, send this signal to each worker that handles it, and wait for those "
+        "workers (default: wait only for workers that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK)")] = None
     # fmt: on
     notice_s: float | None = None
     """Seconds that this agent, when told to leave, waits until the workers of all nodes have saved; None for no wait.

@@ -18,6 +18,7 @@ from rdzv_protocol.queries import Notice, Noticed
 from node_agent.features.notices import words
 from node_agent.in_worker import NOTICE_ACK, NOTICE_FILE
 from node_agent.kernel.output.room import in_words
+from node_agent.kernel.processes.signalling import handlers
 from node_agent.kernel.processes.temp_dir import TempDir
 from node_agent.kernel.threads import in_thread, leave_to_thread
 from node_agent.kernel.workers.group import READ_WITHIN_S
@@ -29,14 +30,16 @@ MARGIN_S = 0.2
 
 
 class NoticeBoard:
-    """Notice board for the workers of one round. `signal_name`: a signal that they get too. They then all count as
+    """Notice board for the workers of one round. `signal_name`: a signal for workers that handle it. They then count as
     listening.
     """
 
     def __init__(self, temp_dir: TempDir, round_: int, workers: int, signal_name: str | None = None) -> None:
         """`temp_dir`: must have been made."""
         self._is_given = False
-        self._signal_name = signal_name
+        self._signum = signal.Signals[signal_name] if signal_name else None
+        self._signalled: set[int] = set()
+        """Local ranks of workers that have got the signal."""
         self._path = temp_dir.path(f"notice-{round_}.json")
         self._acks = [temp_dir.path(f"notice-{round_}-{local_rank}.ack") for local_rank in range(workers)]
 
@@ -62,7 +65,7 @@ class NoticeBoard:
         answer.
         """
         sizes = await in_thread(lambda: [_size(path) for path in self._acks], within_s)
-        listening = [rank for rank, size in enumerate(sizes) if self._signal_name or size is not None]
+        listening = [rank for rank, size in enumerate(sizes) if rank in self._signalled or size is not None]
         saved = [rank for rank in listening if sizes[rank] or not (alive is None or rank in alive)]
         return Noticed(listening=len(listening), acknowledged=len(saved))
 
@@ -81,9 +84,8 @@ class NoticeBoard:
             warn(words.not_given(in_words(error)))
             return Noticed(listening=0, acknowledged=0)
         self._is_given = True
-        for pid in alive().values() if self._signal_name else ():
-            with suppress(ProcessLookupError):  # only the worker: its children may not handle the signal
-                os.kill(pid, signal.Signals[self._signal_name or ""])
+        if self._signum and (deaf := self._signal(alive(), self._signum)):
+            warn(words.signal_not_handled(self._signum.name, deaf))
         seen = Noticed(listening=0, acknowledged=0)
         while True:
             with suppress(OSError):  # the disk hangs: the previous look counts
@@ -91,6 +93,19 @@ class NoticeBoard:
             if seen.acknowledged >= seen.listening or loop.time() >= until:
                 return seen
             await asyncio.sleep(CHECK_INTERVAL_S)
+
+    def _signal(self, alive: Mapping[int, int], signum: signal.Signals) -> list[int]:
+        """Send the signal to the workers that handle it. Return the local ranks of the others, which it would end."""
+        deaf = []
+        for rank, pid in alive.items():
+            if pids := handlers(pid, signum):
+                self._signalled.add(rank)
+            elif rank not in self._signalled:
+                deaf.append(rank)
+            for each in pids:
+                with suppress(OSError):  # it is gone, or another user's
+                    os.kill(each, signum)
+        return deaf
 
     def close(self) -> None:
         """Remove the files, later."""

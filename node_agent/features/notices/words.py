@@ -1,5 +1,7 @@
 """Messages about notices to the workers."""
 
+from collections.abc import Collection
+
 
 def signal_without_notice(source: str) -> str:
     """For `--notice-signal` without a notice, like the next one. `source`: the flag or variable."""
@@ -24,6 +26,12 @@ def no_folder(path: str) -> str:
 
 def not_given(why: str) -> str:
     return f"could not deliver the notice to the workers: {why}"
+
+
+def signal_not_handled(signal_name: str, local_ranks: Collection[int]) -> str:
+    """For workers that still import their modules, or that never handle the signal."""
+    which = f"local rank{'s' if len(local_ranks) > 1 else ''} {', '.join(map(str, local_ranks))}"
+    return f"workers that do not handle {signal_name} do not get it, because it would end them: {which}"
 
 
 def saved(reason: str, acknowledged: int, listening: int, after_s: float) -> str:

@@ -41,6 +41,11 @@ def is_signalled_first(pid: int, signum: int) -> bool:
     return _is_python(pid) and handles(pid, signum)
 
 
+def handlers(worker: int, signum: int) -> list[int]:
+    """Return the worker if it handles the signal. If it is a wrapper, return the programs in it that do."""
+    return [pid for pid in ([worker] if handles(worker, signum) else _wrapped(worker)) if handles(pid, signum)]
+
+
 def may_exit_on(signums: Collection[int], worker: int) -> bool:
     """Return whether a worker may exit 0 because of one of these signals: it does not end by all of them at once, or it
     is a wrapper, such as a shell, of a program that handles one.

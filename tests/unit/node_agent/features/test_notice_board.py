@@ -1,11 +1,14 @@
-"""Notices to workers: for which workers the agent waits."""
+"""Notices to workers: for which workers the agent waits, and which ones it signals."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from rdzv_protocol.queries import Notice, Noticed
 
+from node_agent.features.notices import words
 from node_agent.features.notices.notice_board import NoticeBoard
 from node_agent.kernel.processes.temp_dir import TempDir
 
@@ -15,6 +18,15 @@ NOTICE = Notice(number=1, round=1, remaining_s=500.0, source="node_drained", nod
 class Folder:
     def __init__(self, path: Path) -> None:
         self.path = lambda name: str(path / name)
+
+
+def started(code: str) -> "subprocess.Popen[bytes]":
+    """Start a worker, and wait until it is ready."""
+    worker = subprocess.Popen(
+        (sys.executable, "-c", f"import signal; {code}"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert worker.stdout and worker.stdout.readline()
+    return worker
 
 
 def listens(board: NoticeBoard) -> None:
@@ -30,3 +42,24 @@ async def test_a_worker_that_has_ended_is_waited_for_no_longer(tmp_path: Path, s
     told: list[Any] = []
     assert await board.give(NOTICE, dict, told.append) == Noticed(listening=1, acknowledged=1)
     assert not told and not await board.is_acknowledged()
+
+
+async def test_a_worker_that_does_not_handle_the_signal_does_not_get_it_and_is_not_waited_for(tmp_path: Path) -> None:
+    """For example, it still imports torch. The signal would end it, and so the workers of all nodes."""
+    board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 1, "SIGUSR2")
+    told: list[Any] = []
+    with started("print(flush=True); input()") as worker:
+        assert await board.give(NOTICE, lambda: {0: worker.pid}, told.append) == Noticed(listening=0, acknowledged=0)
+        worker.communicate(b"\n")
+    assert worker.returncode == 0
+    assert told == [words.signal_not_handled("SIGUSR2", [0])]
+
+
+async def test_a_worker_that_handles_the_signal_gets_it_and_is_waited_for(tmp_path: Path) -> None:
+    board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 1, "SIGUSR2")
+    acknowledge = f"lambda *_: open({board.environment(0)['NODE_AGENT_NOTICE_ACK']!r}, 'w').write('saved')"
+    told: list[Any] = []
+    with started(f"signal.signal(signal.SIGUSR2, {acknowledge}); print(flush=True); input()") as worker:
+        assert await board.give(NOTICE, lambda: {0: worker.pid}, told.append) == Noticed(listening=1, acknowledged=1)
+        worker.communicate(b"\n")
+    assert not told

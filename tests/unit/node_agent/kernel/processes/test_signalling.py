@@ -45,6 +45,42 @@ def test_a_python_program_that_handles_the_signal_gets_it_first(
     assert signalling.is_signalled_first(process.pid, signum) == is_first
 
 
+@pytest.mark.parametrize(
+    ("command", "handlers"),
+    [
+        (f"signal.signal(signal.SIGUSR2, print); {WAITS}", "itself"),
+        (WAITS, "none"),
+        (
+            ("sh", "-c", f'{sys.executable} -c "import signal; signal.signal(signal.SIGUSR2, print); {WAITS}"; :'),
+            "inside",
+        ),
+        (("sh", "-c", f'{sys.executable} -c "import signal; {WAITS}"; :'), "none"),
+        (("bash", "-c", "trap : USR2; echo ready; read -r word"), "itself"),
+    ],
+    ids=[
+        "handles",
+        "does nothing",
+        "a shell around one that handles",
+        "a shell around another",
+        "a shell that handles",
+    ],
+)
+def test_the_handlers_of_a_signal_are_the_worker_or_the_programs_in_its_wrapper(
+    command: str | tuple[str, ...], handlers: str, started: list[subprocess.Popen[bytes]]
+) -> None:
+    argv = command if isinstance(command, tuple) else (sys.executable, "-c", f"import signal; {command}")
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    started.append(process)
+    assert process.stdout and process.stdout.readline() == b"ready\n"
+    inside = list(map(int, subprocess.run(("pgrep", "-P", str(process.pid)), capture_output=True).stdout.split()))
+    try:
+        expected = {"itself": [process.pid], "inside": inside, "none": []}[handlers]
+        assert signalling.handlers(process.pid, signal.SIGUSR2) == expected
+    finally:
+        for pid in inside:
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_a_process_that_has_ended_is_not_signalled_first() -> None:
     process = subprocess.Popen(("true",))
     process.wait()
