@@ -121,6 +121,7 @@ def too_few(
     to_stop: str = "",
     gone: str = "",
     cordoned: str = "",
+    excluded: str = "",
     unfit: str = "",
 ) -> str:
     """A round is below its minimum. Each text is a phrase; empty if there is nothing to say."""
@@ -129,6 +130,7 @@ def too_few(
     text += to_stop and f"; {to_stop}"
     text += gone and f"; gone: {gone}"
     text += cordoned and f"; cordoned: {cordoned}"
+    text += excluded and f"; excluded: {excluded}"
     return text + (unfit and f"; {unfit}")
 
 

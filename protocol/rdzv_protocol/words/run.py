@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from rdzv_protocol.text import clip, count, length, printable
+from rdzv_protocol.text import age, clip, count, length, printable
 
 # Events.
 
@@ -58,7 +58,7 @@ def gives_up_in(reason: str, remaining_s: float) -> str:
 
 
 def uncordoned_in(reason: str, remaining_s: float) -> str:
-    return f"{reason}; uncordoned in {remaining_s:.0f} s"
+    return f"{reason}; uncordoned in {age(remaining_s)}"
 
 
 def continues_in(reason: str, remaining_s: float) -> str:

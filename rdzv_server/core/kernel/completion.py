@@ -227,9 +227,16 @@ def shortfall(run: Run) -> str:
         sizes=legal_sizes.shown(run.settings),
         to_stop=_stopping(run) if run.stopping else "",
         gone=words.names(gone, len(gone)) if (gone := _gone(run)) else "",
-        cordoned=names(run.cordoned),
+        cordoned=_kept_out(run, excluded=False),
+        excluded=_kept_out(run, excluded=True),
         unfit=_unfit(left_unfit(run)),
     )
+
+
+def _kept_out(run: Run, *, excluded: bool) -> str:
+    """Return the names of the joined nodes without a seat that operators have cordoned, or the server has excluded."""
+    cordons = run.cordons
+    return names({each: agent for each, agent in run.cordoned.items() if cordons[agent.node_id].excludes is excluded})
 
 
 def left_unfit(run: Run) -> dict[str, str]:

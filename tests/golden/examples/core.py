@@ -24,6 +24,7 @@ EXAMPLES: Examples = {
             "to_stop": "<to_stop>",
             "gone": "d, e",
             "cordoned": "c",
+            "excluded": "f",
             "unfit": "<unfit>",
         },
     ],

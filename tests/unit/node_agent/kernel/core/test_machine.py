@@ -464,7 +464,7 @@ def excluded(until_s=60.0):
 def test_an_excluded_agent_stands_by_or_makes_room_for_another_node():
     agent = Story()
     agent.is_told(excluded())
-    assert agent.effects == [waits("standing by: node a is excluded: why; uncordoned in 60 s"), poll()]
+    assert agent.effects == [waits(excluded().sentence), poll()]
     agent = Story(exits_when_excluded=True)
     agent.is_told(excluded())
     why = words.leaving.kept_out("standing by: node a is excluded: why")

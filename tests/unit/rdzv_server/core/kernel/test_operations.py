@@ -8,7 +8,7 @@ from rdzv_protocol.errors import MalformedMessage, NoStandby, RunEnded, Settings
 from rdzv_protocol.messages import Drain, Start, Stop
 
 from rdzv_server.core.effects import Happened
-from rdzv_server.core.events import ArrivalsAdmitted, NodeCordoned, NodeDrained, NodeUncordoned, RunStopped
+from rdzv_server.core.events import EXCLUDER, ArrivalsAdmitted, NodeCordoned, NodeDrained, NodeUncordoned, RunStopped
 from rdzv_server.core.kernel.operations import RULES, RunResized, RunRestarted
 from rdzv_server.core.kernel.run import REQUESTS, AgentState, Stage
 from rdzv_server.words import completion, failures, runs, sizes
@@ -74,6 +74,10 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
         "2:3", "join a b; cordon b",
         {"reason a": until(completion.too_few(1, 1, 2, "a", cordoned="b"), "gives_up", 600)},
         "join c; form", {"ranks": "a c"},
+    ),
+    "a round below its minimum names the nodes that operators and the server keep out": (
+        "3", f"cordon b; cordon c by={EXCLUDER}; join a b c",
+        {"reason a": until(completion.too_few(2, 1, 3, "a", cordoned="b", excluded="c"), "gives_up", 600)},
     ),
     "no round waits for a silent cordoned node": (
         "1:2", "join a b; cordon b; leave a; join b; join c; disconnect b", {"ranks": "c"},

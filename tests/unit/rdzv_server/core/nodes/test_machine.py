@@ -3,6 +3,7 @@
 import pytest
 from rdzv_protocol.errors import ServerUnavailable, UnknownNode
 from rdzv_protocol.messages import Drain, Start
+from rdzv_protocol.words import run as run_words
 
 from rdzv_server.core import journals
 from rdzv_server.core.events import LeaseRenewed, NodeCordoned, NodeDrained, NodeUncordoned, RunForgotten
@@ -51,7 +52,8 @@ def test_a_cordon_and_its_time_survive_a_restart_and_its_end_comes_by_itself(ser
     server.passes(30.0)
     server = server.restarted()
     assert [cordon.reason for cordon in server.registry.nodes.state.cordons.values()] == ["burn-in"]
-    assert server.directive("a").sentence == "standing by: node a is cordoned: burn-in; uncordoned in 30 s"
+    standing_by = completion.standby_kept_out("a", "burn-in", excluded=False)
+    assert server.directive("a").sentence == run_words.uncordoned_in(standing_by, 30.0)
     server.handle("run", LeaseRenewed("a"))
     server.passes(30.0)
     assert isinstance(server.directive("a"), Start)
