@@ -10,7 +10,7 @@ from rdzvctl.errors import TooOld
 
 DEFAULTS: dict[str, Any] = {
     # of a server
-    "cordons": (), "version": "of an unknown version",
+    "cordons": (), "peers": (), "version": "of an unknown version",
     # of a run
     "broken_links": (), "failed_rounds": 0, "finishing": None, "free_seats": 0, "health": None, "legal_sizes": (),
     "is_stopped": False, "last_failure": None, "next_size": None, "node_unit": 1, "own_budgets": {},

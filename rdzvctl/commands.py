@@ -71,8 +71,13 @@ class Session:
 
     @property
     def endpoint(self) -> str:
-        """Servers of this session, as in the agents' `--endpoint`."""
-        return ",".join(address(*each) for each in self.client.place.endpoints)
+        """Servers of this session, as in the agents' `--endpoint`.
+
+        If they were given by names of this machine only, use the addresses that they advertise, if there are any.
+        """
+        given = [address(*each) for each in self.client.place.endpoints]
+        advertised = state.advertised(self._servers)
+        return ",".join(advertised if advertised and all(map(state.is_of_this_machine, given)) else given)
 
     def overview(self, run_id: str | None = None, *, asks_all: bool = False) -> Overview:
         """Return the servers and runs. If something could not be learned, the command later ends with its exit code.
@@ -304,18 +309,25 @@ def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:
 def _why(session: Session, run: Fields) -> account.Why:
     """Return the account of the run.
 
-    While it restarts, only its events have the reason, and only a leader has the events.
+    Only its events have the reason of a restart and the failure of the attempt before, and only a leader has the
+    events.
     """
     unhealthy_reason = session.unhealthy_reason
     explain = partial(
         account.why, run, session.endpoint, unhealthy_reason=unhealthy_reason, cordons=session.cordons,
         program=session.program,
     )  # fmt: skip
-    if run["phase"] != "restarting" or unhealthy_reason:
+    has_earlier = run["attempt"] > 1 and not session.given.get("watch")
+    if unhealthy_reason or session.lacks_runs or not (run["phase"] == "restarting" or has_earlier):
         return explain()
-    events = session.client.latest_events(run["run_id"], LATEST).events
-    opened = [event["reason"] for event in events if event["kind"] == "round_opened"]
-    return explain(opened=opened[-1] if opened else "")
+    events, attempt = session.client.latest_events(run["run_id"], LATEST).events, run["attempt"]
+    opened, failed = "", ""
+    for event in events:
+        if event["kind"] == "round_opened" and run["phase"] == "restarting":
+            opened = event["reason"]
+        if event["kind"] == "run_failed" and event["attempt"] == attempt - 1:
+            failed = words.account.earlier_failed(event["attempt"], event["reason"])
+    return explain(opened=opened, earlier=failed)
 
 
 def _show_why(session: Session, run: Fields) -> None:
@@ -442,7 +454,7 @@ def _place_of(run: Fields, rank: int) -> lines.Worker:
         return found
     told, gone = words.logs, lines.may_have_had(run, rank)
     help_lines = [
-        told.left(each["node_id"], each["round"], each["age_s"], each["cause"]) for each in gone[-MOST_NAMED:]
+        told.gone(each["node_id"], each["round"], each["age_s"], each["cause"]) for each in gone[-MOST_NAMED:]
     ]
     help_lines += [told.LOOK_THERE] if gone else []
     raise Refused(told.no_rank(run["run_id"], rank, _highest_rank(run)), *map(printable, help_lines))

@@ -26,6 +26,7 @@ def why(
     endpoint: str,
     opened: str = "",
     unhealthy_reason: str = "",
+    earlier: str = "",
     *,
     cordons: Mapping[str, Fields] = NO_CORDONS,
     program: str = PROGRAM,
@@ -33,14 +34,15 @@ def why(
     """Return the account of a run: its state and since when, what it waits for, what failed first, and what to do next.
 
     `endpoint`: the servers, as in the agents' `--endpoint`. `opened`: why the forming round was opened, if known.
-    `unhealthy_reason`: why the run's server can decide nothing now; then nothing else helps. `cordons`: the servers'
-    cordons by node. `program`: `rdzvctl`, with flags for the commands that a person copies.
+    `unhealthy_reason`: why the run's server can decide nothing now; then nothing else helps. `earlier`: sentence about
+    the failure of the attempt before. `cordons`: the servers' cordons by node. `program`: `rdzvctl`, with flags for the
+    commands that a person copies.
     """
     wrong = "" if run["phase"] == "unhealthy" else state.trouble(run)
-    sentences = [unhealthy_reason, _sentence(wrong), _state(run)]
+    sentences = [unhealthy_reason, _sentence(wrong), _state(run), *_lost(run)]
     sentences += [words.account.reason_of_restart(opened)] if opened else []
     sentences += [each for each in _absent(run, program) if not wrong or each[:1].lower() + each[1:-1] not in wrong]
-    sentences += [*_failures(run), *_restarts(run)]
+    sentences += [*_failures(run), *_restarts(run), earlier]
     steps = [words.steps.MEND_SERVER] if unhealthy_reason else next_steps(run, endpoint, cordons)
     failure = run["first_failure"]
     return Why(
@@ -124,6 +126,12 @@ def _state(run: Fields) -> str:
         case "unhealthy":
             return told.is_unhealthy(name, run["reason"])
     return told.has_ended(name, phase, since_s, run["age_s"] - since_s, state.reason(run))
+
+
+def _lost(run: Fields) -> list[str]:
+    """Return sentences about the nodes that an ended run had lost; empty for a run that has not ended."""
+    lost = state.gone(run) if state.is_over(run) else []
+    return [words.account.gone(each["node_id"], each["age_s"], each["cause"]) for each in lost[:MOST_NAMED]]
 
 
 def _absent(run: Fields, program: str) -> list[str]:

@@ -9,7 +9,7 @@ from rdzv_protocol.states import ENDS, HEALTH
 from rdzv_protocol.text import printable
 
 from rdzvctl import words
-from rdzvctl.answers import Fields
+from rdzvctl.answers import Fields, departures_of_missing
 
 RECENT_S = 86_400.0
 """Most seconds since a run has failed recently."""
@@ -44,6 +44,19 @@ def failed_recently(runs: Iterable[Fields]) -> list[Fields]:
     """Return the runs that have failed within the last day, the latest first."""
     failed = [run for run in runs if has_failed(run) and run["phase_age_s"] <= RECENT_S]
     return sorted(failed, key=lambda run: run["phase_age_s"])
+
+
+def gone(run: Fields) -> list[Fields]:
+    """Return the departures of participants that a forming round lacks, or that an ended run had lost in its last
+    round with workers."""
+    if not is_over(run):
+        return departures_of_missing(run)
+    there = {node["node_id"] for node in run["nodes"]}
+    return [
+        each
+        for each in run["departures"]
+        if each["round"] == run["workers_round"] and each["group_rank"] is not None and each["node_id"] not in there
+    ]
 
 
 def since_s(run: Fields) -> float:
@@ -172,6 +185,19 @@ def unhealthy_reason(servers: Iterable[Fields]) -> str:
 
 def _lacks_leader(server: Fields) -> bool:
     return any(shard["leader"] is None for shard in server["shards"])
+
+
+def advertised(servers: Iterable[Fields]) -> list[str]:
+    """Return the addresses under which other machines reach the servers of a cluster; empty for a single server."""
+    known = [
+        each for server in servers for each in [*(shard["leader"] for shard in server["shards"]), *server["peers"]]
+    ]
+    return [each for each in dict.fromkeys(filter(None, known)) if not is_of_this_machine(each)]
+
+
+def is_of_this_machine(at: str) -> bool:
+    """Whether HOST:PORT names whichever machine it is used on."""
+    return at.startswith(("localhost:", "127.", "[::1]:"))
 
 
 NO_CORDONS: Mapping[str, Fields] = {}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rdzv_protocol.text import age, printable
 
 from rdzvctl import words
-from rdzvctl.answers import Fields, departures_of_missing, is_absent, lost_in_s
+from rdzvctl.answers import Fields, is_absent, lost_in_s
 from rdzvctl.views import state
 
 STYLES = {
@@ -91,7 +91,7 @@ def nodes_table(run: Fields) -> Table:
             printable(gone["node_id"]), "gone", _rank(gone["group_rank"]), "-", "-", "-",
             printable(words.nodes.gone(gone["cause"], gone["age_s"])),
         )
-        for gone in departures_of_missing(run)
+        for gone in state.gone(run)
     ]  # fmt: skip
     if run["missing"] and (more := run["missing"]["more_gone"]):
         rows.append((words.nodes.more_gone(more), "gone", *"----", words.nodes.NAMELESS))

@@ -46,6 +46,10 @@ def disconnected(node_id: str, unheard_s: float | None, left_s: float) -> str:
     )
 
 
+def gone(node_id: str, for_s: float, cause: str) -> str:
+    return f"Node {node_id} has been gone for {age(for_s)}: {cause}."
+
+
 def more_disconnected(number: int) -> str:
     return f"{count(number, 'more node')} {'is' if number == 1 else 'are'} disconnected, too."
 
@@ -86,6 +90,11 @@ def rounds_have_failed(rounds: int, last: str) -> str:
 
 def failed_last(failure: str, ago_s: float, round: int) -> str:
     return f"the last failure, {age(ago_s)} ago in round {round}: {failure}"
+
+
+def earlier_failed(attempt: int, reason: str) -> str:
+    """`attempt`: number of the attempt before the one that the account is about."""
+    return f"Attempt {attempt} failed: {reason}."
 
 
 def has_restarted(

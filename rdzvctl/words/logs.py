@@ -43,9 +43,9 @@ def no_rank(run_id: str, rank: int, highest: int | None) -> str:
     return f"no node of run {run_id} has rank {rank}: {known}, or its node is gone"
 
 
-def left(node_id: str, round: int, ago_s: float, cause: str) -> str:
+def gone(node_id: str, round: int, for_s: float, cause: str) -> str:
     """A node that may have had the rank."""
-    return f"node {node_id} left in round {round}, {age(ago_s)} ago: {cause}"
+    return f"node {node_id} has been gone for {age(for_s)}, since round {round}: {cause}"
 
 
 LOOK_THERE = "if such a node had the rank, look there: in its agent's output, and in its --log-dir with -t or -r"

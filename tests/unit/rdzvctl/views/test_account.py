@@ -95,6 +95,20 @@ def test_why_says_what_a_restart_is_for() -> None:
     assert ctl.account.reason_of_restart("node b was lost") in account.why(run, SERVER, "node b was lost").text
 
 
+def test_why_ends_with_the_failure_of_the_attempt_before() -> None:
+    earlier = ctl.account.earlier_failed(1, "boom")
+    assert account.why(told(check(("1", "join a; 5s"))), SERVER, earlier=earlier).text.endswith(f" {earlier}")
+
+
+def test_why_of_an_ended_run_says_why_its_missing_nodes_are_gone() -> None:
+    run = told(check(("2 join_timeout_s=60", "join a b; lose b; join a; 61s")))
+    assert run["phase"] == "failed"
+    (gone,) = run["departures"]
+    assert ctl.account.gone("b", 61.0, gone["cause"]) in account.why(run, SERVER).text
+    assert tables.nodes_table(run).rows[-1][:2] == ("b", "gone")
+    assert "b" not in account.why(told(check(("2", "join a b; succeed a b"))), SERVER).text.split()
+
+
 def test_why_shows_once_what_ended_the_run() -> None:
     found = account.why(told(check(("1", "join a; fail a"))), SERVER)
     assert found.text.count("worker rank 0 on node a failed") == 1

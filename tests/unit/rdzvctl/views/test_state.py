@@ -47,3 +47,10 @@ def test_a_run_in_which_nothing_happens_stays_the_same() -> None:
     assert state.without_times(told(run)) == before
     run.join("b")
     assert state.without_times(told(run)) != before
+
+
+def test_servers_of_a_cluster_are_named_by_the_addresses_that_other_machines_reach() -> None:
+    shards = [{"shard": number, "leader": leader} for number, leader in enumerate(("gpu1:29400", None))]
+    servers = [Fields(shards=shards, peers=["gpu2:29400", "gpu1:29400", "localhost:29400"])]
+    assert state.advertised(servers) == ["gpu1:29400", "gpu2:29400"]
+    assert state.advertised([Fields(shards=[])]) == [], "a single server, maybe of an earlier version"
