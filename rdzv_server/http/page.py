@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from msgspec import structs
 from rdzv_protocol import errors, paths
 from rdzv_protocol.actions import Action
-from rdzv_protocol.states import HEALTH, PHASES
+from rdzv_protocol.states import HEALTH, PHASES, Phase
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
@@ -32,7 +32,7 @@ from rdzv_server.http.costs_endpoint import costs_of_node
 from rdzv_server.http.events_endpoint import number_of
 from rdzv_server.http.limits import Gatekeeper
 from rdzv_server.http.requests import caller_of, connection_of, read_body, summary_of
-from rdzv_server.service.interface import Service, state_for
+from rdzv_server.service.interface import ServerState, Service, state_for
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 from rdzv_server.words import http as words
@@ -64,6 +64,10 @@ MOST_LOGIN_BYTES = 4_096
 """Most bytes of the login form: a token, and a path."""
 MOST_QUERY = 1_000
 """Longest query that a page still has after a login: the form's fields contain it, up to three times as long."""
+PHASES_BY_NEED: tuple[Phase, ...] = (
+    "unhealthy", "failed", "restarting", "forming", "finishing", "running", "succeeded",
+)  # fmt: skip
+"""Phases of runs that are not in trouble: those of runs that need a person come first."""
 ROWS, ATTEMPTS, LAST_ROW = 256, 16, 10**6
 """Rows of a plain table; attempts of a run that are shown; highest row that may be requested."""
 FOR_A_DAY = "max-age=86400, immutable"
@@ -159,17 +163,16 @@ class Pages:
             return await self._show(name, caller, run_id=run_id)
         row = number_of("plain", first, 0, 0, LAST_ROW)
         shown = await (self._plain_run(permit, run_id, row) if run_id else self._plain_runs(permit, row))
+        server = state_for(self._service, permit.shows)
         return await self._show(
-            f"plain_{name}", caller, run_id=run_id, path=path, at=_utc(time.time()),
-            unhealthy_reason=self._service.state().unhealthy_reason, **shown,
+            f"plain_{name}", caller, run_id=run_id, path=path, at=_utc(time.time()), server=server,
+            leaders=_leaders(server), scheme="https" if caller.is_tls else "http", **shown,
         )  # fmt: skip
 
     async def _plain_runs(self, permit: Permit, first: int) -> Shown:
         latest = {run.run_id: run for run in self._service.runs() if permit.covers(run.run_id)}
-        runs = sorted(latest.values(), key=lambda run: run.created_at, reverse=True)[first : first + ROWS]
-        shown = [self._with_ages(run, watch_view.summary) async for run in _in_slices(runs)]
-        cordons = state_for(self._service, permit.shows).cordons
-        return {"runs": shown, "cordons": cordons, "first": first, "count": len(latest)}
+        shown = [self._with_ages(run, watch_view.summary) async for run in _in_slices(latest.values())]
+        return {"runs": sorted(shown, key=_by_need)[first : first + ROWS], "first": first, "count": len(shown)}
 
     async def _plain_run(self, permit: Permit, run_id: str, first: int) -> Shown:
         attempts = [run for run in self._service.runs() if run.run_id == run_id]
@@ -177,12 +180,12 @@ class Pages:
         rows = [node async for node in _in_slices(self._rows(attempts[-1], first))] if attempts else []
         return {"attempts": shown, "nodes": rows, "first": first, "count": len(attempts[-1].agents) if attempts else 0}
 
-    def _rows(self, run: Run, first: int) -> Iterator[NodeStatus]:
-        """Yield the statuses of at most `ROWS` agents, without those that cannot be read."""
+    def _rows(self, run: Run, first: int) -> Iterator[tuple[NodeStatus, str]]:
+        """Yield the status and the `quiet_word` of at most `ROWS` agents, without those that cannot be read."""
         now = self._service.now(run.run_id)
         for agent in read(run, lambda: run_view.agents(run), lambda _: [])[first : first + ROWS]:
             if shown := read(run, partial(status_view.node, run, agent, now), lambda _: None):
-                yield shown
+                yield shown, watch_view.quiet_word(run, agent.agent_id, now)
 
     def _with_ages(self, run: Run, view: Callable[[Run, float, watch_view.Clock], Shown]) -> Shown:
         """Return the view of a run, as watchers get it, with ages in seconds instead of times."""
@@ -251,6 +254,22 @@ _HANDLERS: dict[str, dict[str, Handler]] = {
     paths.LOGOUT: {"POST": Pages._log_out},
 }
 """Handlers by path, or by its folder, and by method."""
+
+
+def _by_need(run: Shown) -> tuple[bool, int, float, str]:
+    """Return the place of a run in the list, from its view with ages: runs that need a person come first."""
+    health = run.get("health", {})
+    is_troubled = health.get("is_trouble", False)
+    severity = HEALTH.index(health["state"]) if is_troubled else PHASES_BY_NEED.index(run["phase"])
+    return not is_troubled, severity, run["since"], run["run_id"]
+
+
+def _leaders(server: ServerState) -> dict[str | None, list[int]]:
+    """Return the shards of each leader of several servers; None for a leader that is unknown."""
+    shards: dict[str | None, list[int]] = {}
+    for shard in server.shards:
+        shards.setdefault(shard.leader, []).append(shard.shard)
+    return shards
 
 
 async def _in_slices(things: Iterable[Thing]) -> AsyncIterator[Thing]:
@@ -334,7 +353,7 @@ def _environment() -> Environment:
     )  # fmt: skip
     environment.globals |= {"static": _static, "path_of": path_of, "node_path_of": node_path_of}
     environment.globals |= {"paths": paths, "ROWS": ROWS}
-    environment.globals |= {"phases": PHASES, "states_of_health": HEALTH}
+    environment.globals |= {"phases": PHASES, "phases_by_need": PHASES_BY_NEED, "states_of_health": HEALTH}
     environment.filters |= {"duration": _duration, "utc": _utc}
     return environment
 

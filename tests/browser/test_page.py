@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+from rdzv_protocol import actions
 from rdzv_protocol.words.run import restarts_took
 
 from rdzv_server.core.policies import words
@@ -14,6 +15,7 @@ from rdzv_server.words import health as health_words
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.browser.runs import FLAGS
+from tests.integration.test_actions import act
 from tests.support.cluster import ALL_COME, PATIENT, Cluster, straggling
 from tests.support.message_search import pattern
 from tests.support.programs import STRAGGLING_WORKER
@@ -76,6 +78,9 @@ async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster:
     await tab.shows("#nodes", "missing")
     await tab.shows("#reason", completion.waiting_for(1))
     assert re.fullmatch(r"gives up in \d+ (s|min \d+ s)", await tab.text("#countdown"))
+    await tab.shows("#rounds tr >> nth=0", "not yet")
+    await act(cluster.server, actions.STOP, run_id="r/1")
+    await tab.shows("#rounds tr >> nth=0", "never started")
     tab.is_content()
 
 

@@ -55,6 +55,8 @@ async def test_a_page_continues_at_the_server_that_takes_over(
     leads = (await follower.status())["server"]["leader"]
     assert await tab.page.get_attribute("#leaders a", "href") == f"http://{leads}/runs/r%2F1"
     assert await of_service.page.is_hidden("#leaders"), "the leader itself names nobody"
+    plain = await follower.get("/runs/r%2F1?plain=0")
+    assert f'href="http://{leads}/runs/r%2F1?plain=0"' in plain
     await tab.stays()
     await leader.kill()
     await follower.leads()

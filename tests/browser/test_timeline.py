@@ -114,6 +114,18 @@ async def test_a_later_attempt_says_that_earlier_ones_are_not_in_the_picture(clu
     tab.is_content()
 
 
+async def test_the_end_of_a_run_has_no_speed(cluster: Cluster, tab: Tab) -> None:
+    async with Crowd(cluster.server.port) as crowd:
+        await opened(tab, cluster, crowd)
+        await tab.shows("#timeline-says", re.compile("round 3: running .*steps a second"))
+        ended = a_day() | {"ended_at": EPOCH + DAY_S, "now": EPOCH + DAY_S + 600.0}
+        ended["rounds"][-1]["ended_at"] = EPOCH + DAY_S
+        await tab.page.route(f"**{paths.timeline_of('day')}", lambda route: route.fulfill(json=ended))
+        await tab.open(cluster, "/runs/day")
+        await tab.shows("#timeline-says", "round 3: over · step")
+    tab.is_content()
+
+
 async def test_a_real_run_has_its_picture_and_follows_it(cluster: Cluster, tab: Tab) -> None:
     async with Crowd(cluster.server.port) as crowd:
         await crowd.run("r", ["a", "b"], max_restarts=3)

@@ -146,13 +146,26 @@ def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:
         if len(found) == MOST_QUIET:
             break
         found[agent_id] = _quiet(run, agent_id, "disconnected", since, clock)
-    after_s = quiet_after_s(run)
     for agent_id, renewed_at in renewed.items():  # in the order of renewal
-        if len(found) == MOST_QUIET or now - renewed_at < after_s:
+        if len(found) == MOST_QUIET or not _is_silent(run, renewed_at, now):
             break
         if agent_id not in found:
             found[agent_id] = _quiet(run, agent_id, "silent", renewed_at, clock)
     return found
+
+
+def quiet_word(run: Run, agent_id: str, now: float) -> str:
+    """Return why the agent is in `quiet`; empty if it is not, or if the run has ended."""
+    renewed_at = run.leases.renewed_at.get(agent_id)
+    if run.stage.is_end or renewed_at is None:
+        return ""
+    if agent_id in run.leases.absent_since:
+        return "disconnected"
+    return "silent" if _is_silent(run, renewed_at, now) else ""
+
+
+def _is_silent(run: Run, renewed_at: float, now: float) -> bool:
+    return now - renewed_at >= quiet_after_s(run)
 
 
 def _quiet(run: Run, agent_id: str, why: str, since: float, clock: Clock) -> Document:

@@ -15,7 +15,7 @@ const TONES = {
   missing: "bad", failed: "bad", unhealthy: "bad",
   hung: "bad", unreachable: "bad", looping: "bad", overdue: "busy", stalled: "busy", last_restart_spent: "busy", lacks_nodes: "busy", below_size: "calm",
 };
-const ORDER = ["unhealthy", "failed", "restarting", "forming", "finishing", "running", "succeeded"]; // runs that need a person come first
+const ORDER = document.body.dataset.phases.split(" "); // phases of runs that need a person come first
 const ENDINGS = { starts: "starts in", gives_up: "gives up in", ends: "ends in" };
 
 const byId = (id) => document.getElementById(id);
@@ -973,7 +973,7 @@ const events = {
       const ranFor = started && ended ? duration(ended.at - started.at) : started ? "runs" : "";
       return line(6, [
         opened.attempt > 1 ? `${opened.round} (attempt ${opened.attempt})` : `${opened.round}`, opened.reason,
-        started ? (started.charged ? "charged" : "free") : "not yet",
+        started ? (started.charged ? "charged" : "free") : ended ? "never started" : "not yet",
         started ? `${started.nodes} (${plural(started.world_size, "worker")})` : "",
         started && started.duration_s !== undefined ? duration(started.duration_s) : "", ranFor, ended ? ended.reason : "",
       ], 1);

@@ -238,16 +238,16 @@ const timeline = {
   tell(at) {
     const { rounds, samples, marks } = this.data, near = (4 * (this.end - this.begin)) / this.width;
     const round = rounds.findLast((each) => each.opened_at <= at) || rounds[0];
-    const isLast = at >= this.end, said = [stamp(at)];
+    const isLast = at >= this.end, isOver = isLast && this.data.ended_at, said = [stamp(at)];
     if (round.first === round.last) {
       const inside = this.partsOf(round).filter(([, from, to]) => from <= at && (at < to || (isLast && to >= at))).map(([lane]) => lane);
-      const doing = isLast && this.data.ended_at ? "over" : inside.at(-1) || "over";
+      const doing = isOver ? "over" : inside.at(-1) || "over";
       said.push(`round ${round.first}: ${doing === "lost work" ? "work that was lost" : doing}`);
     } else {
       said.push(`rounds ${round.first} to ${round.last}: ${this.shares(round).map(([lane, share]) => `${Math.round(100 * share)} % ${lane}`).join(", ")}`);
     }
     const next = samples.find((each) => each.at >= at), last = samples.findLast((each) => each.at <= at), sample = next || last;
-    if (sample && sample.steps_per_s !== null && (next ? next.round === (last || next).round : true)) said.push(this.pace(sample.steps_per_s));
+    if (sample && !isOver && sample.steps_per_s !== null && (next ? next.round === (last || next).round : true)) said.push(this.pace(sample.steps_per_s));
     if (last) said.push(`step ${last.step}`);
     if (last) said.push(last.checkpoint_step === null ? "no checkpoint yet" : `last checkpoint at step ${last.checkpoint_step}`);
     marks.filter((mark) => mark.at - near <= at && at <= mark.until + near).forEach((mark) => said.push(this.worded(mark)));
