@@ -167,7 +167,13 @@ def standby_kept_out(node_id: str, reason: str, *, excluded: bool) -> str:
 
 # A running round.
 
-ENDS_SOON = "its workers know that it ends soon"
+
+def ends_soon(why: str, in_s: float | None = None) -> str:
+    """The workers have a notice. `why`: which node leaves or arrives, and why; empty if that is no longer so."""
+    within = "soon" if in_s is None else f"within {in_s:.0f} s"
+    return f"its workers know that it ends {within}{why and ': '}{why}"
+
+
 NO_AGENT_HEARD = (
     f"the server does not hear from any agent of the run: {unheard.NODES_OR_PATH_GONE}; the server waits for them"
 )

@@ -170,12 +170,12 @@ def cordoned(run: Run, node_id: str, now: float) -> Wait:
     return Wait(reason=text, remaining_s=max(0.0, cordon.until - now), ending="uncordoned", excluded=excluded)
 
 
-def running_reason(run: Run) -> str:
-    """Return the sentence about a running round, for status."""
+def running_reason(run: Run, ends_soon: str = "") -> str:
+    """Return the sentence about a running round, for status. `ends_soon`: phrase about its end; empty if none comes."""
     seats, sizes = len(run.seats), legal_sizes.shown(run.settings) if run.waiting else ""
     also = [found.sentence] if (found := finishing.view(run)) else []
-    if run.notice_since is not None:
-        also.append(words.ENDS_SOON)
+    if ends_soon:
+        also.append(ends_soon)
     if run.unheard_since is not None:
         also.append(words.NO_AGENT_HEARD)
     return words.running(run.round, seats, of=len(run.waiting) + seats if sizes else None, sizes=sizes, also=also)

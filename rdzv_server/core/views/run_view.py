@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple
 from rdzv_protocol.messages import RestartCosts
 from rdzv_protocol.states import Phase
 
-from rdzv_server.core.kernel import completion, finishing, legal_sizes
+from rdzv_server.core.kernel import completion, finishing, legal_sizes, notices
 from rdzv_server.core.kernel.run import HISTORY, Agent, AgentState, Departure, FailureRecord, Run, Stage
 from rdzv_server.core.policies import POLICIES, restart_cost
 from rdzv_server.core.policies.network_check import network_policy
+from rdzv_server.words import completion as completion_words
 
 NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
 _WAITING = AgentState.WAITING
@@ -81,6 +82,8 @@ def reason(run: Run, now: float) -> str:
     """Return the sentence about the run's current state."""
     if run.stage is Stage.FORMING and not is_apart(run):
         return completion.wait(run, now).sentence
+    if run.stage is Stage.RUNNING and not is_apart(run):
+        return _running(run, now, is_timed=True)
     return outlook(run, now).reason
 
 
@@ -92,9 +95,19 @@ def outlook(run: Run, now: float) -> Outlook:
         wait = completion.wait(run, now)
         return Outlook(wait.reason, wait.ending, completion.deadline(run))
     if run.stage is Stage.RUNNING:
-        sentence = "; ".join([completion.running_reason(run), *run_remarks(run, now)])
-        return Outlook(sentence) if run.scale_up_at is None else Outlook(sentence, "ends", run.scale_up_at)
+        sentence, soon = _running(run, now), notices.pending(run)
+        at = run.scale_up_at if soon is None else soon.until
+        return Outlook(sentence) if at is None else Outlook(sentence, "ends", at)
     return Outlook(run.end_reason)
+
+
+def _running(run: Run, now: float, *, is_timed: bool = False) -> str:
+    """Return the sentence about the running round. `is_timed`: whether it says in how many seconds the round ends."""
+    ends_soon, soon = "", notices.pending(run)
+    if run.notice_since is not None:
+        left_s = max(0.0, soon.until - now) if soon and is_timed else None
+        ends_soon = completion_words.ends_soon(soon.reason if soon else "", left_s)
+    return "; ".join([completion.running_reason(run, ends_soon), *run_remarks(run, now)])
 
 
 def run_remarks(run: Run, now: float) -> list[str]:

@@ -12,6 +12,7 @@ from rdzv_server.core.kernel.run import PolicyState, Run
 from rdzv_server.core.views import run_view, status_view, watch_view
 from rdzv_server.core.views.run_view import Missing, Outlook
 from rdzv_server.http.metrics import RUN_FINISHING, RUN_NODES, RUN_RESTARTS_LEFT, RUN_UNHEARD, RUN_WORLD_SIZE, _Survey
+from rdzv_server.words import completion, notices
 from rdzvctl.answers import decoded
 from rdzvctl.views import account, tables
 from tests.support.scenario import Scenario, running
@@ -193,3 +194,11 @@ def test_the_place_of_a_node_is_the_part_of_the_network_above_it(topology: str, 
     run = Scenario("1")
     run.join("a", sort_key=sort_key(topology))
     assert run_view.place(run.run.agents["a"]) == place
+
+
+def test_during_a_notice_the_reason_says_which_node_leaves_why_and_until_when() -> None:
+    run = check(("1:2 notice_timeout_s=20", "join a b; announce b notice_s=20 stop_s=25; 5s"))
+    leaves = notices.leaves("b", "SIGTERM")
+    untimed = completion.running(1, 2, also=[completion.ends_soon(leaves)])
+    assert run_view.outlook(run.run, run.now) == (untimed, "ends", run.now + 15.0)
+    assert run_view.reason(run.run, run.now) == completion.running(1, 2, also=[completion.ends_soon(leaves, 15.0)])
