@@ -28,6 +28,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.kernel import final_report
 from rdzv_server.core.kernel.liveness import OVERDUE, TOGETHER_S, UNREAD_S
+from rdzv_server.core.kernel.progress import STANDSTILL_S
 from rdzv_server.core.kernel.rank_assignment import start
 from rdzv_server.core.kernel.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from rdzv_server.core.node_facts import NodeBlamed
@@ -466,9 +467,9 @@ class Watch:
         still_s = [now - (now if team.hung_since is None else team.hung_since) for team in teams]
         report_s = run.settings.lease_s + SLOWEST_S
         if "stalled" in found and not any(now < team.resumed_at + report_s for team in teams):
-            assert max(still_s, default=0.0) >= health.STALLED_S - STEP_S, f"workers make steps: {found['stalled']}"
+            assert max(still_s, default=0.0) >= STANDSTILL_S - STEP_S, f"workers make steps: {found['stalled']}"
         are_all = run.stage is Stage.RUNNING and len(teams) == len(run.seats) and not run.suspends_judgement
-        if are_all and min(still_s) > health.STALLED_S + report_s:
+        if are_all and min(still_s) > STANDSTILL_S + report_s:
             assert found.keys() & {"stalled", "hung"}, f"nothing has moved for {min(still_s):g} s, and it is {found}"
         spent = time_ledger.view(run, now)
         sum_s = spent.running + spent.forming + spent.restarting + spent.waiting

@@ -13,6 +13,8 @@ STALLED = 3.0
 """Multiple of a step's usual time: workers without progress for longer than this are stalled."""
 STANDSTILL_S = 60.0
 """Least seconds without progress of any node that are a standstill."""
+STANDSTILL_STEPS = 20.0
+"""Multiple of a step's usual time that a standstill lasts at least."""
 MOVED_S = 1.0
 """Smallest difference in seconds between two times of progress that counts: a sign may be delayed by less."""
 
@@ -58,6 +60,11 @@ def clear(run: Run) -> None:
 def is_of_running_round(run: Run, agent_id: str, progress: Progress) -> bool:
     is_current = run.stage is Stage.RUNNING and progress.round == run.round
     return is_current and run.seat_of(agent_id) is not None
+
+
+def standstill_limit_s(step_s: float) -> float:
+    """Return the seconds without progress after which workers stand still whose steps take `step_s` seconds."""
+    return max(STANDSTILL_S, STANDSTILL_STEPS * step_s)
 
 
 def is_over(run: Run) -> bool:

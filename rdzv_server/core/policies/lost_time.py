@@ -1,7 +1,8 @@
 """Measurement of a running round before something that may end it: its steps, and the time that it loses.
 
 Signs are up to a keep-alive old, so the conclusions are cautious. Unless the workers are believed to hang, time counts
-as spent on detecting only if the sign itself showed workers without progress for `progress.STALLED` steps.
+as spent on detecting only if the sign itself showed workers without progress for `progress.STALLED` steps, or for the
+time of a standstill if an operator restarts the run.
 """
 
 from collections.abc import Iterable
@@ -9,6 +10,8 @@ from math import inf
 
 from rdzv_server.core import events
 from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.kernel import progress
+from rdzv_server.core.kernel.operations import RunRestarted
 from rdzv_server.core.kernel.progress import STALLED, pace
 from rdzv_server.core.kernel.run import ProgressSign, Run
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
@@ -26,7 +29,7 @@ class ProgressMeasured(PolicyFact, frozen=True):
     lost_s: float = 0.0
     """Seconds of work between the last checkpoint and the last progress."""
     standstill_s: float = 0.0
-    """Seconds for which the workers have stood still, if they are believed to hang."""
+    """Seconds for which the workers have stood still, if they are believed to hang or if an operator restarts them."""
     saved_step: int | None = None
     """Step from which a restart can continue: of a checkpoint, or the one after which this round's workers continued.
     """
@@ -40,6 +43,8 @@ def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
     checkpoint_step = max((each.checkpoint_step for each in reports if each.checkpoint_step is not None), default=None)
     step_s, stepped_at = pace(signs)
     standstill = standstill_s(run, now)
+    if isinstance(fact, RunRestarted):  # an operator has noticed it
+        standstill = max(standstill, _stalled_s(signs, now, progress.standstill_limit_s(step_s or 0.0)))
     detecting_s = max(_stalled_s(signs, now), _unheard_s(run, fact, now))
     resumed = [each.resumed_step for each in reports if each.resumed_step is not None]
     known = run.checkpoint_step if checkpoint_step is None else checkpoint_step
@@ -64,10 +69,12 @@ def standstill_s(run: Run, now: float) -> float:
     return 0.0 if since == inf else max(0.0, now - since)
 
 
-def _stalled_s(signs: list[ProgressSign], now: float) -> float:
+def _stalled_s(signs: list[ProgressSign], now: float, least_s: float = 0.0) -> float:
+    """Return the seconds since the last step beyond the usual time of a step; 0 if they are not more than `least_s`."""
     signs = [sign for sign in signs if not sign.progress.is_over]
     step_s, stepped_at = pace(signs)
-    if step_s is None or stepped_at is None or any(sign.progress.age_s <= STALLED * step_s for sign in signs):
+    limit_s = max(least_s, STALLED * (step_s or 0.0))
+    if step_s is None or stepped_at is None or any(sign.progress.age_s <= limit_s for sign in signs):
         return 0.0
     return max(0.0, now - stepped_at - step_s)
 

@@ -273,7 +273,7 @@ def parts_of_round(run: Run, whole_s: float) -> dict[str, float]:
     """Return the seconds without training of a round that ended after `whole_s`, by part; no second counts twice.
 
     A hang that is believed when the round ends counts, unless all workers have succeeded. Any other standstill may have
-    been an evaluation: it counts only if a fault has ended the round.
+    been an evaluation: it counts only if a fault or, after a longer standstill, an operator's restart ended the round.
     """
     measured, parts, left_s = TimeLedger.of(run).measured or ProgressMeasured(), {}, whole_s
     known = {STARTING: _of(run).starting_s or 0.0, "checkpointing": measured.checkpointing_s}

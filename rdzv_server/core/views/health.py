@@ -35,8 +35,6 @@ from rdzv_server.words import health as words
 
 ROUNDS_OF_A_LOOP = 3
 """A run is looping if the same failure has ended this many rounds in a row."""
-STALLED_STEPS, STALLED_S = 20.0, progress.STANDSTILL_S
-"""A run is stalled after this many times a step's time without a step, and at least this many seconds."""
 STALLED_START_S = 1_800.0
 """Seconds from a round's start without progress after which a run is stalled whose workers reported some before."""
 LACKS_NODES_S = 60.0
@@ -189,7 +187,7 @@ def _stalled(run: Run, now: float) -> Finding | None:
         return Finding("stalled", words.stalled_start(STALLED_START_S), run.started_at, steps)
     if pace.step_s is None or pace.moved_at is None or progress.is_over(run):
         return None
-    limit_s = max(STALLED_S, STALLED_STEPS * pace.step_s)
+    limit_s = progress.standstill_limit_s(pace.step_s)
     if pace.told_at - pace.moved_at <= limit_s:
         return _stalled_node(run, steps)
     return Finding("stalled", words.stalled(limit_s, pace.step_s, pace.highest_step), pace.moved_at, steps)
@@ -204,7 +202,7 @@ def _stalled_node(run: Run, steps: tuple[str, ...]) -> Finding | None:
     sign = run.progress.get(agent_id)
     if sign is None or sign.progress.step_s is None or sign.at <= run.pace.resumed_at:
         return None
-    limit_s = max(STALLED_S, STALLED_STEPS * sign.progress.step_s)
+    limit_s = progress.standstill_limit_s(sign.progress.step_s)
     if sign.at - moved_at <= limit_s:
         return None
     node_id = printable(run.agents[agent_id].node_id)

@@ -71,6 +71,19 @@ HANGS = "join a b; 7s; suspect a 0 silent_s=5; suspect b 1 silent_s=4; 100s"
         "join a; 700s; tell a highest_step=99 step_s=1 age_s=601 telling_s=700 checkpoint_step=99; fail a",
         {"parts": "training 99, detecting 600, lost 1"},
     ),
+    "a standstill before an operator's restart was detecting if the run was stalled": (
+        "1", "join a; 700s; tell a highest_step=99 step_s=1 age_s=601 telling_s=700 checkpoint_step=99; restart_run",
+        {"parts": "training 99, detecting 600, lost 1"}, "restart", {"parts": "training 99, detecting 600, lost 1"},
+    ),
+    "a shorter one may have been an evaluation": (
+        "1", "join a; 100s; tell a highest_step=40 step_s=1 age_s=60 telling_s=100 checkpoint_step=40; restart_run",
+        {"parts": "training 99, lost 1"},
+    ),
+    "as may a longer one before a restart for another reason": (
+        "1:2",
+        "join a b; 700s; tell a highest_step=99 step_s=1 age_s=601 telling_s=700 checkpoint_step=99; leave b",
+        {"parts": "training 699, lost 1"},
+    ),
     "a lost node was missed since it was heard last, but a restart that was asked for was not noticed": (
         "1:2 lease_s=10", "join a b; 5s; renew a b; 5s; renew a; 5s; renew a", {"parts": "running 5, detecting 10"},
         "join a; 8s; tell a highest_step=9 step_s=0.1 age_s=5 telling_s=8; leave a",
