@@ -3,6 +3,7 @@
 Agents have a server that is never silent and limits of a few seconds, which the healthy workers of the same test keep.
 """
 
+import asyncio
 import json
 import os
 import re
@@ -121,6 +122,22 @@ async def test_silence_of_every_node_is_a_hang_and_that_of_one_is_none(cluster: 
     second = await cluster.hub.group(4)
     assert (await cluster.restarts()) == {"hang": 1} and restart_count(second) == 1
     await cluster.finish(second)
+
+
+@pytest.mark.parametrize("names", ["a"])
+async def test_workers_may_take_the_whole_limit_after_the_one_that_writes_has_finished(
+    cluster: Cluster, names: str
+) -> None:
+    workers = await cluster.nodes(names, "--nnodes", str(len(names)), "--silence-timeout", "3")
+    for _ in range(8):
+        await workers[0].tell("say step")
+        await asyncio.sleep(0.5)
+    for worker in workers[: cluster.nproc] if len(names) > 1 else workers[:1]:
+        worker.order_exit(0)
+        await worker.gone()
+    await asyncio.sleep(1.5)
+    assert not await events(cluster, "hang_suspected")
+    await cluster.finish(workers)
 
 
 def error_file(path: str) -> dict[str, Any]:

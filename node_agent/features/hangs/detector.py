@@ -119,6 +119,8 @@ class Signs(Struct, frozen=True):
     readings: Mapping[int, Reading]
     last_output_at: Mapping[int, float]
     """Time of each running worker's last output, 0 if it has written nothing yet."""
+    last_sign_at: float = 0.0
+    """Time at which any worker of the round, running or not, last wrote something or exited 0; 0 if none has yet."""
     lines_seen_until: float = inf
     """Time until which all output was compared with the rules, infinite if no output waits for that."""
     uninterruptible: frozenset[tuple[int, int]] = frozenset()
@@ -446,8 +448,7 @@ class HangDetector:
         limit_s = self._options.silence_s
         if limit_s is None or not signs.last_output_at:
             return None, inf
-        since = max(self._started_at, *signs.last_output_at.values())
-        silent_s = self._time.between(since, now)
+        silent_s = self._time.between(max(self._started_at, signs.last_sign_at), now)
         if silent_s < limit_s:
             return Suspicion("silence", "", ()), now + limit_s - silent_s
         reason = words.no_output(silent_s, limit_s)

@@ -30,7 +30,9 @@ class Hangs(Feature):
             uninterruptible_s=options.uninterruptible_s,
         )
         report, environment, warn = partial(suspect, kernel), kernel.config.environment, kernel.console.log
-        self._watch = HangWatch(sources, kernel.workers, kernel.progress_readings, report, environment, warn)
+        self._watch = HangWatch(
+            sources, kernel.workers, kernel.progress_readings, self._finished_at, report, environment, warn
+        )
 
     def sinks(self, local_rank: int, *, is_shown: bool) -> list[Sink]:
         return [self._watch.sink(local_rank)]
@@ -51,6 +53,10 @@ class Hangs(Feature):
 
     async def close(self) -> None:
         self._watch.close()
+
+    def _finished_at(self) -> Mapping[int, float]:
+        """Return the times at which workers of this round exited 0, by local rank."""
+        return self.kernel.started.group.finished_at if self.kernel.started else {}
 
 
 def suspect(kernel: Kernel, found: Suspicion) -> None:

@@ -23,13 +23,18 @@ LOOKED_AT = 4_096
 
 
 class HangWatch:
-    """Runs a detector for each round. `pids`: the running workers, by local rank. `readings`: their progress."""
+    """Runs a detector for each round.
+
+    `pids`: the running workers, by local rank. `readings`: their progress. `finished_at`: the times at which workers of
+    the round exited 0, by local rank and by the event loop's clock.
+    """
 
     def __init__(
         self,
         options: HangOptions,
         pids: Callable[[], Mapping[int, int]],
         readings: Callable[[], Mapping[int, Reading]],
+        finished_at: Callable[[], Mapping[int, float]],
         suspect: Callable[[Suspicion], None],
         environment: Mapping[str, str],
         warn: Callable[[str], None],
@@ -37,6 +42,7 @@ class HangWatch:
         self._options = options
         self._pids = pids
         self._readings = readings
+        self._finished_at = finished_at
         self._suspect = suspect
         self._rhythms = Rhythms()
         self._detector: HangDetector | None = None
@@ -131,6 +137,7 @@ class HangWatch:
         return Signs(
             readings={rank: reading for rank, reading in self._readings().items() if rank in pids},
             last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in pids},
+            last_sign_at=max((*self._last_output_at.values(), *self._finished_at().values()), default=0.0),
             lines_seen_until=self._matcher.seen_until if self._matcher else inf,
             uninterruptible=frozenset(
                 (rank, thread)

@@ -53,6 +53,7 @@ async def test_the_time_after_a_notice_is_not_learned() -> None:
         machine=SimpleNamespace(answer_gap_s=10.0),
         workers=lambda: {0: 1},
         progress_readings=lambda: readings,
+        started=None,
     )
     feature = Hangs(kernel, options.Hangs(progress_timeout=ProgressLimits()))
     feature.started(assignment, {0: 1})

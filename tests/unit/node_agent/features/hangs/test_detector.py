@@ -115,7 +115,7 @@ def test_nothing_is_expected_of_workers_after_the_end_or_of_gone_workers() -> No
     node = Node(progress=ProgressLimits(step_s=5.0))
     node.progress()
     node.progress(0, kind="end")
-    del node.last_output_at[1]
+    node.exits(1)
     assert node.passes(HOUR_S) == [] and node.detector.next_deadline() is None
 
 
@@ -150,6 +150,17 @@ def test_silence_is_that_of_all_workers() -> None:
     assert found.silent_s == pytest.approx(60.0, abs=1.0), "since the last output, not since the start"
     node.writes(0)
     assert node.passes(16.0) == [Suspicion("silence", "", ())]
+
+
+def test_silence_counts_from_the_last_output_or_exit_of_any_worker() -> None:
+    node = Node(silence_s=60.0)
+    node.passes(50.0)
+    node.writes(0)
+    node.passes(30.0)
+    node.exits(0)
+    assert node.passes(59.0) == [], "rank 1 has never written anything"
+    (found,) = node.passes(2.0)
+    assert found.local_ranks == (1,) and found.silent_s == pytest.approx(60.0, abs=1.0)
 
 
 def test_uninterruptible_sleep_counts_while_it_lasts_without_a_break() -> None:

@@ -21,6 +21,7 @@ class Node:
         self._options, self._ranks, self._rhythms = HangOptions(**options), ranks, Rhythms()
         self._begins(world_size)
         self.last_output_at = {rank - ranks[0]: 0.0 for rank in ranks}
+        self.last_sign_at = 0.0
         self.uninterruptible: frozenset[tuple[int, int]] = frozenset()
         self.found: list[Suspicion] = []
         self.server_answers = True
@@ -52,11 +53,16 @@ class Node:
             self.readings[rank] = Reading(number, step, None, kind, self.now, spent)
 
     def writes(self, rank: int, text: str = "") -> None:
-        self.last_output_at[rank] = self.now
+        self.last_output_at[rank] = self.last_sign_at = self.now
         for number, rule in enumerate(self._options.log_rules):
             if match := re.search(rule.pattern, text):
                 captured = match.group(1) if match.groups() else match.group(0)
                 self.found += self.detector.line(rank, LineMatch(number, text, captured), self.now)
+
+    def exits(self, rank: int) -> None:
+        """The worker exits 0."""
+        del self.last_output_at[rank]
+        self.last_sign_at = self.now
 
     def passes(self, seconds: float) -> list[Suspicion]:
         """Let time pass for all, and return the findings."""
@@ -80,4 +86,10 @@ class Node:
         self.now += seconds
 
     def _signs(self) -> Signs:
-        return Signs(dict(self.readings), dict(self.last_output_at), self.lines_seen_until, self.uninterruptible)
+        return Signs(
+            readings=dict(self.readings),
+            last_output_at=dict(self.last_output_at),
+            last_sign_at=self.last_sign_at,
+            lines_seen_until=self.lines_seen_until,
+            uninterruptible=self.uninterruptible,
+        )
