@@ -27,7 +27,7 @@ from tests.support.message_search import has_message, part, pattern
 from tests.support.programs import Program
 from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import rdzvctl
-from tests.support.worker_hub import Worker, restart_count
+from tests.support.worker_hub import Worker, of_node, restart_count
 
 LOOKED = re.escape(feature_words.examined_workers("no progress", "").removesuffix("): "))
 LIMITS = ("--progress-timeout", "start=60,step=3")
@@ -124,7 +124,7 @@ async def test_silence_of_every_node_is_a_hang_and_that_of_one_is_none(cluster: 
     await cluster.finish(second)
 
 
-@pytest.mark.parametrize("names", ["a"])
+@pytest.mark.parametrize("names", ["a", "ab"])
 async def test_workers_may_take_the_whole_limit_after_the_one_that_writes_has_finished(
     cluster: Cluster, names: str
 ) -> None:
@@ -132,7 +132,7 @@ async def test_workers_may_take_the_whole_limit_after_the_one_that_writes_has_fi
     for _ in range(8):
         await workers[0].tell("say step")
         await asyncio.sleep(0.5)
-    for worker in workers[: cluster.nproc] if len(names) > 1 else workers[:1]:
+    for worker in of_node(workers, 0) if len(names) > 1 else workers[:1]:
         worker.order_exit(0)
         await worker.gone()
     await asyncio.sleep(1.5)

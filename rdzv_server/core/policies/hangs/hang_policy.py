@@ -1,10 +1,11 @@
 """Hangs: from agents' suspicions to one failure that names a rank, and then to the action of the run's policy.
 
 An agent reports which of its workers seem to hang, and by which source. The server believes a report of one node,
-except about silence: silence counts only if every node reports it. Then the server asks all participants what their
-workers are doing, if they know that query (see `examination`). For at least `SETTLE_S` seconds it also waits for
-further suspicions: in lockstep, all ranks wait for the one that is to blame. From all of this it makes one `Failure`, a
-fact, that names the rank: by the stacks if they show it, else by the suspicions.
+except about silence: silence counts only if every node reports it. A node whose workers have finished was alive until
+then, so the silence of the others counts from that time. Then the server asks all participants what their workers are
+doing, if they know that query (see `examination`). For at least `SETTLE_S` seconds it also waits for further
+suspicions: in lockstep, all ranks wait for the one that is to blame. From all of this it makes one `Failure`, a fact,
+that names the rank: by the stacks if they show it, else by the suspicions.
 
 The examination is a sign. It begins only on a live server and ends by its own deadline. After a failover the next
 leader, which knows the suspicions, begins it again.
@@ -33,6 +34,7 @@ from rdzv_server.core.policies.hangs import examination, repeated_hangs, words
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import (
+    SILENCE,
     Hang,
     HangFound,
     HangsState,
@@ -122,6 +124,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         run, hang = self.run, self.state.hang
         if hang is None:
             return
+        hang.silence_counts = now >= self._silence_counts_at(hang)
         if run.suspends_judgement:
             hang.judge_at = None
             return
@@ -166,21 +169,50 @@ class Hangs(Policy[HangsState, HangSigns]):
             examination.end(self.kernel, examined.asked, words.HANG_IS_OVER, now)
 
     def deadline(self) -> float | None:
-        """Return when a hang must be judged, or examined before that. A running examination ends by itself."""
+        """Return when a hang must be judged, or examined before that, or when silence counts.
+
+        A running examination ends by itself.
+        """
         hang, examined = self.state.hang, self.signs.examined
         if hang is None or hang.judge_at is None:
-            return None if examined is None else IMMEDIATELY
+            if examined is not None:
+                return IMMEDIATELY
+            return self._silence_counts_at(hang) if hang and self._awaits_silence(hang) else None
         if examined is None:
             return max(_examine_at(hang.judge_at), self.signs.examinations.again_at)
         return hang.judge_at if examined.summary else None
 
-    def due(self, now: float) -> HangFound | None:
-        """Return the hang as a fact once it is time to judge it, else None."""
+    def due(self, now: float) -> HangFound | HangSuspected | None:
+        """Return the hang as a fact once it is time to judge it, else None.
+
+        Once the silence of all nodes counts, return the first node's suspicion again.
+        """
         hang, at = self.state.hang, self.deadline()
         if hang is None or at is None or now < at:
             return None
+        if hang.judge_at is None:
+            return None if self.signs.examined else self._suspected_again(hang)
         summary = self.signs.examined.summary if self.signs.examined else None
         return None if summary is None else _judge(self.run, hang, summary, now)
+
+    def _silence_counts_at(self, hang: Hang) -> float:
+        """Return the time from which the silence of all nodes counts."""
+        finished_at = next(reversed(self.run.succeeded_at.values()), -inf)
+        return finished_at + hang.silence_s
+
+    def _awaits_silence(self, hang: Hang) -> bool:
+        """Whether all nodes are silent, and only the time since a node has finished is too short."""
+        if hang.silence_counts or self.run.suspends_judgement:
+            return False
+        return hang.is_silent(len(self.run.running))
+
+    def _suspected_again(self, hang: Hang) -> HangSuspected:
+        """Return the first suspicion of silence, of workers that have been silent since a node has finished."""
+        each = next(each for each in hang.suspicions.values() if each.source == SILENCE)
+        number = self.state.suspected.get(each.agent_id, 0)
+        return HangSuspected(
+            each.agent_id, self.run.round, SILENCE, each.reason, each.ranks, hang.silence_s, each.limit_s, number
+        )
 
     def _is_overtaken(self, hang: Hang) -> bool:
         """Whether a sure source has found a hang while a withheld one lasts."""
@@ -228,6 +260,8 @@ class Hangs(Policy[HangsState, HangSigns]):
         if not fact.ranks:
             hang.remove(key)
             return
+        if fact.source == SILENCE:
+            hang.silence_s = max(hang.silence_s, fact.limit_s or fact.silent_s)
         node_id = run.agents[fact.agent_id].node_id
         since = max(now - fact.silent_s, run.started_at)
         suspicion = Suspicion(fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now, since, fact.limit_s)

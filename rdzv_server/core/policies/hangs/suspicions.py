@@ -65,7 +65,7 @@ class HangVerdict(Struct, frozen=True):
 
 
 SILENCE = "silence"
-"""Source of suspicions that count only if every node reports them."""
+"""Source of suspicions that count only if every node reports them and, after a node has finished, for as long again."""
 
 
 class Hang(Struct, dict=True):
@@ -77,6 +77,10 @@ class Hang(Struct, dict=True):
 
     since: float
     suspicions: dict[str, Suspicion] = field(default_factory=dict)
+    silence_s: float = 0.0
+    """Longest limit of a silence that was suspected, in seconds; the length of the silence if the limit is unknown."""
+    silence_counts: bool = True
+    """Whether the silence of all nodes counts: not within `silence_s` after the workers of a node have finished."""
     judge_at: float | None = None
     """Time at which the hang becomes a failure; None if no suspicion is believed yet, or if the hang was reported."""
     is_reported: bool = False
@@ -127,18 +131,22 @@ class Hang(Struct, dict=True):
         """Return the number of the agent's suspicions."""
         return len(self._keys.get(agent_id, ()))
 
+    def is_silent(self, running: int) -> bool:
+        """Whether all of the `running` agents that run workers report silence, which may not count yet."""
+        return self._silent == running > 0
+
     def counts(self, running: int) -> bool:
         """Whether any suspicion counts if `running` agents run workers: silence counts only if all are silent."""
-        return len(self.suspicions) > self._silent or self._silent == running > 0
+        return len(self.suspicions) > self._silent or (self.silence_counts and self.is_silent(running))
 
     def believed(self, running: int) -> list[Suspicion]:
         """Return the suspicions that count if `running` agents run workers."""
-        all_silent = self._silent == running > 0
+        all_silent = self.silence_counts and self.is_silent(running)
         return [each for each in self.suspicions.values() if each.source != SILENCE or all_silent]
 
     def first_believed(self, running: int) -> Suspicion | None:
         """Return the first suspicion that counts if `running` agents run workers; None if none does."""
-        all_silent = self._silent == running > 0
+        all_silent = self.silence_counts and self.is_silent(running)
         return next((each for each in self.suspicions.values() if each.source != SILENCE or all_silent), None)
 
     def of_agent(self, agent_id: str) -> Suspicion | None:

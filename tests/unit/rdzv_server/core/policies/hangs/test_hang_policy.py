@@ -23,6 +23,7 @@ from tests.support.stories import check, stories
 HANG = worker_failed("a", 0, words.hang(HUNG), "")
 ONLY_B = "30s; suspect b 1 silent_s=20; tell a lowest_step=7 age_s=1"
 """The workers of node b stand still, and those of node a continue."""
+SILENT_A = "suspect a 0 source=silence limit_s=20"
 OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
 
 
@@ -33,8 +34,35 @@ OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
         "suspect a 0 source=silence; judge", {"stage": "forming"},
     ),
     "nodes whose workers have finished do not break the silence of the others": (
-        "2 max_restarts=1", "join a b; suspect a 0 source=silence", {"kinds hang": ""},
-        "succeed b", {"kinds hang": "hang_suspected"}, "judge", {"kinds hang": "hang_suspected hang_found"},
+        "2 max_restarts=1", f"join a b; 30s; {SILENT_A}; 5s; succeed b; 19.9s", {"kinds hang": ""},
+        "0.2s", {"kinds hang": "hang_suspected"}, "judge", {"kinds hang": "hang_suspected hang_found", "blamed": "a"},
+    ),
+    "nor if the others become silent later": (
+        "2 max_restarts=1", f"join a b; 5s; succeed b; 100s; {SILENT_A}; judge",
+        {"kinds hang": "hang_suspected hang_found"},
+    ),
+    "the last of them counts": (
+        "3", f"join a b c; 30s; {SILENT_A}; succeed b; 15s; succeed c; 19.9s", {"kinds hang": ""},
+        "0.2s", {"kinds hang": "hang_suspected"},
+    ),
+    "also if all were silent before": (
+        "2", f"join a b; 30s; {SILENT_A}; suspect b 1 source=silence limit_s=20; 1s; succeed b; 19.9s",
+        {"kinds hang": "hang_suspected"}, "0.2s", {"kinds hang": "hang_suspected hang_suspected"},
+    ),
+    "and after a restart of the server": (
+        "2", f"join a b; 30s; {SILENT_A}; succeed b; 10s; restart_from_snapshot; renew a; 9.9s", {"kinds hang": ""},
+        "0.2s", {"kinds hang": "hang_suspected"},
+    ),
+    "they may write again or finish before": (
+        "3", f"join a b c; 30s; {SILENT_A}; suspect b 1 source=silence limit_s=20; succeed c; 10s", {"kinds hang": ""},
+        "suspect a source=silence; succeed b; 100s; succeed a", {"stage": "succeeded", "kinds hang": ""},
+    ),
+    "their silence does not delay the judgement of other suspicions": (
+        "2", f"join a b; 30s; {SILENT_A}; succeed b; suspect a 0; judge",
+        {"kinds hang": "hang_suspected hang_found"},
+    ),
+    "nor is it judged while workers have a notice": (
+        "1:2", f"join a b; 30s; {SILENT_A}; succeed b; announce a; 21s", {"kinds hang": ""},
     ),
     "workers that continue in time are left alone": (
         "2", f"join a b; suspect b 1; {SETTLE_S / 2}s; suspect b; 100s",
