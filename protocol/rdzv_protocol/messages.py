@@ -234,7 +234,8 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     """Folder on the node with the workers' log files, for people; empty if they write to the agent's console."""
     command: Fingerprint = ""
     """Short hash of the workers' command, without what differs between nodes. An agent whose hash differs from that of
-    the run's first agent gets a `warning`, but may join."""
+    the run's first agent gets a `warning`, but may join. After the run has succeeded, it is refused with
+    `settings_conflict` instead of `run_succeeded`."""
     program: ProgramName = ""
     """Name of the script, module or program that the workers run, without its folder. A newcomer with another program
     and the same role is refused with `settings_conflict`. Digits do not count. Empty if not reported."""

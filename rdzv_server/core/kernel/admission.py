@@ -143,6 +143,20 @@ def check_program(run: Run, join: JoinRequest) -> None:
         raise SettingsConflict(words.other_program(run.run_id, theirs, first.node_id, ours, join.node_id))
 
 
+def check_command(run: Run, join: JoinRequest) -> None:
+    """Refuse an agent that comes after the run's success, with other arguments than all agents of its role had.
+
+    If the run's own agents had different commands, arguments differ between nodes, and prove nothing. The same holds
+    for programs whose names differ by digits.
+    """
+    first = _first_with_another_command(run, join)
+    if first is None or join.role != first.join.role or join.program != first.join.program:
+        return
+    commands = {agent.join.command for agent in run.agents.values() if agent.join.role == join.role} - {""}
+    if len(commands) == 1:
+        raise SettingsConflict(words.succeeded_with_another(run.run_id, first.node_id, join.program))
+
+
 def _check_is_wanted(run: Run, join: JoinRequest) -> None:
     """Refuse an agent with another command if no run id was given and no seat is free: it belongs to another run."""
     if len(run.running) < legal_sizes.largest(run.settings):

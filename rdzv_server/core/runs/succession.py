@@ -1,7 +1,8 @@
 """Succession: whether a join begins another attempt of its run.
 
 A succeeded run is remembered for the retention time. A late agent with its explicit run id is refused; `--rerun` starts
-the run again. After a failure, or without an explicit run id, a new agent begins a new attempt.
+the run again. An agent with another command is refused as such, and does not learn that the run has succeeded. After a
+failure, or without an explicit run id, a new agent begins a new attempt.
 
 If every node has left the run, an agent also begins a new attempt if it names no run id, or asks for other settings. If
 all agents are silent instead (see `unheard`), an agent without a run id begins one only if it is on a node of the run,
@@ -26,6 +27,7 @@ def starts_new_attempt(run: Run, join: JoinRequest, now: float) -> bool:
     if run.stage.is_end:
         if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
             admission.check_program(run, join)
+            admission.check_command(run, join)
             raise RunSucceeded(attempts.already_succeeded(run.run_id, run.end_reason))
         return True
     if run.agents:

@@ -101,6 +101,50 @@ def test_another_program_does_not_get_the_runs_success(server):
     server.join("late", program="eval.py", rerun=True)
 
 
+def test_another_command_does_not_get_the_runs_success(server):
+    server.join("a", program="train.py", command="00000001")
+    server.succeeds("a")
+    refused = pattern(admission.succeeded_with_another("run", "a", "train.py"))
+    for known in (server, server.restarted()):
+        with pytest.raises(SettingsConflict, match=refused):
+            known.join("sweep", program="train.py", command="00000002")
+        with pytest.raises(RunSucceeded):
+            known.join("late", program="train.py", command="00000001")
+    server.join("sweep", program="train.py", command="00000002", rerun=True)
+    assert len(server.registry.runs()) == 2
+
+
+@pytest.mark.parametrize("late", ["", "00000002"])
+@pytest.mark.parametrize("first", ["", "00000001"])
+def test_a_command_that_is_unknown_or_a_function_without_a_name_is_compared_as_far_as_it_goes(server, first, late):
+    server.join("a", command=first)
+    server.succeeds("a")
+    with pytest.raises(SettingsConflict if first and late else RunSucceeded):
+        server.join("late", command=late)
+
+
+def test_commands_that_differ_between_the_nodes_of_a_run_tell_nothing_about_a_late_one(server):
+    for node, command in (("a", "00000001"), ("b", "00000002")):
+        server.join(
+            node, node=node, program="train.py", command=command, settings=settings_of("2:3", last_call_timeout_s=1.0)
+        )
+    server.passes(2.0)
+    for node in "ab":
+        server.succeeds(node)
+    with pytest.raises(RunSucceeded):
+        server.join(
+            "late", program="train.py", command="00000003", settings=settings_of("2:3", last_call_timeout_s=1.0)
+        )
+
+
+def test_a_late_agent_of_another_role_or_of_a_script_of_its_node_gets_the_outcome(server):
+    server.join("a", program="node1.sh", command="00000001")
+    server.succeeds("a")
+    for changes in ({"program": "node2.sh"}, {"program": "reader.py", "role": "reader"}):
+        with pytest.raises(RunSucceeded):
+            server.join("late", command="00000002", **changes)
+
+
 def test_the_second_node_of_a_rerun_joins_the_first(server):
     server.join("a")
     server.succeeds("a")
