@@ -7,7 +7,8 @@ the same agents again. `NoticeEnded` ends the round as soon as every listening w
 deadline.
 
 If workers of a leaving node fail meanwhile, the round ends at once, and the restart is free: a scheduler often signals
-the workers along with their agent. The same holds if others have lost workers and no other cause is reported.
+the workers along with their agent. The same holds, whatever the notice is for, if workers have lost others and no other
+cause is reported: the others may have saved and exited.
 
 A notice is never taken back, even if the leaving agent has meanwhile succeeded and is gone. A worker that has
 acknowledged a notice may exit, and counts as interrupted.
@@ -148,28 +149,32 @@ def ended(machine: Machine, fact: events.NoticeEnded, now: float) -> None:
     run, soon = machine.run, pending(machine.run)
     run.notice_since = None
     machine.record_event("notice_ended", fact.reason, now)
-    if (gives_way := run.replacement) and not run.leaving and completion.has_standby(run):
-        machine.blame(gives_way.node_id, machine.fault(gives_way.fault), gives_way.why)
     _end(machine, soon, now)
 
 
 def explains(run: Run, root: FailureRecord) -> bool:
-    """Whether the root failure of the running round follows from a leave that an agent has announced.
+    """Whether the root failure of the running round follows from a notice, or from a leave that an agent has announced.
 
     A scheduler that told the agent to leave may have told its workers as well. Workers of other nodes may have lost
-    them.
+    them, or workers that have acknowledged the notice and exited.
     """
-    return root.agent_id in run.leaving or (bool(run.leaving) and root.failure.consequence)
+    is_told = bool(run.leaving) or run.notice_since is not None
+    return root.agent_id in run.leaving or (is_told and root.failure.consequence)
 
 
-def leave_now(machine: Machine, now: float) -> None:
-    """End the round before its notice is over, as the leave that was announced would end it."""
-    _end(machine, pending(machine.run), now)
+def end_early(machine: Machine, now: float) -> None:
+    """End the round before its notice is over, as the notice would end it."""
+    run = machine.run
+    arrival = Pending(now, Cause.NODE_ARRIVED.value, "", completion.arrivals(run))  # its wait may be over
+    _end(machine, pending(run) or arrival, now)
 
 
 def _end(machine: Machine, soon: Pending | None, now: float) -> None:
+    run = machine.run
+    if (gives_way := run.replacement) and not run.leaving and completion.has_standby(run):
+        machine.blame(gives_way.node_id, machine.fault(gives_way.fault), gives_way.why)
     release(machine, now)
-    if machine.run.stage is Stage.RUNNING and soon:  # no seat is free: a node arrived, or the leaving node had finished
+    if run.stage is Stage.RUNNING and soon:  # no seat is free: a node arrived, or the leaving node had finished
         machine.open_round(Cause(soon.source), soon.reason, now)
 
 

@@ -149,8 +149,8 @@ def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
         is_certain = verdict is None or not fact.awaits_loss
         if run.first_of_round is record and is_certain and run.opening.cause in (Cause.WORKER_FAILURE, Cause.RETRIED):
             _attribute_restart(machine, failure, verdict, now)
-    elif is_leaving:
-        notices.leave_now(machine, now)
+    elif is_leaving or (verdict is None and notices.explains(run, record)):
+        notices.end_early(machine, now)
     elif verdict is None:
         machine.open_round(restart_budget.cause_of(failure), reason, now)
     elif fact.awaits_loss or restart_budget.awaits_cause(run, record):
@@ -187,14 +187,14 @@ def _outlook(run: Run, failure: Failure, now: float) -> str:
 
 
 def end_or_restart(machine: Machine, fact: events.WorkersFailed | events.CauseNotFound, now: float) -> None:
-    """End the run over its round's root failure, unless a leave explains it or the budget can afford a restart again
+    """End the run over its round's root failure, unless a notice explains it or the budget can afford a restart again
     by now.
     """
     record = machine.run.first_of_round
     assert record
     root = record.failure
     if notices.explains(machine.run, record):
-        notices.leave_now(machine, now)
+        notices.end_early(machine, now)
     elif verdict := restart_budget.verdict(machine.run, root, now):
         machine.fail(root, verdict, now)
     else:

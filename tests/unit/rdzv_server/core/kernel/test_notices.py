@@ -83,6 +83,26 @@ LEAVES = words.leaves("b", "SIGTERM")
     "a notice is not taken back when who arrived is gone": (  # the others' workers may already have ended
         "1:2 scale_up=on-notice", "join a; form; join c; leave c; acknowledge a", {"stop": "a"},
     ),
+    "a worker that loses another one meanwhile ends the notice of an arrival, for free": (
+        "1:3 scale_up=on-notice max_restarts=1", "join a b; form; join c; fail a consequence=True",
+        {"stop": "a b"}, "join a b", {"ranks": "a b c", "ledger": "node_arrived"},
+    ),
+    "also if no restart is left, as no other cause is reported": (
+        "1:3 scale_up=on-notice", "join a b; form; join c; fail a consequence=True; renew b", {"stage": "running"},
+        "1.1s; renew b", {"stop": "a b"}, "join a b", {"ranks": "a b c", "ledger": "node_arrived"},
+    ),
+    "also if who arrived is gone": (
+        "1:3 scale_up=on-notice", "join a b; form; join c; fail a consequence=True; leave c; renew b; 1.1s; renew b",
+        {"stop": "a b"}, "join a b", {"ranks": "a b", "ledger": "node_arrived"},
+    ),
+    "but not if the cause is reported": (
+        "1:3 scale_up=on-notice", "join a b; form; join c; fail a consequence=True; fail b",
+        {"stage": "failed", "blamed": "b"},
+    ),
+    "nor if it has failed by itself": (
+        "1:3 scale_up=on-notice max_restarts=1", "join a b; form; join c; fail a; join a b",
+        {"ledger": "worker_failure!"},
+    ),
     "who leaves and is gone meanwhile does not hide why a worker has failed": (
         "1:3 notice_timeout_s=20", "join a b c; drain b deadline_s=300; succeed b; fail a consequence=True; leave b",
         {"stage": "running"}, "fail c", {"stage": "failed", "blamed": "c"},  # the cause may still come

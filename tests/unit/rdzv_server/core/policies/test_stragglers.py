@@ -87,6 +87,10 @@ TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0
         REPLACED, f"{TOLD}; leave c; acknowledge a b", {"stage": "forming", "faults": ""},
         "join a b", {"ranks": "a b"},  # workers that have saved may have ended
     ),
+    "a worker that loses one that has saved and exited costs nothing, and the straggler is replaced": (
+        f"{REPLACED} max_restarts=1", f"{TOLD}; acknowledge a; fail b consequence=True",
+        {"stage": "forming", "faults": "b:slow"}, "join a b c", {"ledger": "node_drained"},
+    ),
     "a round that ends before all have saved leaves the straggler where it is": (
         REPLACED, f"{TOLD}; lose a", {"stage": "forming", "noticed": "", "faults": "a:lost"},
     ),
