@@ -311,7 +311,7 @@ class HangDetector:
             found += [suspicion] if suspicion else []
             due = min(due, at)
         for rule in self._rules:
-            suspicion, at = rule.look(self._time, now, min(now, signs.lines_seen_until))
+            suspicion, at = rule.look(signs, self._time, now)
             found += [suspicion] if suspicion else []
             due = min(due, at)
         return found, due
@@ -493,19 +493,23 @@ class _RuleState:
             return self._number(local_rank, match.captured)
         return None
 
-    def look(self, time: CountedTime, now: float, seen_until: float) -> tuple[Suspicion | None, float]:
-        """Return a suspicion if a line written until `seen_until` is overdue, and the time at which the next one will
-        be.
+    def look(self, signs: Signs, time: CountedTime, now: float) -> tuple[Suspicion | None, float]:
+        """Return a suspicion if a line is overdue, and the time at which the next one will be.
+
+        Output that was not compared with the rules yet may contain the line. A worker that has ended owes no line.
         """
         rule = self.rule
         limit_s = rule.every_s if self._has_matched else rule.first_s
         if self.is_over or limit_s is None or rule.rank not in self._ranks:
             return None, inf
-        silent_s = time.between(self.since, max(self.since, seen_until))
+        local_rank = rule.rank - self._ranks[0]
+        if local_rank not in signs.last_output_at:
+            return Suspicion(self._source, "", ()), inf
+        silent_s = time.between(self.since, max(self.since, min(now, signs.lines_seen_until)))
         if silent_s < limit_s:
             return Suspicion(self._source, "", ()), now + limit_s - silent_s
         reason = words.no_line(rule.pattern[:SHOWN], silent_s, limit_s)
-        return Suspicion(self._source, reason, (rule.rank - self._ranks[0],), silent_s, limit_s), inf
+        return Suspicion(self._source, reason, (local_rank,), silent_s, limit_s), inf
 
     def _number(self, local_rank: int, text: str) -> Suspicion | None:
         rule = self.rule

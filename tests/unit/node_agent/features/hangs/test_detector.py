@@ -225,6 +225,25 @@ def test_a_stop_pattern_ends_all_rules() -> None:
     assert node.passes(HOUR_S) == []
 
 
+@pytest.mark.parametrize("first_line", ["step 1", "hello"])
+def test_a_rule_expects_no_line_of_a_worker_that_has_exited(first_line: str) -> None:
+    rule = LogRule(pattern=STEP, first_s=10.0, every_s=10.0)
+    node = Node(log_rules=(rule, LogRule(pattern="NaN", is_fault=True)))
+    node.writes(0, first_line)
+    node.passes(5.0)
+    node.exits(0)
+    assert node.passes(HOUR_S) == []
+    node.writes(1, "NaN")
+    assert [found.local_ranks for found in node.found] == [(1,)]
+
+
+def test_an_overdue_line_is_no_longer_expected_once_its_worker_has_exited() -> None:
+    node = Node(log_rules=(LogRule(pattern=STEP, first_s=10.0),))
+    (found,) = node.passes(12.0)
+    node.exits(0)
+    assert node.passes(12.0) == [Suspicion(found.source, "", ())]
+
+
 def test_nothing_is_missed_while_lines_wait_to_be_looked_at() -> None:
     node = Node(log_rules=(LogRule(pattern=STEP, every_s=10.0),))
     node.writes(0, "step 1")
