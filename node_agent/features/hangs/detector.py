@@ -70,7 +70,7 @@ class LogRule(Struct, frozen=True, kw_only=True):
     is_fault: bool = False
     """Whether a matching line of any rank is a fault."""
     is_stop: bool = False
-    """Whether a matching line ends the training, so that no further lines are expected."""
+    """Whether a matching line ends the training, so that no further lines of this node are expected."""
 
     @property
     def shortest_s(self) -> float:
