@@ -13,6 +13,14 @@ def no_longer_hung(source: str) -> str:
     return f"the workers no longer look hung ({source})"
 
 
+def node_is_silent(reason: str) -> str:
+    """For one of several nodes, as the run only hangs if all of them are silent."""
+    return f"the workers of this node are silent; the run hangs only if those of all nodes are: {reason}"
+
+
+NODE_WRITES_AGAIN = "the workers of this node write again"
+
+
 def not_progress_limits(given: str) -> str:
     """For a wrong value of `--progress-timeout`."""
     return f"expected auto, a number of seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {given!r:.60}"

@@ -38,6 +38,22 @@ def test_ranks_match_the_run(local_ranks: tuple[int, ...], says: str) -> None:
     assert (event.log.text, event.log.level, event.log.event) == (says, Level.WARNING, "hang_suspected")
 
 
+@pytest.mark.parametrize(
+    ("nodes", "local_ranks", "level", "says"),
+    [
+        (1, (1,), Level.WARNING, words.may_hang((3,), "stuck")),
+        (1, (), Level.WARNING, words.no_longer_hung("silence")),
+        (2, (1,), Level.ROUTINE, words.node_is_silent("stuck")),
+        (2, (), Level.ROUTINE, words.NODE_WRITES_AGAIN),
+    ],
+)
+def test_the_silence_of_one_node_of_several_is_no_warning(
+    nodes: int, local_ranks: tuple[int, ...], level: Level, says: str
+) -> None:
+    event = reported(Suspicion("silence", "stuck", local_ranks), nodes=nodes)
+    assert (event.log.text, event.log.level, bool(event.ranks)) == (says, level, bool(local_ranks))
+
+
 def test_the_name_of_a_source_has_a_limit() -> None:
     assert reported(Suspicion("x" * 999, "stuck", ())).source == "x" * LONGEST_SOURCE
 
@@ -64,10 +80,10 @@ async def test_the_time_after_a_notice_is_not_learned() -> None:
     assert rhythm.longest_s("checkpoint") is None and rhythm.cut_off_s["start"] < 400.0
 
 
-def reported(found: Suspicion) -> Suspected:
+def reported(found: Suspicion, nodes: int = 3) -> Suspected:
     """Return the event that the agent's machine gets."""
     events: list[Suspected] = []
-    kernel: Any = SimpleNamespace(assignment=an_assignment(1), suspect=events.append)
+    kernel: Any = SimpleNamespace(assignment=an_assignment(1, group_world_size=nodes), suspect=events.append)
     suspect(kernel, found)
     (event,) = events
     return event
