@@ -7,10 +7,11 @@ for a while: lost agents may come back until then.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rdzv_protocol.messages import Directive, Finish
 
+from rdzv_server.core.effects import Effect, Happened
 from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
@@ -28,21 +29,32 @@ class IdleWatch:
         self._limit_s = limit_s
         self._idle = idle
         self._told: set[Key] = set()
+        self._has_succeeded = self._remembered()
+        """Whether the last attempt of each run id has succeeded. The server itself forgets runs after a while."""
         self._timer: asyncio.TimerHandle | None = None
         rendezvous.replied = self._replied
         rendezvous.connections.changed = self._look
+        rendezvous.observe(self._observe)
         self._look(0)
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether there were runs, and the last attempt of each has succeeded."""
-        runs = {run.run_id: run for run in self._rendezvous.runs()}  # the last attempt comes last
-        return bool(runs) and all(run.stage is Stage.SUCCEEDED for run in runs.values())
+        """Whether there were runs, and the last attempt of each has succeeded, also of those that are forgotten."""
+        ends = self._has_succeeded | self._remembered()
+        return bool(ends) and all(ends.values())
+
+    def _remembered(self) -> dict[str, bool]:
+        return {run.run_id: run.stage is Stage.SUCCEEDED for run in self._rendezvous.runs()}  # the last attempt is last
 
     @property
     def has_verdict(self) -> bool:
         """Whether every run has ended."""
         return all(run.stage.is_end for run in self._rendezvous.runs())
+
+    def _observe(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Happened) and effect.event.kind in ("run_succeeded", "run_failed"):
+                self._has_succeeded[effect.event.run_id] = effect.event.kind == "run_succeeded"
 
     def _replied(self, key: Key, directive: Directive) -> None:
         if isinstance(directive, Finish):

@@ -5,13 +5,15 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
+from rdzv_protocol.actions import StopRequest
 from rdzv_protocol.messages import Finish, Start, Stop
 
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import idle_shutdown
 from rdzv_server.service.idle_shutdown import IdleWatch
+from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.words import service as words
-from tests.support.agent_side import PATIENCE_S, AgentSide
+from tests.support.agent_side import PATIENCE_S, AgentSide, come_and_go
 from tests.support.scenario import RUN_ID, Connection
 
 LONG_S = 1000.0
@@ -20,14 +22,18 @@ LONG_S = 1000.0
 class Site:
     """A server without HTTP, and its watch's log."""
 
-    def __init__(self) -> None:
-        self.server = RendezvousServer()
+    def __init__(self, **limits: int) -> None:
+        self.server = RendezvousServer(**limits)
         self.idle = asyncio.Event()
         self.reasons: list[str] = []
         self.verdicts: list[bool] = []
 
     def watch(self, limit_s: float = LONG_S) -> None:
         self._watch = IdleWatch(self.server.rendezvous, limit_s, self._idle)
+
+    @property
+    def has_succeeded(self) -> bool:
+        return self._watch.has_succeeded
 
     def agent(self, name: str) -> "Agent":
         return Agent(name, self.server)
@@ -39,7 +45,7 @@ class Site:
 
     def _idle(self, reason: str) -> None:
         self.reasons.append(reason)
-        self.verdicts.append(self._watch.has_succeeded)
+        self.verdicts.append(self.has_succeeded)
         self.idle.set()
 
 
@@ -96,6 +102,22 @@ async def test_a_runs_last_attempt_decides_the_exit_code(site: Site) -> None:
     for agent in attempts:
         agent.hangs_up()
     assert (site.reasons, site.verdicts) == ([words.ALL_RUNS_OVER], [True])
+
+
+async def test_a_failed_run_counts_after_it_is_forgotten() -> None:
+    site = Site(max_runs=1)
+    async with site.server:
+        rendezvous = site.server.rendezvous
+        site.watch()
+        await come_and_go(rendezvous, "bad", "b")
+        await rendezvous.ask(OperatorRequest(StopRequest(run_id="bad"), "an operator"), Connection("b"))
+        good = site.agent("a")
+        await good.join("1")
+        assert [run.run_id for run in rendezvous.runs()] == [RUN_ID]
+        await good.told(Start)
+        await good.reports()
+        await good.told(Finish)
+        assert not site.has_succeeded
 
 
 async def test_an_agent_that_did_not_get_the_runs_end_can_return_for_it(site: Site) -> None:
