@@ -124,6 +124,8 @@ class Feature:
         A feature that overrides it has the node checked before the first join, and again after workers have run: before
         the next join, or before the agent exits if its worker has ended the run. `after_failure`: whether a worker of
         this node has failed since the last check. The first reason ends the check, so later features are not asked.
+
+        A feature may call `Kernel.leave` instead. Before the first join, the agent then leaves without joining.
         """
         return ""
 

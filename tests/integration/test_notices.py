@@ -212,6 +212,19 @@ async def test_a_preemption_file_is_like_a_signal(cluster: Cluster, tmp_path: Pa
     await cluster.finish(second)
 
 
+async def test_an_agent_on_a_machine_that_is_already_preempted_does_not_join(cluster: Cluster, tmp_path: Path) -> None:
+    """A service manager may start it again and again. Each join would restart the workers of all nodes."""
+    path = tmp_path / "preempted"
+    path.touch()
+    flags = ("--nnodes", "1:2", *PATIENT[2:], "--last-call", "0")
+    first = await cluster.nodes("b", *flags)
+    await cluster.node("a", *flags, "--preemption-file", str(path))
+    assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
+    assert [event["node_id"] for event in await events(cluster, "node_joined")] == ["b"]
+    await cluster.finish(first)
+    assert await cluster.restarts() == {}
+
+
 async def test_a_pod_that_slinky_drains_is_like_a_signal(cluster: Cluster, tmp_path: Path) -> None:
     """The kubelet replaces the file with the annotations as a whole, by a link to a new folder."""
     path = tmp_path / "annotations"

@@ -128,8 +128,11 @@ class PreemptionPoll:
         self._etag = "0"
         self._is_warned = False
 
-    async def notice(self) -> str:
-        """Wait until the cloud announces the preemption. Return how, for people."""
+    async def notice(self, looked: Callable[[], object] = lambda: None) -> str:
+        """Wait until the cloud announces the preemption. Return how, for people.
+
+        `looked` is called after each request without a notice.
+        """
         while True:
             try:
                 if notice := await self._ask():
@@ -138,6 +141,7 @@ class PreemptionPoll:
             except Unanswered as error:
                 pause_s = AGAIN_S
                 self._warn_once(str(error))
+            looked()
             await asyncio.sleep(pause_s)
 
     def _warn_once(self, why: str) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 
 from node_agent.features import preemption
@@ -12,6 +14,8 @@ from node_agent.kernel.transport.base import spawn
 
 CHECK_INTERVAL_S = 1.0
 """Seconds between two checks of `--preemption-file` and `--preemption-annotations`."""
+FIRST_LOOK_S = 1.0
+"""Most seconds that a join waits for the first look. A cloud may not answer."""
 DRAINED = 'nodeset.slinky.slurm.net/pod-cordon="true"'
 """Line of a downward API volume for a pod that Slinky drains."""
 MOST_BYTES = 1_048_576
@@ -19,41 +23,60 @@ MOST_BYTES = 1_048_576
 
 
 class Preemption(Feature):
-    """Watches for a preemption while the agent lives."""
+    """Watches for a preemption while the agent lives. An agent on a machine that is already preempted does not join.
+
+    A service manager may start such an agent again and again, and each join would restart the whole run.
+    """
 
     def __init__(self, kernel: Kernel, options: preemption.Preemption) -> None:
         super().__init__(kernel)
         self._options = options
         self._watches: set[asyncio.Task[None]] = set()
+        self._looked: list[asyncio.Event] = []
+        """An event for each watch, set after its first look."""
 
     def began(self) -> None:
-        if self._options.preemption_poll:
-            spawn(self._await_cloud(*self._options.preemption_poll), self._watches)
-        if self._options.preemption_file:
-            spawn(self._await_file(self._options.preemption_file), self._watches)
+        options = self._options
+        if options.preemption_poll:
+            self._watch(partial(self._cloud, *options.preemption_poll))
+        if path := options.preemption_file:
+            self._watch(partial(self._look, partial(os.path.exists, path), words.file_is_there(path)))
+        if path := options.preemption_annotations:
+            self._watch(partial(self._look, partial(_is_drained, path), words.slinky_drains(path)))
 
-        if self._options.preemption_annotations:
-            spawn(self._await_annotation(self._options.preemption_annotations), self._watches)
+    async def unfit(self, after_failure: bool) -> str:
+        """Let the node join after the first looks, which may make the agent leave instead."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_S):
+                for each in self._looked:
+                    await each.wait()
+        return ""
 
     async def close(self) -> None:
         for each in self._watches:
             each.cancel()
 
-    async def _await_file(self, path: str) -> None:
-        while not await in_thread(partial(os.path.exists, path)):  # noqa: ASYNC110
-            await asyncio.sleep(CHECK_INTERVAL_S)
-        self.kernel.leave("SIGTERM", words.preempted(words.file_is_there(path)))
+    def _watch(self, notice: Callable[[Callable[[], object]], Coroutine[None, None, str]]) -> None:
+        """Leave when `notice` returns. It gets a function to call after each look that has found nothing."""
+        looked = asyncio.Event()
+        self._looked.append(looked)
 
-    async def _await_annotation(self, path: str) -> None:
-        while not await in_thread(partial(_is_drained, path)):  # noqa: ASYNC110
-            await asyncio.sleep(CHECK_INTERVAL_S)
-        self.kernel.leave("SIGTERM", words.preempted(words.slinky_drains(path)))
+        async def leave() -> None:
+            self.kernel.leave("SIGTERM", words.preempted(await notice(looked.set)))
+            looked.set()
 
-    async def _await_cloud(self, cloud: str, base: str) -> None:
+        spawn(leave(), self._watches)
+
+    async def _look(self, is_preempted: Callable[[], bool], notice: str, looked: Callable[[], object]) -> str:
+        while not await in_thread(is_preempted):
+            looked()
+            await asyncio.sleep(CHECK_INTERVAL_S)
+        return notice
+
+    async def _cloud(self, cloud: str, base: str, looked: Callable[[], object]) -> str:
         from node_agent.features.preemption.cloud_metadata import PreemptionPoll
 
-        notice = await PreemptionPoll(cloud, base, self.kernel.console.log).notice()
-        self.kernel.leave("SIGTERM", words.preempted(notice))
+        return await PreemptionPoll(cloud, base, self.kernel.console.log).notice(looked)
 
 
 def _is_drained(path: str) -> bool:
