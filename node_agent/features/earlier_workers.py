@@ -7,6 +7,7 @@ agent. Its workers then hold the GPUs and ports that the new agent's workers nee
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from rdzv_protocol.messages import Assignment
 
@@ -14,6 +15,7 @@ from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.processes.orphans import MARK
 from node_agent.kernel.processes.orphans_helper import environment
+from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport.base import spawn
 
 SEARCH_DELAY_S = 2.0
@@ -48,7 +50,7 @@ class EarlierWorkers(Feature):
     async def _warn(self, own: Mapping[str, str]) -> None:
         """Warn about them. A thread reads all processes."""
         is_named = self.kernel.config.join.explicit_run_id
-        if pids := await asyncio.to_thread(still_running, own, has_named_run=is_named):
+        if pids := await in_thread(partial(still_running, own, has_named_run=is_named)):
             from node_agent.features import words
 
             self.kernel.console.log(words.earlier_workers_run(pids), Level.WARNING)

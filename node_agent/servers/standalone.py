@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from rdzv_protocol.messages import Ack, Reply, Request, Start
 from rdzv_protocol.paths import STATUS
 
 from node_agent import words
+from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport.base import spawn
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.service.rendezvous import Rendezvous
@@ -101,7 +103,7 @@ class Standalone:
         with bind(ADDRESS, 0) as listener:
             self._log(words.progress.status_page(f"http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}"))
             await _connection_at(listener)
-            await asyncio.to_thread(import_module, "rdzv_server.http.routes")
+            await in_thread(partial(import_module, "rdzv_server.http.routes"))
             await self._server.listen(listener.dup(), read_only=True)  # every user of this machine can reach it
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from rdzv_protocol.queries import PAIR_TEST_BYTES, PAIR_TEST_PINGS, PairTest, PairTested
 
 from node_agent.features.checks import words
+from node_agent.kernel.transport.base import in_own_thread
 
 MB = 1e6
 SLACK = 1.25
@@ -210,7 +211,7 @@ async def _listener(query: PairTest) -> socket.socket:
 
 async def _looked_up(query: PairTest) -> tuple[Any, ...]:
     """Return the first address of the listening node, as `getaddrinfo` returns it."""
-    return (await asyncio.get_running_loop().getaddrinfo(query.addr, query.port, type=socket.SOCK_STREAM))[0]
+    return (await in_own_thread(socket.getaddrinfo, query.addr, query.port, type=socket.SOCK_STREAM))[0]
 
 
 async def _read(connection: socket.socket, number: int) -> bytes:

@@ -67,8 +67,11 @@ class LogReader:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(ended, answer)
 
+        try:
+            threading.Thread(target=work, name="log reader", daemon=True).start()
+        except RuntimeError:
+            return Refused(reason=words.no_thread(self._node_id))
         self._under_way += 1
-        threading.Thread(target=work, name="log reader", daemon=True).start()
         return await found
 
     def _read(self, path: str, folder: str, lines: int, offset: int | None) -> LogTail | Refused:

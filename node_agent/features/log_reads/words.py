@@ -29,6 +29,10 @@ def still_reading(node_id: str) -> str:
     return f"node {node_id} is still reading log files for other requests: its disk may hang"
 
 
+def no_thread(node_id: str) -> str:
+    return f"node {node_id} cannot read log files now: it may start no more threads; its limit on processes is reached"
+
+
 def not_in_folder(node_id: str, path: str) -> str:
     return f"node {node_id}: {path} is no longer a file in the run's folder"
 

@@ -164,7 +164,7 @@ class AgentMetrics(Feature):
             return
         status, body = HTTPStatus.NOT_FOUND, f"{AGENT_HAS_METRICS_ONLY}\n".encode()
         if request.target.partition(b"?")[0] == PATH.encode() and request.method in (b"GET", b"HEAD"):
-            status, body = HTTPStatus.OK, await asyncio.to_thread(_written, self.samples())
+            status, body = HTTPStatus.OK, await in_thread(partial(_written, self.samples()))
         kind = CONTENT_TYPE if status is HTTPStatus.OK else "text/plain"
         lines = (
             f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Type: {kind}",

@@ -172,7 +172,7 @@ class PreemptionPoll:
                 answer = await self._exchange(question)
         except TimeoutError:
             raise Unanswered(words.NO_ANSWER_IN_TIME) from None
-        except (*FAILURES, UnicodeError) as error:
+        except (*FAILURES, UnicodeError, RuntimeError) as error:  # the look-up of a name needs a thread
             raise Unanswered(clip(printable(str(error) or type(error).__name__), 80)) from None
         if answer.status not in good:
             raise Unanswered(words.wrong_status(answer.status))

@@ -1,6 +1,5 @@
 """`--otel`: exports this node's start of each round as spans: join, wait, spawn, first output."""
 
-import asyncio
 import os
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from node_agent.features import tracing
 from node_agent.kernel.config import PROGRAM
 from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.output.sinks import Noticed, Sink
+from node_agent.kernel.threads import in_thread
 
 
 class RoundTrace(Feature):
@@ -54,7 +54,7 @@ class RoundTrace(Feature):
             self._assignment = None
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._spans.close)  # this may block
+        await in_thread(self._spans.close)  # this may block
 
     def _step(self, name: str, began_at: float, ended_at: float) -> None:
         if (assignment := self._assignment) is None:

@@ -121,6 +121,7 @@ class Console:
         self._loop.call_soon(resume)  # the console has drained since the caller checked
 
     def _put(self, screen: "_Screen", fd: int, chunk: bytes) -> None:
+        screen.begin()
         screen.queue.put((fd, chunk))
         self.pending += len(chunk)
 
@@ -130,7 +131,9 @@ class Console:
             screen.queue.put(None)
         for screen in self._screens.values():
             left = -1
-            while screen.thread.is_alive() and left != self.pending:
+            if not screen.begin():
+                self._write_all(screen.queue)
+            while screen.thread and screen.thread.is_alive() and left != self.pending:
                 left = self.pending
                 screen.thread.join(PATIENCE_S)
 
@@ -187,8 +190,17 @@ class _Screen:
         """Owner of the last line, if the line is unfinished."""
         self.live = 0
         """Columns of the live line, 0 if there is none."""
-        self.thread = threading.Thread(target=write_all, args=[self.queue], name="console", daemon=True)
-        self.thread.start()
+        self.thread: threading.Thread | None = None
+        self._write_all = write_all
+
+    def begin(self) -> bool:
+        """Start the thread if it does not run. Return False if it cannot be started now; the lines then wait."""
+        if self.thread is None:
+            thread = threading.Thread(target=self._write_all, args=[self.queue], name="console", daemon=True)
+            with suppress(RuntimeError):
+                thread.start()
+                self.thread = thread
+        return self.thread is not None
 
     def erased(self) -> bytes:
         """Return bytes that blank the live line, with a ^C that the terminal has echoed after it; empty if there is

@@ -90,10 +90,18 @@ class LogFiles:
             self._look_in(self._interval_s())
 
     def do(self, work: Callable[[], object]) -> None:
-        """Let the thread do some work after all earlier work. The work must not raise."""
+        """Let the thread do some work after all earlier work, or do it now if no thread can be started yet.
+
+        The work must not raise.
+        """
         if not self._reader:
-            self._reader = threading.Thread(target=self._work, name="log files", daemon=True)
-            self._reader.start()
+            reader = threading.Thread(target=self._work, name="log files", daemon=True)
+            try:
+                reader.start()
+            except RuntimeError:
+                work()
+                return
+            self._reader = reader
         self._asked.put(work)
 
     def copy(self, path: str, size: int, work: Callable[[], object]) -> None:

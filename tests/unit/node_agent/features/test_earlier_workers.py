@@ -1,15 +1,19 @@
 """Workers of an earlier agent of the same job on this node."""
 
+import asyncio
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from node_agent.features import words
-from node_agent.features.earlier_workers import still_running
+from node_agent.features import earlier_workers, words
+from node_agent.features.earlier_workers import EarlierWorkers, still_running
+from tests.support.threads import refuse_threads
 
 OWN = {
     "NODE_AGENT_ID": "new", "TORCHELASTIC_RUN_ID": f"run-{os.getpid()}", "MASTER_ADDR": "a", "MASTER_PORT": "2",
@@ -68,3 +72,21 @@ def test_a_process_without_a_round_is_left_out() -> None:
 def test_the_warning_names_some_and_says_what_to_do() -> None:
     text = words.earlier_workers_run(list(range(1, 20)))
     assert "(pids 1, 2, 3, 4, 5, 6, 7, 8, ...)" in text and text.endswith("kill -9 1 2 3 4 5 6 7 8")
+
+
+async def test_the_agent_also_looks_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit of processes, which the workers may have reached, the run continues."""
+    monkeypatch.setattr(earlier_workers, "SEARCH_DELAY_S", 0.0)
+    refuse_threads(monkeypatch)
+    said: asyncio.Queue[str] = asyncio.Queue()
+    assignment: Any = object()
+    kernel: Any = SimpleNamespace(
+        assignment=assignment,
+        first_variables=lambda assignment: OWN,
+        config=SimpleNamespace(join=SimpleNamespace(explicit_run_id=True)),
+        console=SimpleNamespace(log=lambda text, level: said.put_nowait(text)),
+    )
+    with process(OLD) as pid:
+        EarlierWorkers(kernel).starting(assignment)
+        async with asyncio.timeout(60):
+            assert await said.get() == words.earlier_workers_run([pid])

@@ -17,6 +17,7 @@ from node_agent.features.log_reads.log_tail import MOST_READS, LogReader
 from node_agent.kernel.core.log_options import LogOptions
 from node_agent.kernel.output.logs import ReadableLogs, RoundLogs
 from node_agent.kernel.output.routing import Route, Routing, WorkerRoutes
+from tests.support.threads import refuse_threads
 from tests.unit.node_agent.story import an_assignment
 
 RANK = 3
@@ -136,3 +137,15 @@ async def test_a_disk_that_hangs_blocks_nothing_and_takes_a_bounded_number_of_th
     released.set()
     async with asyncio.timeout(10):
         assert await asyncio.gather(*reads[1:]) == [Refused(reason="late")] * (MOST_READS - 1)
+
+
+async def test_a_read_is_refused_if_no_thread_can_be_started(log, monkeypatch):
+    """A disk that hangs must not stop the agent."""
+    log.write_bytes(b"one\n")
+    reader = LogReader("a")
+    query = TailLog(number=1, round=1, remaining_s=5.0, rank=RANK, stream="stderr", lines=2)
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        for _ in range(MOST_READS + 1):
+            assert await reader.tail(query, readable(log)) == Refused(reason=words.no_thread("a"))
+    assert isinstance(await reader.tail(query, readable(log)), LogTail)

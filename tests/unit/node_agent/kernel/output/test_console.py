@@ -13,6 +13,7 @@ from node_agent.kernel.output import console as console_module
 from node_agent.kernel.output.console import Console
 from node_agent.kernel.output.sinks import AsItComes
 from node_agent.kernel.output.streams import Relay
+from tests.support.threads import refuse_threads
 
 PATIENCE_S = 10.0
 LINES = LineFormat("node-agent")
@@ -74,6 +75,22 @@ async def test_lines_come_out_in_the_order_in_which_they_went_in(console, reader
     for line in lines.splitlines(keepends=True):
         console.write(reader.console_end, line)
     assert await reader.read(len(lines)) == lines
+
+
+async def test_lines_wait_until_a_thread_can_be_started(console, reader, monkeypatch):
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        console.write(reader.console_end, b"one\n")
+    console.write(reader.console_end, b"two\n")
+    assert await reader.read(8) == b"one\ntwo\n"
+
+
+async def test_an_exiting_agent_writes_its_lines_even_without_a_thread(console, reader, monkeypatch):
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        console.write(reader.console_end, b"one\n")
+        console.close()
+    assert await reader.read(4) == b"one\n"
 
 
 async def test_a_console_that_blocks_fills_up_and_drains(console, reader, monkeypatch):

@@ -15,6 +15,7 @@ from node_agent import words
 from node_agent.kernel.output.log_files import LogFile, LogFiles, interval_s
 from node_agent.kernel.output.sinks import TAIL_LINES, AsItComes
 from tests.support.console import FakeConsole
+from tests.support.threads import refuse_threads
 
 OUT = 1
 
@@ -89,6 +90,19 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench.close()
     assert len(os.listdir("/proc/self/fd")) == before, "everything is closed"
     assert "log files" not in [thread.name for thread in threading.enumerate()], "and nobody reads"
+
+
+async def test_without_a_thread_the_files_are_read_by_the_event_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit of processes, which the workers may have reached, the run continues."""
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        log = bench.log()
+        log.write(b"one\n")
+        await bench.shows(b"one\n")
+    log.write(b"two\n")
+    await bench.shows(b"one\ntwo\n")
 
 
 # What a worker writes.
