@@ -318,7 +318,7 @@ class HttpApi:
 
     async def page(self, request: web.BaseRequest) -> web.Response:
         """Answer with a page for people, or with a static file. Neither is part of the API."""
-        if self._pages is None:
+        if self._pages is None or _has_failed(self._pages):
             # Requests meanwhile wait for the same task.
             self._pages = asyncio.create_task(asyncio.to_thread(self._load_pages))
         pages = await _made(self._pages, request)
@@ -334,7 +334,7 @@ class HttpApi:
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         """Answer with the document, which is made once, in a thread beside agents' requests."""
-        if self._openapi is None:
+        if self._openapi is None or _has_failed(self._openapi):
             self._openapi = asyncio.create_task(asyncio.to_thread(_beside_agents, _openapi))
         return json_answer(await _made(self._openapi, request))
 
@@ -501,6 +501,11 @@ def _with_query(route: Route) -> str:
     """Return the path of the route, with the names of its parameters."""
     names = "&".join(f"{name}=" for name, _, _ in route.query)
     return f"{route.path}[?{names}]" if names else route.path
+
+
+def _has_failed(making: "asyncio.Task[Made]") -> bool:
+    """Return whether a task has failed, for example because no thread could be started. Another one may succeed."""
+    return making.done() and (making.cancelled() or making.exception() is not None)
 
 
 async def _made(making: "asyncio.Task[Made]", request: web.BaseRequest) -> Made:

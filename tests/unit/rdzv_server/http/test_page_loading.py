@@ -1,4 +1,4 @@
-"""Pages are loaded at the first request for one: once, for all requests meanwhile."""
+"""Pages and the API document are made at the first request: once, for all requests meanwhile."""
 
 import asyncio
 import sys
@@ -30,3 +30,20 @@ async def test_many_requests_for_the_first_page_load_it_once(monkeypatch: pytest
         assert {answer.status for answer in answers} == {200}
     assert loaded == [pytest.approx(LOADING_SWITCH_S)], "the event loop waits for the thread for less time than before"
     assert sys.getswitchinterval() == before_s
+
+
+@pytest.mark.parametrize("path", [paths.LOGIN, paths.OPENAPI])
+async def test_what_could_not_be_made_is_made_at_the_next_request(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, no thread could be started for it."""
+
+    async def refuse(*args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    bound = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
+    async with asyncio.timeout(PATIENCE_S), RendezvousServer() as server, ClientSession() as session:
+        await server.listen(bound)
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "to_thread", refuse)
+            assert (await session.get(url)).status == 503
+        assert (await session.get(url)).status == 200
