@@ -6,9 +6,10 @@ agent. Its workers then hold the GPUs and ports that the new agent's workers nee
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
+from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import Assignment
 
 from node_agent.kernel.core.effects import Level
@@ -17,13 +18,14 @@ from node_agent.kernel.processes.orphans import MARK
 from node_agent.kernel.processes.orphans_helper import environment
 from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport.base import spawn
+from node_agent.kernel.workers.nesting import RUN_ID, RUNS, Outer
 
 SEARCH_DELAY_S = 2.0
 """Seconds from the first start of workers until the agent looks for earlier ones, so that it does not delay the start.
 """
 _JOB, _TIMES = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
-_RUN, _MASTER = "TORCHELASTIC_RUN_ID", ("MASTER_ADDR", "MASTER_PORT")
-_COUNTED = tuple(f"{name}=".encode() for name in (MARK, _RUN, *_MASTER, _JOB, _TIMES))
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
+_COUNTED = tuple(f"{name}=".encode() for name in (MARK, RUNS, *_MASTER, _JOB, _TIMES))
 
 
 class EarlierWorkers(Feature):
@@ -49,29 +51,31 @@ class EarlierWorkers(Feature):
 
     async def _warn(self, own: Mapping[str, str]) -> None:
         """Warn about them. A thread reads all processes."""
-        is_named = self.kernel.config.join.explicit_run_id
-        if pids := await in_thread(partial(still_running, own, has_named_run=is_named)):
+        config = self.kernel.config
+        servers = [address(*server) for server in config.servers if config.join.explicit_run_id]
+        if pids := await in_thread(partial(still_running, own, servers)):
             from node_agent.features import words
 
             self.kernel.console.log(words.earlier_workers_run(pids), Level.WARNING)
 
 
-def still_running(own: Mapping[str, str], *, has_named_run: bool) -> list[int]:
+def still_running(own: Mapping[str, str], servers: Collection[str]) -> list[int]:
     """Return the pids of such processes. `own`: environment of one of this agent's workers.
 
-    `has_named_run`: whether the user has named the run. All runs without a name have the same id.
+    `servers`: addresses of the run's servers, empty if the user has not named the run. All runs without a name have the
+    same id.
     """
-    return [pid for pid, variables in _variables() if _is_earlier(variables, own, has_named_run)]
+    return [pid for pid, variables in _variables() if _is_earlier(variables, own, servers)]
 
 
-def _is_earlier(variables: Mapping[str, str], own: Mapping[str, str], has_named_run: bool) -> bool:
+def _is_earlier(variables: Mapping[str, str], own: Mapping[str, str], servers: Collection[str]) -> bool:
     """Return whether a process is, or descends from, a worker that an earlier agent has started.
 
     All workers of a round have the same master. Those of an earlier round had ended when this one began.
     """
     if variables.get(MARK, own[MARK]) == own[MARK] or not all(name in variables for name in _MASTER):
         return False
-    if has_named_run and variables.get(_RUN) == own[_RUN]:
+    if any(run_id == own[RUN_ID] and not set(at).isdisjoint(servers) for run_id, at in Outer.of(variables).runs[-1:]):
         return any(variables[name] != own[name] for name in _MASTER)
     is_same_job = _JOB in own and variables.get(_JOB) == own[_JOB]
     return is_same_job and variables.get(_TIMES) != own.get(_TIMES)

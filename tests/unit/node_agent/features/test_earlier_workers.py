@@ -13,10 +13,19 @@ import pytest
 
 from node_agent.features import earlier_workers, words
 from node_agent.features.earlier_workers import EarlierWorkers, still_running
+from node_agent.kernel.workers import nesting
 from tests.support.threads import refuse_threads
 
+RUN = f"run-{os.getpid()}"
+SERVERS = ["h:1", "h:2"]
+
+
+def runs(run_id: str = RUN, *servers: tuple[str, int]) -> dict[str, str]:
+    return nesting.variables({}, run_id, servers or [("h", 2), ("h", 3)], {})
+
+
 OWN = {
-    "NODE_AGENT_ID": "new", "TORCHELASTIC_RUN_ID": f"run-{os.getpid()}", "MASTER_ADDR": "a", "MASTER_PORT": "2",
+    **runs(), "NODE_AGENT_ID": "new", "TORCHELASTIC_RUN_ID": RUN, "MASTER_ADDR": "a", "MASTER_PORT": "2",
     "SLURM_JOB_ID": f"{os.getpid()}", "SLURM_RESTART_COUNT": "1",
 }  # fmt: skip
 OLD = OWN | {"NODE_AGENT_ID": "old", "MASTER_PORT": "1"}
@@ -39,34 +48,36 @@ def process(environment: dict[str, str]) -> Iterator[int]:
         ({}, True),
         ({"MASTER_PORT": "2"}, False),  # another agent of this round
         ({"NODE_AGENT_ID": "new"}, False),  # our own
-        ({"TORCHELASTIC_RUN_ID": "another"}, False),
-        ({"TORCHELASTIC_RUN_ID": "another", "SLURM_RESTART_COUNT": "0"}, True),  # a requeued job is a new run
-        ({"TORCHELASTIC_RUN_ID": "another", "SLURM_JOB_ID": "another", "SLURM_RESTART_COUNT": "0"}, False),
+        (runs("another"), False),
+        (runs(RUN, ("h", 4)), False),  # another experiment of the same name, at a server of its own
+        (nesting.variables(runs(), "inner", [("h", 1)], {}), False),
+        (runs("another") | {"SLURM_RESTART_COUNT": "0"}, True),  # a requeued job is a new run
+        (runs("another") | {"SLURM_JOB_ID": "another", "SLURM_RESTART_COUNT": "0"}, False),
     ],
 )
 def test_the_warning_lists_only_workers_of_an_earlier_agent_of_this_job(
     differs: dict[str, str], is_earlier: bool
 ) -> None:
     with process(OLD | differs) as pid:
-        assert still_running(OWN, has_named_run=True) == [pid] * is_earlier
+        assert still_running(OWN, SERVERS) == [pid] * is_earlier
 
 
 def test_a_job_that_was_not_requeued_has_no_count() -> None:
-    first = {name: value for name, value in OLD.items() if name != "SLURM_RESTART_COUNT"} | {"TORCHELASTIC_RUN_ID": "x"}
+    first = {name: value for name, value in OLD.items() if name != "SLURM_RESTART_COUNT"} | runs("x")
     with process(first) as pid:
-        assert still_running(OWN, has_named_run=True) == [pid]
+        assert still_running(OWN, SERVERS) == [pid]
 
 
 def test_runs_without_a_name_have_nothing_in_common() -> None:
     with process(OLD):
-        assert still_running(OWN, has_named_run=False) == []
+        assert still_running(OWN, []) == []
     with process(OLD | {"SLURM_RESTART_COUNT": "0"}) as pid:
-        assert still_running(OWN, has_named_run=False) == [pid], "but jobs of a scheduler have"
+        assert still_running(OWN, []) == [pid], "but jobs of a scheduler have"
 
 
 def test_a_process_without_a_round_is_left_out() -> None:
     with process({name: value for name, value in OLD.items() if name != "MASTER_PORT"}):
-        assert still_running(OWN, has_named_run=True) == []
+        assert still_running(OWN, SERVERS) == []
 
 
 def test_the_warning_names_some_and_says_what_to_do() -> None:
@@ -83,7 +94,7 @@ async def test_the_agent_also_looks_if_no_thread_can_be_started(monkeypatch: pyt
     kernel: Any = SimpleNamespace(
         assignment=assignment,
         first_variables=lambda assignment: OWN,
-        config=SimpleNamespace(join=SimpleNamespace(explicit_run_id=True)),
+        config=SimpleNamespace(join=SimpleNamespace(explicit_run_id=True), servers=[("h", 1), ("h", 2)]),
         console=SimpleNamespace(log=lambda text, level: said.put_nowait(text)),
     )
     with process(OLD) as pid:
