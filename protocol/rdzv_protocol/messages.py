@@ -74,7 +74,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     hint: Line = ""
     """Advice for a person; empty if there is none."""
     consequence: bool = False
-    """Whether, by its output, the worker failed because another one was gone. If reported, that failure is the root."""
+    """Whether, by its output, the worker failed because another one was gone, or it failed after it had acknowledged a
+    notice. If the cause is reported, that failure is the root."""
     error_file: Line = ""
     """Path on the node of torch's `@record` file; empty if there is none, or if it is removed with the agent."""
     blame: Blame = "unknown"

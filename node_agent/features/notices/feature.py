@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Mapping
 
-from rdzv_protocol.messages import Assignment
+from msgspec.structs import replace
+from rdzv_protocol.messages import Assignment, Failure
 from rdzv_protocol.queries import Notice, Noticed, Query
 
 from node_agent.features import notices
@@ -38,6 +39,14 @@ class Notices(Feature):
 
     def interruption(self) -> Awaitable[bool] | None:
         return self._board.is_acknowledged() if self._board and self._board.is_given else None
+
+    def failed(self, failure: Failure) -> Failure:
+        """Return the failure. If its worker had acknowledged a notice, the failure follows from that.
+
+        Then the server ends the round as the notice would, unless another failure is its cause.
+        """
+        has_saved = self._board is not None and failure.local_rank in self._board.saved
+        return replace(failure, consequence=True) if has_saved and failure.blame != "node" else failure
 
     async def answer(self, query: Query) -> Noticed:
         """Tell the workers that the round is about to end, and wait until they have saved."""

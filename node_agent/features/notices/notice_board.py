@@ -37,6 +37,8 @@ class NoticeBoard:
     def __init__(self, temp_dir: TempDir, round_: int, workers: int, signal_name: str | None = None) -> None:
         """`temp_dir`: must have been made."""
         self._is_given = False
+        self.saved: frozenset[int] = frozenset()
+        """Local ranks of the workers that have acknowledged a notice, as of the last look."""
         self._signum = signal.Signals[signal_name] if signal_name else None
         self._signalled: set[int] = set()
         """Local ranks of workers that have got the signal."""
@@ -66,8 +68,9 @@ class NoticeBoard:
         """
         sizes = await in_thread(lambda: [_size(path) for path in self._acks], within_s)
         listening = [rank for rank, size in enumerate(sizes) if rank in self._signalled or size is not None]
-        saved = [rank for rank in listening if sizes[rank] or not (alive is None or rank in alive)]
-        return Noticed(listening=len(listening), acknowledged=len(saved))
+        self.saved = frozenset(rank for rank, size in enumerate(sizes) if size)
+        done = [rank for rank in listening if sizes[rank] or not (alive is None or rank in alive)]
+        return Noticed(listening=len(listening), acknowledged=len(done))
 
     async def give(
         self, notice: Notice, alive: Callable[[], Mapping[int, int]], warn: Callable[[str], None]

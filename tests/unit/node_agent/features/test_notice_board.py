@@ -29,9 +29,9 @@ def started(code: str) -> "subprocess.Popen[bytes]":
     return worker
 
 
-def listens(board: NoticeBoard) -> None:
-    """Make the file with which a worker shows that it listens."""
-    Path(board.environment(0)["NODE_AGENT_NOTICE_ACK"]).touch()
+def listens(board: NoticeBoard, rank: int = 0, text: str = "") -> None:
+    """Make the file with which a worker shows that it listens. A text acknowledges the notice."""
+    Path(board.environment(rank)["NODE_AGENT_NOTICE_ACK"]).write_text(text)
 
 
 @pytest.mark.parametrize("signal_name", [None, "SIGUSR2"])
@@ -63,3 +63,13 @@ async def test_a_worker_that_handles_the_signal_gets_it_and_is_waited_for(tmp_pa
         assert await board.give(NOTICE, lambda: {0: worker.pid}, told.append) == Noticed(listening=1, acknowledged=1)
         worker.communicate(b"\n")
     assert not told
+
+
+async def test_the_board_knows_which_workers_have_saved(tmp_path: Path) -> None:
+    """A worker that has ended without an acknowledgement has not saved."""
+    board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 3)
+    listens(board, 0, "saved")
+    listens(board, 1)
+    assert board.saved == frozenset()
+    await board.give(NOTICE, dict, lambda problem: None)
+    assert board.saved == {0}
