@@ -29,8 +29,10 @@ class IdleWatch:
         self._limit_s = limit_s
         self._idle = idle
         self._told: set[Key] = set()
-        self._has_succeeded = self._remembered()
-        """Whether the last attempt of each run id has succeeded. The server itself forgets runs after a while."""
+        self._failed: set[str] = set()
+        """Ids of the runs whose last attempt has failed. The server itself forgets runs after a while."""
+        self._has_ended = False
+        """Whether a run has ended."""
         self._timer: asyncio.TimerHandle | None = None
         rendezvous.replied = self._replied
         rendezvous.connections.changed = self._look
@@ -40,11 +42,10 @@ class IdleWatch:
     @property
     def has_succeeded(self) -> bool:
         """Whether there were runs, and the last attempt of each has succeeded, also of those that are forgotten."""
-        ends = self._has_succeeded | self._remembered()
-        return bool(ends) and all(ends.values())
-
-    def _remembered(self) -> dict[str, bool]:
-        return {run.run_id: run.stage is Stage.SUCCEEDED for run in self._rendezvous.runs()}  # the last attempt is last
+        runs = {run.run_id: run for run in self._rendezvous.runs()}  # the last attempt comes last
+        forgotten = self._failed - runs.keys()
+        have_succeeded = all(run.stage is Stage.SUCCEEDED for run in runs.values())
+        return (bool(runs) or self._has_ended) and have_succeeded and not forgotten
 
     @property
     def has_verdict(self) -> bool:
@@ -54,7 +55,9 @@ class IdleWatch:
     def _observe(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Happened) and effect.event.kind in ("run_succeeded", "run_failed"):
-                self._has_succeeded[effect.event.run_id] = effect.event.kind == "run_succeeded"
+                self._has_ended = True
+                note = self._failed.add if effect.event.kind == "run_failed" else self._failed.discard
+                note(effect.event.run_id)
 
     def _replied(self, key: Key, directive: Directive) -> None:
         if isinstance(directive, Finish):

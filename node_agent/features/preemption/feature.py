@@ -46,9 +46,10 @@ class Preemption(Feature):
 
     async def unfit(self, after_failure: bool) -> str:
         """Let the node join after the first looks, which may make the agent leave instead."""
+        looked, self._looked = self._looked, []  # only the first join waits
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
-                for each in self._looked:
+                for each in looked:
                     await each.wait()
         return ""
 
