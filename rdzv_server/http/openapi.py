@@ -142,7 +142,13 @@ def _operation(route: Route) -> Schema:
     names = re.findall(r"{(\w+)}", route.path)
     parameters: list[Schema] = [{"name": name, "in": "path", "required": True, **_TEXT} for name in names]
     parameters += [
-        {"name": name, "in": "query", "description": text, "schema": json.schema(kind)}
+        {
+            "name": name,
+            "in": "query",
+            "description": text,
+            "schema": json.schema(kind),
+            **({"required": True} if name in route.required else {}),
+        }
         for name, kind, text in route.query
     ]
     if parameters:

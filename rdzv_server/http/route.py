@@ -33,5 +33,7 @@ class Route:
     """Meaning of an answer 503 in plain text, for a route whose 200 means yes; empty for other routes."""
     query: tuple[tuple[str, Any, str], ...] = ()
     """Parameters after the `?`, with their types and what they do."""
+    required: tuple[str, ...] = ()
+    """Names of those parameters that a request must have."""
     refusals: tuple[type[ProtocolError], ...] = ()
     """Refusals beyond those of any request."""

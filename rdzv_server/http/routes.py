@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -32,6 +32,7 @@ from rdzv_server.core.views.node_costs import NodeCosts
 from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.answers import HEADERS, json_answer, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.connection import LOOKS, PROBES, HttpConnection
+from rdzv_server.http.costs_endpoint import NAMES as ACTION_NAMES
 from rdzv_server.http.costs_endpoint import Costs, costs_of, costs_of_node
 from rdzv_server.http.events_endpoint import (
     DEFAULT_LIMIT,
@@ -466,12 +467,13 @@ ROUTES: tuple[Route, ...] = (
         paths.COSTS, HttpApi.costs, "The cost of an action, before it is carried out.", answer=Costs,
         says="A sentence; empty if the action costs nothing.", refusals=(MalformedMessage,),
         query=(
-            ("action", str, "Name of the action, which is the end of its path."),
+            ("action", Literal[ACTION_NAMES], "Name of the action, which is the end of its path."),
             ("run_id", str, "The run of an action on a run."),
             ("node_id", str, "The node of an action on a node."),
             ("min_nodes", NodeCount, "Least number of nodes, for a resize."),
             ("max_nodes", NodeCount, "Most nodes, for a resize."),
         ),
+        required=("action",),
     ),
     _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),
     *map(_action, actions.ACTIONS),

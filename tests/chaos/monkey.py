@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 
 from tests.chaos import stranger, traces
 from tests.chaos.disk import SlowCalls
-from tests.chaos.fleet import NODES, Fleet
+from tests.chaos.fleet import NODES, OUTLIVING, Fleet
 from tests.chaos.ledger import Ledger
 from tests.support.process_info import until
 
@@ -107,7 +107,10 @@ class Monkey:
         self.log(f"kill the agents of {', '.join(nodes)}")
         await self.fleet.kill_agents(*nodes)
         self.ledger.node_lost(*nodes)
-        self.ledger.without_survivors += len(nodes) == len(NODES)
+        if len(nodes) == len(NODES):
+            self.ledger.without_survivors += 1
+            if self.fleet.setting.supervised:  # the server hears no agent, so their supervisors leave for them
+                self.ledger.or_instead("node_left", *OUTLIVING)
 
     async def dismiss_agents(self, *nodes: str, with_children: bool = False) -> None:
         """Dismiss these agents. They tell the server, or report that they could not."""
