@@ -1,5 +1,6 @@
 """Manifests as `kubectl kustomize` renders them, and their containers as a kubelet would start them."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tests.support.programs import Program
+from tests.support.programs import PATIENCE_S, Program
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -159,6 +160,12 @@ class Pod:
 
     async def is_ready(self) -> bool:
         return await self.exec(self.container["readinessProbe"]) == 0
+
+    async def becomes_ready(self) -> None:
+        """Probe until the pod is ready, as the kubelet does. The agent's file appears a moment after its line."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not await self.is_ready():
+                pass
 
     @staticmethod
     def _expanded(text: str, variables: Mapping[str, str]) -> str:
