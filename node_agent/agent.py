@@ -141,6 +141,8 @@ class Agent:
         self.assignment: Assignment | None = None
         self.started: StartedWorkers | None = None
         self._supervisor, self._part = supervisor, Part()
+        if supervisor >= 0:
+            os.set_blocking(supervisor, False)  # the supervisor reads only when this process is dead
         self._features = Features(self)
         start_worker = next((each.start_worker for each in self._features if each.start_worker), None)
         self._specs = SpecMaker(config, self.temp_dir, start_worker)
@@ -464,9 +466,9 @@ class Agent:
             return
         part = Part(attempt, **self._runner.machine.identity)
         if part != self._part:
-            self._part = part
-            with suppress(OSError):  # the supervisor is gone, and the kernel ends this process
+            with suppress(OSError):  # the supervisor is gone, and the kernel ends this process; or there is no room now
                 os.write(self._supervisor, json.encode(part) + b"\n")
+                self._part = part
 
     def _ended(self, exit_code: ExitCode) -> None:
         for feature in self._features:

@@ -29,7 +29,7 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
     `endpoint`: the servers, as in the agents' `--endpoint`. `cordons`: the servers' cordons by node.
     """
     steps = [*run["health"]["next"]] if state.is_troubled(run) else []
-    if state.lacks_nodes(run):  # it stands still until it has them, whatever else is wrong
+    if state.lacks_nodes(run):  # without these nodes nothing moves, so the steps that bring them come first
         return _of_forming(run, endpoint, cordons) + ([] if state.names_lack(run) else steps)
     if steps:
         return steps

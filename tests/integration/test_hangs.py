@@ -128,8 +128,9 @@ async def test_silence_of_every_node_is_a_hang_and_that_of_one_is_none(cluster: 
 async def test_workers_may_take_the_whole_limit_after_the_one_that_writes_has_finished(
     cluster: Cluster, names: str
 ) -> None:
-    workers = await cluster.nodes(names, "--nnodes", str(len(names)), "--silence-timeout", "3")
-    for _ in range(8):
+    """The last wait is far below the limit: without the rule, the others are suspected at once."""
+    workers = await cluster.nodes(names, "--nnodes", str(len(names)), "--silence-timeout", "6")
+    for _ in range(14):
         await workers[0].tell("say step")
         await asyncio.sleep(0.5)
     for worker in of_node(workers, 0) if len(names) > 1 else workers[:1]:

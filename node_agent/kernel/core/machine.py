@@ -189,7 +189,7 @@ class AgentMachine:
 
     @property
     def identity(self) -> dict[str, str]:
-        """The agent's id and its secret, without which nobody can act under that id."""
+        """The agent's id, and the secret that proves to the server that a request comes from this agent."""
         return {"agent_id": self.agent_id, "secret": self._join.secret}
 
     @property

@@ -1,1 +1,1 @@
-"""Processes of an agent, whatever they run: start, signals, orphans, temporary folders and reserved ports."""
+"""Processes that an agent starts: how they start, get signals and end, and the folders and ports that they use."""

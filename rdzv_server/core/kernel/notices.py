@@ -7,8 +7,8 @@ the same agents again. `NoticeEnded` ends the round as soon as every listening w
 deadline.
 
 If workers of a leaving node fail meanwhile, the round ends at once, and the restart is free: a scheduler often signals
-the workers along with their agent. The same holds, whatever the notice is for, if workers have lost others and no other
-cause is reported: the others may have saved and exited.
+the workers along with their agent. During any notice a restart is also free if workers fail because others are gone,
+and no other cause is reported: the others may have saved and exited.
 
 A notice is never taken back, even if the leaving agent has meanwhile succeeded and is gone. A worker that has
 acknowledged a notice may exit, and counts as interrupted.
