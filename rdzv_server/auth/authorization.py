@@ -44,10 +44,10 @@ class Role(Enum):
 class Action(Enum):
     """Action that a request asks for, and that a credential may permit."""
 
-    TAKE_PART = "take part in runs"
-    LOOK = "look at runs"
-    ACT = "act on runs"
-    PROBE = "ask whether the server is there"
+    TAKE_PART = words.TAKE_PART
+    LOOK = words.LOOK
+    ACT = words.ACT
+    PROBE = words.PROBE
 
 
 _ALLOWED: dict[Action, frozenset[Role]] = {
@@ -163,7 +163,7 @@ class Permit:
     def check_run(self, run_id: str | None) -> None:
         """Raise `Forbidden` unless the request may be about this run. None stands for every run, as for a node."""
         if not self.covers(run_id or ""):  # only the pattern of all runs matches ""
-            raise Forbidden(words.not_for_run(self._patterns, run_id or "every run"))
+            raise Forbidden(words.not_for_run(self._patterns, run_id))
 
     def check_every_run(self, why: str) -> None:
         """Raise `Forbidden` unless the request may be about every run. `why`: reason why this is required."""

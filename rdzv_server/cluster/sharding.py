@@ -49,6 +49,7 @@ from rdzv_server.storage.places import EtcdPlace
 from rdzv_server.tasks import first_of
 from rdzv_server.words import cluster as words
 from rdzv_server.words import nodes, operations
+from rdzv_server.words import service as service_words
 
 log = logging.getLogger("rdzv_server")
 
@@ -226,7 +227,7 @@ class Sharding:
         """Return why this server cannot decide for a shard that it leads, or knows no leader of any shard; else
         None."""
         if self._closed.is_set():
-            return words.SHUTTING_DOWN
+            return service_words.CLOSING
         reasons = [replica.unhealthy_reason for replica in self._replicas]
         own = [replica.unhealthy_reason for replica in self._replicas if replica.term]
         return next(filter(None, own), None if None in reasons else reasons[0])

@@ -379,8 +379,7 @@ def _agents(path: str, request: Any, answer: Any, summary: str, *refusals: type[
 
 
 def _action(action: actions.Action) -> Route:
-    done = "The action is done, or was done before."
-    return _acts(action.path, action.request, *action.refusals, answer=actions.Done, says=done)
+    return _acts(action.path, action.request, *action.refusals, answer=actions.Done, says=summary_of(actions.Done))
 
 
 def _acts(path: str, request: Any, *refusals: type[ProtocolError], answer: Any, says: str) -> Route:

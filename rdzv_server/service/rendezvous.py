@@ -256,7 +256,7 @@ class Rendezvous:
     def state(self) -> ServerState:
         return ServerState(
             epoch=self.epoch,
-            unhealthy_reason="shutting down" if self._closing else self._driver.unhealthy_reason,
+            unhealthy_reason=words.CLOSING if self._closing else self._driver.unhealthy_reason,
             leadership=self.leadership,
             uptime_s=round(self._driver.now() - self._driver.started_at, 3),
             set_apart=self._driver.registry.runs_apart,

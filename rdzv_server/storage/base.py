@@ -7,7 +7,7 @@ snapshot replaces the records; the events stay. Signs of life are never stored.
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rdzv_protocol.events import RunEvent
 
@@ -29,6 +29,7 @@ class StoreBroken(Exception):
 def of_another_format(place: str, found: str, own: int, or_do: str) -> StoreBroken:
     """Return the error for a store at `place` in another format. `found`: "format N", or any other text found there."""
     number = found.removeprefix("format ")
+    age: Literal["an older", "a later", "another"]
     age = "another" if not number.isdecimal() else "an older" if int(number) < own else "a later"
     return StoreBroken(words.of_another_format(place, age, found, own, or_do))
 

@@ -13,8 +13,9 @@ def unknown_name(name: str) -> str:
     )
 
 
-def not_for_run(patterns: Sequence[str], run_id: str) -> str:
-    return f"this token only allows runs {' and '.join(patterns)}, not {run_id}"
+def not_for_run(patterns: Sequence[str], run_id: str | None) -> str:
+    """`run_id`: None for every run."""
+    return f"this token only allows runs {' and '.join(patterns)}, not {run_id or 'every run'}"
 
 
 def not_for_all_runs(patterns: Sequence[str], why: str) -> str:
@@ -27,6 +28,12 @@ def too_many_runs(most: int, run_id: str) -> str:
 
 def foreign_page_takes_part(origin: str) -> str:
     return f"agents' paths do not accept requests from a web page ({origin})"
+
+
+TAKE_PART = "take part in runs"
+LOOK = "look at runs"
+ACT = "act on runs"
+PROBE = "ask whether the server is there"
 
 
 def role_lacks(role: str, action: str) -> str:

@@ -3,6 +3,7 @@
 from rdzv_protocol.text import count
 
 AGENTS_TRY_AGAIN = "workers keep running, and agents retry"
+CLOSING = "shutting down"
 SHUTTING_DOWN = f"the server is shutting down; {AGENTS_TRY_AGAIN}"
 CONNECTION_CLOSED = "the connection is closed"
 TOO_MANY_WATCH = "too many clients watch this server: there will be room when one of them closes its page"

@@ -1,5 +1,7 @@
 """Messages about the place where the server keeps its runs: a file, or the memory."""
 
+from typing import Literal
+
 WITHOUT_MEMORY = "to start without any runs, which restarts all workers"
 IN_MEMORY = "memory: the server forgets its runs when it stops"
 
@@ -29,8 +31,10 @@ COPY_OR_MOVE_AWAY = "a copy of it, or move it away"
 MOVE_FILE_AWAY = f"move the file away {WITHOUT_MEMORY}"
 
 
-def of_another_format(place: str, age: str, found: str, own: int, or_do: str) -> str:
-    """`age`: "an older", "a later" or "another" version wrote it; `or_do`: what to do instead."""
+def of_another_format(
+    place: str, age: Literal["an older", "a later", "another"], found: str, own: int, or_do: str
+) -> str:
+    """`or_do`: what to do instead."""
     return (
         f"{age} version of rdzv-server wrote {place} ({found}, this one: format {own}). Nothing was changed: "
         f"start that version, or {or_do}"

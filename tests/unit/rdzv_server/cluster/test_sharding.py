@@ -27,6 +27,7 @@ from rdzv_server.service.interface import OperatorRequest  # noqa: E402
 from rdzv_server.storage.base import StoreBroken  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
 from rdzv_server.words import cluster as words  # noqa: E402
+from rdzv_server.words import service as service_words  # noqa: E402
 
 LEASE_S = 1
 KEPT_LEASE_S = 5
@@ -210,7 +211,7 @@ async def test_a_server_is_ready_once_it_knows_a_leader(start, gated):
     await server.leads(4)
     assert server.shards.state().unhealthy_reason is None and server.shards.state().leads
     await server.end()
-    assert server.shards.state().unhealthy_reason == words.SHUTTING_DOWN
+    assert server.shards.state().unhealthy_reason == service_words.CLOSING
 
 
 async def test_damaged_records_stop_only_their_own_shard(start, client, prefix, caplog):
