@@ -67,6 +67,18 @@ def standstill_limit_s(step_s: float) -> float:
     return max(STANDSTILL_S, STANDSTILL_STEPS * step_s)
 
 
+def stalled_node(run: Run) -> str | None:
+    """Return the agent whose workers moved longest ago, if they stand still by their own pace; None if they do not.
+
+    After a standstill of all nodes, only a report since then counts: in lockstep, all nodes continue together.
+    """
+    agent_id, moved_at = next(iter(run.pace.moved.items()), ("", 0.0))
+    sign = run.progress.get(agent_id)
+    if sign is None or sign.progress.step_s is None or sign.at <= run.pace.resumed_at:
+        return None
+    return agent_id if sign.at - moved_at > standstill_limit_s(sign.progress.step_s) else None
+
+
 def is_over(run: Run) -> bool:
     """Whether all workers that report progress have reported the end of their loop: what follows may take any time."""
     return bool(run.progress) and len(run.pace.over) == len(run.progress)

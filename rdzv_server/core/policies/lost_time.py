@@ -7,6 +7,7 @@ time of a standstill if an operator restarts the run.
 
 from collections.abc import Iterable
 from math import inf
+from typing import NamedTuple
 
 from rdzv_server.core import events
 from rdzv_server.core.events import PolicyFact
@@ -15,6 +16,7 @@ from rdzv_server.core.kernel.operations import RunRestarted
 from rdzv_server.core.kernel.progress import STALLED, pace
 from rdzv_server.core.kernel.run import ProgressSign, Run
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
+from rdzv_server.core.policies.hangs.suspicions import SILENCE, Suspicion
 
 
 class ProgressMeasured(PolicyFact, frozen=True):
@@ -35,16 +37,25 @@ class ProgressMeasured(PolicyFact, frozen=True):
     """
 
 
+class LastStep(NamedTuple):
+    """Last step that got a round further: its number, how long a step usually takes, and its time; None if unknown."""
+
+    step: int | None
+    step_s: float | None
+    at: float | None
+
+
 def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
     """Return the progress of the running round before this fact, by the latest signs."""
     signs = list(run.progress.values())
     reports = [sign.progress for sign in signs]
-    step = max((each.highest_step for each in reports if each.highest_step is not None), default=None)
     checkpoint_step = max((each.checkpoint_step for each in reports if each.checkpoint_step is not None), default=None)
-    step_s, stepped_at = pace(signs)
-    standstill = standstill_s(run, now)
+    standstill, last = standstill_s(run, now), last_step(run)
     if isinstance(fact, RunRestarted):  # an operator has noticed it
-        standstill = max(standstill, _stalled_s(signs, now, progress.standstill_limit_s(step_s or 0.0)))
+        standstill = max(standstill, _stalled_s(signs, now, progress.standstill_limit_s(last.step_s or 0.0)))
+        if (stalled := _stalled_node(run)) and last.at is not None and _next_at(stalled) < last.at:
+            last, standstill = stalled, max(standstill, now - _next_at(stalled))
+    step, step_s, stepped_at = last
     detecting_s = max(_stalled_s(signs, now), _unheard_s(run, fact, now))
     resumed = [each.resumed_step for each in reports if each.resumed_step is not None]
     known = run.checkpoint_step if checkpoint_step is None else checkpoint_step
@@ -56,6 +67,45 @@ def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
     return ProgressMeasured(step, checkpoint_step, checkpoint_s, detecting_s, lost_s, standstill, saved)
 
 
+def last_step(run: Run) -> LastStep:
+    """Return the last step of the running round, of any worker.
+
+    While the run is believed to hang, it is that of the first worker that hangs: what other workers do after it gets
+    the run no further, even if they step on.
+    """
+    step_s, stepped_at = pace(list(run.progress.values()))
+    steps = (sign.progress.highest_step for sign in run.progress.values() if sign.progress.highest_step is not None)
+    last = LastStep(max(steps, default=None), step_s, stepped_at)
+    hang = Hangs.of(run).hang
+    if stepped_at is None or hang is None or not hang.is_believed:
+        return last
+    stuck = (_last_step_of(run, each) for each in hang.believed(len(run.running)) if each.source != SILENCE)
+    first = min(stuck, key=_next_at, default=last)
+    return first if _next_at(first) < stepped_at else last
+
+
+def _last_step_of(run: Run, suspicion: Suspicion) -> LastStep:
+    """Return the last step of the workers that are suspected: if their node has reported a later one, that one."""
+    sign = run.progress.get(suspicion.agent_id)
+    if sign is None:
+        return LastStep(None, 0.0, suspicion.silent_since)
+    at = max(suspicion.silent_since, sign.at - sign.progress.age_s)
+    return LastStep(sign.progress.lowest_step, sign.progress.step_s or 0.0, at)
+
+
+def _stalled_node(run: Run) -> LastStep | None:
+    """Return the last step of the node that stands still by its own pace; None if none does."""
+    if (agent_id := progress.stalled_node(run)) is None:
+        return None
+    told = run.progress[agent_id].progress
+    return LastStep(told.lowest_step, told.step_s, run.pace.moved[agent_id])
+
+
+def _next_at(last: LastStep) -> float:
+    """Return when the next step would have been done."""
+    return (last.at or 0.0) + (last.step_s or 0.0)
+
+
 def standstill_s(run: Run, now: float) -> float:
     """Return the seconds without progress of workers that are believed to hang; 0 if no hang is believed.
 
@@ -64,8 +114,8 @@ def standstill_s(run: Run, now: float) -> float:
     hang = Hangs.of(run).hang
     if hang is None or not hang.is_believed:
         return 0.0
-    step_s, stepped_at = pace(list(run.progress.values()))
-    since = hang.silent_since(len(run.running)) if stepped_at is None else stepped_at + (step_s or 0.0)
+    last = last_step(run)
+    since = hang.silent_since(len(run.running)) if last.at is None else _next_at(last)
     return 0.0 if since == inf else max(0.0, now - since)
 
 

@@ -194,19 +194,12 @@ def _stalled(run: Run, now: float) -> Finding | None:
 
 
 def _stalled_node(run: Run, steps: tuple[str, ...]) -> Finding | None:
-    """Return a finding if the node whose workers moved longest ago stands still, by its own pace.
-
-    After a standstill of all nodes, only a report since then counts: in lockstep, all nodes continue together.
-    """
-    agent_id, moved_at = next(iter(run.pace.moved.items()), ("", 0.0))
-    sign = run.progress.get(agent_id)
-    if sign is None or sign.progress.step_s is None or sign.at <= run.pace.resumed_at:
+    """Return a finding if the node whose workers moved longest ago stands still, by its own pace."""
+    if (agent_id := progress.stalled_node(run)) is None:
         return None
-    limit_s = progress.standstill_limit_s(sign.progress.step_s)
-    if sign.at - moved_at <= limit_s:
-        return None
-    node_id = printable(run.agents[agent_id].node_id)
-    sentence = words.stalled(limit_s, sign.progress.step_s, sign.progress.lowest_step, node_id)
+    told, moved_at = run.progress[agent_id].progress, run.pace.moved[agent_id]
+    step_s, node_id = told.step_s or 0.0, printable(run.agents[agent_id].node_id)
+    sentence = words.stalled(progress.standstill_limit_s(step_s), step_s, told.lowest_step, node_id)
     return Finding("stalled", sentence, moved_at, steps)
 
 

@@ -13,6 +13,13 @@ TRAINS = "40s; tell a highest_step=30 step_s=1 telling_s=30; 20s"
 """A start of 10 s, and 50 s of training."""
 HANGS = "join a b; 7s; suspect a 0 silent_s=5; suspect b 1 silent_s=4; 100s"
 """Two nodes without progress: from 3 s on the run stands still, which agents report."""
+OTHERS_STEP_ON = (
+    "tell a highest_step=0 step_s=1; 100s; tell a highest_step=100 step_s=1; "
+    "tell b highest_step=100 lowest_step=100 step_s=1; 50s; tell a highest_step=150 step_s=1; 50s; "
+    "tell a highest_step=200 step_s=1 checkpoint_step=90; "
+    "tell b highest_step=100 lowest_step=100 step_s=1 age_s=100 checkpoint_step=90"
+)
+"""Two nodes, of which b makes no step after the 100th, 100 s ago, while a makes one each second."""
 
 
 @stories({
@@ -132,6 +139,31 @@ HANGS = "join a b; 7s; suspect a 0 silent_s=5; suspect b 1 silent_s=4; 100s"
     "steps that are told later than the suspicion begins count": (
         "1 on_hang=report", f"join a; {TRAINS}; suspect a 0 silent_s=50; tell a highest_step=49 step_s=1 age_s=2; 10s",
         {"parts": "training 49, starting 10, detecting 11"},
+    ),
+    "while the first worker that hangs makes no step, the steps of others count for nothing": (
+        "2 max_restarts=3 on_hang=report", f"join a b; {OTHERS_STEP_ON}", {"parts": "training 200"},
+        "suspect b 1 silent_s=100", {"parts": "training 101, detecting 99"},
+        "10s; tell a highest_step=210 step_s=1 checkpoint_step=90; 50s", {"parts": "training 101, detecting 159"},
+        "suspect a 0 silent_s=50; 10s", {"parts": "training 101, detecting 169"},
+        "restart_run", {"parts": "training 90, detecting 169, lost 11"},
+        "restart", {"parts": "training 90, detecting 169, lost 11"},
+    ),
+    "they were training if the hang turns out to be none": (
+        "2 on_hang=report",
+        f"join a b; {OTHERS_STEP_ON}; suspect b 1 silent_s=100; 50s; tell b highest_step=101 step_s=1; suspect b",
+        {"parts": "training 250"}, "restart_run", {"parts": "training 140, lost 110"},
+    ),
+    "a hang of a worker that has never made a step lasts since the start": (
+        "2 on_hang=report", "join a b; 60s; tell a highest_step=55 step_s=1 telling_s=55; suspect b 1 silent_s=60; 5s",
+        {"parts": "starting 5, detecting 60"},
+    ),
+    "a log rule or silence shows no standstill of workers that make steps": (
+        "2 on_hang=report",
+        f"join a b; {OTHERS_STEP_ON}; suspect a 0 source=fault; suspect a 0 source=silence silent_s=100; "
+        "suspect b 1 source=silence silent_s=100", {"parts": "training 200"},
+    ),
+    "a standstill of one node before an operator's restart was detecting if the run was stalled": (
+        "2", f"join a b; {OTHERS_STEP_ON}; restart_run", {"parts": "training 90, detecting 99, lost 11"},
     ),
     "a hang that ends in a success was none": (
         "2 on_hang=report", f"{HANGS}; succeed a b", {"stage": "succeeded", "parts": "running 107"},
