@@ -54,9 +54,9 @@ def other_program(run_id: str, theirs: str, first_node: str, ours: str, node_id:
     )
 
 
-def succeeded_with_another(run_id: str, first_node: str, program: str) -> str:
-    """A succeeded run had another command than an agent that comes late. `program`: of both; empty if unknown."""
-    what = f"{program} with other arguments" if program else "another command"
+def succeeded_with_another(run_id: str, first_node: str, program: str, *, is_same_program: bool) -> str:
+    """A succeeded run had another command than an agent that comes late. `program`: the run's; empty if unknown."""
+    what = f"{program} with other arguments" if program and is_same_program else program or "another command"
     return (
         f"run {run_id} has already succeeded, but it ran {what} on node {first_node}: set another --run-id to run this "
         "command, or --rerun to start this run again with it"

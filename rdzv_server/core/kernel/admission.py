@@ -144,17 +144,21 @@ def check_program(run: Run, join: JoinRequest) -> None:
 
 
 def check_command(run: Run, join: JoinRequest) -> None:
-    """Refuse an agent that comes after the run's success, with other arguments than all agents of its role had.
+    """Refuse an agent that comes after the run's success, with another command than all agents of its role had.
 
-    If the run's own agents had different commands, arguments differ between nodes, and prove nothing. The same holds
-    for programs whose names differ by digits.
+    If the run's own agents had different commands, commands differ between nodes, and prove nothing. If only one agent
+    has run and there were seats for more, each node may have a script of its own, such as `node1.sh`.
     """
     first = _first_with_another_command(run, join)
-    if first is None or join.role != first.join.role or join.program != first.join.program:
+    if first is None or join.role != first.join.role:
         return
-    commands = {agent.join.command for agent in run.agents.values() if agent.join.role == join.role} - {""}
-    if len(commands) == 1:
-        raise SettingsConflict(words.succeeded_with_another(run.run_id, first.node_id, join.program))
+    commands = [agent.join.command for agent in run.agents.values() if agent.join.role == join.role]
+    is_same_program = join.program == first.join.program
+    have_one_script = is_same_program or len(commands) > 1 or run.settings.max_nodes == 1
+    if have_one_script and len({*commands} - {""}) == 1:
+        what = first.join.program
+        refusal = words.succeeded_with_another(run.run_id, first.node_id, what, is_same_program=is_same_program)
+        raise SettingsConflict(refusal)
 
 
 def _check_is_wanted(run: Run, join: JoinRequest) -> None:

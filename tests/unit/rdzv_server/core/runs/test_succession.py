@@ -104,7 +104,7 @@ def test_another_program_does_not_get_the_runs_success(server):
 def test_another_command_does_not_get_the_runs_success(server):
     server.join("a", program="train.py", command="00000001")
     server.succeeds("a")
-    refused = pattern(admission.succeeded_with_another("run", "a", "train.py"))
+    refused = pattern(admission.succeeded_with_another("run", "a", "train.py", is_same_program=True))
     for known in (server, server.restarted()):
         with pytest.raises(SettingsConflict, match=refused):
             known.join("sweep", program="train.py", command="00000002")
@@ -138,11 +138,26 @@ def test_commands_that_differ_between_the_nodes_of_a_run_tell_nothing_about_a_la
 
 
 def test_a_late_agent_of_another_role_or_of_a_script_of_its_node_gets_the_outcome(server):
-    server.join("a", program="node1.sh", command="00000001")
+    settings = settings_of("1:2", last_call_timeout_s=1.0)
+    server.join("a", program="node1.sh", command="00000001", settings=settings)
+    server.passes(2.0)
     server.succeeds("a")
     for changes in ({"program": "node2.sh"}, {"program": "reader.py", "role": "reader"}):
         with pytest.raises(RunSucceeded):
-            server.join("late", command="00000002", **changes)
+            server.join("late", command="00000002", settings=settings, **changes)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_program_whose_name_differs_by_digits_does_not_get_the_runs_success(server, nodes):
+    """One script per node is impossible if the run has one seat, or if its nodes had the same script."""
+    settings = settings_of(f"{nodes}")
+    for node in "ab"[:nodes]:
+        server.join(node, node=node, program="train1.py", command="00000001", settings=settings)
+    for node in "ab"[:nodes]:
+        server.succeeds(node)
+    another = admission.succeeded_with_another("run", "a", "train1.py", is_same_program=False)
+    with pytest.raises(SettingsConflict, match=pattern(another)):
+        server.join("late", program="train2.py", command="00000002", settings=settings)
 
 
 def test_the_second_node_of_a_rerun_joins_the_first(server):
