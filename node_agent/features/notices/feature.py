@@ -40,13 +40,14 @@ class Notices(Feature):
     def interruption(self) -> Awaitable[bool] | None:
         return self._board.is_acknowledged() if self._board and self._board.is_given else None
 
-    def failed(self, failure: Failure) -> Failure:
+    async def judged(self, failure: Failure) -> Failure:
         """Return the failure. If its worker had acknowledged a notice, the failure follows from that.
 
         Then the server ends the round as the notice would, unless another failure is its cause.
         """
-        has_saved = self._board is not None and failure.local_rank in self._board.saved
-        return replace(failure, consequence=True) if has_saved and failure.blame != "node" else failure
+        if failure.blame == "node" or self._board is None or not await self._board.has_saved(failure.local_rank):
+            return failure
+        return replace(failure, consequence=True)
 
     async def answer(self, query: Query) -> Noticed:
         """Tell the workers that the round is about to end, and wait until they have saved."""

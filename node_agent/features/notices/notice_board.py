@@ -37,7 +37,7 @@ class NoticeBoard:
     def __init__(self, temp_dir: TempDir, round_: int, workers: int, signal_name: str | None = None) -> None:
         """`temp_dir`: must have been made."""
         self._is_given = False
-        self.saved: frozenset[int] = frozenset()
+        self._saved: frozenset[int] = frozenset()
         """Local ranks of the workers that have acknowledged a notice, as of the last look."""
         self._signum = signal.Signals[signal_name] if signal_name else None
         self._signalled: set[int] = set()
@@ -60,6 +60,13 @@ class NoticeBoard:
         except OSError:
             return False
 
+    async def has_saved(self, local_rank: int) -> bool:
+        """Return whether a worker has acknowledged a notice, by the last look if the disk does not answer in time."""
+        if self._is_given:
+            with suppress(OSError):
+                await self._look(READ_WITHIN_S)
+        return local_rank in self._saved
+
     async def _look(self, within_s: float, alive: Collection[int] | None = None) -> Noticed:
         """Return how many workers listen, and how many of those have acknowledged or ended.
 
@@ -68,7 +75,7 @@ class NoticeBoard:
         """
         sizes = await in_thread(lambda: [_size(path) for path in self._acks], within_s)
         listening = [rank for rank, size in enumerate(sizes) if rank in self._signalled or size is not None]
-        self.saved = frozenset(rank for rank, size in enumerate(sizes) if size)
+        self._saved = frozenset(rank for rank, size in enumerate(sizes) if size)
         done = [rank for rank in listening if sizes[rank] or not (alive is None or rank in alive)]
         return Noticed(listening=len(listening), acknowledged=len(done))
 

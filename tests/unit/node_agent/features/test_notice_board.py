@@ -66,10 +66,12 @@ async def test_a_worker_that_handles_the_signal_gets_it_and_is_waited_for(tmp_pa
 
 
 async def test_the_board_knows_which_workers_have_saved(tmp_path: Path) -> None:
-    """A worker that has ended without an acknowledgement has not saved."""
+    """A worker that has ended without an acknowledgement has not saved. One may save and end between two looks."""
     board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 3)
     listens(board, 0, "saved")
     listens(board, 1)
-    assert board.saved == frozenset()
+    assert not await board.has_saved(0), "there was no notice"
     await board.give(NOTICE, dict, lambda problem: None)
-    assert board.saved == {0}
+    assert [await board.has_saved(rank) for rank in range(3)] == [True, False, False]
+    listens(board, 1, "saved")
+    assert await board.has_saved(1)
