@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 
-from msgspec import Struct, json
 from msgspec.structs import replace
 from rdzv_protocol import late_signals
 from rdzv_protocol.constraints import MAX_ITEMS
@@ -77,34 +76,23 @@ ERROR_FILE_S = 2.0
 """Most seconds that an exiting agent waits until its own error file is written."""
 
 
-class Part(Struct, frozen=True):
-    """Part that an agent takes in its run. The agent sends it to its supervisor, as a line of JSON."""
-
-    attempt: int = 0
-    """Number of the run's attempt, 0 if no server has answered yet."""
-    agent_id: str = ""
-    secret: str = ""
-
-
-def run(plan: LaunchPlan, supervisor: int = -1) -> int:
+def run(plan: LaunchPlan) -> int:
     """Run the agent in this process and return its exit code.
 
-    `supervisor`: a socket to the supervisor, -1 if there is none. The supervisor forwards signals through this socket,
-    one byte with the signal's number each. The agent sends its `Part` through it whenever that changes.
     Raises `UsageError` if the agent should host a server but cannot.
     """
-    exit_code = asyncio.run(_run(plan, supervisor))
+    exit_code = asyncio.run(_run(plan))
     return exit_code.as_torchruns if plan.has_torchruns_exit_codes else exit_code
 
 
-async def _run(plan: LaunchPlan, supervisor: int) -> ExitCode:
-    signals = LeaveSignals(plan.config.signals, supervisor)
+async def _run(plan: LaunchPlan) -> ExitCode:
+    signals = LeaveSignals(plan.config.signals)
     signals.listen()  # first: a signal then makes the agent leave, and does not end it in the middle of its start
     console = Console(plan.config.lines, asyncio.get_running_loop())
     console.context.update({"run_id": plan.config.join.run_id, "node_id": plan.config.join.node_id})
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
-    agent = Agent(config, console, orphans, supervisor, signals)
+    agent = Agent(config, console, orphans, signals)
     try:
         await agent.open()
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
@@ -130,7 +118,6 @@ class Agent:
         config: AgentConfig,
         console: Console,
         orphans: Orphans | None = None,
-        supervisor: int = -1,
         signals: LeaveSignals | None = None,
     ) -> None:
         self.config = config
@@ -140,9 +127,6 @@ class Agent:
         self.port: ReservedPort | None = None
         self.assignment: Assignment | None = None
         self.started: StartedWorkers | None = None
-        self._supervisor, self._part = supervisor, Part()
-        if supervisor >= 0:
-            os.set_blocking(supervisor, False)  # the supervisor reads only when this process is dead
         self._features = Features(self)
         start_worker = next((each.start_worker for each in self._features if each.start_worker), None)
         self._specs = SpecMaker(config, self.temp_dir, start_worker)
@@ -237,6 +221,10 @@ class Agent:
         for feature in self._features:
             feature.leaving()
         self._runner.feed(Signalled(signal_name, reason))
+
+    def forwarded(self, signal_name: str) -> None:
+        """Leave because of a signal that another process has forwarded. It counts once if it also comes directly."""
+        self._signals.come(signal_name, is_forwarded=True)
 
     def _is_member(self, is_member: bool) -> None:
         for feature in self._features:
@@ -452,23 +440,11 @@ class Agent:
         return self.started.group.error_file(failure.pid)
 
     def answered(self, answer: Reply | ProtocolError) -> None:
-        if isinstance(answer, Reply):
-            self._tell_supervisor(answer.attempt)
         for feature in self._features:
             feature.answered(answer)
         match answer:
             case Reply(directive=Start(assignment=assignment)):
                 self.console.context.update({"round": assignment.round, "group_rank": assignment.group_rank})
-
-    def _tell_supervisor(self, attempt: int) -> None:
-        """Send the agent's part to the supervisor, which may have to leave for it and find out how the attempt ends."""
-        if self._supervisor < 0:
-            return
-        part = Part(attempt, **self._runner.machine.identity)
-        if part != self._part:
-            with suppress(OSError):  # the supervisor is gone, and the kernel ends this process; or there is no room now
-                os.write(self._supervisor, json.encode(part) + b"\n")
-                self._part = part
 
     def _ended(self, exit_code: ExitCode) -> None:
         for feature in self._features:

@@ -28,6 +28,7 @@ from threading import Timer
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 from rdzv_protocol.codec import encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.exit_codes import ExitCode
@@ -35,6 +36,7 @@ from rdzv_protocol.messages import LeaveRequest
 from rdzv_protocol.paths import LEAVE, MEDIA_TYPE, STATUS, WATCH
 
 from node_agent import agent, words
+from node_agent.features.supervised import Part, Supervised
 from node_agent.kernel import early_signals, late_imports
 from node_agent.kernel.config import LaunchPlan, UsageError
 from node_agent.kernel.core.backoff import Unreachable
@@ -114,7 +116,8 @@ def _become_agent(plan: LaunchPlan, supervisor: int, link: int) -> NoReturn:
         os.setsid()
         tie_to_parent(supervisor)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        exit_code = agent.run(plan, link)
+        features = (Supervised(link=link), *plan.config.features)
+        exit_code = agent.run(replace(plan, config=replace(plan.config, features=features)))
     except UsageError as error:
         _log(plan, words.leaving.error(str(error)), ERROR)
         exit_code = ExitCode.BAD_INPUT
@@ -213,17 +216,17 @@ def _has_a_mark(pid: int) -> bool:
         return True
 
 
-def _last_part(agents: socket.socket) -> agent.Part:
+def _last_part(agents: socket.socket) -> Part:
     """Return the last part that the dead agent took in the run."""
     data = b""
     with suppress(OSError):
         while received := agents.recv(1 << 16, socket.MSG_DONTWAIT):
             data += received
     *lines, _ = data.split(b"\n")
-    return msgspec.json.decode(lines[-1], type=agent.Part) if lines else agent.Part()
+    return msgspec.json.decode(lines[-1], type=Part) if lines else Part()
 
 
-def _end_of_run(plan: LaunchPlan, part: agent.Part, signal_name: str) -> str:
+def _end_of_run(plan: LaunchPlan, part: Part, signal_name: str) -> str:
     """Wait for the end of this attempt and return its last phase, empty if no server can report it any more.
 
     `part`: with attempt 0 for the first attempt that a server reports. `signal_name`: of the signal that has killed the
@@ -233,7 +236,7 @@ def _end_of_run(plan: LaunchPlan, part: agent.Part, signal_name: str) -> str:
         return _heard_end(plan, part, signal_name, runner)
 
 
-def _heard_end(plan: LaunchPlan, part: agent.Part, signal_name: str, runner: asyncio.Runner) -> str:
+def _heard_end(plan: LaunchPlan, part: Part, signal_name: str, runner: asyncio.Runner) -> str:
     assert plan.target.endpoint
     run_id, heard_at = plan.config.join.run_id, time.monotonic()
     attempt, has_left = part.attempt, part.attempt == 0
@@ -255,7 +258,7 @@ def _heard_end(plan: LaunchPlan, part: agent.Part, signal_name: str, runner: asy
     return ""
 
 
-def _leave(plan: LaunchPlan, host: str, port: int, part: agent.Part, signal_name: str, runner: asyncio.Runner) -> bool:
+def _leave(plan: LaunchPlan, host: str, port: int, part: Part, signal_name: str, runner: asyncio.Runner) -> bool:
     """Leave the run for the dead agent. Return False if this server does not take that."""
     run_id = plan.config.join.run_id
     request = LeaveRequest(

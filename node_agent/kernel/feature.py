@@ -72,6 +72,9 @@ class Kernel(Protocol):
     def leave(self, signal_name: str, reason: str = "") -> None:
         """Leave the run because of this signal. Each further signal makes the agent leave faster."""
 
+    def forwarded(self, signal_name: str) -> None:
+        """Leave because of a signal that another process has forwarded. It counts once if it also comes directly."""
+
     def suspect(self, event: Suspected) -> None:
         """Report that workers may hang, unless all workers of that round have ended."""
 

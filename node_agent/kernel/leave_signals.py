@@ -1,10 +1,9 @@
-"""Signals that make an agent leave. They come from the sender, or the agent's supervisor forwards them.
+"""Signals that make an agent leave. They come from the sender, or another process of the agent's forwards them.
 
 A scheduler such as Slurm signals every process of a step. The agent then gets one signal twice, in either order.
 """
 
 import asyncio
-import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,15 +11,12 @@ from collections.abc import Callable, Iterable
 from node_agent.kernel import early_signals
 from node_agent.kernel.processes.process import to_handle
 
-_MOST_READ = 4_096
-
 
 class LeaveSignals:
     """Signals of an agent, from `listen` on. Those that come before `hand_to` wait for it."""
 
-    def __init__(self, names: Iterable[str] = (), forwarded: int = -1) -> None:
-        """`forwarded`: descriptor that delivers the numbers of forwarded signals, one byte each; -1 for none."""
-        self._names, self._descriptor = names, forwarded
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = names
         self._handled: list[signal.Signals] = []
         self._waiting: list[str] = []
         self._heard: Callable[[str], object] = self._waiting.append
@@ -33,9 +29,7 @@ class LeaveSignals:
         for signum in self._handled:
             signal.signal(signum, lambda signum, _: self.come(signal.Signals(signum).name))
         early_signals.release()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)  # the supervisor has blocked them
-        if self._descriptor >= 0:
-            asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)  # a supervisor has blocked them
 
     def hand_to(self, heard: Callable[[str], object]) -> None:
         """Call `heard` in the event loop with each signal's name, also of those that wait.
@@ -54,13 +48,3 @@ class LeaveSignals:
         here[name] += 1
         if here[name] > there[name]:
             self._heard(name)
-
-    def _read(self) -> None:
-        try:
-            numbers = os.read(self._descriptor, _MOST_READ)
-        except ConnectionError:  # the supervisor died without having read the attempt's number
-            numbers = b""
-        if not numbers:  # the supervisor is gone, and the kernel ends this process
-            asyncio.get_running_loop().remove_reader(self._descriptor)
-        for number in numbers:
-            self.come(signal.Signals(number).name, is_forwarded=True)

@@ -171,7 +171,7 @@ class _Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {name: value for name, value in structs.asdict(self).items() if value is not None}
 
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a type checker does not know the class that `defstruct` makes, so it could not be an annotation
 
     class RequestedSettings(_Request, frozen=True):
         """Settings that an agent asks for: the fields of `RunSettings`; `None` takes the run's own."""

@@ -11,10 +11,10 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import supervisor, words
-from node_agent.agent import Part
 from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
 from node_agent.features.metrics import words as metrics
+from node_agent.features.supervised import Part
 from node_agent.kernel.processes.orphans import MARK
 from node_agent.kernel.processes.process import handles
 from tests.chaos.traces import helpers

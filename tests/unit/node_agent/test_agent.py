@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from math import inf
 from pathlib import Path
 from unittest.mock import create_autospec
@@ -21,7 +21,7 @@ from rdzv_protocol.queries import Notice, Noticed, QueryAnswer
 
 from node_agent import agent as agent_module
 from node_agent import words
-from node_agent.agent import Agent, Part
+from node_agent.agent import Agent
 from node_agent.features import words as features
 from node_agent.features.checks import NodeChecks
 from node_agent.features.extension_locks import ExtensionLocks
@@ -109,36 +109,6 @@ async def test_an_agent_that_gets_a_signal_as_it_starts_does_not_join():
     async with rig(make=lambda config, console: Agent(config, console, signals=signals)) as agent:
         assert await agent.exit_code() == ExitCode.START_AGAIN
         assert not agent.server.of(JoinRequest)
-
-
-async def test_an_agent_does_not_wait_for_its_supervisor_and_sends_its_part_when_there_is_room():
-    """The supervisor reads nothing as long as the agent lives."""
-    ours, agents = socket.socketpair()
-    with ours, agents:
-        ours.setblocking(False)
-        agents.setblocking(False)
-        with suppress(BlockingIOError):
-            while agents.send(b"earlier\n"):
-                pass
-        agents.setblocking(True)
-        async with rig(make=lambda config, console: Agent(config, console, supervisor=agents.fileno())) as agent:
-            await has_workers(agent)
-            assert set(read(ours).splitlines()) == {b"earlier"}
-            await agent.server.answers(stop(1))
-            again = await agent.server.hears(JoinRequest, 2)
-            await agent.server.answers(one_worker(2))
-            await until(lambda: agent.pids)
-            *_, told = read(ours).splitlines()
-            assert json.decode(told, type=Part) == Part(0, again.agent_id, again.secret)
-
-
-def read(readable: socket.socket) -> bytes:
-    """Return what can be read at once."""
-    data = b""
-    with suppress(BlockingIOError):
-        while part := readable.recv(1 << 16):
-            data += part
-    return data
 
 
 async def test_an_address_of_its_own_that_is_no_known_name_is_warned_of(monkeypatch: pytest.MonkeyPatch):

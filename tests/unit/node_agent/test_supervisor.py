@@ -15,7 +15,7 @@ import pytest
 from rdzv_protocol.paths import LEAVE
 
 from node_agent import supervisor, words
-from node_agent.agent import Part
+from node_agent.features.supervised import Part
 from tests.support.certificates import Authority
 from tests.support.process_info import until
 from tests.support.programs import PATIENCE_S

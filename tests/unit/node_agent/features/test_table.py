@@ -11,10 +11,11 @@ import node_agent
 from node_agent.cli.arguments import FLAGS
 from node_agent.features.active import UNASKED
 from node_agent.features.service_manager import ManagedService
+from node_agent.features.supervised import Supervised
 from node_agent.features.table import OPTIONS
 from node_agent.kernel.feature import Feature, load
 
-HEAVY = [options.feature for options in (*OPTIONS, ManagedService)]
+HEAVY = [options.feature for options in (*OPTIONS, ManagedService, Supervised)]
 OTHER_MEANINGS = {
     "__init__", "__pycache__", "active", "checks", "description", "evidence", "hangs", "imports", "queries", "rules",
     "store", "table", "words",
@@ -51,7 +52,7 @@ def test_a_feature_is_off_without_its_flags(options: type) -> None:
 
 def test_only_the_table_of_features_names_one() -> None:
     package = Path(node_agent.__file__).parent
-    files = [package / each for each in ("agent.py", "supervisor.py", "cli/main.py", "cli/parser.py")]
+    files = [package / each for each in ("agent.py", "cli/main.py", "cli/parser.py")]
     files += [file for folder in ("kernel", "servers") for file in (package / folder).rglob("*.py")]
     assert len(files) > 40
     names = {path.stem for path in (package / "features").iterdir()} - OTHER_MEANINGS
