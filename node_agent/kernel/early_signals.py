@@ -6,16 +6,22 @@ while it prepares a type.
 """
 
 import signal
+import sys
 
 _waiting: list[int] = []
 
 
 def hold() -> None:
-    """Hold SIGTERM until `release`. The second one ends the process at once, as does each SIGINT."""
+    """Hold SIGTERM until `release`. The second one ends the process at once, as does each SIGINT.
+
+    A SIGINT may have come before: during its own start, CPython prints `KeyboardInterrupt` and continues.
+    """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _wait)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _wait(signum: int, _: object) -> None:

@@ -176,6 +176,27 @@ async def test_ctrl_c_while_a_program_is_imported(program: str, module: str, cod
     assert started.err == []
 
 
+SWALLOWED = """
+import signal, sys
+
+def interrupted(path):
+    if path == sys.orig_argv[1]:
+        signal.raise_signal(signal.SIGINT)
+    raise ImportError
+
+sys.path_hooks.insert(0, interrupted)
+"""
+"""A `sitecustomize` that sends SIGINT while the interpreter looks at the path of its program."""
+
+
+async def test_ctrl_c_that_the_interpreter_swallows_in_its_own_start_ends_the_agent(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SWALLOWED)
+    program = Path(sys.executable).with_name("node-agent")
+    agent = await Program.start(sys.executable, str(program), *NOWHERE, str(WORKER), env={"PYTHONPATH": str(tmp_path)})
+    assert await agent.exit_code() == -signal.SIGINT
+    assert "KeyboardInterrupt" in agent.err[-1], "it is CPython's"
+
+
 @pytest.mark.parametrize("flags", [(), ("--exit-with-run",)])
 @pytest.mark.parametrize("module", ["node_agent.cli.main", "node_agent.cli.plan", "node_agent.agent"])
 async def test_an_agent_that_is_told_to_leave_while_it_is_imported_asks_to_be_started_again(
