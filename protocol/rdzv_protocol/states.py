@@ -9,6 +9,7 @@ ENDS: tuple[Phase, ...] = ("succeeded", "failed")
 
 Health = Literal[
     "unhealthy",
+    "undecided",
     "hung",
     "lacks_nodes",
     "unreachable",

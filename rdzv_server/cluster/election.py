@@ -94,6 +94,11 @@ class Leadership:
         """Whether no other server can lead now."""
         return not self._has_ended and self._lease.is_certain
 
+    @property
+    def lapsed_s(self) -> float:
+        """Seconds for which the leadership has not been certain; 0 while it is."""
+        return self._lease.lapsed_s
+
     async def over(self, regained: Callable[[float], None] = lambda lapsed_s: None) -> str:
         """Return the reason when this server no longer leads: its lease or key is gone, or another server should lead.
 

@@ -46,6 +46,11 @@ class Lease:
         """Whether the keys attached to the lease exist in etcd."""
         return _clock() < self._certain_until
 
+    @property
+    def lapsed_s(self) -> float:
+        """Seconds for which the lease has not been certain; 0 while it is."""
+        return max(0.0, _clock() - self._certain_until)
+
     async def lost(self) -> str:
         """Return the reason when the lease is gone. `end` cancels this. Raises `StoreBroken`."""
         return await asyncio.shield(self._renewing)

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import LeaderReply, LeaderRequest
@@ -18,6 +19,7 @@ from rdzv_protocol.timing import LEADER_HOLD_S
 from rdzv_server.cluster.cordon_follower import CordonFollower
 from rdzv_server.cluster.election import Election, Leadership
 from rdzv_server.cluster.membership import Leader
+from rdzv_server.core.kernel.run import Undecided
 from rdzv_server.service.driver import Driver, Observer
 from rdzv_server.service.interface import Answer, Answered, AnyRequest, Connection
 from rdzv_server.service.rendezvous import Rendezvous
@@ -101,6 +103,7 @@ class Replica:
     async def _act_until_over(self, term: Term) -> str:
         """Act as the leader. While the leadership is not certain, decide nothing, and reject agents."""
         term.driver.may_decide = lambda: term.leadership.is_certain
+        term.driver.lapsed = partial(_lapsed, term)
         return await first_of(self._act(term), term.leadership.over(term.driver.heard))
 
     async def _act(self, term: Term) -> str:
@@ -218,3 +221,10 @@ class Replica:
         """Take no more requests: agents keep their workers and try another server. `run` has been cancelled."""
         self._closing = True
         self._notify()
+
+
+def _lapsed(term: Term) -> Undecided | None:
+    """Return since when the leadership is not certain; None if it is."""
+    if term.leadership.is_certain:
+        return None
+    return Undecided(words.UNCERTAIN, term.driver.now() - term.leadership.lapsed_s)

@@ -27,7 +27,7 @@ from rdzv_server.core.events import (
 )
 from rdzv_server.core.kernel import operations
 from rdzv_server.core.kernel.machine import RunMachine
-from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.kernel.run import Run, Undecided, decides
 from rdzv_server.core.nodes import cordons
 from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.policies.hangs.examination import StacksAsked
@@ -113,10 +113,13 @@ class Driver:
         self._clock.noticed = self._called.set
         self.may_decide: Callable[[], bool] = lambda: True
         """Function that returns whether this server may decide now. Once it may again, it calls `heard`."""
+        self.lapsed: Callable[[], Undecided | None] = decides
+        """Function that returns why and since when this server may not decide; None if it may."""
         self.started_at = 0.0
         self._held_up_at = float("-inf")
         """End of the last long time in which the server was held up."""
-        self._outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK)
+        self._outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK, self.now)
+        registry.undecided = self.undecided
 
     async def start(self) -> None:
         """Replay what the store holds, then accept events. Raises `StoreBroken` or `StoreUnavailable`."""
@@ -309,6 +312,12 @@ class Driver:
     def unhealthy_reason(self) -> str | None:
         """Reason why the server can decide nothing now; usually None."""
         return self._outage.reason
+
+    def undecided(self) -> Undecided | None:
+        """Return why and since when the server can decide nothing now; None if it can."""
+        if lapsed := self.lapsed():
+            return lapsed
+        return Undecided(self._outage.reason, self._outage.since) if self._outage.reason else None
 
     def now(self) -> float:
         """Return the server's time, in seconds."""

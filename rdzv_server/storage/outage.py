@@ -5,6 +5,7 @@ Each is logged once, however long it is.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -20,15 +21,23 @@ T = TypeVar("T")
 class Outage:
     """Outage. Its beginning is logged with its consequence, and its end as well."""
 
-    def __init__(self, consequence: str = words.TRYING_AGAIN, over: str = etcd_words.ANSWERS) -> None:
+    def __init__(
+        self,
+        consequence: str = words.TRYING_AGAIN,
+        over: str = etcd_words.ANSWERS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.reason: str | None = None
         """Reason of the outage; None while there is none."""
-        self._consequence, self._over = consequence, over
+        self.since = 0.0
+        """Time at which the latest outage began, by `clock`."""
+        self._consequence, self._over, self._clock = consequence, over, clock
 
     def begin(self, reason: object) -> None:
         """Note that an outage begins or continues."""
         if self.reason is None:
             log.error("%s", words.outage(reason, self._consequence))
+            self.since = self._clock()
         self.reason = str(reason)
 
     def end(self, over: str = "") -> None:

@@ -18,6 +18,11 @@ def hung(found: str, follows: str = "") -> str:
 ONLY_REPORTED = "the server only reports it (--on-hang report)"
 
 
+def undecided(reason: str) -> str:
+    """`reason`: why the server of the run can decide nothing now."""
+    return f"the server can decide nothing now: {reason}"
+
+
 def unreachable(one: str, other: str, problem: str, more: int) -> str:
     """`more`: number of other broken links."""
     others = f"; {count(more, 'more link')} failed, too" if more else ""
@@ -104,6 +109,7 @@ MEND_LINK = (
     "Let these nodes reach each other at every free port (net.ipv4.ip_local_port_range): look for a firewall, "
     "then for a bad link."
 )
+MEND_SERVER = "Repair the server: it carries out nothing until it can decide. Workers keep running."
 REPORT_ERROR = "Look for the error in the server's log, and report it."
 FIXED_SERVER = "To continue the run, start a fixed version of rdzv-server: the workers keep running."
 LOOK_AT_NODES = "Check the nodes, and the network between them and the server. Workers that are alive keep running."

@@ -38,7 +38,8 @@ def why(
     the failure of the attempt before. `cordons`: the servers' cordons by node. `program`: `rdzvctl`, with flags for the
     commands that a person copies.
     """
-    wrong = "" if run["phase"] == "unhealthy" else state.trouble(run)
+    is_told = run["phase"] == "unhealthy" or (unhealthy_reason and state.is_only_undecided(run))
+    wrong = "" if is_told else state.trouble(run)
     sentences = [unhealthy_reason, _sentence(wrong), _state(run), *_lost(run)]
     sentences += [words.account.reason_of_restart(opened)] if opened else []
     sentences += [each for each in _absent(run, program) if not wrong or each[:1].lower() + each[1:-1] not in wrong]

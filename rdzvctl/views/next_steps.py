@@ -29,7 +29,8 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
     `endpoint`: the servers, as in the agents' `--endpoint`. `cordons`: the servers' cordons by node.
     """
     steps = [*run["health"]["next"]] if state.is_troubled(run) else []
-    if state.lacks_nodes(run):  # without these nodes nothing moves, so the steps that bring them come first
+    # without these nodes nothing moves, so the steps that bring them come first
+    if state.lacks_nodes(run) and not state.is_undecided(run):
         return _of_forming(run, endpoint, cordons) + ([] if state.names_lack(run) else steps)
     if steps:
         return steps

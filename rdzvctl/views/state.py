@@ -26,6 +26,16 @@ def is_troubled(run: Fields) -> bool:
     return bool(run["health"]) and run["health"]["is_trouble"]
 
 
+def is_undecided(run: Fields) -> bool:
+    """Whether the run's server can decide nothing now."""
+    return bool(run["health"]) and run["health"]["state"] == "undecided"
+
+
+def is_only_undecided(run: Fields) -> bool:
+    """Whether nothing else is known to be wrong with such a run."""
+    return is_undecided(run) and not run["health"]["others"]
+
+
 def has_failed(run: Fields) -> bool:
     return bool(run["phase"] == "failed" and not run["is_stopped"])
 

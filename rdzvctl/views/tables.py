@@ -11,6 +11,7 @@ from rdzvctl.views import state
 
 STYLES = {
     "unhealthy": "red",
+    "undecided": "red",
     "hung": "red",
     "lacks": "yellow",
     "unreachable": "red",

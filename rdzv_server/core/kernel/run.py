@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from itertools import chain, islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, field
 from rdzv_protocol.messages import Directive, Failure, JoinRequest, Progress
@@ -414,6 +414,18 @@ class RunState(Struct, kw_only=True):
         return self.event_number - self.first_event + 1
 
 
+class Undecided(NamedTuple):
+    """Why a server can decide nothing about its runs at present, and since when."""
+
+    reason: str
+    since: float
+
+
+def decides() -> Undecided | None:
+    """Return that the server can decide."""
+    return None
+
+
 class OpenNotice(Struct):
     """Notice of a round's end that is on its way: the queries to its agents, and their answers."""
 
@@ -459,6 +471,8 @@ class Run(RunState, kw_only=True):
     """Sentence about an error in the core, after which no event changes the run: see `set_apart`. Empty if none."""
     set_apart_at: float = 0.0
     """Time at which this server set the run apart, if it did."""
+    undecided: Callable[[], Undecided | None] = decides
+    """Function that returns why the run's server can decide nothing now; None if it can. It changes nothing."""
     unreadable: str = ""
     """Sentence about the last error that kept the run from being shown to people; empty if none."""
     survivors: int = 0

@@ -39,7 +39,8 @@ STALLED_START_S = 1_800.0
 """Seconds from a round's start without progress after which a run is stalled whose workers reported some before."""
 LACKS_NODES_S = 60.0
 """Seconds for which a forming round must have had too few nodes to lack them: longer than a restart usually takes."""
-
+NO_AGENTS_S = 10.0
+"""The same, if the run has no agent at all: nothing of it is left that could restart."""
 MOST_NAMED = 3
 """Most nodes that a sentence names."""
 
@@ -94,6 +95,13 @@ def _unhealthy(run: Run, now: float) -> Finding | None:
     return Finding("unhealthy", run.set_apart, run.set_apart_at, steps)
 
 
+def _undecided(run: Run, now: float) -> Finding | None:
+    found = run.undecided()
+    if found is None:
+        return None
+    return Finding("undecided", printable(words.undecided(found.reason)), found.since, (words.MEND_SERVER,))
+
+
 def _hung(run: Run, now: float) -> Finding | None:
     hang = Hangs.of(run).hang
     believed = hang and hang.is_believed and hang.first_believed(len(run.running))
@@ -111,7 +119,8 @@ def _hung(run: Run, now: float) -> Finding | None:
 def _lacks_nodes(run: Run, now: float) -> Finding | None:
     """Return a finding if the round cannot start unless other nodes come than those that still stop their workers."""
     missing, since = run_view.missing(run), run.opening.below_since
-    if missing is None or run.set_apart or now - since < LACKS_NODES_S or missing.more_nodes <= len(missing.stopping):
+    least_s = LACKS_NODES_S if run.agents else NO_AGENTS_S
+    if missing is None or run.set_apart or now - since < least_s or missing.more_nodes <= len(missing.stopping):
         return None
     run_id, more = quoted(run.run_id), missing.more_nodes - len(missing.stopping)
     kept_out = [agent.node_id for agent in islice(run.cordoned.values(), min(more, MOST_NAMED))]
@@ -231,6 +240,7 @@ def _below_size(run: Run, now: float) -> Finding | None:
 
 RULES: tuple[Rule, ...] = (
     _unhealthy,
+    _undecided,
     _hung,
     _lacks_nodes,
     _unreachable,
@@ -242,7 +252,7 @@ RULES: tuple[Rule, ...] = (
     _last_restart_spent,
     _below_size,
 )
-_TIMED: tuple[Rule, ...] = (_lacks_nodes, _silent, _looping, _stalled, _last_restart_spent)
+_TIMED: tuple[Rule, ...] = (_undecided, _lacks_nodes, _silent, _looping, _stalled, _last_restart_spent)
 """Rules whose findings begin or end only by time or by signs: a connection closes, or a step is reported."""
 
 

@@ -13,7 +13,7 @@ const TONES = {
   starting: "calm", training: "good", checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
   restarting: "busy", stopping: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", excluded: "busy", draining: "busy",
   missing: "bad", failed: "bad", unhealthy: "bad",
-  hung: "bad", unreachable: "bad", looping: "bad", overdue: "busy", stalled: "busy", last_restart_spent: "busy", lacks_nodes: "busy", below_size: "calm",
+  hung: "bad", unreachable: "bad", looping: "bad", overdue: "busy", stalled: "busy", last_restart_spent: "busy", lacks_nodes: "busy", undecided: "bad", below_size: "calm",
 };
 const ORDER = document.body.dataset.phases.split(" "); // phases of runs that need a person come first
 const ENDINGS = { starts: "starts in", gives_up: "gives up in", ends: "ends in" };

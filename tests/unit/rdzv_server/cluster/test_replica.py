@@ -34,6 +34,7 @@ class GivenLeadership:
     def __init__(self, number: int) -> None:
         self.number = number
         self.is_certain = True
+        self.lapsed_s = 2.5
         self.has_resigned = asyncio.Event()
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -201,7 +202,12 @@ async def test_a_leader_that_is_not_certain_does_not_answer_until_it_is(server):
     assert isinstance(await refusal(server.poll("a")), NotLeader)
     assert not server.replica.leads
     assert server.replica.unhealthy_reason == words.UNCERTAIN
+    assert server.replica.term
+    driver = server.replica.term.driver
+    found = driver.runs()[0].undecided()
+    assert found and found.reason == words.UNCERTAIN and found.since == pytest.approx(driver.now() - 2.5, abs=1.0)
     leadership.is_certain = True
+    assert driver.runs()[0].undecided() is None
     assert (await server.poll("a", hold=False)).directive == reply.directive
 
 

@@ -15,6 +15,7 @@ from rdzv_server.core.events import (
     WorkersSucceeded,
 )
 from rdzv_server.core.kernel.run import Stage
+from rdzv_server.core.views import health
 from rdzv_server.service import driver as driver_module
 from rdzv_server.storage.base import MemoryStore
 from rdzv_server.words import service as words
@@ -141,10 +142,13 @@ async def test_while_the_store_fails_nothing_is_decided_and_afterwards_everythin
     await server.store.refused.wait()
     assert not leave.done()
     assert server.driver.unhealthy_reason == "no room"
+    (run,) = server.registry.runs()
+    assert health.worst(run, server.driver.now()).state == "undecided", "each run says it"
+    assert server.driver.started_at <= health.worst(run, server.driver.now()).since <= server.driver.now()
     server.store.has_room = True
     await leave
     assert server.driver.unhealthy_reason is None
-    assert not server.registry.runs()[0].agents
+    assert not server.registry.runs()[0].agents and health.worst(run, server.driver.now()).state == "ok"
 
 
 async def test_a_newcomer_learns_at_once_why_nothing_can_be_written_and_joins_when_it_can(started, monkeypatch):

@@ -12,6 +12,7 @@ from rdzv_protocol.words.run import read_console, read_output
 from rdzv_server.core.effects import Record
 from rdzv_server.core.kernel.failed_rounds import steady_s
 from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
+from rdzv_server.core.kernel.run import Undecided
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S, Hangs
 from rdzv_server.core.policies.stragglers import LOOKS
@@ -68,6 +69,13 @@ def lacks_nodes() -> Scenario:
     run.leaves("b")
     run.join("a")
     run.passes(health.LACKS_NODES_S)
+    return run
+
+
+def undecided() -> Scenario:
+    run = running("2", "a", "b")
+    run.passes(30.0)
+    run.run.undecided = lambda: Undecided("the disk is full", 12.0)
     return run
 
 
@@ -130,6 +138,7 @@ def unhealthy() -> Scenario:
 
 BLAMED = hang_words.reported("a", 0, hang_words.hang(HUNG), "", singled_out=True)
 BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = {
+    "undecided": (undecided, words.undecided("the disk is full"), 12.0, (words.MEND_SERVER,)),
     "hung": (
         hung, words.hung(BLAMED, words.ONLY_REPORTED), 40.0,
         (words.stacks(RUN_ID), words.restart(RUN_ID)),
@@ -163,6 +172,7 @@ OVER: dict[str, tuple[Callable[[], Scenario], Change]] = {
     "hung": (hung, lambda run: run.suspects("a")),
     "hung, as its round ends": (hung, lambda run: run.is_restarted()),
     "lacks_nodes": (lacks_nodes, lambda run: run.join("c")),
+    "undecided": (undecided, lambda run: setattr(run.run, "undecided", lambda: None)),
     "unreachable": (unreachable, lambda run: run.is_lost("b")),
     "silent": (silent, lambda run: (run.renews("a", "b"), run.passes(1.0))[-1]),
     "overdue": (overdue, lambda run: run.is_restarted()),
@@ -186,6 +196,18 @@ def test_a_state_says_what_is_wrong_since_when_and_what_to_do(state: str) -> Non
     (found,) = told(story())
     assert found == health.Finding(found.state, sentence, since, steps, is_trouble=state != "below_size")
     assert found.state == state
+
+
+def test_a_run_without_any_agent_lacks_nodes_soon() -> None:
+    run = running("2", "a", "b")
+    run.leaves("a")
+    run.leaves("b")
+    run.passes(health.NO_AGENTS_S - 0.1)
+    assert states(run) == []
+    run.passes(0.1)
+    assert states(run) == ["lacks_nodes"]
+    run.join("c")
+    assert states(run) == []
 
 
 def test_a_slow_run_names_its_slowest_node() -> None:
@@ -493,7 +515,7 @@ def test_a_healthy_run_is_ok_in_status_and_metrics_and_sends_nothing_to_watchers
     assert [each.labels[1] for each in samples if each.metric is RUN_HEALTH] == ["ok"]
 
 
-@pytest.mark.parametrize("story", [lacks_nodes, stalled, looping, last_restart_spent])
+@pytest.mark.parametrize("story", [undecided, lacks_nodes, stalled, looping, last_restart_spent])
 def test_states_that_begin_or_end_by_time_are_looked_for(story: Callable[[], Scenario]) -> None:
     run = story()
     assert health.timed(run.run, run.now) == tuple(states(run))
