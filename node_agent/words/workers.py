@@ -112,5 +112,6 @@ def progress_of_another_version(file: str) -> str:
 def steps_fall(before: int, step: int) -> str:
     return (
         f"node_agent.progress: the step went back from {before} to {step} without a restart. Report the number of "
-        "steps done in all epochs: --max-restarts-without-progress ends a run whose steps stay below the highest one"
+        "steps done in all epochs: else --max-restarts-without-progress cannot tell progress by steps, and judges by "
+        "how long each round lasts"
     )

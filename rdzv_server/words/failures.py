@@ -77,9 +77,10 @@ def no_progress(rounds: int, highest_step: int | None, checkpoint_step: int | No
     return f"no progress: {_rounds(rounds)} failed{step}{saved}"
 
 
-def no_steps(rounds: int, within_s: float) -> str:
-    """Rounds fail quickly in a run whose workers report no steps."""
-    return f"no progress: {_rounds(rounds)} failed within {within_s:g} s each, and workers report no steps"
+def no_steps(rounds: int, within_s: float, *, fall: bool = False) -> str:
+    """Rounds fail quickly in a run whose workers report no steps, or steps that fall within a round."""
+    steps = "the steps that workers report fall within a round" if fall else "workers report no steps"
+    return f"no progress: {_rounds(rounds)} failed within {within_s:g} s each, and {steps}"
 
 
 def _rounds(number: int) -> str:

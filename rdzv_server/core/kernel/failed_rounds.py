@@ -6,7 +6,8 @@ previous one.
 
 Whether a charged restart was without progress depends only on the steps and checkpoints that workers report
 (`node_agent.progress`), not on how long the round lasted. If the workers of a run have never reported any, restarts
-that follow each other quickly are counted instead.
+that follow each other quickly are counted instead. The same applies if the steps have fallen within a round: they are
+counted within each epoch, so a lower step than in an earlier round shows nothing.
 
 The same measure decides how many rounds in a row the same failure has ended. Failures are the same if their exit codes
 are equal, and if their errors (or their causes, if there is no error) differ only in numbers.
@@ -48,8 +49,8 @@ def no_progress(run: Run, now: float) -> str | None:
     most, made = run.settings.max_restarts_without_progress, _without_progress(run, now)
     if most is None or made < most:
         return None
-    if not _reports_progress(run):
-        return words.no_steps(made + 1, steady_s(run))
+    if not shows_progress(run):
+        return words.no_steps(made + 1, steady_s(run), fall=run.steps_fall)
     return words.no_progress(made + 1, run.highest_step, run.checkpoint_step)
 
 
@@ -58,7 +59,7 @@ def restart_useless(run: Run, recurs: Recurs, now: float) -> str | None:
     if recurs == "at_start" and not _reports_progress(run) and not run.restarts and now - run.started_at < START_S:
         return words.FAILED_AT_START
     step = run.step_of_round
-    if recurs == "at_step" and step is not None and step == run.recurring_step:
+    if recurs == "at_step" and step is not None and step == run.recurring_step and not run.steps_fall:
         return words.failed_at_step(step)
     return None
 
@@ -107,8 +108,13 @@ def _without_progress(run: Run, now: float) -> int:
 
 
 def _makes_progress(run: Run, now: float) -> bool:
-    """Whether the last round got the run further; if workers report no progress, whether it lasted long enough."""
-    return _got_further(run) if _reports_progress(run) else _is_steady(run, now)
+    """Whether the last round got the run further; if reports cannot show that, also whether it lasted long enough."""
+    return _got_further(run) or (not shows_progress(run) and _is_steady(run, now))
+
+
+def shows_progress(run: Run) -> bool:
+    """Whether the reports of the workers show if a round got the run further."""
+    return _reports_progress(run) and not run.steps_fall
 
 
 def _reports_progress(run: Run) -> bool:

@@ -418,9 +418,10 @@ class RunMachine:
         run.event_sizes.drop(run.first_event, fact.below, run.event_number)
         run.first_event = max(run.first_event, fact.below)
 
-    def note_steps(self, step: int | None, checkpoint_step: int | None) -> None:
+    def note_steps(self, step: int | None, checkpoint_step: int | None, *, fall: bool) -> None:
         """Note the highest step and the highest checkpoint that workers of the running round have reported, or None."""
         run = self.run
+        run.steps_fall = run.steps_fall or fall
         if checkpoint_step is not None:
             run.checkpoint_step = max(checkpoint_step, run.checkpoint_step or 0)
         if step is not None:

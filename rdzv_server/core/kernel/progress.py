@@ -22,6 +22,7 @@ MOVED_S = 1.0
 def note(run: Run, agent_id: str, progress: Progress, now: float) -> None:
     """Keep the progress that an agent reports, if it is about workers of the running round."""
     if is_of_running_round(run, agent_id, progress):
+        run.pace.falls = run.pace.falls or _falls(run.progress.get(agent_id), progress)
         run.progress[agent_id] = ProgressSign(progress, now)
         _note_pace(run.pace, progress, now)
         _note_moved(run.pace.moved, agent_id, progress, now - progress.age_s)
@@ -37,6 +38,12 @@ def _note_pace(pace: Pace, progress: Progress, now: float) -> None:
     pace.step_s = pace.step_s if progress.step_s is None else progress.step_s
     pace.highest_step = _higher(pace.highest_step, progress.highest_step)
     pace.checkpoint_step = _higher(pace.checkpoint_step, progress.checkpoint_step)
+
+
+def _falls(before: ProgressSign | None, progress: Progress) -> bool:
+    """Whether the highest step of a node's workers is lower than in its report before."""
+    highest = before.progress.highest_step if before else None
+    return highest is not None and progress.highest_step is not None and progress.highest_step < highest
 
 
 def _note_moved(moved: dict[str, float], agent_id: str, progress: Progress, at: float) -> None:

@@ -55,8 +55,11 @@ class Kernel(Protocol):
     def note_root(self, record: FailureRecord) -> None:
         """Make a failure that the policy has found the root of the running round."""
 
-    def note_steps(self, step: int | None, checkpoint_step: int | None) -> None:
-        """Note the highest step and the highest checkpoint that workers of the running round have reported, or None."""
+    def note_steps(self, step: int | None, checkpoint_step: int | None, *, fall: bool) -> None:
+        """Note the highest step and the highest checkpoint that workers of the running round have reported, or None.
+
+        `fall`: whether the steps have fallen within the round.
+        """
 
     def fail(self, failure: Failure, verdict: Verdict, now: float) -> None:
         """End the run over a failure that no restart can fix."""

@@ -244,6 +244,8 @@ class Pace(Struct):
     """Time at which a node reported progress after a standstill of all nodes; 0 if none did."""
     highest_step: int | None = None
     checkpoint_step: int | None = None
+    falls: bool = False
+    """Whether the steps of a node's workers have fallen, as if they were counted within each epoch."""
     moved: dict[str, float] = {}
     """Time of the latest progress of each agent whose workers report steps, as in `moved_at`; the first moved longest
     ago."""
@@ -368,6 +370,8 @@ class RunState(Struct, kw_only=True):
     """Highest step of a complete checkpoint that workers have reported, in any round."""
     highest_step: int | None = None
     """Highest step that workers have reported, in any round."""
+    steps_fall: bool = False
+    """Whether steps that workers reported have fallen within a round: then steps of different rounds do not compare."""
     step_before: int | None = None
     """Value of `highest_step` when the last completed round began; `checkpoint_before` is that of `checkpoint_step`."""
     checkpoint_before: int | None = None

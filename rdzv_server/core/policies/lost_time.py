@@ -35,6 +35,8 @@ class ProgressMeasured(PolicyFact, frozen=True):
     saved_step: int | None = None
     """Step from which a restart can continue: of a checkpoint, or the one after which this round's workers continued.
     """
+    steps_fall: bool = False
+    """Whether the steps have fallen within the round."""
 
 
 class LastStep(NamedTuple):
@@ -64,7 +66,7 @@ def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
     if step is not None and saved is not None and stepped_at is not None:
         lost_s = max(0.0, (step - saved) * (step_s or 0.0) + now - stepped_at - max(detecting_s, standstill))
     checkpoint_s = max((each.checkpoint_s for each in reports), default=0.0)
-    return ProgressMeasured(step, checkpoint_step, checkpoint_s, detecting_s, lost_s, standstill, saved)
+    return ProgressMeasured(step, checkpoint_step, checkpoint_s, detecting_s, lost_s, standstill, saved, run.pace.falls)
 
 
 def last_step(run: Run) -> LastStep:

@@ -231,7 +231,9 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
 
     def _measured(self, fact: ProgressMeasured, now: float) -> None:
         self.state.measured = fact
-        self.kernel.note_steps(fact.step, fact.checkpoint_step)
+        if fact.steps_fall and not self.run.steps_fall and self.run.settings.max_restarts_without_progress is not None:
+            self.kernel.record_event("warning", words.STEPS_FALL, now)
+        self.kernel.note_steps(fact.step, fact.checkpoint_step, fall=fact.steps_fall)
 
     rules: ClassVar[Rules] = {
         TrainingBegan: Rule(apply=_began, may_end_round=False),

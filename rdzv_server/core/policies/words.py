@@ -17,5 +17,11 @@ def resumed(step: int, repeated: int, kept: int, saved_step: int) -> str:
     )
 
 
+STEPS_FALL = (
+    "the steps that workers report fall within a round, as if they were counted within each epoch. So they do not show "
+    "whether restarts make progress: --max-restarts-without-progress judges by how long each round lasts"
+)
+
+
 def no_longer_slow(node_id: str) -> str:
     return f"node {node_id} is no longer slow"

@@ -172,7 +172,7 @@ def _looping(run: Run, now: float) -> Finding | None:
     logs = () if row.rank is None else (_read_output(run, row.rank, last),)
     steps = *logs, words.events(quoted(run.run_id)), words.stop_and_mend(quoted(run.run_id))
     where = words.worker_at(last.rank, last.node_id) if last else ""
-    sentence = words.looping(row.rounds, row.failure, where, tells_steps=run.highest_step is not None)
+    sentence = words.looping(row.rounds, row.failure, where, tells_steps=failed_rounds.shows_progress(run))
     return Finding("looping", printable(sentence), row.since, steps)
 
 

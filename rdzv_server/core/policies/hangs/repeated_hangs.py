@@ -77,7 +77,7 @@ def _in_row(run: Run, state: HangsState, fact: HangFound, now: float) -> int:
 
 def _is_over(run: Run, row: RepeatedHangs, step: int | None, until: float) -> bool:
     """Whether, by `until`, the run had got further (if it reports steps) and had lasted long since the last hang."""
-    has_got_further = step is None or row.step is None or step > row.step
+    has_got_further = step is None or row.step is None or step > row.step or run.steps_fall
     return has_got_further and until - row.last_at >= failed_rounds.steady_s(run)
 
 

@@ -8,6 +8,7 @@ from rdzv_protocol.words.run import worker_failed
 
 from rdzv_server.core.kernel.completion import wait
 from rdzv_server.core.kernel.operations import RunRestarted
+from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.views.status_view import view
 from rdzv_server.words import completion, operations, runs
@@ -161,6 +162,30 @@ def test_workers_that_tell_nothing_are_measured_by_time():
     for lasts_s in (1.0, 1.0, 600.0, 1.0, 599.0):
         fails_again(run, lasts_s=lasts_s)
     assert run.run.end_reason.endswith(words.no_steps(3, within_s=600))
+
+
+def test_steps_that_fall_within_a_round_are_no_measure_of_progress():
+    run = running("1", "a", max_restarts=99, max_restarts_without_progress=1)
+    run.tells("a", highest_step=100)
+    fails_again(run, 5)
+    for _ in range(3):
+        fails_again(run, 50, lasts_s=600.0)
+    run.restarts_from_a_snapshot()
+    fails_again(run, 50, lasts_s=600.0)
+    assert not run.stage.is_end
+    assert [event.reason for event in run.events if event.kind == "warning"] == [policy_words.STEPS_FALL], "once"
+    fails_again(run, 101)
+    assert not run.stage.is_end, "a higher step than ever is progress"
+    fails_again(run, 50)
+    assert run.run.end_reason.endswith(words.no_steps(2, within_s=600, fall=True))
+
+
+def test_the_same_step_of_another_epoch_is_not_the_same_step():
+    run = running("1", "a", max_restarts=99, fail_when_hopeless=True)
+    run.tells("a", highest_step=150)
+    fails_again(run, 120, recurs="at_step")
+    fails_again(run, 120, recurs="at_step")
+    assert not run.stage.is_end
 
 
 def test_free_restarts_do_not_count():
