@@ -37,6 +37,10 @@ class Notices(Feature):
     def variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
         return self._board.environment(local_rank) if self._board else {}
 
+    def stopping(self) -> None:
+        if self._board:
+            self._board.stop_signalling()
+
     def interruption(self) -> Awaitable[bool] | None:
         return self._board.is_acknowledged() if self._board and self._board.is_given else None
 

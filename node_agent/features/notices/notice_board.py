@@ -21,17 +21,20 @@ from node_agent.kernel.output.room import in_words
 from node_agent.kernel.processes.signalling import handlers
 from node_agent.kernel.processes.temp_dir import TempDir
 from node_agent.kernel.threads import in_thread, leave_to_thread
+from node_agent.kernel.transport.base import spawn
 from node_agent.kernel.workers.group import READ_WITHIN_S
 
 CHECK_INTERVAL_S = 0.02
 """Seconds between two checks whether all have acknowledged."""
+HANDLER_INTERVAL_S = 0.2
+"""Seconds between two checks whether a worker that did not handle the signal does so now."""
 MARGIN_S = 0.2
 """Seconds before the deadline at which the answer is sent, even if workers have not acknowledged."""
 
 
 class NoticeBoard:
     """Notice board for the workers of one round. `signal_name`: a signal for workers that handle it. They then count as
-    listening.
+    listening. A worker that installs its handler later gets the signal then, even after the notice was answered.
     """
 
     def __init__(self, temp_dir: TempDir, round_: int, workers: int, signal_name: str | None = None) -> None:
@@ -42,6 +45,8 @@ class NoticeBoard:
         self._signum = signal.Signals[signal_name] if signal_name else None
         self._signalled: set[int] = set()
         """Local ranks of workers that have got the signal."""
+        self._signalling: set[asyncio.Task[None]] = set()
+        """Signals the other workers as soon as they handle the signal."""
         self._path = temp_dir.path(f"notice-{round_}.json")
         self._acks = [temp_dir.path(f"notice-{round_}-{local_rank}.ack") for local_rank in range(workers)]
 
@@ -94,8 +99,10 @@ class NoticeBoard:
             warn(words.not_given(in_words(error)))
             return Noticed(listening=0, acknowledged=0)
         self._is_given = True
+        self.stop_signalling()
         if self._signum and (deaf := self._signal(alive(), self._signum)):
             warn(words.signal_not_handled(self._signum.name, deaf))
+            spawn(self._signal_later(alive, self._signum, until), self._signalling)
         seen = Noticed(listening=0, acknowledged=0)
         while True:
             with suppress(OSError):  # the disk hangs: the previous look counts
@@ -117,8 +124,21 @@ class NoticeBoard:
                     os.kill(each, signum)
         return deaf
 
+    async def _signal_later(self, alive: Callable[[], Mapping[int, int]], signum: signal.Signals, until: float) -> None:
+        while asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(HANDLER_INTERVAL_S)
+            left = {rank: pid for rank, pid in alive().items() if rank not in self._signalled}
+            if not self._signal(left, signum):
+                return
+
+    def stop_signalling(self) -> None:
+        """Signal no more workers: they are about to be stopped."""
+        for each in self._signalling:
+            each.cancel()
+
     def close(self) -> None:
         """Remove the files, later."""
+        self.stop_signalling()
         for path in (self._path, *self._acks):
             leave_to_thread(partial(os.unlink, path))
 

@@ -1,5 +1,6 @@
 """Notices to workers: for which workers the agent waits, and which ones it signals."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 from rdzv_protocol.queries import Notice, Noticed
 
 from node_agent.features.notices import words
-from node_agent.features.notices.notice_board import NoticeBoard
+from node_agent.features.notices.notice_board import HANDLER_INTERVAL_S, NoticeBoard
 from node_agent.kernel.processes.temp_dir import TempDir
+from tests.support.process_info import until
 
 NOTICE = Notice(number=1, round=1, remaining_s=500.0, source="node_drained", node_id="a", reason="drained")
 
@@ -63,6 +65,40 @@ async def test_a_worker_that_handles_the_signal_gets_it_and_is_waited_for(tmp_pa
         assert await board.give(NOTICE, lambda: {0: worker.pid}, told.append) == Noticed(listening=1, acknowledged=1)
         worker.communicate(b"\n")
     assert not told
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+async def test_a_worker_that_handles_the_signal_later_gets_it_then(tmp_path: Path, is_stopping: bool) -> None:
+    """The workers of other nodes may still save. It gets none once it is about to be stopped."""
+    board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 1, "SIGUSR2")
+    handles = "signal.signal(signal.SIGUSR2, lambda *_: print('saves', flush=True)); print('handles', flush=True)"
+    with started(f"print(flush=True); input(); {handles}; input()") as worker:
+        assert worker.stdin and worker.stdout
+        await board.give(NOTICE, lambda: {0: worker.pid}, lambda problem: None)
+        if is_stopping:
+            board.stop_signalling()
+        worker.stdin.write(b"\n")
+        worker.stdin.flush()
+        assert worker.stdout.readline() == b"handles\n"
+        await asyncio.sleep(2 * HANDLER_INTERVAL_S)
+        out, _ = worker.communicate(b"\n")
+    assert out == (b"" if is_stopping else b"saves\n")
+
+
+async def test_the_notice_waits_for_a_worker_that_handles_the_signal_while_others_save(tmp_path: Path) -> None:
+    board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 2, "SIGUSR2")
+    listens(board, 1)
+    acknowledge = f"lambda *_: open({board.environment(0)['NODE_AGENT_NOTICE_ACK']!r}, 'w').write('saved')"
+    with started(f"print(flush=True); input(); signal.signal(signal.SIGUSR2, {acknowledge}); input()") as worker:
+        assert worker.stdin
+        given = asyncio.create_task(board.give(NOTICE, lambda: {0: worker.pid, 1: 1}, lambda problem: None))
+        await asyncio.sleep(HANDLER_INTERVAL_S)
+        worker.stdin.write(b"\n")
+        worker.stdin.flush()
+        await until(lambda: board.saved)
+        listens(board, 1, "saved")
+        assert await given == Noticed(listening=2, acknowledged=2)
+        worker.communicate(b"\n")
 
 
 async def test_the_board_knows_which_workers_have_saved(tmp_path: Path) -> None:
