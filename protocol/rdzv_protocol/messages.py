@@ -349,6 +349,9 @@ class SuspectRequest(Struct, frozen=True, kw_only=True):
     number: Count = 0
     """Number of the request among the agent's suspicions. A late copy has a lower number than the last one, and changes
     nothing. 0 from an older agent."""
+    ends_rules: bool = False
+    """Whether a line of a worker has reported that all work is done. Then no log rule of any node counts in this round
+    any more. The request has no ranks, so an older server does nothing."""
 
 
 class LeaveRequest(Struct, frozen=True, kw_only=True):

@@ -105,6 +105,23 @@ async def test_a_fault_in_the_log_ends_the_run_or_is_reported(cluster: Cluster, 
         assert (await cluster.server.run())["phase"] == "succeeded"
 
 
+async def test_a_line_that_all_work_is_done_ends_the_rules_of_other_nodes(cluster: Cluster) -> None:
+    """The workers of one node finish at once, and those of another one later. Its next line would be due before."""
+    rule = ("--log-rule", r"every=3,rank=2: step \d+", "--log-rule", "stop: all done", "--max-restarts", "0")
+    workers = await cluster.nodes("ab", "--nnodes", "2", *rule)
+    of_a, of_b = of_node(workers, 0), of_node(workers, 1)
+    watching = next(agent for agent in cluster.agents.values() if agent.pid == of_b[0].agent_pid)
+    await of_b[0].tell("say step 1")
+    await of_a[0].tell("say all done")
+    for worker in of_a:
+        worker.order_exit(0)
+    await watching.line(pattern(hang_words.may_hang, ranks=(2,)))
+    await of_b[0].tell("say step 2")
+    await watching.line(part(hang_words.no_longer_hung))
+    assert not await events(cluster, "hang_suspected")
+    await cluster.finish(of_b)
+
+
 async def test_a_pattern_that_never_finishes_does_not_block_the_agent(cluster: Cluster) -> None:
     rules = ("--log-rule", "fault: (a+)+$", "--log-rule", "fault: boom")
     workers = await cluster.nodes("a", "--nnodes", "1", *rules)

@@ -165,6 +165,10 @@ class Scenario:
         round_, hung = self.run.round if round is None else round, tuple(map(int, ranks))
         self.handle(HangSuspected(name, round_, source, HUNG, hung, float(silent_s), limit_s, number))
 
+    def ends_rules(self, name: str, number: int = 0) -> None:
+        """A worker of this node writes that all work is done."""
+        self.handle(HangSuspected(name, self.run.round, "log rule 1: done", "done", (), number=number, ends_rules=True))
+
     def asked(self, kind: type[Asked]) -> dict[str, Asked]:
         """Return the agents that have an open query of this kind, each with the query."""
         asked = [(name, query) for name in self.run.agents for query in self.run.queries.of(name, self.now)]

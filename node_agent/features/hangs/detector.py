@@ -70,7 +70,7 @@ class LogRule(Struct, frozen=True, kw_only=True):
     is_fault: bool = False
     """Whether a matching line of any rank is a fault."""
     is_stop: bool = False
-    """Whether a matching line ends the training, so that no further lines of this node are expected."""
+    """Whether a matching line ends the training, so that no further lines of any node are expected."""
 
     @property
     def shortest_s(self) -> float:
@@ -111,6 +111,8 @@ class Suspicion(Struct, frozen=True):
     """Seconds for which all of them have shown no progress, 0 if an event caused the suspicion."""
     limit_s: float | None = None
     """Exceeded limit in seconds, None if the source is not a time limit or nothing is suspected."""
+    ends_rules: bool = False
+    """Whether a line has reported that all work is done. Then no log rule of any node expects anything any more."""
 
 
 class Signs(Struct, frozen=True):
@@ -244,7 +246,7 @@ class HangDetector:
         """Number of each local rank's last reading that the rhythm includes."""
         self._limit_of: dict[int, float] = {}
         """Most seconds until the next progress of each local rank that runs."""
-        self._rules = [_RuleState(rule, ranks, now) for rule in options.log_rules]
+        self._rules = [_RuleState(number, rule, ranks, now) for number, rule in enumerate(options.log_rules, 1)]
         self._asleep_since: dict[tuple[int, int], float] = {}
         self._suspected: dict[str, tuple[int, ...]] = {}
         self._look_at: float | None = now
@@ -264,9 +266,10 @@ class HangDetector:
     def line(self, local_rank: int, match: LineMatch, now: float) -> list[Suspicion]:
         """Take a line of a worker in which the pattern of a rule was found."""
         state = self._rules[match.rule]
+        if state.rule.is_stop and not state.is_over:
+            over = self.give_up_rules(range(len(self._rules)))
+            return [*over, Suspicion(state.source, match.text.strip()[:SHOWN], (), ends_rules=True)]
         suspicion = state.line(local_rank, match, now)
-        if state.rule.is_stop:
-            self.give_up_rules(range(len(self._rules)))
         return [suspicion] if suspicion and self._note_if_new(suspicion) else []
 
     def lines_lost(self, now: float) -> None:
@@ -274,10 +277,10 @@ class HangDetector:
         for state in self._rules:
             state.since = now
 
-    def give_up_rules(self, numbers: Iterable[int]) -> None:
-        """Stop expecting lines for these rules."""
-        for number in numbers:
-            self._rules[number].is_over = True
+    def give_up_rules(self, numbers: Iterable[int]) -> list[Suspicion]:
+        """Stop expecting lines for these rules. Return the suspicions of overdue lines that this takes back."""
+        over = [self._rules[number].give_up() for number in numbers]
+        return [suspicion for suspicion in over if self._note_if_new(suspicion)]
 
     def look(self, signs: Signs, now: float) -> list[Suspicion]:
         """Examine the workers. Return new suspicions, and those that have ended."""
@@ -470,7 +473,7 @@ class HangDetector:
 class _RuleState:
     """State of one rule while output arrives."""
 
-    def __init__(self, rule: LogRule, ranks: range, now: float) -> None:
+    def __init__(self, number: int, rule: LogRule, ranks: range, now: float) -> None:
         self.rule = rule
         self._ranks = ranks
         self.since = now
@@ -479,7 +482,16 @@ class _RuleState:
         self._beyond: dict[int, int] = {}
         """Consecutive numbers beyond the limits, by local rank."""
         self.is_over = False
-        self._source = f"log rule {rule.pattern}"[:SHOWN]
+        name = f"log rule {number}"
+        self.source = f"{name}: {rule.pattern}"[:SHOWN]
+        """Source of suspicions that a line is overdue, which the next line takes back."""
+        self._source_of_lines = f"{name} lines: {rule.pattern}"[:SHOWN]
+        """Source of suspicions because of what the lines report, which no line takes back."""
+
+    def give_up(self) -> Suspicion:
+        """Stop expecting lines. Return that none is overdue."""
+        self.is_over = True
+        return Suspicion(self.source, "", ())
 
     def line(self, local_rank: int, match: LineMatch, now: float) -> Suspicion | None:
         rule = self.rule
@@ -488,7 +500,7 @@ class _RuleState:
         if self._ranks[local_rank] == rule.rank:
             self.since, self._has_matched = now, True
         if rule.is_fault:
-            return Suspicion(self._source, words.wrote_line(match.text.strip()[:SHOWN]), (local_rank,))
+            return Suspicion(self._source_of_lines, words.wrote_line(match.text.strip()[:SHOWN]), (local_rank,))
         if rule.least > -inf or rule.most < inf:
             return self._number(local_rank, match.captured)
         return None
@@ -504,12 +516,12 @@ class _RuleState:
             return None, inf
         local_rank = rule.rank - self._ranks[0]
         if local_rank not in signs.last_output_at:
-            return Suspicion(self._source, "", ()), inf
+            return Suspicion(self.source, "", ()), inf
         silent_s = time.between(self.since, max(self.since, min(now, signs.lines_seen_until)))
         if silent_s < limit_s:
-            return Suspicion(self._source, "", ()), now + limit_s - silent_s
+            return Suspicion(self.source, "", ()), now + limit_s - silent_s
         reason = words.no_line(rule.pattern[:SHOWN], silent_s, limit_s)
-        return Suspicion(self._source, reason, (local_rank,), silent_s, limit_s), inf
+        return Suspicion(self.source, reason, (local_rank,), silent_s, limit_s), inf
 
     def _number(self, local_rank: int, text: str) -> Suspicion | None:
         rule = self.rule
@@ -527,7 +539,7 @@ class _RuleState:
             reason = words.wrote_below(text[:SHOWN], in_a_row, rule.least)
         else:
             reason = words.wrote_above(text[:SHOWN], in_a_row, rule.most)
-        return Suspicion(self._source, reason, (local_rank,))
+        return Suspicion(self._source_of_lines, reason, (local_rank,))
 
 
 def _progress_reason(reading: Reading | None, silent_s: float, limit_s: float) -> str:

@@ -64,9 +64,12 @@ def suspect(kernel: Kernel, found: Suspicion) -> None:
     if (assignment := kernel.assignment) is None:
         return
     source, ranks = found.source[:LONGEST_SOURCE], tuple(assignment.first_rank + rank for rank in found.local_ranks)
-    if source == "silence" and assignment.group_world_size > 1:
+    if found.ends_rules:
+        text, level = words.work_is_done(found.reason), Level.ROUTINE
+    elif source == "silence" and assignment.group_world_size > 1:
         text, level = words.node_is_silent(found.reason) if ranks else words.NODE_WRITES_AGAIN, Level.ROUTINE
     else:
         text, level = words.may_hang(ranks, found.reason) if ranks else words.no_longer_hung(source), Level.WARNING
     log = Log(text, level, "hang_suspected")
-    kernel.suspect(Suspected(assignment.round, source, found.reason, ranks, log, found.silent_s, found.limit_s))
+    times = found.silent_s, found.limit_s
+    kernel.suspect(Suspected(assignment.round, source, found.reason, ranks, log, *times, found.ends_rules))

@@ -110,7 +110,8 @@ class HangWatch:
     def _give_up(self, rules: set[int]) -> None:
         self._rules_given_up |= rules
         if self._detector:
-            self._detector.give_up_rules(rules)
+            for suspicion in self._detector.give_up_rules(rules):
+                self._suspect(suspicion)
 
     def _lines_lost(self) -> None:
         if self._detector:

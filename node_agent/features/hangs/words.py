@@ -21,6 +21,11 @@ def node_is_silent(reason: str) -> str:
 NODE_WRITES_AGAIN = "the workers of this node write again"
 
 
+def work_is_done(line: str) -> str:
+    """For a line that a `stop` rule matches."""
+    return f"a worker reports that all work is done ({line!r}): --log-rule expects no more lines"
+
+
 def not_progress_limits(given: str) -> str:
     """For a wrong value of `--progress-timeout`."""
     return f"expected auto, a number of seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {given!r:.60}"

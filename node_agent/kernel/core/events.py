@@ -92,6 +92,8 @@ class Suspected(Struct, frozen=True):
     """Seconds for which they have shown no progress."""
     limit_s: float | None = None
     """Exceeded limit in seconds, None if the source is not a time limit."""
+    ends_rules: bool = False
+    """Whether a worker has reported that all work is done, perhaps just before it ended."""
 
 
 class Signalled(Struct, frozen=True):

@@ -546,12 +546,13 @@ class AgentMachine:
             self.state, self._has_failed, self._last_reason = State.STOPPING, True, ""
 
     def _suspected(self, event: events.Suspected) -> None:
-        if event.round == self.round and self.state is State.RUNNING and self._has_workers:
+        is_running = self.state is State.RUNNING and self._has_workers
+        if event.round == self.round and (is_running or (event.ends_rules and self.state is State.SUCCEEDED)):
             self._log_change(event.log.text, event.log.level, event.log.event)
             self._suspicions += 1
             request = SuspectRequest(
                 **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks,
-                silent_s=event.silent_s, limit_s=event.limit_s, number=self._suspicions,
+                silent_s=event.silent_s, limit_s=event.limit_s, number=self._suspicions, ends_rules=event.ends_rules,
             )  # fmt: skip
             self._effects.append(request)
 

@@ -34,6 +34,7 @@ from rdzv_server.core.policies.hangs import examination, repeated_hangs, words
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import (
+    LOG_RULE,
     SILENCE,
     Hang,
     HangFound,
@@ -52,7 +53,7 @@ EXAMINED_AGAIN_AFTER_S = (0.0, 60.0, 120.0, 300.0)
 So an agent that keeps suspecting and taking it back does not have nodes examined all the time, and a hang that lasts is
 still examined.
 """
-_SURE = ("uninterruptible", "timer", "log rule")
+_SURE = ("uninterruptible", "timer", LOG_RULE)
 """Prefixes of sources that say something about a worker itself, not about what it waits for."""
 LASTING = 0.5
 """Part of a worker's silence after which other workers must have made progress to count as workers that continue."""
@@ -146,6 +147,7 @@ class Hangs(Policy[HangsState, HangSigns]):
     def round_opened(self, cause: Cause, now: float) -> None:
         self.state.hang, self.signs.examinations = None, Examinations()
         self.state.suspected.clear()
+        self.state.rules_ended = False
 
     def run_ended(self, now: float) -> None:
         self.state.hang = None
@@ -237,7 +239,11 @@ class Hangs(Policy[HangsState, HangSigns]):
         ranks = seat.ranks
         if foreign := [rank for rank in event.ranks if rank not in ranks]:
             raise MalformedMessage(failures.foreign_rank(foreign[0], agent.node_id, ranks[0], ranks[-1]))
+        if event.ends_rules:
+            return None if self.state.rules_ended else event
         if self._is_late(event):
+            return None
+        if event.ranks and event.is_of_rule and self.state.rules_ended:
             return None
         known = hang is not None and _key(event) in hang.suspicions
         if hang and not known and event.ranks and hang.number_of(event.agent_id) >= MOST_SOURCES:
@@ -255,8 +261,12 @@ class Hangs(Policy[HangsState, HangSigns]):
     def _suspect(self, fact: HangSuspected, now: float) -> None:
         """Add a suspicion, or take it back; `settle` decides what follows."""
         run, key = self.run, _key(fact)
-        self.state.suspected[fact.agent_id] = fact.number
+        self.state.suspected[fact.agent_id] = max(fact.number, self.state.suspected.get(fact.agent_id, 0))
         hang = self.state.hang = self.state.hang or Hang(since=now)
+        if fact.ends_rules:
+            self.state.rules_ended = True
+            hang.remove_overdue_lines()
+            return
         if not fact.ranks:
             hang.remove(key)
             return

@@ -26,6 +26,16 @@ class HangSuspected(PolicyFact, frozen=True):
     limit."""
     number: int = 0
     """Number among the agent's suspicions; 0 from an older agent."""
+    ends_rules: bool = False
+    """Whether a worker has reported that all work is done, so that no log rule counts in this round any more."""
+
+    @property
+    def is_of_rule(self) -> bool:
+        return self.source.startswith(LOG_RULE)
+
+
+LOG_RULE = "log rule"
+"""Beginning of the sources of suspicions by rules about the workers' output."""
 
 
 class HangFound(PolicyFact, frozen=True):
@@ -110,6 +120,16 @@ class Hang(Struct, dict=True):
             del keys[key]
             if not keys:
                 del self._keys[suspicion.agent_id]
+
+    def remove_overdue_lines(self) -> None:
+        """Remove all suspicions that lines of the output are overdue."""
+        overdue = [
+            key
+            for key, each in self.suspicions.items()
+            if each.source.startswith(LOG_RULE) and each.limit_s is not None
+        ]
+        for key in overdue:
+            self.remove(key)
 
     def remove_agent(self, agent_id: str) -> None:
         """Remove all suspicions of an agent whose workers no longer run."""
@@ -196,6 +216,8 @@ class HangsState(PolicyState):
     """Hangs in a row that one limit has found; None if the last restart by a hang was not of this kind."""
     suspected: dict[str, int] = field(default_factory=dict)
     """Number of the latest suspicion of each agent in the running round."""
+    rules_ended: bool = False
+    """Whether a worker has reported in the running round that all work is done: log rules expect nothing any more."""
 
     def validate(self, run: Run) -> None:
         if self.hang is not None:

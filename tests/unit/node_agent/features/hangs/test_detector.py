@@ -222,7 +222,71 @@ def test_a_stop_pattern_ends_all_rules() -> None:
     node.writes(0, "step 1")
     node.passes(5.0)
     node.writes(0, "done")
+    node.writes(1, "done")
+    (ends,) = node.found
+    assert ends.ends_rules and ends.reason == "done" and not ends.local_ranks, "other nodes are told once"
     assert node.passes(HOUR_S) == []
+
+
+@pytest.mark.parametrize("is_stop", [True, False])
+def test_a_rule_that_ends_takes_back_that_its_line_is_overdue(is_stop: bool) -> None:
+    """It ends by a `stop` line, or because its pattern is too slow. What was found in a line is not taken back."""
+    rules = (
+        LogRule(pattern=STEP, every_s=10.0),
+        LogRule(pattern="NaN", is_fault=True),
+        LogRule(pattern="done", is_stop=True),
+    )
+    node = Node(log_rules=rules)
+    node.writes(0, "step 1")
+    node.writes(0, "NaN")
+    overdue = node.passes(12.0)[-1]
+    if is_stop:
+        node.writes(1, "done")
+        assert node.found[-2:] == [
+            Suspicion(overdue.source, "", ()),
+            Suspicion(node.found[-1].source, "done", (), ends_rules=True),
+        ]
+    else:
+        assert node.detector.give_up_rules({0, 1}) == [Suspicion(overdue.source, "", ())]
+    assert node.passes(HOUR_S) == []
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [LogRule(pattern=r"loss=(\S+)", every_s=10.0, most=9.0)],
+        [LogRule(pattern=r"loss=(\S+)", every_s=10.0), LogRule(pattern=r"loss=(\S+)", most=9.0)],
+    ],
+)
+def test_a_number_beyond_its_limit_stays_found_while_its_lines_come_in_time(rules: list[LogRule]) -> None:
+    node = Node(log_rules=tuple(rules))
+    node.writes(0, "loss=10")
+    for _ in range(20):
+        node.passes(5.0)
+        node.writes(0, "loss=1")
+    (found,) = node.found
+    assert found.local_ranks == (0,) and found.limit_s is None
+
+
+def test_a_number_is_found_while_a_line_of_its_rule_is_overdue() -> None:
+    """The line with the number is the overdue one, and takes back that it is overdue."""
+    node = Node(log_rules=(LogRule(pattern=r"loss=(\S+)", every_s=10.0, most=9.0),))
+    node.writes(0, "loss=1")
+    (overdue,) = node.passes(12.0)
+    node.writes(0, "loss=10")
+    node.passes(5.0)
+    _, number, over = node.found
+    assert number.local_ranks == (0,) and over == Suspicion(overdue.source, "", ()) and number.source != over.source
+
+
+def test_rules_with_the_same_pattern_are_told_apart() -> None:
+    rules = LogRule(pattern=STEP, every_s=10.0), LogRule(pattern=STEP, every_s=10.0, rank=1)
+    node = Node(log_rules=rules)
+    node.writes(1, "step 1")
+    for _ in range(10):
+        node.writes(0, "step 1")
+        node.passes(5.0)
+    assert [found.local_ranks for found in node.found] == [(1,)]
 
 
 @pytest.mark.parametrize("first_line", ["step 1", "hello"])

@@ -274,6 +274,39 @@ def test_a_script_that_has_never_reported_progress_may_not_do_so(told: dict[str,
     assert (words.NEVER_TOLD in run.run.failures[-1].failure.hint) is says
 
 
+@pytest.mark.parametrize("restart", [Scenario.restarts, Scenario.restarts_from_a_snapshot, lambda run: None])
+def test_a_worker_that_reports_the_end_of_all_work_ends_the_log_rules_of_all_nodes(
+    restart: Callable[[Scenario], None],
+) -> None:
+    """In this round, also after the server was restarted. It takes back that lines are overdue, and nothing else."""
+    run = running("2", "a", "b", max_restarts=1)
+    run.suspects("b", 1, source="log rule 1: step", limit_s=60.0, number=1)
+    run.ends_rules("a")
+    restart(run)
+    run.judges()
+    assert run.run.round == 1 and Hangs.of(run.run).hang is None
+    for limit_s in (60.0, None):
+        run.suspects("b", 1, source="log rule 2: NaN", limit_s=limit_s, number=2)
+    run.judges()
+    assert run.run.round == 1
+    run.suspects("b", 1, number=3)
+    run.judges()
+    assert run.run.stage is Stage.FORMING, "another source still counts"
+    run.join("a", "b")
+    run.suspects("b", 1, source="log rule 1: step", limit_s=60.0, number=4)
+    assert (hang := Hangs.of(run.run).hang) and hang.is_believed, "the next round has work again"
+
+
+def test_a_fault_that_a_line_reported_before_the_end_of_all_work_still_counts() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    run.suspects("b", 1, source="log rule 2: NaN", number=7)
+    run.suspects("a", 0, source="log rule 1: step", limit_s=60.0, number=2)
+    run.ends_rules("a", number=1)
+    assert list(Hangs.of(run.run).hang.suspicions) == ["log rule 2: NaN\nb"], "one request may overtake another"
+    run.judges()
+    assert run.run.first_of_round and run.run.first_of_round.agent_id == "b"
+
+
 def test_the_number_of_sources_of_suspicion_of_one_agent_is_bounded() -> None:
     run = running("1", "a", on_hang="report")
     for number in range(MOST_SOURCES):
