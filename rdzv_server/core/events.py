@@ -61,7 +61,7 @@ class Cordon(Struct, frozen=True, kw_only=True):
     is_of_run: bool = False
     """Whether the cordon is for one run only. That run ends the cordon when its time is over."""
     condition: str = ""
-    """Name of what a check has found, if the server excludes the node for that; else empty."""
+    """What a check has found, as in `Blame`, if the server excludes the node for that; else empty."""
 
     @property
     def excludes(self) -> bool:

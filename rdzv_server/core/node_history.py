@@ -4,7 +4,9 @@ Blame on a node is a fact in the nodes' journal. The count starts again after an
 declares the node healthy. `exclusion` decides what counts, and when a node is excluded for it.
 """
 
+import re
 from collections.abc import Mapping
+from zlib import crc32
 
 from msgspec import Struct
 from rdzv_protocol.node_conditions import condition
@@ -47,7 +49,7 @@ class Incident(Struct, frozen=True):
     reason: str
     wall_at: float | None = None
     condition: str = ""
-    """Name of what a check has found, as in `Blame`; empty in records of older servers."""
+    """What a check has found, as in `Blame`; empty in records of older servers."""
 
 
 class Blame(Struct, frozen=True):
@@ -59,8 +61,19 @@ class Blame(Struct, frozen=True):
 
     @property
     def condition(self) -> str:
-        """Name of what a check has found; empty for any other fault, and for a finding without a name."""
-        return clip(condition(self.reason)[0], CONDITION_BYTES) if self.fault is UNFIT else ""
+        """Name of what a check has found. If it has none, a mark of the words with which the check reports it.
+
+        Empty for any other fault.
+        """
+        if self.fault is not UNFIT:
+            return ""
+        return clip(condition(self.reason)[0], CONDITION_BYTES) or f"={crc32(self._without_details.encode()):08x}"
+
+    @property
+    def _without_details(self) -> str:
+        """The reason without what differs between nodes with the same problem: the node's name, and numbers."""
+        own_name = rf"(?<!\w){re.escape(self.node_id)}(?!\w)"
+        return re.sub(rf"{own_name}|\S*\d\S*", "", self.reason)
 
     @property
     def is_evidence(self) -> bool:

@@ -2,6 +2,9 @@
 
 It runs once for each exclusion, after the exclusion has been written: one command at a time, with a time limit. If it
 fails, the server logs an error with the end of its output, and does not try again: the node stays excluded.
+
+After a check's finding it runs only when no other node can be found unfit in the same way at the same time any more:
+that would end the exclusion. It does not run for an exclusion that has ended before its time.
 """
 
 import asyncio
@@ -16,7 +19,9 @@ from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import journals
 from rdzv_server.core.effects import Effect, Record
-from rdzv_server.core.events import EXCLUDER, NodeCordoned
+from rdzv_server.core.events import EXCLUDER, NodeCordoned, NodeUncordoned
+from rdzv_server.core.nodes.exclusion import TOGETHER_S
+from rdzv_server.words import operations
 from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
@@ -29,27 +34,50 @@ TAIL_BYTES, SHOWN_BYTES = 4_096, 512
 
 
 class ExclusionCommand:
-    """Runner of a shell command for each exclusion that it observes. `run` runs the commands."""
+    """Runner of a shell command for each exclusion that it observes. `run` runs the commands.
 
-    def __init__(self, command: str, limit_s: float = LIMIT_S) -> None:
-        self._command, self._limit_s = command, limit_s
-        self._waiting = asyncio.Queue[NodeCordoned]()
+    `together_s`: seconds in which the server may find out that several nodes share what a check has found.
+    """
+
+    def __init__(self, command: str, limit_s: float = LIMIT_S, together_s: float = TOGETHER_S) -> None:
+        self._command, self._limit_s, self._together_s = command, limit_s, together_s
+        self._waiting: dict[str, NodeCordoned] = {}
+        """Exclusions whose command has not begun, by node."""
+        self._due = asyncio.Queue[NodeCordoned]()
+        """Exclusions whose command may begin, unless they have ended."""
 
     def observe(self, effects: Iterable[Effect]) -> None:
-        """Note new exclusions. The leader of another shard handles those that it has decided itself."""
+        """Note new exclusions, and those that end. The leader of another shard handles those that it has decided."""
         for effect in effects:
-            if isinstance(effect, Record) and isinstance(effect.fact, NodeCordoned):
-                if (effect.run_id, effect.attempt) != journals.NODES:
-                    continue
-                fact = effect.fact
+            if not isinstance(effect, Record) or (effect.run_id, effect.attempt) != journals.NODES:
+                continue
+            fact = effect.fact
+            if isinstance(fact, NodeCordoned):
                 is_own = fact.by == EXCLUDER and fact.wall_until is None
-                if is_own and self._waiting.qsize() < MOST_WAITING:
-                    self._waiting.put_nowait(fact)
+                if is_own and len(self._waiting) < MOST_WAITING:
+                    self._waiting[fact.node_id] = fact
+                    asyncio.get_running_loop().call_later(
+                        self._together_s if fact.condition else 0.0, self._due.put_nowait, fact
+                    )
+            elif isinstance(fact, NodeUncordoned) and fact.reason != operations.TIME_OVER:
+                self._drop(fact)
+
+    def _drop(self, fact: NodeUncordoned) -> None:
+        if self._waiting.pop(fact.node_id, None):
+            log.info("%s", words.on_exclude_not_needed(fact.node_id, fact.reason))
 
     async def run(self) -> None:
-        """Run the commands, forever."""
-        while True:
-            await self._carry_out(await self._waiting.get())
+        """Run the commands, forever. If the server ends before, it names the nodes that are left."""
+        try:
+            while True:
+                fact = await self._due.get()
+                if self._waiting.get(fact.node_id) is fact:
+                    del self._waiting[fact.node_id]
+                    await self._carry_out(fact)
+        except asyncio.CancelledError:
+            for node_id in self._waiting:
+                log.error("%s", words.on_exclude_left(node_id))
+            raise
 
     async def _carry_out(self, fact: NodeCordoned) -> None:
         name, kind = condition(fact.reason)

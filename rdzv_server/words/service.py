@@ -112,6 +112,16 @@ def on_exclude_done(node_id: str) -> str:
     return f"--on-exclude for node {node_id} has finished"
 
 
+def on_exclude_not_needed(node_id: str, why: str) -> str:
+    """`why`: reason why the exclusion has ended."""
+    return f"--on-exclude does not run for node {node_id}, which is no longer excluded: {why}"
+
+
+def on_exclude_left(node_id: str) -> str:
+    """The server ends."""
+    return f"--on-exclude has not run for node {node_id}: the server ends, and the node may not be drained"
+
+
 def on_exclude_failed(node_id: str, how: str, wrote: str) -> str:
     """`how`: one of the next two messages; `wrote`: the end of the command's output."""
     return f"--on-exclude for node {node_id} {how}, and the node may not be drained: {wrote}"

@@ -7,12 +7,13 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
 from rdzv_server.core.node_history import MOST_OF_A_NODE
-from rdzv_server.words import completion, startup
+from rdzv_server.words import completion, service, startup
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.message_search import has_message
+from tests.support.message_search import has_message, pattern
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, refuses
 from tests.support.prometheus import Scrape
+from tests.support.rdzvctl import rdzvctl
 from tests.support.worker_hub import WorkerHub
 
 
@@ -51,10 +52,13 @@ async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart
         assert [event["node_id"] for event in events if event.get("by") == "rdzv-server"] == ["a"]
 
 
-async def test_the_operators_command_learns_what_a_check_has_found(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_the_operators_command_waits_for_other_nodes_with_the_same_finding(
+    hub: WorkerHub, tmp_path: Path
+) -> None:
+    """So an operator who knows better can uncordon the node before it runs."""
     told, shared = tmp_path / "told", tmp_path / "shared"
     shared.mkdir()
-    flags = ("--exclude-after", "2/1h", "--on-exclude", f'echo "$RDZV_NODE $RDZV_CONDITION $RDZV_CLASS" >{told}')
+    flags = ("--exclude-after", "2/1h", "--on-exclude", f"echo >{told}")
     async with Cluster(hub, *flags) as cluster:
         await cluster.serve()
         agent = await cluster.node("a", "--max-restarts", "5", "--check", f"storage={shared}", *PATIENT, nproc=1)
@@ -63,7 +67,10 @@ async def test_the_operators_command_learns_what_a_check_has_found(hub: WorkerHu
         worker.order_exit(3)
         del cluster.agents["a"]
         assert await agent.exit_code() == ExitCode.NODE_UNFIT
-        await until(lambda: told.exists() and told.read_text() == "a StorageFailed temporary\n")
+        await cluster.server.line(r"excluded.*\(StorageFailed, temporary\)")
+        await rdzvctl("uncordon", "a", endpoint=cluster.endpoint)
+        await cluster.server.line(pattern(service.on_exclude_not_needed, node_id="a"))
+        assert not told.exists()
 
 
 async def test_flags_that_make_no_sense() -> None:

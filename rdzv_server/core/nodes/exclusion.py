@@ -4,19 +4,21 @@ Evidence against the node itself excludes it at once (`Blame.is_evidence`), such
 condition. Otherwise the server excludes a node that has been blamed `after` times within a window.
 
 Nodes that are lost together are not blamed: they share a switch, a rack or a scheduler. The same holds for nodes whose
-checks find the same condition together: they share storage, or the server's clock is wrong. The exclusions of the first
-of them end when there are enough to know that.
+checks find the same condition together: they share storage, or the server's clock is wrong. A check without a name for
+what it finds counts as well, if it reports the same in the same words. The exclusions of the first of these nodes end
+when there are enough to know that.
 """
 
 from msgspec import Struct
 from rdzv_protocol.text import clip
 
+from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.node_history import LOST, REASON_BYTES, UNFIT, Blame, Incident, NodeHistory
 from rdzv_server.words import nodes as words
 
 TOGETHER, TOGETHER_S = 3, 30.0
 """Number of nodes that must be lost, or be found unfit in the same way, within this many seconds, so that the server
-blames none of them."""
+blames none of them. Two that are found unfit are enough if their run has no other node."""
 
 
 class ExclusionPolicy(Struct, frozen=True):
@@ -38,10 +40,10 @@ class Verdict(Struct, frozen=True):
     for_s: float
 
 
-def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, now: float) -> Verdict | None:
-    """Return the exclusion that follows from this blame, which is already in the history; None if none does."""
+def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, now: float, run: Run) -> Verdict | None:
+    """Return the exclusion that follows from a run's blame, which is already in the history; None if none does."""
     fault = blame.fault
-    if sharing(blame, history, now):
+    if sharing(blame, history, now, run):
         return None
     if blame.is_evidence:
         for_s = policy.for_s if policy else fault.for_s
@@ -54,30 +56,31 @@ def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, 
         return None
     runs = len({each.run_id for each in counted})
     general = words.blamed(len(counted), policy.window_s, runs)
-    latest = blame.reason if blame.condition else clip(blame.reason, REASON_BYTES)  # its end names the condition
+    latest = blame.reason if fault is UNFIT else clip(blame.reason, REASON_BYTES)  # its end may name the condition
     return Verdict(words.last_blamed(general, latest), general, policy.for_s)
 
 
-def sharing(blame: Blame, history: NodeHistory, now: float) -> list[tuple[str, Incident]]:
+def sharing(blame: Blame, history: NodeHistory, now: float, run: Run) -> list[tuple[str, Incident]]:
     """Return the nodes whose checks have found the same condition at about this time; empty if there are too few."""
     if not blame.condition:
         return []
-    return _together(Incident(now, blame.fault.name, "", blame.reason, condition=blame.condition), history)
+    like = _like(Incident(now, blame.fault.name, "", blame.reason, condition=blame.condition), history)
+    nodes, others = {node_id for node_id, _ in like}, {agent.node_id for agent in run.agents.values()}
+    return like if len(nodes) >= TOGETHER or (len(nodes) > 1 and others <= nodes) else []
 
 
 def _is_shared(incident: Incident, history: NodeHistory) -> bool:
     """Whether other nodes were lost at about the same time, or were found unfit in the same way."""
     is_candidate = incident.fault == LOST.name or (incident.fault == UNFIT.name and bool(incident.condition))
-    return is_candidate and bool(_together(incident, history))
+    return is_candidate and len({node_id for node_id, _ in _like(incident, history)}) >= TOGETHER
 
 
-def _together(incident: Incident, history: NodeHistory) -> list[tuple[str, Incident]]:
-    """Return the nodes with such an incident at about the same time; empty if there are too few nodes."""
+def _like(incident: Incident, history: NodeHistory) -> list[tuple[str, Incident]]:
+    """Return the nodes with such an incident at about the same time."""
     kind = incident.fault, incident.condition
-    like = [
+    return [
         (node_id, each)
         for node_id, incidents in history.by_node.items()
         for each in incidents
         if (each.fault, each.condition) == kind and abs(each.at - incident.at) <= TOGETHER_S
     ]
-    return like if len({node_id for node_id, _ in like}) >= TOGETHER else []

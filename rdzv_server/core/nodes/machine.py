@@ -190,7 +190,7 @@ class Nodes:
         for machine, blame in blames:
             run = machine.run
             history = machine.history if run.is_scoped else self.state.history
-            if node_id in self.state.cordons or (why := verdict(blame, history, self._exclusion, now)) is None:
+            if node_id in self.state.cordons or (why := verdict(blame, history, self._exclusion, now, run)) is None:
                 continue
             event = events.NodeCordoned(
                 why.reason, EXCLUDER, node_id=node_id, for_s=why.for_s, wall_at=run.wall_clock(now),
@@ -212,7 +212,7 @@ class Nodes:
             history, cordons = (
                 (machine.history, run.cordons) if run.is_scoped else (self.state.history, self.state.cordons)
             )
-            for node_id, incident in sharing(blame, history, now):
+            for node_id, incident in sharing(blame, history, now, run):
                 cordon = cordons.get(node_id)
                 if cordon is None or (cordon.condition, cordon.wall_at) != (blame.condition, incident.wall_at):
                     continue

@@ -9,8 +9,10 @@ import pytest
 
 from rdzv_server.core import journals
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import NodeCordoned
+from rdzv_server.core.events import NodeCordoned, NodeUncordoned
 from rdzv_server.service.exclusion_command import ExclusionCommand
+from rdzv_server.words import nodes as node_words
+from rdzv_server.words import operations
 from rdzv_server.words import service as words
 from tests.support.process_info import until
 
@@ -82,6 +84,26 @@ async def test_text_from_an_agent_is_never_part_of_the_command(
     )
     assert seen.read_text() == f"$(touch {harm}); `touch {harm}`  \n"
     assert not harm.exists()
+
+
+async def test_it_does_not_run_for_a_finding_that_turns_out_to_be_shared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor for a node that an operator uncordons before. Other exclusions do not wait."""
+    caplog.set_level(logging.INFO)
+    made = ExclusionCommand(f'echo "$RDZV_NODE" >>{tmp_path}/seen', together_s=1.0)
+    task = asyncio.create_task(made.run())
+    made.observe([exclusion(node, condition="GpuMissing") for node in "abc"])
+    made.observe([exclusion("lost")])
+    for node, reason in (("a", node_words.SHARED), ("b", operations.TIME_OVER)):
+        made.observe([Record(*journals.NODES, 1.5, NodeUncordoned(reason, node_id=node))])
+    await until(lambda: words.on_exclude_done("c") in caplog.text)
+    assert (tmp_path / "seen").read_text().split() == ["lost", "b", "c"]
+    assert words.on_exclude_not_needed("a", node_words.SHARED) in caplog.messages
+    made.observe([exclusion("d", condition="GpuMissing")])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert caplog.messages[-1] == words.on_exclude_left("d")
 
 
 async def test_a_failing_on_exclude_command_is_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:

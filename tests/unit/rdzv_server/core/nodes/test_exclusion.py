@@ -289,12 +289,13 @@ def test_a_temporary_condition_counts_as_one_fault_and_a_permanent_one_excludes_
     assert condition(cluster.excluded["b"]) == ("DiskFull", "temporary"), "--on-exclude gets both"
 
 
-@pytest.mark.parametrize("finding", [FULL, NO_GPU])
+@pytest.mark.parametrize("finding", [FULL, NO_GPU, "node {} is unfit: 'diag' rejected it: {}: no answer in 12.5 s"])
 @pytest.mark.parametrize("apart_s", [0.0, 14.0])
 def test_nodes_that_checks_find_unfit_together_are_not_to_blame(finding: str, apart_s: float) -> None:
     cluster = Cluster(ExclusionPolicy(after=1, window_s=3_600.0, for_s=600.0))
+    cluster.join("fit", "run", node="fit", settings=settings_of("9", lease_s=5_000.0))
     for number, node in enumerate("abcd"):
-        found_unfit(cluster, node, finding)
+        found_unfit(cluster, node, finding.format(node, node))
         assert list(cluster.excluded) == ([*"ab"[: number + 1]] if number < 2 else [])
         cluster = cluster.restarted()
         cluster.passes(apart_s)
@@ -303,9 +304,25 @@ def test_nodes_that_checks_find_unfit_together_are_not_to_blame(finding: str, ap
     assert isinstance(cluster.directive("a.fit", "next"), Start)
 
 
+@pytest.mark.parametrize("apart_s", [1.0, TOGETHER_S + 1.0])
+@pytest.mark.parametrize("has_others", [False, True])
+def test_two_nodes_that_are_found_unfit_together_are_not_to_blame_if_their_run_has_no_others(
+    has_others: bool, apart_s: float
+) -> None:
+    """For example, the shared disk hangs: no node of the run shows the opposite."""
+    cluster = Cluster()
+    agents = cluster.run("run", *("abc" if has_others else "ab"), lease_s=5_000.0)
+    for node in "ab":
+        cluster.handle("run", NodeLeft(agents[node], f"node {node} is unfit: {NO_GPU}", unfit=True))
+        cluster.passes(apart_s)
+    is_shared = not has_others and apart_s < TOGETHER_S
+    assert list(cluster.excluded) == ([] if is_shared else ["a", "b"])
+
+
 def test_the_end_of_a_shared_exclusion_is_an_event_of_the_run_and_no_operators_word() -> None:
     cluster = Cluster()
     waiting = cluster.run("other", "a", "x", nnodes="3")
+    cluster.run("run", "fit", nnodes="9")
     for node in "abc":
         found_unfit(cluster, node, NO_GPU)
     told = [effect.event for effect in cluster.effects if isinstance(effect, Happened)]
@@ -316,9 +333,9 @@ def test_the_end_of_a_shared_exclusion_is_an_event_of_the_run_and_no_operators_w
 
 
 @pytest.mark.parametrize(
-    "findings", [(NO_GPU, FULL, "its fan (FanBroken, permanent)"), ("its fan", "its fan", "its fan")]
+    "findings", [(NO_GPU, FULL, "its fan (FanBroken, permanent)"), ("its fan", "its link", "its disk")]
 )
-def test_nodes_that_are_unfit_in_different_or_unknown_ways_are_to_blame(findings: tuple[str, ...]) -> None:
+def test_nodes_that_are_unfit_in_different_ways_are_to_blame(findings: tuple[str, ...]) -> None:
     cluster = Cluster(ExclusionPolicy(after=1, window_s=3_600.0, for_s=600.0))
     for node, finding in zip("abc", findings, strict=True):
         found_unfit(cluster, node, finding)
