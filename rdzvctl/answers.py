@@ -12,8 +12,8 @@ DEFAULTS: dict[str, Any] = {
     # of a server
     "cordons": (), "peers": (), "version": "of an unknown version",
     # of a run
-    "broken_links": (), "failed_rounds": 0, "finishing": None, "free_seats": 0, "health": None, "legal_sizes": (),
-    "is_stopped": False, "last_failure": None, "next_size": None, "node_unit": 1, "own_budgets": {},
+    "broken_links": (), "ending": None, "failed_rounds": 0, "finishing": None, "free_seats": 0, "health": None,
+    "legal_sizes": (), "is_stopped": False, "last_failure": None, "next_size": None, "node_unit": 1, "own_budgets": {},
     "restart_costs": None, "time_s": {}, "unheard_s": None,
     # of an action
     "changed": True,

@@ -42,6 +42,7 @@ def why(
     wrong = "" if is_told else state.trouble(run)
     sentences = [unhealthy_reason, _sentence(wrong), _state(run), *_lost(run)]
     sentences += [words.account.reason_of_restart(opened)] if opened else []
+    sentences += _ending(run)
     sentences += [each for each in _absent(run, program) if not wrong or each[:1].lower() + each[1:-1] not in wrong]
     sentences += [*_failures(run), *_restarts(run), earlier]
     steps = [words.steps.MEND_SERVER] if unhealthy_reason else next_steps(run, endpoint, cordons)
@@ -127,6 +128,16 @@ def _state(run: Fields) -> str:
         case "unhealthy":
             return told.is_unhealthy(name, run["reason"])
     return told.has_ended(name, phase, since_s, run["age_s"] - since_s, state.reason(run))
+
+
+def _ending(run: Fields) -> list[str]:
+    """Return sentences about the announced end of the round, as far as the state's reason does not contain them."""
+    told, ending = words.account, run["ending"]
+    if not ending:
+        return []
+    nodes = ending["leaving"]
+    ends = [told.round_ends(ending["ends_in_s"], ending["reason"])] if run["phase"] == "finishing" else []
+    return [*ends, *([told.leave_together(listed(nodes))] if len(nodes) > 1 else [])]
 
 
 def _lost(run: Fields) -> list[str]:

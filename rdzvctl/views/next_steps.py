@@ -66,6 +66,8 @@ def _of_excluded(run: Fields, cordons: Mapping[str, Fields]) -> list[str]:
 
 def _of_running(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> list[str]:
     """Return the ways to fill free seats: with standbys, with cordoned nodes, or with new nodes."""
+    if run["ending"]:
+        return _of_ending(run["ending"], words.steps.agent(run["run_id"], endpoint))
     run_id, running, there = run["run_id"], run["present"], run["present"] + run["standbys"]
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):
         if run["phase"] == "running" and run["progress"] is None:
@@ -87,6 +89,13 @@ def _of_running(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> li
     if there < largest:
         steps.append(words.steps.to_run_on_all(largest - there, agent))
     return steps
+
+
+def _of_ending(ending: Fields, agent: str) -> list[str]:
+    """Return the steps while the workers save, because their round ends soon."""
+    if ending["more_nodes"]:
+        return [words.steps.start_before_end(ending["more_nodes"], ending["ends_in_s"], agent)]
+    return [words.steps.ends_by_itself(ending["ends_in_s"])]
 
 
 class _Gone(NamedTuple):

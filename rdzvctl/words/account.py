@@ -36,7 +36,17 @@ def reason_of_restart(opened: str) -> str:
     return f"Reason of this restart: {opened}."
 
 
+def round_ends(in_s: float, why: str) -> str:
+    """The workers have a notice."""
+    return f"Its workers know that the round ends within {age(in_s)}: {why}."
+
+
 # Nodes.
+
+
+def leave_together(nodes: str) -> str:
+    """More than one node leaves when the round ends."""
+    return f"When the round ends, these nodes leave: {nodes}."
 
 
 def disconnected(node_id: str, unheard_s: float | None, left_s: float) -> str:

@@ -1,7 +1,7 @@
 """What a person can do about a run, each with its command after a colon, but without `rdzvctl`'s own flags."""
 
 from rdzv_protocol.shell import quoted
-from rdzv_protocol.text import count
+from rdzv_protocol.text import age, count
 
 MEND_SERVER = "Repair the server first: until it can decide, nothing else helps. Workers keep running."
 
@@ -11,6 +11,13 @@ ENDED = "Nothing: the run has ended."
 STOPPED = "Nothing: an operator stopped the run. To begin a new attempt, start the agents again."
 RUNS = "Nothing: it runs."
 STARTS = "Nothing: the round will start by itself."
+
+
+def ends_by_itself(in_s: float) -> str:
+    """The workers have a notice."""
+    return (
+        f"Nothing: the workers save their work. The round ends within {age(in_s)}, and the next one starts by itself."
+    )
 
 
 def untold(run_id: str) -> str:
@@ -50,6 +57,12 @@ def to_run_on_all(more: int, agent: str) -> str:
 
 def start_more(more: int, agent: str) -> str:
     return f"Start {count(more, 'more node')}: {agent}"
+
+
+def start_before_end(more: int, in_s: float, agent: str) -> str:
+    """The workers have a notice, and the next round has too few nodes."""
+    nodes = count(more, "more node")
+    return f"The round ends within {age(in_s)}, and the run then stands still for lack of nodes. Start {nodes}: {agent}"
 
 
 def or_start_more(more: int, agent: str) -> str:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from rdzv_protocol.messages import RestartCosts
 from rdzv_protocol.states import Phase
 
-from rdzv_server.core.kernel import completion, finishing, legal_sizes, notices
+from rdzv_server.core.kernel import admission, completion, finishing, legal_sizes, notices
 from rdzv_server.core.kernel.run import HISTORY, Agent, AgentState, Departure, FailureRecord, Run, Stage
 from rdzv_server.core.policies import POLICIES, restart_cost
 from rdzv_server.core.policies.network_check import network_policy
@@ -45,6 +45,18 @@ class Missing(NamedTuple):
     """Departures of participants of the last round whose nodes are not back."""
     more_gone: int = 0
     """Number of other nodes that are gone, whose names the run does not remember."""
+
+
+class Ending(NamedTuple):
+    """Announced end of the running round, before which the workers save their work."""
+
+    reason: str
+    """Which node leaves or arrives, and why."""
+    at: float
+    leaving: list[str]
+    """Nodes that then leave."""
+    more_nodes: int
+    """Number of nodes that the next round lacks to its minimum if no node joins."""
 
 
 class Link(NamedTuple):
@@ -113,6 +125,15 @@ def _running(run: Run, now: float, *, is_timed: bool = False) -> str:
 def run_remarks(run: Run, now: float) -> list[str]:
     """Return the policies' phrases about the running round."""
     return [remark for policy in POLICIES if (remark := policy.run_remark(run, now))]
+
+
+def ending(run: Run) -> Ending | None:
+    """Return the announced end of the running round; None if none is announced."""
+    soon = notices.pending(run)
+    if run.notice_since is None or soon is None or is_apart(run):
+        return None
+    leaving = list(dict.fromkeys(run.agents[agent_id].node_id for agent_id in run.leaving))
+    return Ending(soon.reason, soon.until, leaving, admission.lacks(run))
 
 
 def waits_for_agents(run: Run) -> bool:

@@ -8,6 +8,7 @@ from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank,
 from rdzv_protocol.messages import Failure, RestartCost, RestartCosts
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.states import Health, Phase
+from rdzv_protocol.text import printable
 
 from rdzv_server.core.kernel import admission, finishing, legal_sizes, restart_budget
 from rdzv_server.core.kernel.restart_budget import OwnBudget
@@ -157,6 +158,17 @@ class FinishingStatus(Struct, frozen=True, kw_only=True):
     warned: Annotated[bool, Meta(description="the server has warned, because the wait is long")]
 
 
+class EndingStatus(Struct, frozen=True, kw_only=True):
+    """Announced end of the running round, before which the workers save their work."""
+
+    reason: Annotated[str, Meta(description="which node leaves or arrives, and why")]
+    ends_in_s: Annotated[float, Meta(ge=0, description="the most seconds until the round ends")]
+    leaving: Annotated[list[str], Meta(description="nodes that leave when the round ends")]
+    more_nodes: Annotated[
+        int, Meta(ge=0, description="nodes that the next round lacks to its minimum if no node joins")
+    ]
+
+
 class BrokenLinkStatus(Struct, frozen=True, kw_only=True):
     """Two nodes between which the last network test has failed although both take part."""
 
@@ -215,6 +227,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     progress: ProgressStatus | None
     hang: HangStatus | None
     finishing: FinishingStatus | None
+    ending: Annotated[EndingStatus | None, Meta(description="null: the workers have no notice that their round ends")]
     is_stopped: Annotated[bool, Meta(description="an operator has stopped the run")]
     unheard_s: Annotated[
         float | None,
@@ -273,6 +286,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         progress=_progress(run.progress.values(), now),
         hang=_hang(run, hang, now) if (hang := Hangs.of(run).hang) else None,
         finishing=_finishing(run, now),
+        ending=_ending(run, now),
         is_stopped=run.is_stopped,
         unheard_s=None if (unheard_s := run_view.unheard_s(run, now)) is None else _round(unheard_s),
         waits_for_agents=run_view.waits_for_agents(run),
@@ -300,7 +314,7 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
         next_size=None, free_seats=0, restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
         restarts_left=0, restarts_used=min(run.restart_count, run.settings.max_restarts), own_budgets={}, restarts={},
         age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
-        restart_costs=RestartCosts(), deadline_s=None, progress=None, hang=None, finishing=None,
+        restart_costs=RestartCosts(), deadline_s=None, progress=None, hang=None, finishing=None, ending=None,
         is_stopped=run.is_stopped, unheard_s=None,
         waits_for_agents=False, can_be_forgotten=run.can_be_forgotten, missing=None, broken_links=[],
         nodes=[], first_failure=None, last_failure=None, failed_rounds=0, end_failure=None, failures=[],
@@ -411,6 +425,16 @@ def _finishing(run: Run, now: float) -> FinishingStatus | None:
         finished=found.finished,
         still_running=found.still_running,
         warned=bool(run.still_running),
+    )
+
+
+def _ending(run: Run, now: float) -> EndingStatus | None:
+    found = run_view.ending(run)
+    return found and EndingStatus(
+        reason=printable(found.reason),
+        ends_in_s=_round(max(0.0, found.at - now)),
+        leaving=found.leaving,
+        more_nodes=found.more_nodes,
     )
 
 

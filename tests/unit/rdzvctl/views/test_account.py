@@ -14,7 +14,7 @@ from rdzv_protocol.words.run import (
 
 from rdzv_server.core.events import NodeCordoned
 from rdzv_server.core.policies.hangs import words as hang_words
-from rdzv_server.words import completion, failures, finishing, health
+from rdzv_server.words import completion, failures, finishing, health, notices
 from rdzv_server.words import runs as run_words
 from rdzvctl import words as ctl
 from rdzvctl.answers import Fields
@@ -62,6 +62,29 @@ def test_why_shows_a_runs_state_and_what_to_do(nodes: str, happens: str, says: s
     found = account.why(run, SERVER)
     assert says in found.text
     assert any(next_step in step for step in found.next), found.next
+
+
+LEAVES = notices.leaves("c", "SIGTERM")
+ANNOUNCED = "join a b c; tell a highest_step=7; announce c notice_s=20 stop_s=25; 5s"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "happens", "says", "next_step"),
+    [
+        ("2:3", ANNOUNCED, completion.ends_soon(LEAVES, 15.0), ctl.steps.ends_by_itself(15.0)),
+        ("3", ANNOUNCED, completion.ends_soon(LEAVES, 15.0), ctl.steps.start_before_end(1, 15.0, START)),
+        ("2:3", f"{ANNOUNCED}; announce b notice_s=20", ctl.account.leave_together("c, b"),
+         ctl.steps.start_before_end(1, 15.0, START)),
+        ("2:3", "join a b c; succeed a; announce c notice_s=20", ctl.account.round_ends(20.0, LEAVES),
+         ctl.steps.ends_by_itself(20.0)),
+    ],
+    ids=["enough", "too few", "two", "finishing"],
+)  # fmt: skip
+def test_during_a_notice_why_says_which_node_leaves_and_what_follows(
+    nodes: str, happens: str, says: str, next_step: str
+) -> None:
+    found = account.why(told(check((f"{nodes} notice_timeout_s=20", happens))), SERVER)
+    assert says in found.text and found.next == [next_step]
 
 
 def test_why_says_which_nodes_run_that_get_no_seat_in_a_new_round() -> None:
