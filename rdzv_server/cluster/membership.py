@@ -101,6 +101,11 @@ class Membership:
         """Whether the leaders in the view may still lead: etcd has answered within the time of a lease."""
         return self.view is not None and self._held is not None and self._held.is_certain
 
+    @property
+    def outage_reason(self) -> str | None:
+        """Reason why this server cannot use etcd; None while it can."""
+        return self._outage.reason
+
     def leader_key(self, shard: int) -> bytes:
         return f"{self._folder}leaders/{shard}".encode()
 

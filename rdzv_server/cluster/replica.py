@@ -193,7 +193,7 @@ class Replica:
     def _not_leader(self) -> NotLeader:
         if self._other:
             return NotLeader(words.other_leads(self._other.address), self._other.address, self._other.number)
-        return NotLeader(words.UNKNOWN_LEADER)
+        return NotLeader(self.unhealthy_reason or words.UNKNOWN_LEADER)
 
     # Status.
 
@@ -214,7 +214,8 @@ class Replica:
         if self.term:
             return self.term.rendezvous.state().unhealthy_reason
         if not self._other:
-            return words.NO_LEADER
+            outage = self._election.membership.outage_reason
+            return words.no_leader_found(outage) if outage else words.NO_LEADER
         return None if self._election.membership.is_current else words.LEADER_UNCERTAIN
 
     def close(self) -> None:

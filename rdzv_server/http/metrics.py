@@ -62,7 +62,7 @@ RUNS = _gauge("runs", "Runs that the server remembers, by phase; each attempt co
 RUNS_UNLISTED = _gauge("runs_unlisted", "Active runs without series of their own: see --metrics-per-run.")
 LONGEST_FORMING = _gauge("longest_forming_seconds", "Longest time for which a run has been forming its round.")
 NODES = _gauge("nodes", "Agents of the runs that have not ended, by state.", "state")
-NODES_DISCONNECTED = _gauge("nodes_disconnected", "Agents of these runs whose connection is closed now.")
+NODES_DISCONNECTED = _gauge("nodes_disconnected", "Agents of these runs that the server does not hear now.")
 NODES_CORDONED = _gauge("nodes_cordoned", "Nodes that get no seat, by the server's or an operator's decision.", "by")
 
 RUNS_BEGUN = _counter("runs_begun_total", "Attempts of runs that have begun.")
@@ -295,7 +295,7 @@ class _Survey:
         self._unlisted += 1
         for state, count in run_view.states(run):
             self._nodes[state] += count
-        self._disconnected += len(run.leases.absent_since)
+        self._disconnected += run.leases.disconnected
         self._longest_forming_s = max(self._longest_forming_s, run_view.forming_s(run, now))
 
     def ended_of(self, run: Run, now: float) -> Iterator[Sample]:

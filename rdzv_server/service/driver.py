@@ -9,11 +9,14 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from operator import length_hint
+from typing import NamedTuple
 
 from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
+from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, QueryClosed, Record, WakeAgents
 from rdzv_server.core.events import (
@@ -54,6 +57,8 @@ UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
 
 RETRY_S = 0.5
 """Seconds until a failed write to the store is tried again."""
+STUCK_S = 5.0
+"""Seconds after which a call of the store that has not returned counts as an outage: a disk may hang silently."""
 MOST_AT_ONCE = 128
 """Most events in a batch: events of other runs wait meanwhile."""
 GATHER_S = 0.01
@@ -66,11 +71,21 @@ MOST_UNREAD_S = 10.0
 """Most seconds for which a deadline is delayed while messages that arrived before it are unread."""
 READING_S = 0.01
 """Seconds until a passed deadline is checked again while messages that arrived before it are unread."""
+AT_ONCE = NodeJoined | LogAsked | DescriptionAsked | StacksAsked
+"""Events whose callers are refused at once while the store fails."""
 REPLAY_AT_ONCE = 500
 """Records that are replayed before other tasks of the process run: a leader's lease must be renewed."""
 Observer = Callable[[Iterable[Effect]], None]
 """Callback that takes the effects of each batch, after they are written and carried out. It must return soon. If it
 raises, the effect that it took last is skipped, and it is called with the effects after that one."""
+
+
+class Caller(NamedTuple):
+    """Caller that waits for the result of an event since `since`, in seconds of the event loop."""
+
+    run_id: str | None
+    event: Event
+    since: float
 
 
 class Driver:
@@ -95,7 +110,7 @@ class Driver:
         self._called = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._unanswered: dict[Done, Event] = {}
+        self._unanswered: dict[Done, Caller] = {}
         self._questions: dict[str, asyncio.Future[QueryClosed]] = {}
         """Open questions of operators to agents, by token."""
         self._is_written = asyncio.Event()
@@ -120,6 +135,8 @@ class Driver:
         """End of the last long time in which the server was held up."""
         self._outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK, self.now)
         registry.undecided = self.undecided
+        self._refusing: asyncio.TimerHandle | None = None
+        """Timer that refuses waiting agents during an outage."""
 
     async def start(self) -> None:
         """Replay what the store holds, then accept events. Raises `StoreBroken` or `StoreUnavailable`."""
@@ -175,8 +192,9 @@ class Driver:
         for closed in self._questions.values():
             if not closed.done():
                 closed.set_exception(ServerUnavailable(why))
-        if self._timer:
-            self._timer.cancel()
+        for timer in (self._timer, self._refusing):
+            if timer:
+                timer.cancel()
 
     async def submit(self, run_id: str, event: Event) -> RunMachine:
         """Apply an event of a run. Return once its records are written. Raises the `ProtocolError` that refuses it."""
@@ -209,10 +227,11 @@ class Driver:
     async def _take(self, run_id: str | None, event: Event) -> Result:
         if self._stopped:
             raise ServerUnavailable(self._stopped)
-        if isinstance(event, NodeJoined) and self.unhealthy_reason:
+        if self.unhealthy_reason and isinstance(event, AT_ONCE):
             raise ServerUnavailable(self.unhealthy_reason)
-        done: Done = asyncio.get_running_loop().create_future()
-        self._unanswered[done] = event
+        loop = asyncio.get_running_loop()
+        done: Done = loop.create_future()
+        self._unanswered[done] = Caller(run_id, event, loop.time())
         pending = self._inbox.put(run_id, event, done)
         self._called.set()
         try:
@@ -230,8 +249,13 @@ class Driver:
         return is_all and _renews(machine, event, self._clock.now())
 
     async def written(self, machine: RunMachine, agent_id: str) -> None:
-        """Return once everything that the core has for the agent is written: the agent must not get it before that."""
+        """Return once everything that the core has for the agent is written: the agent must not get it before that.
+
+        Raises `ServerUnavailable` if it cannot be written now.
+        """
         while not (self._is_written.is_set() or self._is_of_before(machine.run, agent_id)):
+            if self.unhealthy_reason:
+                raise ServerUnavailable(self.unhealthy_reason)
             await self._is_written.wait()
         if self._stopped:
             raise ServerUnavailable(self._stopped)
@@ -387,7 +411,7 @@ class Driver:
         if self._inbox:
             self._called.set()
         self._arm()
-        with self._clock.writing():
+        with self._clock.writing(), self._noticing_hangs():
             await self._compaction.run(now)
         if self.registry.has_newly_apart:  # its snapshot failed
             self._called.set()
@@ -413,8 +437,9 @@ class Driver:
         for machine, error in self.registry.take_set_apart():
             log.error("%s", words.of_run(machine.run.run_id, machine.sentence), exc_info=error)
             key = machine.run.run_id, machine.run.attempt
-            records = await self._outage.outlast(partial(self._store.read_records, *key), RETRY_S)
-            numbers = await self._outage.outlast(self._store.event_numbers, RETRY_S)
+            with self._noticing_hangs():
+                records = await self._outage.outlast(partial(self._store.read_records, *key), RETRY_S)
+                numbers = await self._outage.outlast(self._store.event_numbers, RETRY_S)
             effects += self.registry.rebuild(machine, records, numbers.get(key, 0), now)
         return effects
 
@@ -441,13 +466,60 @@ class Driver:
             try:
                 await write()
             except StoreUnavailable as error:
-                self.measurements.store_failed(is_first=self._outage.reason is None)
-                for done, event in self._unanswered.items():
-                    if isinstance(event, NodeJoined):  # a newcomer loses nothing by the refusal
-                        _answer(done, ServerUnavailable(str(error)))
+                self._fails(str(error))
                 raise
 
-        await self._outage.outlast(attempt, RETRY_S)
+        with self._noticing_hangs():
+            await self._outage.outlast(attempt, RETRY_S)
+
+    @contextmanager
+    def _noticing_hangs(self) -> Iterator[None]:
+        """Count it as an outage if the store does not finish the block's work for long."""
+        timer = asyncio.get_running_loop().call_later(STUCK_S, self._hangs)
+        try:
+            yield
+        finally:
+            timer.cancel()
+        self._outage.end()
+
+    def _hangs(self) -> None:
+        if self._outage.reason is None:
+            self._fails(words.store_hangs(STUCK_S))
+
+    def _fails(self, reason: str) -> None:
+        """Note that the store fails for this reason, and begin to refuse what waits for it."""
+        is_first = self._outage.reason is None
+        self.measurements.store_failed(is_first=is_first)
+        self._outage.begin(reason)
+        if is_first:
+            self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
+        """Refuse callers with the reason of the outage: agents after the time for which a poll is held, others at once.
+
+        Their events stay in the inbox. An operator's action is not refused, since it may be carried out.
+        """
+        self._refusing = None
+        if (reason := self._outage.reason) is None:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for done, caller in self._unanswered.items():
+            if now >= caller.since + self._patience_s(caller):
+                _answer(done, ServerUnavailable(reason))
+        if not self._is_written.is_set():  # wake those that wait in `written`
+            waiting, self._is_written = self._is_written, asyncio.Event()
+            waiting.set()
+        self._refusing = loop.call_later(RETRY_S, self._refuse_waiting)
+
+    def _patience_s(self, caller: Caller) -> float:
+        """Return the most seconds for which a caller waits during an outage."""
+        if isinstance(caller.event, AT_ONCE):  # a newcomer loses nothing by the refusal, and repeats its join
+            return 0.0
+        if caller.run_id is None or not getattr(caller.event, "agent_id", ""):
+            return inf
+        known = self.registry.attempts_of(caller.run_id)
+        return hold_s(known[-1].settings.lease_s) if known else 0.0
 
     def _act(self, effects: Sequence[Effect]) -> None:
         for effect in effects:

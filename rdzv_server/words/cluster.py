@@ -67,3 +67,7 @@ UNKNOWN_LEADER = "this server is not the leader, and does not know the leader"
 UNCERTAIN = "etcd does not answer, so this server cannot tell whether it still leads"
 LEADER_UNCERTAIN = "etcd does not answer, so this server cannot tell which server leads"
 NO_LEADER = "no leader is known"
+
+
+def no_leader_found(outage: str) -> str:
+    return f"this server cannot find the leader: {outage}"

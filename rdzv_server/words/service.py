@@ -13,6 +13,11 @@ TOO_MANY_WATCH = "too many clients watch this server: there will be room when on
 NOTHING_DECIDED = "the server makes no decisions until it can write; workers keep running"
 STORE_IS_BACK = "the server can write to the store again"
 
+
+def store_hangs(for_s: float) -> str:
+    return f"the store has not finished its work for {for_s:g} s: check its disk, or etcd"
+
+
 # Lines of the log.
 
 PAGE_NOT_UPDATED = "cannot keep a page up to date; retrying"

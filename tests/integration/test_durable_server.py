@@ -286,6 +286,18 @@ async def test_on_a_full_disk_nothing_is_decided_no_action_is_taken_and_workers_
     await cramped.finish(second)
 
 
+async def test_agents_that_run_while_the_disk_is_full_learn_the_reason(cramped: Cluster, small_disk: Disk) -> None:
+    first = await cramped.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT, "--lease", "4")
+    small_disk.fill()
+    first[3].kill()
+    for agent in cramped.agents.values():
+        await agent.line(part(words.cannot_write, path=f"{small_disk.path}/state.db", why="database or disk is full"))
+    small_disk.free()
+    second = await cramped.hub.group(4)
+    assert restart_count(second) == 1
+    await cramped.finish(second)
+
+
 async def test_agents_that_join_while_the_disk_is_full_learn_it_at_once_and_run_when_there_is_room(
     cramped: Cluster, small_disk: Disk
 ) -> None:

@@ -361,6 +361,11 @@ class Leases:
         is_known = agent_id not in self.uncertain or agent_id in self.probed_until
         return is_known and agent_id not in self.absent_since
 
+    @property
+    def disconnected(self) -> int:
+        """Number of agents that are not `is_connected`."""
+        return len(self.uncertain) - sum(agent_id not in self.absent_since for agent_id in self.probed_until)
+
     def ends_at(self, agent_id: str) -> float | None:
         """Return the end of the agent's lease; None if it has none."""
         renewed_at = self.renewed_at.get(agent_id)

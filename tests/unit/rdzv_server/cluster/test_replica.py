@@ -62,7 +62,7 @@ class GivenElection:
         self.wins: asyncio.Queue[GivenLeadership] = asyncio.Queue()
         self.follow: Callable[[Leader | None], None] = lambda leader: None
         self.is_running = asyncio.Event()
-        self.membership = SimpleNamespace(is_current=True)
+        self.membership = SimpleNamespace(is_current=True, outage_reason=None)
 
     async def win(self, follow: Callable[[Leader | None], None]) -> GivenLeadership:
         self.follow = follow
@@ -280,6 +280,16 @@ async def test_a_follower_is_not_ready_while_its_leader_may_no_longer_lead(serve
     assert (await refusal(server.join())).leader == "b:29400", "it is the most likely leader"
     await server.follow(None)
     assert server.replica.unhealthy_reason == words.NO_LEADER
+
+
+async def test_an_agent_learns_why_a_server_knows_no_leader(server, monkeypatch):
+    monkeypatch.setattr(replica_module, "LEADERLESS_HOLD_S", 0.01)
+    await server.follow(None)
+    assert str(await refusal(server.join())) == words.NO_LEADER
+    server.election.membership.outage_reason = "etcd is down"
+    assert str(await refusal(server.join())) == words.no_leader_found("etcd is down")
+    (await server.lead(5)).is_certain = False
+    assert str(await refusal(server.join())) == words.UNCERTAIN
 
 
 # Leadership ends.

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable, StaleRound
 from rdzv_protocol.messages import Start, Stop, Wait
+from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.events import (
     AgentDisconnected,
@@ -171,6 +172,58 @@ async def test_a_newcomer_learns_at_once_why_nothing_can_be_written_and_joins_wh
     assert server.runs_on("ab")
     joined = [record.fact.join for record in await server.store.load() if isinstance(record.fact, NodeJoined)]
     assert [join.agent_id for join in joined] == ["a", "b"]
+
+
+async def test_agents_learn_why_nothing_can_be_written_after_the_time_for_which_a_poll_is_held(started, monkeypatch):
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
+    server = await started(FullStore())
+    await server.join("a", "b", lease_s=1.0, max_restarts=1)
+    server.store.has_room = False
+    asked_at = asyncio.get_running_loop().time()
+    failure = WorkersFailed("a", 1, a_failure("a"))
+    for event in (failure, failure, LeaseRenewed("b")):  # one that finds out, and others that come later
+        with pytest.raises(ServerUnavailable, match="no room"):
+            async with asyncio.timeout(PATIENCE_S):
+                await server.driver.submit(RUN_ID, event)
+    assert asyncio.get_running_loop().time() - asked_at >= 3 * hold_s(1.0)
+    server.store.has_room = True
+    async with asyncio.timeout(PATIENCE_S):
+        await server.driver.submit(RUN_ID, LeaseRenewed("b"))
+    (run,) = server.driver.runs()
+    assert run.failures_by_node == {"a": 1}, "the failure counts once"
+
+
+async def test_a_poll_whose_hold_ends_while_its_directive_cannot_be_written_is_refused(started, monkeypatch):
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
+    server = await started(FullStore())
+    await server.join("a", "b", lease_s=600.0)
+    server.store.has_room = False
+    leave = asyncio.create_task(server.driver.submit(RUN_ID, NodeLeft("b", "SIGTERM")))
+    await server.store.refused.wait()
+    with pytest.raises(ServerUnavailable, match="no room"):
+        async with asyncio.timeout(PATIENCE_S):
+            await server.driver.written(server.registry.machine_of(RUN_ID, "a"), "a")
+    server.store.has_room = True
+    await leave
+    async with asyncio.timeout(PATIENCE_S):
+        await server.driver.written(server.registry.machine_of(RUN_ID, "a"), "a")
+
+
+async def test_a_store_that_hangs_without_an_error_is_an_outage_until_it_answers(slow, monkeypatch):
+    monkeypatch.setattr(driver_module, "STUCK_S", 0.02)
+    slow.store.hold()
+    with pytest.raises(ServerUnavailable, match=pattern(words.store_hangs(0.02))):
+        async with asyncio.timeout(PATIENCE_S):
+            await slow.join("a")
+    assert slow.driver.unhealthy_reason == words.store_hangs(0.02)
+    assert slow.driver.measurements.store_outages == 1
+    slow.store.release()
+    async with asyncio.timeout(PATIENCE_S):
+        await slow.store.is_writing()
+        while slow.driver.unhealthy_reason:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await slow.join("b")
+    assert slow.runs_on("ab")
 
 
 async def test_however_often_agents_ask_while_nothing_can_be_written_each_has_one_pending_sign(slow):

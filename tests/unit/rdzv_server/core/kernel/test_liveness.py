@@ -448,6 +448,24 @@ def test_nodes_that_vanished_together_are_not_presumed_lost_before_their_polls_a
     assert [agent.node_id for agent in run.run.agents.values()] == ["a", "b"]
 
 
+def test_an_agent_counts_as_disconnected_exactly_while_it_is_not_connected():
+    leases = Leases(10.0, 1.0)
+
+    def connected(*names: str) -> bool:
+        is_connected = [name for name in "abc" if leases.is_connected(name)]
+        return is_connected == list(names) and leases.disconnected == 3 - len(names)
+
+    for name in "abc":
+        leases.renew(name, 0.0)
+    assert connected("a", "b", "c")
+    leases.disconnect("a", 1.0)
+    assert connected("b", "c")
+    leases.restart("abc", 2.0)
+    assert connected(), "after a restart of the server no agent has been heard"
+    leases.renew("b", 3.0)
+    assert connected("b")
+
+
 def test_a_dropped_agent_has_no_deadline():
     leases = Leases(lease_s=10, grace_s=1)
     leases.renew("a", 0.0)
