@@ -57,7 +57,7 @@ from node_agent.kernel.output.logs import AgentLogs, ReadableLogs, RoundLogs
 from node_agent.kernel.output.routing import PluginFailed
 from node_agent.kernel.output.sinks import Sink
 from node_agent.kernel.processes import temp_dir
-from node_agent.kernel.processes.orphans import Orphans
+from node_agent.kernel.processes.orphans import Orphans, new_mark
 from node_agent.kernel.processes.ports import ReservedPort
 from node_agent.kernel.processes.process import given_up
 from node_agent.kernel.processes.remains import is_program
@@ -90,7 +90,7 @@ async def _run(plan: LaunchPlan) -> ExitCode:
     signals.listen()  # first: a signal then makes the agent leave, and does not end it in the middle of its start
     console = Console(plan.config.lines, asyncio.get_running_loop())
     console.context.update({"run_id": plan.config.join.run_id, "node_id": plan.config.join.node_id})
-    orphans = Orphans(os.urandom(8).hex())
+    orphans = Orphans(new_mark())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
     agent = Agent(config, console, orphans, signals)
     try:

@@ -2,20 +2,25 @@
 
 Workers end with their agent. But an agent that hangs or is slow to stop its workers may have been replaced by a new
 agent. Its workers then hold the GPUs and ports that the new agent's workers need.
+
+It also warns of processes that any dead agent has left behind, for example because its guardian was killed with it.
+They belong to no run any more, so this needs no comparison of runs: two runs on one machine may have the same id.
 """
 
 import asyncio
 import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import Assignment
 
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.processes.orphans import MARK
-from node_agent.kernel.processes.orphans_helper import environment
+from node_agent.kernel.processes.orphans import MARK, has_ended_agent
+from node_agent.kernel.processes.orphans_helper import began, environment
 from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport.base import spawn
 from node_agent.kernel.workers.nesting import RUN_ID, RUNS, Outer
@@ -53,28 +58,53 @@ class EarlierWorkers(Feature):
         """Warn about them. A thread reads all processes."""
         config = self.kernel.config
         servers = [address(*server) for server in config.servers if config.join.explicit_run_id]
-        if pids := await in_thread(partial(still_running, own, servers)):
+        found = await in_thread(partial(find, own, servers))
+        if any(found):
             from node_agent.features import words
 
-            self.kernel.console.log(words.earlier_workers_run(pids), Level.WARNING)
+            for pids, warning in ((found.earlier, words.earlier_workers_run), (found.left, words.left_behind)):
+                if pids:
+                    self.kernel.console.log(warning(pids), Level.WARNING)
 
 
-def still_running(own: Mapping[str, str], servers: Collection[str]) -> list[int]:
-    """Return the pids of such processes. `own`: environment of one of this agent's workers.
+class Found(NamedTuple):
+    """Pids of other agents' workers and of their descendants."""
+
+    earlier: list[int]
+    """Of an agent of the same job, which may still live."""
+    left: list[int]
+    """Of agents that have ended."""
+
+
+def find(own: Mapping[str, str], servers: Collection[str]) -> Found:
+    """Return such processes. `own`: environment of one of this agent's workers.
 
     `servers`: addresses of the run's servers, empty if the user has not named the run. All runs without a name have the
     same id.
     """
-    return [pid for pid, variables in _variables() if _is_earlier(variables, own, servers)]
+    found, shows_all = Found([], []), began(1) >= 0  # else /proc hides other users' processes, perhaps an agent
+    for pid, variables in _variables():
+        if variables.get(MARK, own[MARK]) == own[MARK] or not all(name in variables for name in _MASTER):
+            continue
+        if shows_all and has_ended_agent(variables[MARK]) and _is_of_this_container(pid):
+            found.left.append(pid)
+        elif _is_earlier(variables, own, servers):
+            found.earlier.append(pid)
+    return found
+
+
+def _is_of_this_container(pid: int) -> bool:
+    """Return whether the process has the same pids as this one. False if another user's process hides that."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
+    return False
 
 
 def _is_earlier(variables: Mapping[str, str], own: Mapping[str, str], servers: Collection[str]) -> bool:
-    """Return whether a process is, or descends from, a worker that an earlier agent has started.
+    """Return whether a process is, or descends from, a worker that an earlier agent of this job has started.
 
     All workers of a round have the same master. Those of an earlier round had ended when this one began.
     """
-    if variables.get(MARK, own[MARK]) == own[MARK] or not all(name in variables for name in _MASTER):
-        return False
     if any(run_id == own[RUN_ID] and not set(at).isdisjoint(servers) for run_id, at in Outer.of(variables).runs[-1:]):
         return any(variables[name] != own[name] for name in _MASTER)
     is_same_job = _JOB in own and variables.get(_JOB) == own[_JOB]

@@ -10,12 +10,26 @@ _MOST_NAMED = 8
 
 def earlier_workers_run(pids: Sequence[int]) -> str:
     """Warning about an earlier agent's workers, which hold what this agent's workers need."""
-    named = ", ".join(map(str, pids[:_MOST_NAMED])) + (", ..." if len(pids) > _MOST_NAMED else "")
     return (
-        f"warning: workers of an earlier agent of this job still run on this node (pids {named}). They may hold its "
-        "GPUs, memory and ports. Stop that agent, or end these processes: kill -9 "
-        f"{' '.join(map(str, pids[:_MOST_NAMED]))}"
+        f"warning: workers of an earlier agent of this job still run on this node (pids {_some(pids)}). They may "
+        f"hold its GPUs, memory and ports. Stop that agent, or end these processes: {_kill(pids)}"
     )
+
+
+def left_behind(pids: Sequence[int]) -> str:
+    """Warning about processes of a dead agent's workers. Its guardian, if there was one, could not end them."""
+    return (
+        f"warning: processes that a killed agent has left behind still run on this node (pids {_some(pids)}). They may "
+        f"hold its GPUs, memory and ports. End them: {_kill(pids)}"
+    )
+
+
+def _some(pids: Sequence[int]) -> str:
+    return ", ".join(map(str, pids[:_MOST_NAMED])) + (", ..." if len(pids) > _MOST_NAMED else "")
+
+
+def _kill(pids: Sequence[int]) -> str:
+    return f"kill -9 {' '.join(map(str, pids[:_MOST_NAMED]))}"
 
 
 # evidence

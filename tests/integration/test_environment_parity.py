@@ -112,7 +112,7 @@ DIFFERENCES: Mapping[str, Difference] = {
     **{f"environment/{name}": Difference(BESIDE_THE_LOGS, matches(end)) for name, end in NCCL_DUMPS.items()},
     "environment/NODE_AGENT_ID": Difference(
         "torchrun has none: it marks what a worker starts, so that nothing of it outlives its round and its agent",
-        every(lambda value: re.fullmatch(r"[0-9a-f]{16}", value) is not None),
+        every(lambda value: re.fullmatch(r"\d+-\d+-[0-9a-f]{16}", value) is not None),
     ),
     "environment/NODE_AGENT_RUNS": Difference(
         "torchrun has none: it tells a launcher that a worker starts which variables are the worker's alone, and which "

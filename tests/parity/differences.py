@@ -112,7 +112,7 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     Difference(
         "`NODE_AGENT_ID`", "", "marks the processes that a worker starts",
-        "environment/NODE_AGENT_ID", only_here("^[0-9a-f]{16}$"), PLAIN,
+        "environment/NODE_AGENT_ID", only_here(r"^\d+-\d+-[0-9a-f]{16}$"), PLAIN,
     ),
     Difference(
         "`NODE_AGENT_RUNS`", "", "for launchers that a worker starts ([below](#runs-within-runs))",

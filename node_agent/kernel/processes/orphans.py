@@ -61,6 +61,18 @@ _WAIT_THEN_REAP = "trap '' $1; shift; read -r word; exec \"$@\""
 """Program of the guardian. It ignores the signals whose numbers it gets first."""
 
 
+def new_mark() -> str:
+    """Return a mark of this process, an agent. It tells later processes which one it was."""
+    return f"{os.getpid()}-{began(os.getpid())}-{os.urandom(8).hex()}"
+
+
+def has_ended_agent(mark: str) -> bool:
+    """Return whether the agent that has made this mark has ended, False if the mark does not tell."""
+    pid, _, rest = mark.partition("-")
+    when, _, _ = rest.partition("-")
+    return pid.isdecimal() and when.isdecimal() and began(int(pid)) != int(when)
+
+
 class Orphans:
     """Orphans of one agent that is a process of its own. `mark`: unique to the agent."""
 

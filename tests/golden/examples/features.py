@@ -23,6 +23,7 @@ EXAMPLES: Examples = {
     hangs.process_ended: [{"exit_code": -9}],
     preemption.not_a_cloud: [{"clouds": CLOUDS, "given": "ibm"}],
     words.earlier_workers_run: [{"pids": each} for each in ((71,), tuple(range(71, 80)))],
+    words.left_behind: [{"pids": (71,)}],
     words.examined_workers: [{"reason": each, "result": "<result>"} for each in ("<reason>", "")],
     words.no_timer_request: [{"path": "<path>", "line": b"nonsense"}],
 }

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from node_agent.features import earlier_workers, words
-from node_agent.features.earlier_workers import EarlierWorkers, still_running
+from node_agent.features.earlier_workers import EarlierWorkers, Found, find
+from node_agent.kernel.processes.orphans import new_mark
 from node_agent.kernel.workers import nesting
 from tests.support.threads import refuse_threads
 
@@ -59,25 +60,38 @@ def test_the_warning_lists_only_workers_of_an_earlier_agent_of_this_job(
     differs: dict[str, str], is_earlier: bool
 ) -> None:
     with process(OLD | differs) as pid:
-        assert still_running(OWN, SERVERS) == [pid] * is_earlier
+        assert find(OWN, SERVERS) == Found([pid] * is_earlier, [])
 
 
 def test_a_job_that_was_not_requeued_has_no_count() -> None:
     first = {name: value for name, value in OLD.items() if name != "SLURM_RESTART_COUNT"} | runs("x")
     with process(first) as pid:
-        assert still_running(OWN, SERVERS) == [pid]
+        assert find(OWN, SERVERS).earlier == [pid]
 
 
 def test_runs_without_a_name_have_nothing_in_common() -> None:
     with process(OLD):
-        assert still_running(OWN, []) == []
+        assert not any(find(OWN, []))
     with process(OLD | {"SLURM_RESTART_COUNT": "0"}) as pid:
-        assert still_running(OWN, []) == [pid], "but jobs of a scheduler have"
+        assert find(OWN, []).earlier == [pid], "but jobs of a scheduler have"
 
 
 def test_a_process_without_a_round_is_left_out() -> None:
     with process({name: value for name, value in OLD.items() if name != "MASTER_PORT"}):
-        assert still_running(OWN, SERVERS) == []
+        assert not any(find(OWN, SERVERS))
+
+
+def test_what_a_dead_agent_has_left_behind_is_found_whatever_its_run() -> None:
+    """Two runs may have the same id. A `--standalone` one has an id that nobody knows, and no server to compare."""
+    make = "from node_agent.kernel.processes.orphans import new_mark; print(new_mark())"
+    dead = subprocess.run((sys.executable, "-c", make), capture_output=True, text=True, check=True).stdout.strip()
+    with process(OLD | runs("another") | {"NODE_AGENT_ID": dead}) as pid:
+        assert find(OWN, []) == Found([], [pid])
+    reused = f"{os.getpid()}-{dead.partition('-')[2]}"
+    with process(OLD | runs("another") | {"NODE_AGENT_ID": reused}) as pid:
+        assert find(OWN, []) == Found([], [pid]), "another process has the agent's pid now"
+    with process(OLD | runs("another") | {"NODE_AGENT_ID": new_mark()}):
+        assert not any(find(OWN, [])), "its agent lives, and may be another user's or of another run"
 
 
 def test_the_warning_names_some_and_says_what_to_do() -> None:
