@@ -22,8 +22,13 @@ T = TypeVar("T")
 
 
 def encode(message: Struct) -> bytes:
-    """Return the bytes of a message."""
-    packed: bytes = msgpack.packb(msgspec.to_builtins(message))
+    """Return the bytes of a message. In a text such as a path, bytes that are not UTF-8 become question marks."""
+    plain = msgspec.to_builtins(message)
+    packed: bytes
+    try:
+        packed = msgpack.packb(plain)
+    except UnicodeEncodeError:
+        packed = msgpack.packb(plain, unicode_errors="replace")
     return packed
 
 

@@ -5,6 +5,7 @@ them. If it passed the same path to all of its own workers, they would fail. So 
 their values have changed since. It also must not join a run that it is part of, because both would wait forever.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -42,7 +43,8 @@ def variables(
 ) -> dict[str, str]:
     """Return the variable for a worker. `environment`: the agent's own. `given`: the variables made for this worker."""
     own = (run_id, tuple(address(*server) for server in servers))
-    return {RUNS: json.encode(Outer((*Outer.of(environment).runs, own), dict(given))).decode()}
+    shown = {name: _text(value) for name, value in given.items()}
+    return {RUNS: json.encode(Outer((*Outer.of(environment).runs, own), shown)).decode()}
 
 
 def without_outer(environment: Mapping[str, str]) -> dict[str, str]:
@@ -51,7 +53,12 @@ def without_outer(environment: Mapping[str, str]) -> dict[str, str]:
     timer = environment.get(TIMER_FILE, "")
     if RUN_ID in environment and re.fullmatch(_TORCHRUNS_TIMER_FILE, timer):
         given[TIMER_FILE] = timer
-    return {name: value for name, value in environment.items() if given.get(name) != value}
+    return {name: value for name, value in environment.items() if given.get(name) != _text(value)}
+
+
+def _text(value: str) -> str:
+    """Return a variable's value as text. A path, such as one in TMPDIR, may have bytes that are not UTF-8."""
+    return os.fsencode(value).decode(errors="backslashreplace")
 
 
 def is_part_of(environment: Mapping[str, str], run_id: str, servers: Sequence[Endpoint], *, is_inherited: bool) -> bool:

@@ -1,5 +1,6 @@
 """Messages as bytes and back, and the refusal of other bytes."""
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -99,6 +100,11 @@ def test_settings_that_are_not_requested_are_not_sent():
 )
 def test_records_that_the_program_has_written_itself_are_always_read(fact):
     assert decode_own(type(fact), encode(fact)) == fact
+
+
+def test_a_path_that_is_not_utf_8_is_sent_as_far_as_it_is():
+    path = os.fsdecode(b"/logs/\xff\xc3\xbc")
+    assert decode(Wait, encode(Wait(reason=path, remaining_s=1.0))).reason == "/logs/?\xfc"
 
 
 def test_bytes_travel_as_they_are():

@@ -1,5 +1,7 @@
 """Nested runs, as the environment describes them."""
 
+import os
+
 import pytest
 
 from node_agent.kernel.workers.nesting import RUNS, Outer, is_part_of, variables, without_outer
@@ -13,6 +15,11 @@ def test_variables_made_for_one_worker_are_left_out_unless_changed_since() -> No
     assert SOCKET not in without_outer(OUTER)
     assert without_outer({**OUTER, SOCKET: "/tmp/mine"})[SOCKET] == "/tmp/mine"
     assert without_outer(OUTER)["HOME"] == "/root"
+
+
+def test_a_path_of_bytes_that_are_not_utf_8_is_left_out_too() -> None:
+    path = {SOCKET: os.fsdecode(b"/tmp/\xff/1.server")}
+    assert SOCKET not in without_outer(path | variables({}, "none", [HEAD], path))
 
 
 def test_the_timer_file_that_torchrun_made_for_its_worker_is_left_out() -> None:
