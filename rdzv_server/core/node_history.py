@@ -34,6 +34,7 @@ class Fault(Struct, frozen=True):
 
 LOST, FAILED = Fault("lost"), Fault("failed")
 HARDWARE, UNFIT = Fault("hardware", words.HARDWARE_FAILED), Fault("unfit", words.FOUND_UNFIT)
+OF_KERNEL = (LOST, FAILED, HARDWARE, UNFIT)
 """Faults that the kernel itself blames nodes for."""
 EXCLUDED = "excluded"
 """Name that stands for a fault in the incident of an exclusion."""

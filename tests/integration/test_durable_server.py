@@ -30,14 +30,13 @@ from tests.integration.test_actions import act
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.disk import Disk, why_no_disk
 from tests.support.message_search import has_message, nameless, part, pattern
-from tests.support.outages import REACHED
+from tests.support.outages import PATIENT, REACHED
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
 from tests.support.rdzvctl import rdzvctl
 from tests.support.scenario import RUN_ID, a_join
 from tests.support.worker_hub import WorkerHub, all_run, of_agent, restart_count
 
-PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
 LEASE_S = 2.0
 """Lease of agents, one of which is lost."""
 

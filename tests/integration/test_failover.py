@@ -24,7 +24,7 @@ from tests.integration.replicas import TAKEOVER_S, Probe, Replicas
 from tests.support.cluster import ALL_COME
 from tests.support.etcd import Etcd, Member, etcd_cluster, need_etcd, written
 from tests.support.message_search import has_message, part, pattern
-from tests.support.outages import LOST, REACHED
+from tests.support.outages import LOST, PATIENT, REACHED
 from tests.support.programs import PATIENCE_S, Server
 from tests.support.scenario import a_join
 from tests.support.tcp_proxy import TcpProxy
@@ -32,7 +32,6 @@ from tests.support.worker_hub import all_run, restart_count
 
 GRACE_S = 1.0
 """Default of `--disconnect-grace`."""
-PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
 
 
 @pytest.fixture(scope="module")

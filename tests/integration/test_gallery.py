@@ -24,7 +24,7 @@ import pytest
 from node_agent.features.warm.words import start_warm
 from tests.support.cluster import PATIENT
 from tests.support.later import need
-from tests.support.launchers import PROGRAMS, free_port, warm_python
+from tests.support.launchers import FSDP_MODULES, PROGRAMS, free_port, warm_python
 from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
@@ -44,7 +44,6 @@ LONG_TIMERS = {
 }
 PRINTED = re.compile(r"(?:epoch=\d+ )?(?P<name>epoch|step)=(?P<number>\d+) rank=0\b.* loss=(?P<loss>\S+)(?P<rest>.*)")
 TRANSFORMERS = "transformers.trainer,transformers.models.gpt2.modeling_gpt2,deepspeed"
-TORCH_MODULES = "torch.distributed.fsdp,torch.distributed.checkpoint,torch.distributed.nn,torch._dynamo"
 
 Interruption = tuple[str, int, str]
 Story = dict[int, tuple[float, str]]
@@ -132,7 +131,7 @@ EXAMPLES = {
         environment=SLURM,
         says="started by TorchElasticEnvironment",
     ),
-    "async_checkpoint": Example(preload=TORCH_MODULES, interruptions=STEPS),
+    "async_checkpoint": Example(preload=FSDP_MODULES, interruptions=STEPS),
     "deepspeed_zero": Example(
         needs="deepspeed", preload="deepspeed.runtime.zero.muon.muon_optimizer", interruptions=STEPS
     ),
@@ -195,7 +194,7 @@ async def restarts_of(server: Server) -> dict[str, int]:
 
 
 ELASTIC = {
-    "fsdp2_checkpoint": ("torch", TORCH_MODULES),
+    "fsdp2_checkpoint": ("torch", FSDP_MODULES),
     "accelerate_elastic": ("accelerate", "accelerate,torch._dynamo"),
     "hf_trainer_elastic": ("transformers", TRANSFORMERS),
     "lightning_elastic": ("lightning", "lightning"),

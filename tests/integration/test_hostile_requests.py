@@ -18,6 +18,7 @@ from rdzv_protocol.messages import ErrorReply
 from benchmarks.machine import cpu_s, peak_rss_mb
 from rdzv_server.words import attempts, http
 from tests.support.programs import Server, ended_programs
+from tests.support.strangers import HEADER
 
 AGENT_PATHS = [paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE]
 OPERATOR_PATHS = [paths.STATUS, paths.METRICS, paths.HEALTHZ, paths.READYZ]
@@ -129,7 +130,6 @@ HOST = b"Host: x\r\n"
 GET = b"GET /healthz HTTP/1.1\r\n" + HOST
 POLL = b"POST /v1/agent/poll HTTP/1.1\r\n" + HOST + b"Content-Type: application/msgpack\r\n"
 STOP = b"POST /v1/runs/stop HTTP/1.1\r\n" + HOST
-LARGE = b"X: " + b"y" * 8_000 + b"\r\n"
 LAST = GET + b"Connection: close\r\n\r\n"
 CHUNKED = POLL + b"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -178,9 +178,9 @@ RAW: dict[str, tuple[bytes, int]] = {
     "compressed chunks": (POLL + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 411),
     "a body in chunks": (CHUNKED + b"1\r\nx\r\n0\r\n\r\n", 411),
     "chunks of a byte, without end": (CHUNKED + 20_000 * b"1\r\nx\r\n", 411),
-    "headers that are large together": (GET + LARGE * 3 + b"\r\n", 431),
-    "large headers without an end": (GET + LARGE * 9, 431),
-    "headers that are just not too large": (GET + LARGE * 2 + b"\r\n", 200),
+    "headers that are large together": (GET + HEADER * 3 + b"\r\n", 431),
+    "large headers without an end": (GET + HEADER * 9, 431),
+    "headers that are just not too large": (GET + HEADER * 2 + b"\r\n", 200),
     "a large form for the login": (b"POST /login HTTP/1.1\r\n" + HOST + b"Content-Length: 5000\r\n\r\n", 413),
     "an expectation": (POLL + b"Expect: the unexpected\r\nContent-Length: 0\r\n\r\n", 417),
     "bare CR": (b"GET /healthz HTTP/1.1\rHost: x\r\r\r\n\r\n", 400),

@@ -43,6 +43,7 @@ from tests.support.message_search import any_numbers, beginning, pattern
 from tests.support.programs import Program, Server, refuses, start_agent
 from tests.support.rdzvctl import rdzvctl
 from tests.support.scenario import a_join
+from tests.support.strangers import JOIN
 
 SHORT_S = 0.3
 SOON_S = 10.0
@@ -51,7 +52,6 @@ PATIENCE_S = 60.0
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 ALONE = RequestedSettings(min_nodes=1, max_nodes=1)
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = b"POST /v1/agent/join HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
 
 
 class Connection:
@@ -248,9 +248,9 @@ DRIBBLES = {
     "nothing": (b"", b""),
     "half a head": (b"GET /healthz HT", b""),
     "a head, byte by byte": (b"GET /healthz HTTP/1.1\r\nX: ", b"x"),
-    "no body": (POST + b"Content-Length: 9\r\n\r\n", b""),
-    "a body, byte by byte": (POST + b"Content-Length: 99999\r\n\r\n", b"x"),
-    "a body in chunks, one by one": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    "no body": (JOIN + b"Content-Length: 9\r\n\r\n", b""),
+    "a body, byte by byte": (JOIN + b"Content-Length: 99999\r\n\r\n", b"x"),
+    "a body in chunks, one by one": (JOIN + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
     "a second request, byte by byte": (HEALTH + b"GET /heal", b"x"),
     "a body that nobody asked for": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n", b"x"),
 }

@@ -12,6 +12,7 @@ import pytest
 from rdzv_server.words import service as service_words
 from rdzv_server.words import set_apart as words
 from tests.integration.replicas import Replicas
+from tests.support import outages
 from tests.support.cluster import Cluster
 from tests.support.message_search import beginning
 from tests.support.poison import poison
@@ -21,10 +22,7 @@ from tests.support.worker_hub import Worker, WorkerHub, all_run, of_node, restar
 
 POISON, OTHER = "poison", "other"
 POISONED = poison(POISON)
-PATIENT = (
-    "--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500",
-    "--max-restarts", "9",
-)  # fmt: skip
+PATIENT = (*outages.PATIENT, "--max-restarts", "9")
 ERROR, _ = words.own_error("", "sitecustomize.py").split(", line")
 UNREADABLE = f"{beginning(service_words.run_cannot_be_shown)}{ERROR}"
 APART = re.escape(words.set_apart(POISON, ERROR).partition(".py")[0])

@@ -14,7 +14,7 @@ import pytest
 
 from node_agent import words
 from tests.support.cluster import PATIENT
-from tests.support.launchers import PROGRAMS, warm_python, warm_torch
+from tests.support.launchers import FSDP_MODULES, PROGRAMS, warm_python, warm_torch
 from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 PATIENCE_S = 280.0
 GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
-FSDP_MODULES = "torch.distributed.fsdp,torch.distributed.checkpoint,torch.distributed.nn,torch._dynamo"
 INTERRUPTED = str(PROGRAMS / "interrupted.py")
 PRINTED = re.compile(r"^step=(\d+) rank=\d+ loss=(\S+)$", re.M)
 STEPS = [*range(1, 11)]

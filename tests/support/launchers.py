@@ -22,6 +22,8 @@ MODULES = {TORCHRUN: forked.TORCHRUN, NODE_AGENT: ("node_agent", "node_agent.lau
 WARM_HELPER = str(Path(__file__).with_name("warm_python_helper.py"))
 SLOW_MODULES = "torch._dynamo,torch.distributed.nn"
 """Modules that take long to import, and that programs with torch import first."""
+FSDP_MODULES = "torch.distributed.fsdp,torch.distributed.checkpoint,torch.distributed.nn,torch._dynamo"
+"""Modules of programs with FSDP."""
 DIGITS = f"{SLOW_MODULES},sklearn.datasets"
 """Modules of examples/train_digits.py."""
 LONG_S = 100.0

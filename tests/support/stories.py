@@ -27,6 +27,8 @@ from tests.support.scenario import Scenario, durable, replayed, snapshot
 
 Story = tuple[str | Mapping[str, str], ...]
 
+SAVED = "60s; tell a highest_step=55 step_s=1 telling_s=60 checkpoint_step=40 checkpoint_s=5"
+"""A minute with 55 steps, of which 40 are saved."""
 STEPS: dict[str, Callable[..., None]] = {
     "join": Scenario.join,
     "fail": Scenario.fails,

@@ -1,21 +1,26 @@
 """Costs of a node for its runs: blame, rounds that ended because of the node, and lost time."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 from rdzv_protocol.constraints import Count, Id
 
 from rdzv_server.core.kernel.run import Run
-from rdzv_server.core.node_history import Incident
+from rdzv_server.core.node_history import EXCLUDED, OF_KERNEL, Incident
 from rdzv_server.core.nodes.cordons import CordonStatus
+from rdzv_server.core.policies import POLICIES
 from rdzv_server.core.policies.time_ledger import Duration
 from rdzv_server.core.policies.timeline import RoundSpan
 from rdzv_server.core.views.timeline_view import rounds_up_to
 
 Shows = Callable[[str], bool]
-FaultName = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
-"""Names of the faults of the kernel and of all policies."""
+FAULTS = (*OF_KERNEL, *(fault for policy in POLICIES for fault in policy.faults))
+if TYPE_CHECKING:
+    FaultName = str
+else:
+    FaultName = Literal[(*(fault.name for fault in FAULTS), EXCLUDED)]
+"""Name of a fault of the kernel or of a policy, or `EXCLUDED`."""
 
 
 class IncidentStatus(Struct, frozen=True, kw_only=True):
@@ -66,7 +71,7 @@ def incident(each: Incident, shows: Shows | None) -> IncidentStatus:
     """Return the status of an incident, with the run and the reason only if the reader may see that run."""
     is_shown = shows is None or (bool(each.run_id) and shows(each.run_id))
     shown = (each.run_id, each.reason) if is_shown else ("", "")
-    return IncidentStatus(at=each.wall_at, fault=cast(FaultName, each.fault), run_id=shown[0], reason=shown[1])
+    return IncidentStatus(at=each.wall_at, fault=each.fault, run_id=shown[0], reason=shown[1])
 
 
 def of_run(run: Run, node_id: str, now: float) -> NodeCost | None:

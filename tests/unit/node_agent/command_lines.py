@@ -4,10 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
+from node_agent.cli.arguments import FLAGS, Arguments
 from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
 from node_agent.kernel.config import LaunchPlan, UsageError
 
+DEFAULTS = {argument: Arguments().value(argument) for argument in FLAGS}
 HERE = {"PATH": "/usr/bin:/bin"}
 """An environment without settings."""
 

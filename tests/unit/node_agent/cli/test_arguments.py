@@ -29,9 +29,8 @@ from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.log_options import PREFIX_NAMES, Std
 from rdzv_server.cli import make_parser
 from tests.support.message_search import pattern
-from tests.unit.node_agent.command_lines import complaint, plan
+from tests.unit.node_agent.command_lines import DEFAULTS, complaint, plan
 
-DEFAULTS = {argument: Arguments().value(argument) for argument in FLAGS}
 LISTS = ("duplicate_stdout_filters", "duplicate_stderr_filters")
 SAY = words.values
 PLUGINS = sorted(each.name for each in entry_points(group="torchrun.logs_specs"))

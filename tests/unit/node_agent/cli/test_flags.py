@@ -6,11 +6,11 @@ import re
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
-from node_agent.cli.arguments import FLAGS, Arguments
+from node_agent.cli.arguments import FLAGS
 from node_agent.cli.parser import Parser
 from node_agent.kernel.config import UsageError
+from tests.unit.node_agent.command_lines import DEFAULTS
 
-DEFAULTS = {argument: Arguments().value(argument) for argument in FLAGS}
 DEPENDS = ("rdzv_id", "master_addr")
 """Arguments whose default follows from others."""
 

@@ -7,7 +7,7 @@ import pytest
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode
 from rdzv_protocol.errors import AgentFenced
-from rdzv_protocol.messages import Ack, ErrorReply, LeaderReply, LeaderRequest, LeaveRequest, PollRequest, Reply, Wait
+from rdzv_protocol.messages import Ack, ErrorReply, LeaderReply, LeaderRequest, Reply, Wait
 
 from node_agent import words
 from node_agent.kernel.core import backoff
@@ -18,11 +18,9 @@ from node_agent.servers.failover import Failover
 from rdzv_server.words import auth
 from tests.support.message_search import pattern
 from tests.support.process_info import until
-from tests.unit.node_agent.kernel.transport.http_server import HttpServer, http
+from tests.unit.node_agent.kernel.transport.http_server import LEAVE, POLL, HttpServer, http
 
 PATIENCE_S = 10.0
-POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
-LEAVE = LeaveRequest(run_id="run", agent_id="a.1", reason="SIGTERM")
 
 
 class FakeServer(HttpServer):

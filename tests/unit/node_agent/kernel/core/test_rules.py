@@ -50,7 +50,7 @@ from tests.unit.node_agent.story import (
 FATAL = a_failure(verdict="fatal", rule="boom")
 RETRY = a_failure(verdict="retry", rule="store")
 MATCH = JudgeFailure(1, a_failure())
-fatal, retry, no_rule = (happens(FailureJudged(1, failure)) for failure in (FATAL, RETRY, a_failure()))
+fatal, retry = (happens(FailureJudged(1, failure)) for failure in (FATAL, RETRY))
 # fmt: off
 RULES = {  # the events of an agent with rules about failures, and its actions at the last one
     "a failure is matched while the siblings are stopped": ([RUNS, fails], [FAILED_SAID, MATCH, STOP]),

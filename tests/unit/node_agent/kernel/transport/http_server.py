@@ -1,4 +1,4 @@
-"""A minimal HTTP/1.1 server on a real socket."""
+"""A minimal HTTP/1.1 server on a real socket, and examples of requests and of an answer."""
 
 import asyncio
 import socket
@@ -6,6 +6,11 @@ import ssl
 import struct
 
 from rdzv_protocol.codec import encode
+from rdzv_protocol.messages import LeaveRequest, PollRequest, Reply, Wait
+
+POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
+LEAVE = LeaveRequest(run_id="run", agent_id="a.1", reason="SIGTERM")
+REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"))
 
 
 class HttpServer:

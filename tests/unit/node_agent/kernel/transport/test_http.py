@@ -14,7 +14,7 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, Unauthorized
-from rdzv_protocol.messages import Ack, ErrorReply, LeaveRequest, PollRequest, Reply, Wait
+from rdzv_protocol.messages import Ack, ErrorReply, PollRequest
 
 from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
@@ -22,11 +22,8 @@ from node_agent.kernel.transport import connecting, name_lookup
 from node_agent.kernel.transport.http import HttpTransport
 from tests.support.message_search import pattern
 from tests.support.process_info import until
-from tests.unit.node_agent.kernel.transport.http_server import HttpServer, http
+from tests.unit.node_agent.kernel.transport.http_server import LEAVE, POLL, REPLY, HttpServer, http
 
-POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
-LEAVE = LeaveRequest(run_id="run", agent_id="a.1", reason="SIGTERM")
-REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"))
 ACK = Ack(epoch="e")
 
 

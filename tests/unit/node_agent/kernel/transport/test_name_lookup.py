@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rdzv_protocol import paths
 from rdzv_protocol.errors import AgentFenced
-from rdzv_protocol.messages import ErrorReply, JoinRequest, PollRequest, Reply, Wait
+from rdzv_protocol.messages import ErrorReply, JoinRequest, PollRequest, Reply
 
 from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
@@ -23,12 +23,11 @@ from node_agent.kernel.transport.http import HttpTransport
 from tests.support.message_search import pattern
 from tests.support.process_info import until
 from tests.support.programs import PATIENCE_S
-from tests.unit.node_agent.kernel.transport.http_server import HttpServer, http
+from tests.unit.node_agent.kernel.transport.http_server import POLL, REPLY, HttpServer, http
 from tests.unit.node_agent.story import join
 
 MORE_THAN_THREADS = 100
-POLL, JOIN = PollRequest(run_id="run", agent_id="a.1", revision=7), join()
-REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"))
+JOIN = join()
 
 
 class Resolver:

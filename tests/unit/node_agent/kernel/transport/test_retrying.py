@@ -6,16 +6,15 @@ from math import inf
 import pytest
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable, Unauthorized
-from rdzv_protocol.messages import Ack, JoinRequest, PollRequest, Reply, ReportRequest, Wait
+from rdzv_protocol.messages import Ack, JoinRequest, PollRequest, Reply, ReportRequest
 
 from node_agent import words
 from node_agent.kernel.core import backoff
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.transport.retrying import RetryingClient
+from tests.unit.node_agent.kernel.transport.http_server import POLL, REPLY
 from tests.unit.node_agent.story import join
 
-POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
-REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"))
 REFUSED = Unreachable("connect", "10.0.0.1: Connection refused")
 CLOSED = Unreachable("HTTP", words.connection.CLOSED)
 

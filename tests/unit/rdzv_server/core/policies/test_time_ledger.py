@@ -5,9 +5,8 @@ from rdzv_protocol.messages import RunningTime
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
 from tests.support.scenario import Scenario, running
-from tests.support.stories import check, play, stories
+from tests.support.stories import SAVED, check, play, stories
 
-SAVED = "60s; tell a highest_step=55 step_s=1 telling_s=60 checkpoint_step=40 checkpoint_s=5"
 STANDS_STILL = "tell a highest_step=40 step_s=1 age_s=20 telling_s=60 checkpoint_step=40 checkpoint_s=10"
 TRAINS = "40s; tell a highest_step=30 step_s=1 telling_s=30; 20s"
 """A start of 10 s, and 50 s of training."""

@@ -6,9 +6,7 @@ from rdzv_server.core.views import costs
 from rdzv_server.core.views.costs import Cost, Question
 from rdzv_server.words import costs as words
 from tests.support.scenario import running
-from tests.support.stories import check
-
-SAVED = "60s; tell a highest_step=55 step_s=1 telling_s=60 checkpoint_step=40 checkpoint_s=5"
+from tests.support.stories import SAVED, check
 
 
 @pytest.mark.parametrize(
