@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from random import Random
 from statistics import quantiles
 from typing import Any
@@ -46,6 +46,7 @@ ENDED = re.compile(r"^[EW](\d{4} [\d:.]+).*failed \(exitcode: (-?\d+)\).*\(pid: 
 """Pattern of torchrun's line about an ended worker."""
 NAMING = ("workers_failed", "node_lost", "node_left", "node_drained", "hang_found")
 """Our events that name a node as the reason for the end of a round."""
+STARTED = "round_started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,9 +514,13 @@ _INJECTIONS: dict[str, Callable[[Campaign, Injected, float], None]] = {
 
 
 def blamed(said: Iterable[dict[str, Any]]) -> str | None:
-    """Return the node that ended the round by the launcher's events: a lost node explains failures on others."""
-    before = takewhile(lambda event: event["kind"] != "round_started", said)
-    named = [event for event in before if event["kind"] in NAMING]
+    """Return the node that ended the first of these rounds to end, by the launcher's events.
+
+    A lost node explains failures on others. A round may have started just after the fault that ended it.
+    """
+    telling = (event for event in said if event["kind"] in (*NAMING, STARTED))
+    since = dropwhile(lambda event: event["kind"] == STARTED, telling)
+    named = list(takewhile(lambda event: event["kind"] != STARTED, since))
     losses = [event for event in named if event["kind"] == "node_lost"]
     return (losses or named)[0].get("node_id") if named else None
 
