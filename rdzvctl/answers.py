@@ -10,7 +10,7 @@ from rdzvctl.errors import TooOld
 
 DEFAULTS: dict[str, Any] = {
     # of a server
-    "cordons": (), "peers": (), "version": "of an unknown version",
+    "agents_endpoint": None, "cordons": (), "peers": (), "version": "of an unknown version",
     # of a run
     "broken_links": (), "ending": None, "failed_rounds": 0, "finishing": None, "free_seats": 0, "health": None,
     "legal_sizes": (), "is_stopped": False, "last_failure": None, "next_size": None, "node_unit": 1, "own_budgets": {},
@@ -27,6 +27,8 @@ DEFAULTS: dict[str, Any] = {
     "withheld": "",
     # of a node
     "cordon": None, "drain_left_s": None, "excluded": False, "log_dir": "", "slow": "",
+    # of a node that is gone
+    "had_ranks": (),
     # of a failure
     "both_streams": False, "error": "", "hint": "", "singled_out": True, "stderr_tail": (), "traceback": (),
     # of an event, which also leaves out what does not apply

@@ -71,13 +71,8 @@ class Session:
 
     @property
     def endpoint(self) -> str:
-        """Servers of this session, as in the agents' `--endpoint`.
-
-        If they were given by names of this machine only, use the addresses that they advertise, if there are any.
-        """
-        given = [address(*each) for each in self.client.place.endpoints]
-        advertised = state.advertised(self._servers)
-        return ",".join(advertised if advertised and all(map(state.is_of_this_machine, given)) else given)
+        """Servers of this session, as in the `--endpoint` of agents on any machine."""
+        return state.endpoint_of_agents([address(*each) for each in self.client.place.endpoints], self._servers)
 
     def overview(self, run_id: str | None = None, *, asks_all: bool = False) -> Overview:
         """Return the servers and runs. If something could not be learned, the command later ends with its exit code.
@@ -285,11 +280,13 @@ def why(session: Session) -> None:
         if len([run for run in runs if not state.is_over(run)] or runs) > 1:
             return _show_troubles(session, runs)
     run = session.run()
+    others = [each for each in runs if each["run_id"] != run["run_id"]]
     if session.out.is_json:
         found = _why(session, run)
-        return session.out.json({"run_id": run["run_id"], "phase": run["phase"], **found._asdict()})
+        failed = [_in_short(each) for each in account.failed_runs(others)]
+        shown = {"run_id": run["run_id"], "phase": run["phase"], **found._asdict(), "failed_runs": failed}
+        return session.out.json(shown)
     _show_why(session, run)
-    others = [each for each in runs if each["run_id"] != run["run_id"]]
     for line in account.failures(others, session.endpoint, program=session.program):
         session.out.paragraph(line)
     return None
@@ -297,13 +294,16 @@ def why(session: Session) -> None:
 
 def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:
     if session.out.is_json:
-        shown = [{name: run[name] for name in ("run_id", "phase", "reason", "health")} for run in runs]
-        return session.out.json({"runs": shown})
+        return session.out.json({"runs": [_in_short(run) for run in runs]})
     found = account.troubles(runs, session.endpoint, cordons=session.cordons, program=session.program)
     for line in [session.unhealthy_reason, *found]:
         if line:
             session.out.paragraph(line)
     return None
+
+
+def _in_short(run: Fields) -> dict[str, Any]:
+    return {name: run[name] for name in ("run_id", "phase", "reason", "health")}
 
 
 def _why(session: Session, run: Fields) -> account.Why:
@@ -452,6 +452,8 @@ def _place_of(run: Fields, rank: int) -> lines.Worker:
     """Return the place of the worker with this rank. Raises `Refused` if no node has the rank."""
     if found := lines.worker(run, rank):
         return found
+    if told_of := lines.gone_worker(run, rank):
+        raise Refused(*told_of)
     told, gone = words.logs, lines.may_have_had(run, rank)
     help_lines = [
         told.gone(each["node_id"], each["round"], each["age_s"], each["cause"]) for each in gone[-MOST_NAMED:]
@@ -462,7 +464,8 @@ def _place_of(run: Fields, rank: int) -> lines.Worker:
 
 def _highest_rank(run: Fields) -> int | None:
     """Return the highest rank of the run; None if no worker has been started."""
-    return max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
+    known = [*(node["ranks"] for node in run["nodes"]), *(gone["had_ranks"] for gone in run["departures"])]
+    return max((ranks[1] for ranks in known if ranks), default=None)
 
 
 def _log_request(session: Session, place: lines.Worker, stream: LogStream, **more: int) -> Request:

@@ -225,7 +225,7 @@ class Access:
         """Whether the server's own page shows this caller buttons for actions."""
         if self.tokens:
             return any(token.role in _ALLOWED[Action.ACT] for token in self._matches(caller))
-        return is_loopback(caller.peer) and _names_loopback(caller.host)
+        return is_loopback(caller.peer) and names_loopback(caller.host)
 
     def csrf(self, caller: Caller) -> str:
         """Return the CSRF token that the server's own page must send with an action; empty if there is no session."""
@@ -286,7 +286,7 @@ def _check_is_this_machine(caller: Caller) -> None:
     """Raise `Forbidden` for other machines, and for foreign pages in a browser on this machine."""
     if not is_loopback(caller.peer):
         raise Forbidden(words.not_this_machine(_port_of(caller.host) or paths.DEFAULT_PORT))
-    if caller.origin is not None and not (caller.is_own_page and _names_loopback(caller.host)):
+    if caller.origin is not None and not (caller.is_own_page and names_loopback(caller.host)):
         raise Forbidden(words.foreign_page_acts(caller.origin))
 
 
@@ -302,7 +302,8 @@ def _port_of(host: str) -> str:
     return port if port.isdigit() else ""
 
 
-def _names_loopback(host: str) -> bool:
+def names_loopback(host: str) -> bool:
+    """Whether a Host header names the machine that it is used on."""
     return _name_of(host) == "localhost" or is_loopback(_name_of(host))
 
 

@@ -137,7 +137,7 @@ class Pages:
 
         async def show(caller: Caller, permit: Permit) -> web.Response:
             costs = await costs_of_node(self._service, permit.shows, node_id)
-            return await self._show("node", caller, costs=costs, at=_utc(time.time()))
+            return await self._show("node", caller, costs=costs, **self._of_server(caller, permit))
 
         return await self._looked_at(request, node_path_of(node_id), show)
 
@@ -163,11 +163,14 @@ class Pages:
             return await self._show(name, caller, run_id=run_id)
         row = number_of("plain", first, 0, 0, LAST_ROW)
         shown = await (self._plain_run(permit, run_id, row) if run_id else self._plain_runs(permit, row))
-        server = state_for(self._service, permit.shows)
         return await self._show(
-            f"plain_{name}", caller, run_id=run_id, path=path, at=_utc(time.time()), server=server,
-            leaders=_leaders(server), scheme="https" if caller.is_tls else "http", **shown,
-        )  # fmt: skip
+            f"plain_{name}", caller, run_id=run_id, path=path, **self._of_server(caller, permit), **shown
+        )
+
+    def _of_server(self, caller: Caller, permit: Permit) -> Shown:
+        """Return what each plain page shows of the server, its leaders, and the time."""
+        server, scheme = state_for(self._service, permit.shows), "https" if caller.is_tls else "http"
+        return {"at": _utc(time.time()), "server": server, "leaders": _leaders(server), "scheme": scheme}
 
     async def _plain_runs(self, permit: Permit, first: int) -> Shown:
         latest = {run.run_id: run for run in self._service.runs() if permit.covers(run.run_id)}

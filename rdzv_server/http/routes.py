@@ -205,6 +205,7 @@ class HttpApi:
         connection = connection_of(request)
         message: AnyRequest = decode(self._routes[request.path].request, await read_body(request))
         assign_to_run(connection, message)
+        self._status.agent_came(request.host)
         if isinstance(message, messages.JoinRequest) and connection.permit.has_quota:
             connection.permit.check_quota(message.run_id, self._active_runs())
         return packed(await self._service.ask(message, connection))

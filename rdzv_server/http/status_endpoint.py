@@ -1,12 +1,15 @@
 """Status of the server and of every run that it remembers, as JSON."""
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from typing import Annotated
 
 import msgspec
 import rdzv_protocol
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
+from rdzv_server.auth.authorization import names_loopback
 from rdzv_server.core.kernel.run import Agent, Run
 from rdzv_server.core.views import run_view, status_view
 from rdzv_server.core.views.status_view import NodeStatus, RunStatus
@@ -17,6 +20,8 @@ from rdzv_server.service.reading import read
 INDENT = 2
 NODES_AT_ONCE = 100
 """Number of a run's nodes that are written at once: about as many as a slice has time for."""
+_HOST = re.compile(r"(?a:[\w.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):\d{1,5}")
+"""Pattern for HOST:PORT in a Host header. People copy it into a command, so it contains nothing special."""
 NO_NODES = b'"nodes":[]', b'"nodes": []'
 """Empty list of a run's nodes in JSON, compact and in lines. No string, and no earlier field, contains it."""
 
@@ -26,6 +31,9 @@ class ServerStatus(ServerState, frozen=True, kw_only=True):
 
     version: str
     ready: bool
+    agents_endpoint: Annotated[
+        str | None, Meta(description="HOST:PORT by which agents last reached this server; null: no agent has, yet")
+    ]
 
 
 class Status(Struct, frozen=True, kw_only=True):
@@ -44,6 +52,13 @@ class StatusView:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._agents_endpoint: str | None = None
+
+    def agent_came(self, host: str) -> None:
+        """Note the Host header of an agent's request. The name by which other machines reach this one counts more."""
+        known = self._agents_endpoint
+        if host != known and not (known and names_loopback(host)) and _HOST.fullmatch(host):
+            self._agents_endpoint = host
 
     async def pieces(
         self, shows: Shows | None = None, only: str | None = None, *, in_lines: bool = False
@@ -59,7 +74,7 @@ class StatusView:
         if only is not None:
             of_runs = {"set_apart": state.set_apart, "event_errors": state.event_errors}
             state = structs.replace(state, **{name: [only] if only in runs else [] for name, runs in of_runs.items()})
-        before, server = start, _written(_server(state), 1 * in_lines)
+        before, server = start, _written(_server(state, self._agents_endpoint), 1 * in_lines)
         yield b'{\n  "server": ' + server + b',\n  "runs": [' if in_lines else b'{"server":' + server + b',"runs":['
         for run in self._service.runs():
             if only in (None, run.run_id) and (shows is None or shows(run.run_id)):
@@ -105,9 +120,10 @@ def _nodes(run: Run, agents: Sequence[Agent], now: float, level: int) -> bytes:
     return _written(those, level and level + 1)[1:-1].rstrip() if those else b""
 
 
-def _server(state: ServerState) -> ServerStatus:
+def _server(state: ServerState, agents_endpoint: str | None) -> ServerStatus:
     is_ready = state.unhealthy_reason is None
-    return ServerStatus(version=rdzv_protocol.VERSION, ready=is_ready, **structs.asdict(state))
+    of_server = structs.asdict(state)
+    return ServerStatus(version=rdzv_protocol.VERSION, ready=is_ready, agents_endpoint=agents_endpoint, **of_server)
 
 
 def _written(value: ServerStatus | RunStatus | list[NodeStatus], level: int) -> bytes:

@@ -1,5 +1,6 @@
 """What an agent of a forming round, or beside a running round, waits for, and why a round starts."""
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
@@ -14,9 +15,15 @@ NAMES = 4
 
 
 def names(node_ids: Iterable[str], number: int) -> str:
-    """Return the first `number` of these nodes; only the first few are named."""
+    """Return the first `number` of these nodes; only the first few are named, each once."""
     more = f" and {number - NAMES} more" if number > NAMES else ""
-    return ", ".join(islice(node_ids, min(number, NAMES))) + more
+    agents = Counter(islice(node_ids, min(number, NAMES)))
+    return (
+        ", ".join(
+            f"{count(times, 'agent')} of {node_id}" if times > 1 else node_id for node_id, times in agents.items()
+        )
+        + more
+    )
 
 
 def joined(nodes: int, names: str) -> str:

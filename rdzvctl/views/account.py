@@ -57,7 +57,7 @@ def why(
 def troubles(
     runs: Iterable[Fields], endpoint: str, *, cordons: Mapping[str, Fields] = NO_CORDONS, program: str = PROGRAM
 ) -> list[str]:
-    """Return a line for each run that needs a person, with the next step; then how many runs need none.
+    """Return a line for each run that needs a person, with the next step; then how many runs need none, if any.
 
     The other arguments are those of `why`.
     """
@@ -70,16 +70,22 @@ def troubles(
     numbers["failed"] -= len(failed)
     ended = {phase: number for phase, number in numbers.items() if number}
     well = len(active) - len(needy)
-    return [*shown, *failed, words.runs.needs_nothing(well, ended, named_failed=len(failed), are_all_well=not needy)]
+    rest = words.runs.needs_nothing(well, ended, named_failed=len(failed), are_all_well=not needy)
+    return [*shown, *failed, *filter(None, [rest])]
 
 
 def failures(runs: Iterable[Fields], endpoint: str, *, program: str = PROGRAM) -> list[str]:
     """Return a line for each of the latest runs that have failed recently, with the next step."""
     shown = []
-    for run in state.failed_recently(runs)[:MOST_NAMED]:
+    for run in failed_runs(runs):
         what = words.runs.ended(run["phase"], run["phase_age_s"], run["reason"])
         shown.append(_needs(run, what, next_steps(run, endpoint, NO_CORDONS), program))
     return shown
+
+
+def failed_runs(runs: Iterable[Fields]) -> list[Fields]:
+    """Return the latest runs that have failed recently."""
+    return state.failed_recently(runs)[:MOST_NAMED]
 
 
 def _needs(run: Fields, what: str, steps: Sequence[str], program: str) -> str:

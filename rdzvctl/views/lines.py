@@ -1,6 +1,6 @@
 """Lines about a server, a run, an event, a failure, or a worker and its output."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import localtime, strftime
 from typing import NamedTuple
 
@@ -91,11 +91,33 @@ class Worker(NamedTuple):
 def worker(run: Fields, rank: int) -> Worker | None:
     """Return the worker of this rank in the last round that had workers; None if no present node had it."""
     for node in run["nodes"]:
-        if node["ranks"] and node["ranks"][0] <= rank <= node["ranks"][1]:
-            local_rank, folder = rank - node["ranks"][0], node["log_dir"]
-            path = f"{folder}/attempt_{run['workers_round'] - 1}/{local_rank}" if folder else ""
+        if _has(node["ranks"], rank):
+            local_rank = rank - node["ranks"][0]
+            path = _path(run, node["log_dir"], local_rank)
             return Worker(run["run_id"], rank, local_rank, node["node_id"], node["addr"], path)
     return None
+
+
+def gone_worker(run: Fields, rank: int) -> list[str]:
+    """Return sentences about the worker of this rank in the last round that had workers, whose node is gone.
+
+    The last one says where its output is. Empty if no such node had the rank, or if the server does not know.
+    """
+    for gone in run["departures"]:
+        if _has(gone["had_ranks"], rank):
+            told, path = words.logs, _path(run, gone["log_dir"], rank - gone["had_ranks"][0])
+            left = told.was_on(run["run_id"], rank, gone["node_id"], gone["age_s"], gone["cause"])
+            return [printable(left), printable(told.in_folder(path)) if path else told.ITS_CONSOLE]
+    return []
+
+
+def _has(ranks: Sequence[int], rank: int) -> bool:
+    return bool(ranks) and ranks[0] <= rank <= ranks[1]
+
+
+def _path(run: Fields, log_dir: str, local_rank: int) -> str:
+    """Return the folder with the log files of a worker of the last round that had workers; empty if there are none."""
+    return f"{log_dir}/attempt_{run['workers_round'] - 1}/{local_rank}" if log_dir else ""
 
 
 def may_have_had(run: Fields, rank: int) -> list[Fields]:

@@ -1,7 +1,7 @@
 """State of runs and servers: what is wrong with a run, whether it needs a person, and which run comes first."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from time import localtime, strftime
 from typing import Any, NamedTuple
 
@@ -203,6 +203,23 @@ def advertised(servers: Iterable[Fields]) -> list[str]:
         each for server in servers for each in [*(shard["leader"] for shard in server["shards"]), *server["peers"]]
     ]
     return [each for each in dict.fromkeys(filter(None, known)) if not is_of_this_machine(each)]
+
+
+def endpoint_of_agents(given: Sequence[str], servers: Sequence[Fields]) -> str:
+    """Return the servers' addresses for the `--endpoint` of an agent on any machine; a placeholder if they are unknown.
+
+    `given`: addresses at which the servers answer here. If these are names of this machine only, the servers know
+    better: a cluster by the addresses that it advertises, and a single server by what its agents have used.
+    """
+    if not all(map(is_of_this_machine, given)):
+        return ",".join(given)
+    if known := advertised(servers):
+        return ",".join(known)
+    used = [server["agents_endpoint"] for server in servers if server["agents_endpoint"]]
+    away = [each for each in used if not is_of_this_machine(each)]
+    if away or used:  # if all agents have used a name of this machine, they run on it
+        return away[0] if away else ",".join(given)
+    return words.servers.SOME_ENDPOINT
 
 
 def is_of_this_machine(at: str) -> bool:

@@ -89,7 +89,7 @@ def nodes_table(run: Fields) -> Table:
     rows = [_node_row(run, node) for node in run["nodes"]]
     rows += [
         (
-            printable(gone["node_id"]), "gone", _rank(gone["group_rank"]), "-", "-", "-",
+            printable(gone["node_id"]), "gone", _rank(gone["group_rank"]), _ranks(gone["had_ranks"]), "-", "-",
             printable(words.nodes.gone(gone["cause"], gone["age_s"])),
         )
         for gone in state.gone(run)
@@ -100,7 +100,7 @@ def nodes_table(run: Fields) -> Table:
 
 
 def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
-    cordon, ranks = node["cordon"], node["ranks"]
+    cordon = node["cordon"]
     shown = "excluded" if node["state"] == "cordoned" and cordon and cordon["excluded"] else node["state"]
     notes = [words.nodes.failures(node["failures"])] if node["failures"] else []
     if (left_s := lost_in_s(run, node)) is not None:
@@ -114,13 +114,17 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
     if cordon:
         notes.append(state.cordon(cordon))
     return (
-        printable(node["node_id"]), shown, _rank(node["group_rank"]), words.nodes.ranks(*ranks) if ranks else "-",
+        printable(node["node_id"]), shown, _rank(node["group_rank"]), _ranks(node["ranks"]),
         age(node["lease_age_s"]), printable(node["addr"]), printable("; ".join(notes)),
     )  # fmt: skip
 
 
 def _rank(rank: int | None) -> str:
     return "-" if rank is None else str(rank)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return words.nodes.ranks(*ranks) if ranks else "-"
 
 
 def restarts_table(run: Fields) -> Table:

@@ -43,6 +43,14 @@ def no_rank(run_id: str, rank: int, highest: int | None) -> str:
     return f"no node of run {run_id} has rank {rank}: {known}, or its node is gone"
 
 
+def was_on(run_id: str, rank: int, node_id: str, for_s: float, cause: str) -> str:
+    """The worker's node is gone."""
+    return f"rank {rank} of run {run_id} was on node {node_id}, which has been gone for {age(for_s)}: {cause}"
+
+
+ITS_CONSOLE = "look there, in the output of its agent: the worker had no log files"
+
+
 def gone(node_id: str, round: int, for_s: float, cause: str) -> str:
     """A node that may have had the rank."""
     return f"node {node_id} has been gone for {age(for_s)}, since round {round}: {cause}"

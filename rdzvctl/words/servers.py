@@ -10,6 +10,8 @@ def server(version: str, address: str, state: str, role: str, uptime_s: float) -
     return f"rdzv-server {version} at {address}: {state}{role and f'; {role}'}; up {age(uptime_s)}"
 
 
+SOME_ENDPOINT = "HOST:PORT"
+"""Placeholder for the address at which other machines reach the server, if it is unknown."""
 READY = "ready"
 
 

@@ -534,7 +534,8 @@ class RunMachine:
         run.remove(agent)
         queries.close_all(self, [agent], losses.cannot_answer(node_id, detail), now)
         group_rank = seat.group_rank if seat else None
-        remember(run.departures, Departure(node_id, agent_id, agent.round, group_rank, left, detail, now))
+        gone = Departure(node_id, agent_id, agent.round, group_rank, left, detail, now, agent.join.log_dir)
+        remember(run.departures, gone)
         self.record_event("node_left" if left else "node_lost", reason, now, node_id=node_id, group_rank=group_rank)
         if not (left or is_blameless or was_leaving):
             self.blame(node_id, LOST, reason)

@@ -173,6 +173,8 @@ class Departure(Struct, frozen=True):
     left: bool
     cause: str
     at: float
+    log_dir: str = ""
+    """Folder on the node with its workers' log files; empty if there are none."""
 
 
 class Leaving(Struct):

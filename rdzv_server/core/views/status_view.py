@@ -21,6 +21,7 @@ from rdzv_server.core.kernel.run import (
     ProgressSign,
     Restart,
     Run,
+    Seat,
     Stage,
 )
 from rdzv_server.core.nodes import cordons
@@ -29,7 +30,7 @@ from rdzv_server.core.policies import restart_cost, time_ledger
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.hangs.suspicions import Hang
 from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
-from rdzv_server.core.views import health, run_view
+from rdzv_server.core.views import health, run_view, steps
 from rdzv_server.core.views.run_view import NodeState
 
 _DRAINING = AgentState.DRAINING  # a constant: to look up a member of an enumeration is slow
@@ -98,9 +99,14 @@ class DepartureStatus(Struct, frozen=True, kw_only=True):
     agent_id: Id
     round: Round
     group_rank: Rank | None
+    had_ranks: Annotated[
+        list[int],
+        Meta(description="first and last rank in the last round that had workers; empty: it had no seat there"),
+    ]
     left: Annotated[bool, Meta(description="the agent announced that it leaves")]
     cause: str
     age_s: Duration
+    log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: no files")]
 
 
 class MissingStatus(Struct, frozen=True, kw_only=True):
@@ -177,7 +183,7 @@ class BrokenLinkStatus(Struct, frozen=True, kw_only=True):
 
 
 class HealthStatus(Struct, frozen=True, kw_only=True):
-    """Health of a run that has not ended: the worst finding, and what a person can do about it."""
+    """Health of a run that has not ended: the worst finding, and what a person can do about all of them."""
 
     state: Health
     sentence: str
@@ -299,7 +305,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         failed_rounds=run_view.failed_rounds(run),
         end_failure=_failure(ended, now) if (ended := run_view.end_failure(run)) else None,
         failures=[_failure(record, now) for record in run.failures],
-        departures=[_departure(gone, now) for gone in run.departures],
+        departures=[_departure(run, gone, now) for gone in run.departures],
         history=_history(run, now),
         settings=run.settings,
     )
@@ -348,7 +354,7 @@ def _missing(run: Run, now: float) -> MissingStatus | None:
         more_nodes=found.more_nodes,
         stopping=found.stopping,
         gone=[gone.node_id for gone in found.vacated],
-        departures=[_departure(gone, now) for gone in found.vacated],
+        departures=[_departure(run, gone, now) for gone in found.vacated],
         more_gone=found.more_gone,
     )
 
@@ -357,7 +363,6 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
     """Return the status of one agent of the run."""
     join, agent_id, node_id = agent.join, agent.agent_id, agent.node_id
     seat = run.seat_of(agent_id)
-    ranks = seat.ranks if seat else ()
     renewed_at, lease_until = run.leases.renewed_at.get(agent_id), run.leases.ends_at(agent_id)
     is_connected = run.leases.is_connected(agent_id)
     lost_at = None if is_connected else run_view.lost_at(run, agent_id)
@@ -373,7 +378,7 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
         node_rank=join.node_rank,
         local_world_size=join.local_world_size,
         group_rank=seat.group_rank if seat else None,
-        ranks=[ranks[0], ranks[-1]] if ranks else [],
+        ranks=_ranks(seat),
         lease_age_s=None if renewed_at is None else _round(now - renewed_at),
         lease_left_s=None if lease_until is None else _round(max(0.0, lease_until - now)),
         lost_in_s=None if lost_at is None else _round(max(0.0, lost_at - now)),
@@ -390,14 +395,15 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
 def _health(run: Run, now: float) -> HealthStatus | None:
     if run.stage.is_end:
         return None
-    worst, *others = health.findings(run, now) or [health.well(run)]
+    found = health.findings(run, now) or [health.well(run)]
+    worst, *others = found
     return HealthStatus(
         state=worst.state,
         sentence=worst.sentence,
         age_s=_round(max(0.0, now - worst.since)),
-        next=[*worst.next],
+        next=steps.of_findings(found),
         others=[each.state for each in others],
-        is_trouble=any(each.is_trouble for each in (worst, *others)),
+        is_trouble=any(each.is_trouble for each in found),
     )
 
 
@@ -455,7 +461,7 @@ def _progress(signs: Collection[ProgressSign], now: float) -> ProgressStatus | N
 
 
 def _aged(
-    kind: type[Status], record: Departure | Restart, now: float, **shown: str | float | RestartCost | None
+    kind: type[Status], record: Departure | Restart, now: float, **shown: str | float | list[int] | RestartCost | None
 ) -> Status:
     """Return the status of a departure or a restart, with its age in seconds in place of its time."""
     fields = structs.asdict(record)
@@ -463,8 +469,14 @@ def _aged(
     return kind(**(fields | shown), age_s=age_s)
 
 
-def _departure(gone: Departure, now: float) -> DepartureStatus:
-    return _aged(DepartureStatus, gone, now, agent_id=run_view.short(gone.agent_id))
+def _departure(run: Run, gone: Departure, now: float) -> DepartureStatus:
+    had = _ranks(run.seat_of(gone.agent_id))
+    return _aged(DepartureStatus, gone, now, agent_id=run_view.short(gone.agent_id), had_ranks=had)
+
+
+def _ranks(seat: Seat | None) -> list[int]:
+    """Return the first and last rank of a seat; empty if there is none."""
+    return [seat.ranks[0], seat.ranks[-1]] if seat and seat.ranks else []
 
 
 def _failure(record: FailureRecord, now: float) -> FailureStatus:

@@ -154,7 +154,7 @@ def _status(runs: list[Scenario], at: str) -> Status:
     cordon = CordonStatus(node_id="d", by="admin", reason="its fan", until=None, drained=False, excluded=True)
     server = ServerStatus(
         version="0.0.7", ready=True, epoch="1", unhealthy_reason=None, uptime_s=7.0, cordons=[cordon],
-        shards=[ShardView(0, at, 1), ShardView(1, at, 1)],
+        agents_endpoint=at, shards=[ShardView(0, at, 1), ShardView(1, at, 1)],
     )  # fmt: skip
     shown = [status_view.view(run.run, run.now) for run in runs]
     named = zip(shown, RUNS, strict=True)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.service.interface import ShardView
+from rdzv_server.words import health as health_words
 from tests.support.scenario import Scenario, running
 from tests.support.stories import check, play
 
@@ -64,6 +65,12 @@ def test_runs_that_need_a_person_come_first(page: Page) -> None:
     assert shown == ["hung", "failed", "young", "old", "done"]
 
 
+def test_a_run_that_needs_a_person_has_its_next_step_in_the_list(page: Page) -> None:
+    hung = check(("1 on_hang=report", "join a; 60s; suspect a 0; judge; 60s"))
+    shown = text_of(page("/", {"hung": hung, "well": check(("1", "join a; 5s"))}))
+    assert shown.count(" Next: ") == 1 and f"Next: {health_words.stacks('hung')} " in shown
+
+
 def test_an_ended_run_shows_when_it_has_ended_and_no_age(page: Page) -> None:
     ended = check(("1", "join a; 50s; renew a; succeed a; 40s"))
     shown = text_of(page("/runs/r", {"r": ended}))
@@ -93,10 +100,12 @@ def test_an_excluded_node_is_not_called_cordoned(page: Page) -> None:
     assert [row_of(node, html)[2] for node in "abcd"] == ["running", "running excluded", "excluded", "cordoned"]
 
 
-@pytest.mark.parametrize("path", ["/", "/runs/r"])
-def test_a_follower_names_the_leader_with_a_link(page: Page, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "link"), [("/", "/?plain=0"), ("/runs/r", "/runs/r?plain=0"), ("/nodes/n", "/nodes/n")]
+)
+def test_a_follower_names_the_leader_with_a_link(page: Page, path: str, link: str) -> None:
     html = page(path, {}, leads=False, shards=[FIRST])
-    assert f'<a href="http://10.0.0.1:29400{path}?plain=0">10.0.0.1:29400</a>' in html
+    assert f'<a href="http://10.0.0.1:29400{link}">10.0.0.1:29400</a>' in html
     assert "are no runs" not in html, "the leader may have some"
 
 

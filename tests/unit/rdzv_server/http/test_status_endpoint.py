@@ -145,3 +145,24 @@ async def test_nodes_of_a_large_run_that_cannot_be_read_are_left_out(large, monk
     for text in (await text_of(large), await text_of(large, in_lines=True)):
         (run,) = json.loads(text)["runs"]
         assert len(run["nodes"]) == 2 * NODES_AT_ONCE + 1
+
+
+@pytest.mark.parametrize(
+    ("hosts", "endpoint"),
+    [
+        ([], None),
+        (["localhost:29400"], "localhost:29400"),
+        (["localhost:29400", "head:29400", "127.0.0.1:29400"], "head:29400"),
+        (["[fd00::7]:29400"], "[fd00::7]:29400"),
+        (["head", "$(reboot):1", "a b:1", "head:29400;reboot", "head:29400\n", "\u0661:1"], None),
+    ],
+    ids=["no agent", "on this machine", "from elsewhere", "IPv6", "nothing that a person should copy"],
+)
+async def test_the_status_has_the_endpoint_that_agents_use(
+    server: RendezvousServer, hosts: list[str], endpoint: str | None
+) -> None:
+    status = StatusView(server.service)
+    for host in hosts:
+        status.agent_came(host)
+    shown = json.loads(b"".join([piece async for piece in status.pieces()]))
+    assert shown["server"]["agents_endpoint"] == endpoint

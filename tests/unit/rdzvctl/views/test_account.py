@@ -152,7 +152,8 @@ def test_why_says_that_a_limit_may_be_too_short_and_what_to_do() -> None:
     found = account.why(run, SERVER)
     assert has_message(found.text, hang_words.limit_doubted, in_row=3, setting="--progress-timeout", limit_s=30.0)
     assert found.text.startswith("Hung for 2s: ") and found.text.count("may be too short") == 1
-    assert found.next == [health.stacks("run"), health.restart("run"), health.RAISE_LIMIT]
+    assert found.next[:3] == [health.stacks("run"), health.restart("run"), health.RAISE_LIMIT]
+    assert found.next[3:] == [read_console("a"), health.events("run"), health.stop_and_mend("run")], "it loops, too"
 
 
 BACK = "50s; tell a telling_s=1 spawned_ago_s=45 imported_ago_s=15 initialized_ago_s=14 loaded_ago_s=2"
@@ -288,6 +289,7 @@ def test_all_runs_are_asked_which_of_them_need_a_person() -> None:
         ctl.runs.needs_person("r5", ctl.runs.ended("failed", 0.0, runs[5]["reason"]), read_console("a")),
         ctl.runs.needs_nothing(2, {"succeeded": 1}, named_failed=1, are_all_well=False),
     ]
+    assert account.troubles(runs[1:3], SERVER) == account.troubles(runs, SERVER)[:2], "no run needs nothing"
     assert account.troubles(runs[:1], SERVER) == [ctl.runs.needs_nothing(1, {}, named_failed=0, are_all_well=True)]
 
 

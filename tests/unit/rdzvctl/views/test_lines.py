@@ -30,6 +30,24 @@ def test_the_files_of_a_worker_belong_to_its_round_even_if_the_run_has_another_r
     assert place and place.path == "logs/attempt_0/0"
 
 
+def test_a_node_that_is_gone_keeps_its_ranks_and_the_place_of_its_files() -> None:
+    run = Scenario("3", max_restarts=1)
+    run.join("a", "b", log_dir="logs", local_world_size=2)
+    run.join("c")
+    run.is_lost("b")
+    path, known = "logs/attempt_0/1", told(run)
+    assert lines.worker(known, 3) is None and len(known["departures"]) == 1
+    where, files = lines.gone_worker(known, 3)
+    assert (where, files) == (
+        ctl.logs.was_on("run", 3, "b", 0.0, known["departures"][0]["cause"]), ctl.logs.in_folder(path)
+    )  # fmt: skip
+    assert lines.gone_worker(known, 4) == [] and lines.worker(known, 4)
+    run.is_lost("c")
+    assert lines.gone_worker(told(run), 4)[1] == ctl.logs.ITS_CONSOLE
+    older = [Fields({name: each[name] for name in each if name != "had_ranks"}) for each in known["departures"]]
+    assert lines.gone_worker(Fields(known | {"departures": older}), 3) == []
+
+
 @pytest.mark.parametrize(
     ("happens", "rank", "nodes"),
     [

@@ -86,7 +86,7 @@ def test_why_says_what_to_do_about_a_node_by_the_reason_why_it_is_gone(
     older = as_an_older_server(run)
     assert account.why(older, SERVER, cordons=cordons_of(cordoned)).next == steps
     if run["missing"]["more_nodes"]:
-        (line, _) = account.troubles([run], SERVER, cordons=cordons_of(cordoned))
+        (line,) = account.troubles([run], SERVER, cordons=cordons_of(cordoned))
         assert line.endswith(f" Next: {steps[0]}")
 
 
@@ -192,7 +192,7 @@ def test_a_run_that_restarts_and_loops_lacks_nodes_besides() -> None:
     assert found.text.startswith("Looping for ")
     first = [ctl.steps.wait_for("a", 1), ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
     assert found.next == first + run["health"]["next"], "until it has another node, it stands still"
-    (line, _) = account.troubles([run], SERVER)
+    (line,) = account.troubles([run], SERVER)
     assert line.startswith("run: restarting for 0s: ") and "; looping for 0s: " in line
     (row,) = tables.runs_table([run]).rows
     assert row[-1] == f"{run['reason']}; {state.trouble(run)}"
@@ -205,7 +205,7 @@ def test_a_run_that_lacks_nodes_says_once_which_ones_it_waits_for() -> None:
     found = account.why(run, SERVER)
     assert found.text.startswith("Lacks nodes for ") and found.text.lower().count(lack) == 1 and gives_up in found.text
     assert found.next == [ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
-    (line, _) = account.troubles([run], SERVER)
+    (line,) = account.troubles([run], SERVER)
     assert line.startswith("run: lacks nodes for 1m: ") and line.count(lack) == 1
     (row,) = tables.runs_table([run]).rows
     assert row[2] == "lacks nodes" and row[-1] == state.trouble(run).removeprefix("lacks nodes ")

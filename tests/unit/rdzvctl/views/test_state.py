@@ -1,8 +1,11 @@
 """Which runs are shown, and in which order."""
 
+from typing import Any
+
 import pytest
 from msgspec import json
 
+from rdzvctl import words
 from rdzvctl.answers import Fields, decoded
 from rdzvctl.views import state
 from tests.support.scenario import running
@@ -54,3 +57,22 @@ def test_servers_of_a_cluster_are_named_by_the_addresses_that_other_machines_rea
     servers = [Fields(shards=shards, peers=["gpu2:29400", "gpu1:29400", "localhost:29400"])]
     assert state.advertised(servers) == ["gpu1:29400", "gpu2:29400"]
     assert state.advertised([Fields(shards=[])]) == [], "a single server, maybe of an earlier version"
+
+
+@pytest.mark.parametrize(
+    ("given", "servers", "endpoint"),
+    [
+        ("head:29400", [], "head:29400"),
+        ("localhost:29400", [{"agents_endpoint": "head:29400"}], "head:29400"),
+        ("localhost:29400", [{"agents_endpoint": "127.0.0.1:29400"}], "localhost:29400"),
+        ("localhost:29400", [{"agents_endpoint": None}], words.servers.SOME_ENDPOINT),
+        ("localhost:29400", [{}], words.servers.SOME_ENDPOINT),
+        ("127.0.0.1:7", [{"agents_endpoint": "head:29400", "peers": ["gpu1:29400"]}], "gpu1:29400"),
+    ],
+    ids=["not local", "remote agents", "local agents", "no agents yet", "older server", "cluster"],
+)
+def test_an_agent_on_any_machine_can_use_the_endpoint_of_a_step(
+    given: str, servers: list[dict[str, Any]], endpoint: str
+) -> None:
+    reported = [Fields({"shards": []} | server) for server in servers]
+    assert state.endpoint_of_agents([given], reported) == endpoint

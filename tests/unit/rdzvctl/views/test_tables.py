@@ -71,7 +71,7 @@ def test_nodes_are_listed_by_rank_then_standbys_then_gone_nodes() -> None:
     run.join("spare")
     run.is_lost("c")
     rows = {row[0]: row for row in tables.nodes_table(told(run)).rows}
-    assert rows["c"][1:3] == ("gone", "2") and rows["c"][4] == "-", "when it was last heard is unknown"
+    assert rows["c"][1:4] == ("gone", "2", "2") and rows["c"][4] == "-", "when it was last heard is unknown"
     assert rows["c"][-1].startswith(ctl.nodes.gone("", 0.0).partition(",")[0])
 
 

@@ -190,7 +190,7 @@ def awaits_a(joined: int, names: str) -> str:
     ),
     "no round begins with one that is probed, as one that died unseen while it waited": (
         "2 max_restarts=1 lease_s=6", f"join a b; fail b; join a; {RECENTLY_S}s; join a-again node=a; join b",
-        {"reason b": awaits_a(3, "a, a, b")},
+        {"reason b": awaits_a(3, "2 agents of a, b")},
         "3s", {"ranks": "a-again b", "ledger": "node_lost"},
     ),
     "a round begins when the probe is answered": (

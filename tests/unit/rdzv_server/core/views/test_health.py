@@ -496,6 +496,7 @@ def test_the_worst_comes_first_and_the_others_are_named() -> None:
     shown = status_view.view(run.run, run.now).health
     assert shown and (shown.state, shown.others, shown.is_trouble) == ("stalled", ["last_restart_spent"], True)
     assert shown.age_s == pytest.approx(60.1)
+    assert shown.next == [words.stacks(RUN_ID), words.restart(RUN_ID), words.events(RUN_ID)], "the worst state's first"
     watched = watch_view.summary(run.run, run.now, lambda at: at)["health"]
     assert watched == {
         "state": shown.state, "sentence": shown.sentence, "since": pytest.approx(run.now - shown.age_s),

@@ -27,7 +27,15 @@ def node(run, node_id):
 
 
 def missing(more_nodes, stopping="", gone=""):
-    why = {"round": 1, "group_rank": 2, "left": False, "cause": losses.not_back(1.0), "age_s": 0.0}
+    why = {
+        "round": 1,
+        "group_rank": 2,
+        "had_ranks": [2, 2],
+        "log_dir": "",
+        "left": False,
+        "cause": losses.not_back(1.0),
+        "age_s": 0.0,
+    }
     departures = [{"node_id": node_id, "agent_id": node_id, **why} for node_id in gone]
     return {
         "more_nodes": more_nodes,
@@ -223,9 +231,11 @@ def test_departures_distinguish_nodes_that_left_from_lost_nodes():
         "agent_id": "c",
         "round": 1,
         "group_rank": 2,
+        "had_ranks": [2, 2],
         "left": True,
         "cause": "SIGTERM",
         "age_s": 3.0,
+        "log_dir": "",
     }
     assert (gone["b"]["left"], gone["b"]["age_s"]) == (False, 2.0)
 
