@@ -15,7 +15,7 @@ from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import LOG_LINES, MOST_LOG_LINES, LogStream, node_counts, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
-from rdzv_protocol.states import PHASES
+from rdzv_protocol.states import HEALTH, PHASES
 from rdzv_protocol.text import age, printable
 
 from rdzvctl import commands, completion, words
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # such as a pipe into head
+    except BrokenPipeError:  # such as a pipe into head, also while a command waits for something to write
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
 
@@ -297,7 +297,7 @@ def _choice(parser: argparse.ArgumentParser, text: str) -> None:
         help=f"show only runs in this phase: {', '.join(PHASES)}",
     )
     parser.add_argument(
-        "--health", metavar="STATE",
+        "--health", metavar="STATE", choices=("trouble", *HEALTH), type=lambda text: re.sub("[- ]", "_", text),
         help="show only runs in this state of health, such as hung or looping; trouble: all runs that need a person",
     )  # fmt: skip
     parser.add_argument("--node", metavar="NODE", help="show only runs with a node of this name or pattern: 'gpu-1*'")

@@ -191,8 +191,13 @@ def _watch_status(session: Session) -> None:
         with out.screen():
             for found in changes:
                 out.show(partial(_show_watched, session, found))
-    seen: dict[str, Fields] = {}
+    out.end_with_reader()
+    seen, shown_problems = dict[str, Fields](), list[str]()
     for found in changes:
+        if (problems := [*found.unknown, *found.silent]) != shown_problems:
+            for text in problems or [words.servers.ANSWER_AGAIN]:
+                out.note(text)
+            shown_problems = problems
         for run in found.runs if run_id is not None else _wanted(session, found.runs):
             before, seen[run["run_id"]] = seen.get(run["run_id"]), state.without_times(run)
             if before != seen[run["run_id"]]:
@@ -349,6 +354,7 @@ def events(session: Session) -> None:
     for event in found.events:
         _show_event(out, event)
     if session.given.get("follow"):
+        out.end_with_reader()
         for event in session.client.follow_events(run_id, found.last, out.note):
             _show_event(out, event)
 
@@ -483,6 +489,7 @@ def _show_log(out: Output, log: Fields) -> None:
 def _follow_logs(session: Session, place: lines.Worker, found: list[Fields]) -> None:
     """Show what is added to the logs until the run has ended. In each later round, follow that round's worker."""
     out, shown_error, logs = session.out, "", {log["stream"]: log for log in found}
+    out.end_with_reader()
     while True:
         time.sleep(FOLLOW_S)
         try:

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from rdzvctl import words
 from rdzvctl.views.tables import STYLES, Table
@@ -30,6 +30,30 @@ class Output:
     def has_blocks(self) -> bool:
         """Whether stdout can show characters that draw bars."""
         return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+
+    def end_with_reader(self) -> None:
+        """Raise `BrokenPipeError` in the main thread when nobody reads stdout any more, also if nothing is written.
+
+        Writing would find that out, but a command that follows something may have nothing to write for hours.
+        """
+        import select
+        import signal
+        import threading
+
+        def reader_gone(*_: object) -> NoReturn:
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            raise BrokenPipeError
+
+        def wait() -> None:
+            if stdout.poll():
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)
+
+        if self.is_terminal:
+            return
+        signal.signal(signal.SIGPIPE, reader_gone)
+        stdout = select.poll()
+        stdout.register(sys.stdout.fileno(), 0)  # errors are reported even so, and a file has none
+        threading.Thread(target=wait, daemon=True).start()
 
     def size(self) -> os.terminal_size:
         """Return the columns and lines of the terminal."""

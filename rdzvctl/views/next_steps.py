@@ -40,7 +40,7 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
         case "failed" if run["is_stopped"]:
             return [words.steps.STOPPED]
         case "failed":
-            failure = run["first_failure"]
+            failure = run["end_failure"] or run["first_failure"]
             if failure and failure["singled_out"]:
                 steps.append(_read_output(run, failure))
             return [*steps, *_of_excluded(run, cordons), words.steps.START_AGAIN]

@@ -15,6 +15,9 @@ SOME_ENDPOINT = "HOST:PORT"
 READY = "ready"
 
 
+ANSWER_AGAIN = "the servers answer again"
+
+
 def not_ready(why: str) -> str:
     return f"not ready: {why}"
 

@@ -491,6 +491,33 @@ async def test_a_pipe_gets_a_line_for_each_change(cluster: Cluster, flags: tuple
         assert re.fullmatch(r"\d\d:\d\d:\d\d run r: running for \d+s: round 1 runs on 2 nodes", watching.out[-1])
 
 
+@pytest.mark.parametrize("follows", [("status", "--watch"), ("events", "r", "--follow")], ids=["watch", "follow"])
+async def test_a_command_that_follows_ends_with_its_reader_while_nothing_happens(
+    cluster: Cluster, follows: tuple[str, ...]
+) -> None:
+    await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    watching = await asyncio.create_subprocess_exec(
+        *RDZVCTL, *follows, env=environment(cluster.endpoint), stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        assert watching.stdout and await watching.stdout.readline()
+        watching.stdout._transport.close()  # type: ignore[attr-defined]
+        assert await watching.wait() == 128 + signal.SIGPIPE
+
+
+async def test_a_pipe_is_told_that_no_server_answers(durable: Cluster) -> None:
+    await durable.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    watching = await Program.start(*RDZVCTL, "status", "--watch", "--timeout", "1", env=environment(durable.endpoint))
+    await watching.line("run r: running")
+    await durable.lose_server()
+    await watching.line("connection refused")
+    await durable.regain_server()
+    await watching.line(ctl.servers.ANSWER_AGAIN)
+    watching.signal(signal.SIGINT)
+    assert await watching.exit_code() == 128 + signal.SIGINT
+    assert len(watching.err) <= 2, "an outage is told once"
+
+
 async def test_a_server_that_comes_back_is_watched_again(durable: Cluster) -> None:
     await durable.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     async with terminal(durable, "status", "--watch") as shown:

@@ -42,6 +42,9 @@ async def test_a_misspelt_run_and_a_misspelt_command_and_limits_in_the_wrong_ord
     assert ctl.command_line.see_help(ctl.command_line.no_flag("--resaon", ["--reason"]), "rdzvctl stop") in done.err[0]
     done = await rdzvctl("cordon", "a", "--yes", endpoint=cluster.endpoint)
     assert done.code == ExitCode.BAD_INPUT and ctl.command_line.asks_nothing("--yes", "rdzvctl cordon") in done.err[0]
+    for choice, code in {"hugn": ExitCode.BAD_INPUT, "trouble": 0, "last-restart-spent": 0}.items():
+        done = await rdzvctl("runs", "--health", choice, endpoint=cluster.endpoint)
+        assert (done.code, "--health" in "".join(done.err)) == (code, code != 0)
     done = await rdzvctl("resize", "training", "3:1", endpoint=cluster.endpoint)
     assert done.code == ExitCode.BAD_INPUT and flag_words.min_above_max("3:1", 3, 1) in done.err[0]
 

@@ -212,6 +212,13 @@ def test_a_run_that_lacks_nodes_says_once_which_ones_it_waits_for() -> None:
     assert row[-1].endswith("; also looping") and state.Wanted(health="trouble").covers(run)
 
 
+def test_the_output_to_read_is_that_of_the_worker_that_ended_the_run() -> None:
+    """The first failure of the run may be of another rank, and long ago."""
+    run = told(check(("2 max_restarts=1", "join a b; fail a; join a b; fail b")))
+    assert run["first_failure"]["rank"] != run["end_failure"]["rank"]
+    assert account.why(run, SERVER).next == [read_console("b"), ctl.steps.START_AGAIN]
+
+
 def test_why_says_to_read_a_log_only_if_the_failed_workers_node_has_files() -> None:
     run = told(check(("2", "join a log_dir=logs; join b; fail b")))
     assert account.why(run, SERVER).next == [read_console("b"), ctl.steps.START_AGAIN]
