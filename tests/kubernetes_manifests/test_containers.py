@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
 from rdzv_server.words import startup
@@ -308,7 +309,7 @@ async def test_a_leader_hosts_the_server_of_its_group_and_pods_stay_when_the_run
         node_pod(
             group,
             tmp_path / str(index),
-            {":29400": f":{unused_tcp_port}", "--nnodes=2:": "--nnodes="},
+            {"--master-port=29400": f"--master-port={unused_tcp_port}", "--nnodes=2:": "--nnodes="},
             LWS_LEADER_ADDRESS="127.0.0.1",
             LWS_GROUP_SIZE="2",
             LWS_WORKER_INDEX=str(index),
@@ -332,14 +333,16 @@ async def test_a_leader_hosts_the_server_of_its_group_and_pods_stay_when_the_run
 
 
 async def test_a_shell_between_the_kubelet_and_the_agent_does_not_keep_it_from_leaving(
-    hub: WorkerHub, tmp_path: Path
+    hub: WorkerHub, tmp_path: Path, unused_tcp_port: int
 ) -> None:
+    """It also does not stay when the agent has left: the kubelet is to start the container again."""
     pod = node_pod(
         template("runs/leaderworkerset", "train"),
         tmp_path,
-        {"--rdzv-backend=c10d": "--standalone", "--rdzv-endpoint=": "--role=", "--nnodes=2:": "--nnodes=1:"},
-        LWS_LEADER_ADDRESS="x",
+        {"--master-port=29400": f"--master-port={unused_tcp_port}", "--nnodes=2:": "--nnodes=1:"},
+        LWS_LEADER_ADDRESS="127.0.0.1",
         LWS_GROUP_SIZE="1",
+        LWS_WORKER_INDEX="0",
     )
     shell = await pod.start(**hub.env)
     (worker,) = await hub.group(1)
@@ -349,5 +352,4 @@ async def test_a_shell_between_the_kubelet_and_the_agent_does_not_keep_it_from_l
     assert is_running(worker.pid) and not hook.done(), "the kubelet's own SIGTERM would cut the workers' grace short"
     worker.kill()
     assert await hook == 0
-    shell.signal(signal.SIGTERM)
-    assert await shell.exit_code() == 0
+    assert await shell.exit_code() == ExitCode.START_AGAIN
