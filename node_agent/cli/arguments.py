@@ -142,8 +142,9 @@ class Arguments(Struct, frozen=True):
         f"{','.join(SIGNALS)})")] = SIGNALS
 
     exit_with_run: Annotated[bool, our_switch(
-        "if this agent is killed, wait until the run has ended without it, and exit as the run does. Use it with "
-        "schedulers that fail a whole job when one of its processes fails", is_commands=True)] = False
+        "if this agent is killed, wait until the run has ended without it, and exit as the run does. Exit with 0 only "
+        "if the run is known to have succeeded. Use it with schedulers that end a whole job by the exit code of one of "
+        "its processes", is_commands=True)] = False
 
     rerun: Annotated[bool, our_switch("start a run again that has already succeeded")] = False
 

@@ -185,6 +185,7 @@ def _config(
         close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),
         backend="c10d" if target.has_id_of_its_own else rendezvous.backend(arguments),
         exits_when_excluded=arguments.exit_when_excluded,
+        exits_with_run=arguments.exit_with_run,
         status_page=not arguments.no_status_page,
         servers=(target.endpoint, *target.others) if target.endpoint else (),
         environment={**inherited, **added},

@@ -104,6 +104,9 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     exits_when_excluded: bool = False
     """Whether the agent exits if the server excludes its node, so that another node can take its place. Otherwise it
     waits."""
+    exits_with_run: bool = False
+    """Whether exit code 0 means that the run is known to have succeeded. Otherwise it may also mean that all workers of
+    this node have exited 0 and the outcome of the run is unknown."""
     status_page: bool = True
     """Whether a server in this process shows the run's status page on loopback."""
     servers: tuple[Endpoint, ...] = ()

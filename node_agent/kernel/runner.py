@@ -134,6 +134,7 @@ class Runner:
             checks=checks,
             judges_failures=judges_failures,
             exits_when_excluded=config.exits_when_excluded,
+            exits_with_run=config.exits_with_run,
             notice_s=notice_s,
             stop_s=config.shutdown_timeout_s,
         )

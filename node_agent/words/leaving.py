@@ -57,6 +57,10 @@ def got_signal(signal_name: str) -> str:
 # Without the server, which may not know of this agent any more.
 
 WORKERS_SUCCEEDED = "all workers of this node exited 0; the outcome of the run is unknown"
+OUTCOME_NEEDED = (
+    "with --exit-with-run, this agent exits 0 only if it knows that the run has succeeded: the logs of the other nodes "
+    "tell whether their workers also exited 0"
+)
 
 
 def outcome_unknown(refusal: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from node_agent.features.warm import words as warm_words
+from node_agent.words import leaving
 from rdzv_server.words import completion, runs, startup
 from tests.support.message_search import pattern
 from tests.support.process_info import until
@@ -415,3 +416,52 @@ async def test_the_comment_of_a_job_shows_the_run_and_its_end(slurm: Slurm, hub:
     assert await slurm.ended(job) == "COMPLETED"
     shown = slurm.call("scontrol", "show", "job", job)
     assert "Comment=succeeded on 2 nodes, 1 restart (1 of 3 charged)" in shown
+
+
+async def test_a_node_that_finished_does_not_make_a_success_of_a_run_whose_server_is_gone(
+    slurm: Slurm, hub: WorkerHub
+) -> None:
+    """The workers of the other node fail, and nobody is left who could restart them or fail the run."""
+    command = slurm.on_login("rdzv-server", "--store", "memory", "--port", "29400")
+    await (server := await Program.start(*command, env=slurm.env)).line("listening on")
+    flags = "--nnodes 2 --connect-timeout 3"
+    job = submit(slurm, "login-server", hub, "--nodes=2", flags=flags, server="login:29400")
+    workers = await hub.group(2)
+    await server.kill()
+    for worker, code in zip(workers, (0, 3), strict=True):
+        worker.order_exit(code)
+    assert await slurm.ended(job) == "FAILED"
+    assert leaving.OUTCOME_NEEDED in slurm.output(job)
+
+
+async def test_a_node_that_finished_does_not_make_a_success_of_a_run_whose_other_nodes_are_lost(
+    slurm: Slurm, hub: WorkerHub
+) -> None:
+    """The three nodes that could serve are lost while their workers still run."""
+    flags = "--nnodes 1:4 --last-call-timeout 5 --server-lost-timeout 3"
+    job = submit(slurm, "elastic", hub, "--nodes=1-4", flags=flags)
+    workers = await hub.group(4)
+    (last,) = (worker for worker in workers if worker.env["SLURMD_NODENAME"] == "n4")
+    last.order_exit(0)
+    await last.gone()
+    for node in ("n1", "n2", "n3"):
+        slurm.power_off(node)
+    await until((slurm.folder / f".{job}.finished.0.n4").exists, PATIENCE_S)
+    for node in ("n1", "n2", "n3"):
+        slurm.set_down(node)
+    hub.patience_s = PATIENCE_S
+    (again,) = await hub.group(1)
+    again.order_exit(0)
+    assert await slurm.reaches(job, "COMPLETED", restarts=1)
+
+
+async def test_a_job_whose_time_limit_is_too_short_for_its_notice_logs_this(slurm: Slurm, hub: WorkerHub) -> None:
+    """Slurm tells it of its end within half a minute after its start."""
+    job = submit(slurm, "fixed", hub, "--time=3")
+    await hub.group(2)
+    hub.patience_s = PATIENCE_S
+    workers = await hub.group(2)
+    assert "give it a longer --time" in slurm.output(job)
+    for worker in workers:
+        worker.order_exit(0)
+    assert await slurm.reaches(job, "COMPLETED", restarts=1)

@@ -99,7 +99,8 @@ class AgentMachine:
     `join`: the agent's request. Its `agent_id` is unique among all agent processes; a fenced agent returns under a new
     one. `server`: the server's name for people. `checks`: whether to check the node. `judges_failures`: whether a
     feature judges failures before they are reported. `exits_when_excluded`: whether the agent exits instead of waiting
-    if its node is excluded, so that another node can take its place.
+    if its node is excluded, so that another node can take its place. `exits_with_run`: whether the agent exits 0 only
+    if it knows that the run has succeeded.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class AgentMachine:
         checks: bool = False,
         judges_failures: bool = False,
         exits_when_excluded: bool = False,
+        exits_with_run: bool = False,
         notice_s: float | None = None,
         stop_s: float = inf,
     ) -> None:
@@ -151,6 +153,7 @@ class AgentMachine:
         """
         self._checks = checks
         self._exits_when_excluded = exits_when_excluded
+        self._exits_with_run = exits_with_run
         self._is_checking = False
         self._is_checked = not checks
         """Whether this node needs no check, or was found fit since workers last ran here."""
@@ -320,7 +323,7 @@ class AgentMachine:
             return
         if isinstance(error, OutcomeUnknown) and self._had_succeeded:
             self._log_change(words.leaving.outcome_unknown(str(error)), Level.WARNING, "refused")
-            self._end(ExitCode.SUCCEEDED)
+            self._end_unknown(ExitCode.REFUSED)
             return
         if isinstance(error, RunSucceeded | RunFailed):
             succeeded = isinstance(error, RunSucceeded)
@@ -577,7 +580,7 @@ class AgentMachine:
         elif self.state is State.SUCCEEDED and self.outages.failure and not self._retracts_success(signalled, now):
             self._log(words.leaving.leaving_without_server(name), Level.WARNING, "node_left")
             self._leave(name)
-            self._end(ExitCode.SUCCEEDED)
+            self._end_unknown(ExitCode.START_AGAIN)
         elif self.state is not State.ENDING:
             self._go(signalled, now)
         elif self._has_workers:
@@ -636,7 +639,7 @@ class AgentMachine:
             return
         if is_server_lost and self.state is State.SUCCEEDED:
             self._log_outage(words.leaving.WORKERS_SUCCEEDED)
-            self._end(ExitCode.SUCCEEDED)
+            self._end_unknown(exit_code)
         else:
             self._end(exit_code)
             self._effects.append(WriteFailureReport(reason, is_server_lost=is_server_lost))
@@ -651,6 +654,18 @@ class AgentMachine:
 
     def _is_own(self, root: Failure | None) -> bool:
         return root is not None and root.node_id == self._join.node_id
+
+    def _end_unknown(self, exit_code: ExitCode) -> None:
+        """End without the outcome of the run, although all workers of this node have exited 0.
+
+        `exit_code`: the code if the workers' success is not enough, because other nodes' workers may have failed.
+        """
+        if self._is_alone or not self._exits_with_run:
+            self._end(ExitCode.SUCCEEDED)
+            return
+        self._log(words.leaving.OUTCOME_NEEDED, Level.WARNING, "gave_up")
+        self._end(exit_code)
+        self._effects.append(WriteFailureReport(words.leaving.OUTCOME_NEEDED))
 
     def _end(self, exit_code: ExitCode) -> None:
         self._stop_workers()

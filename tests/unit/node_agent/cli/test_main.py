@@ -91,6 +91,7 @@ LANDS = [  # the fields of an agent, its run and its output, by the flags that s
     ("check", {}, []),
     ("check_only", False, []),
     ("exits_when_excluded", True, ["--exit-when-excluded"]),
+    ("exits_with_run", True, ["--exit-with-run"]),
     ("check", {"disk": 20, "shm": None}, ["--check", "disk=20,shm"]),
     ("pre_join_check", "exit 0", ["--pre-join-check", "exit 0"]),
     ("pre_join_check_timeout", 9.0, ["--pre-join-check", "exit 0", "--pre-join-check-timeout", "9"]),

@@ -5,6 +5,8 @@ from typing import get_args
 
 import pytest
 from rdzv_protocol.errors import (
+    AgentFenced,
+    OutcomeUnknown,
     ServerUnavailable,
 )
 
@@ -34,6 +36,7 @@ from tests.unit.node_agent.kernel.core.steps import (
     gone,
     happens,
     passes,
+    refused,
     signalled,
     succeeds,
     told,
@@ -54,6 +57,10 @@ UNKNOWN = Unreachable("TLS", "of an unknown authority", is_final=True)
 LOST_5 = words.connection.server_given_up(SERVER, 5.0, CONNECT, "connect")
 LEAVING_SAID = Log(words.leaving.leaving_without_server("SIGTERM"), Level.WARNING, "node_left")
 ALL_SUCCEEDED = Log(words.leaving.WORKERS_SUCCEEDED, Level.WARNING, "server_lost")
+OUTCOME_NEEDED = (
+    Log(words.leaving.OUTCOME_NEEDED, Level.WARNING, "gave_up"),
+    WriteFailureReport(words.leaving.OUTCOME_NEEDED),
+)
 
 
 def warned(text, event="server_lost"):
@@ -173,6 +180,20 @@ OUTAGES = {  # limits of the wait, the events, and the agent's actions at the la
     "a signal without the server exits by the workers' result":
         ({}, [RUNS, succeeds, fails_to_connect(), passes(CAUSE_TIMEOUT_S), signalled()],
          [LEAVING_SAID, leave(), Exit(0)]),
+    "an agent that exits with its run does not take its own workers' success for the run's":
+        ({"connect_timeout_s": 300.0, "exits_with_run": True},
+         [RUNS, fails_to_connect(), succeeds, passes(300.0)],
+         [WITHIN_300, ALL_SUCCEEDED, *OUTCOME_NEEDED, Exit(START_AGAIN)]),
+    "nor if a signal comes":
+        ({"exits_with_run": True}, [RUNS, succeeds, fails_to_connect(), passes(CAUSE_TIMEOUT_S), signalled()],
+         [LEAVING_SAID, leave(), *OUTCOME_NEEDED, Exit(START_AGAIN)]),
+    "nor if the run is forgotten":
+        ({"exits_with_run": True}, [RUNS, succeeds, refused(AgentFenced("gone")), refused(OutcomeUnknown("no"))],
+         [Log(words.leaving.outcome_unknown("no"), Level.WARNING, "refused"), *OUTCOME_NEEDED, Exit(REFUSED)]),
+    "unless no other node had workers":
+        ({"connect_timeout_s": 300.0, "exits_with_run": True},
+         [told(start(group_world_size=1)), fails_to_connect(), succeeds, passes(300.0)],
+         [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
 }
 # fmt: on
 
