@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
-from rdzv_protocol.errors import AgentFenced, NodeRankTaken, RunSucceeded
+from rdzv_protocol.errors import AgentFenced, NodeRankTaken, OutcomeUnknown, RunSucceeded
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import (
     AnswerRequest,
@@ -13,6 +13,7 @@ from rdzv_protocol.messages import (
     PollRequest,
     Reply,
     ReportRequest,
+    Start,
     SuspectRequest,
     Wait,
 )
@@ -45,7 +46,7 @@ from tests.unit.node_agent.story import LEASE_S, a_failure, drain, finish, join,
 rounds = st.integers(1, 4)
 directives = st.one_of(
     st.sampled_from([wait("waiting for 2 nodes", 9.0), wait("standing by")]),
-    rounds.map(start),
+    st.builds(start, rounds, group_world_size=st.sampled_from([1, 2, 2])),
     rounds.map(stop),
 )
 ends = st.booleans().map(lambda succeeded: finish(succeeded=succeeded))
@@ -63,8 +64,19 @@ class AgentStory(RuleBasedStateMachine):
         notice_s=st.sampled_from([None, 0.0, 8.0]),
         makes_room=st.booleans(),
         judges_failures=st.booleans(),
+        exits_with_run=st.booleans(),
+        first=st.sampled_from([None, start(1), start(1), start(1, group_world_size=1)]),
     )
-    def is_up(self, checks: bool, notice_s: float | None, makes_room: bool, judges_failures: bool) -> None:
+    def is_up(
+        self,
+        checks: bool,
+        notice_s: float | None,
+        makes_room: bool,
+        judges_failures: bool,
+        exits_with_run: bool,
+        first: Start | None,
+    ) -> None:
+        """`first`: first answer of the server, None for any."""
         self.machine = AgentMachine(
             join("a", settings=RequestedSettings(fatal_exit_codes=(FATAL_EXIT_CODE,))),
             server="host:1",
@@ -72,6 +84,7 @@ class AgentStory(RuleBasedStateMachine):
             checks=checks,
             judges_failures=judges_failures,
             exits_when_excluded=makes_room,
+            exits_with_run=exits_with_run,
             notice_s=notice_s,
             stop_s=10.0,
         )
@@ -83,6 +96,11 @@ class AgentStory(RuleBasedStateMachine):
         over."""
         self.reporting: ReportRequest | None = None
         """Report of a failure that is on its way."""
+        self.exits_with_run = exits_with_run
+        """Whether its exit code 0 means that the run has succeeded."""
+        self.is_alone = self.have_succeeded = self.knows_success = False
+        """Whether the last round was only on this node, whether its workers have all exited 0 of their own accord, and
+        whether the server has said that the run has succeeded."""
         self.makes_room = makes_room
         """Whether it exits when its node is excluded, so that another node can take its place."""
         self.goes_until: float | None = None
@@ -105,6 +123,10 @@ class AgentStory(RuleBasedStateMachine):
         self.taken_up: set[int] = set()
         self.answered: set[int] = set()
         self.handle(Started())
+        if first and checks:
+            self.the_check_is_over("")
+        if first:
+            self.answer(first, 1)
 
     # Events.
 
@@ -145,19 +167,27 @@ class AgentStory(RuleBasedStateMachine):
             assert not self.exits or self.goes_until is not None
 
     @precondition(lambda self: self.asked)
-    @rule(end=ends)
-    def the_run_ends(self, end) -> None:
+    @rule(end=ends, really=st.integers(0, 2))
+    def the_run_ends(self, end, really: int = 0) -> None:
+        if really:
+            return
         if self.machine.state is not State.ENDING:
-            self.owes_report = False
+            self.owes_report, self.knows_success = False, end.succeeded
         self.answer(end, 1)
 
     @precondition(lambda self: self.asked)
-    @rule(error=st.sampled_from([AgentFenced, AgentFenced, RunSucceeded, NodeRankTaken]))
-    def the_server_refuses(self, error) -> None:
+    @rule(
+        error=st.sampled_from([AgentFenced, AgentFenced, RunSucceeded, NodeRankTaken, OutcomeUnknown]),
+        really=st.integers(0, 2),
+    )
+    def the_server_refuses(self, error, really: int = 0) -> None:
+        if really:
+            return
         self.asked -= 1
         self.revision = 0
         if self.machine.state is not State.ENDING:
             self.judging, self.owes_report, self.reporting = None, False, None
+            self.knows_success = error is RunSucceeded
         self.handle(Answered(error("no")))
 
     @rule(closes=st.booleans())
@@ -177,6 +207,7 @@ class AgentStory(RuleBasedStateMachine):
     def the_workers_succeed(self, interrupted: bool) -> None:
         """Workers succeed, or exit with 0 after they have acknowledged that the round ends."""
         round_, self.workers = self.workers, 0
+        self.have_succeeded = not interrupted
         self.handle(WorkersSucceeded(round_, interrupted))
 
     @precondition(lambda self: self.workers and not self.settled)
@@ -264,6 +295,16 @@ class AgentStory(RuleBasedStateMachine):
         if not really:
             self.handle(ConnectionFailed(Unreachable("connect", "refused")))
 
+    @precondition(lambda self: self.asked and self.machine.state is State.RUNNING and not self.settled)
+    @rule(signal_comes=st.booleans())
+    def the_server_is_gone_when_the_workers_have_succeeded(self, signal_comes: bool) -> None:
+        """A signal, or the end of the agent's patience, decides before the run's outcome is known."""
+        self.the_workers_succeed(interrupted=False)
+        self.handle(ConnectionFailed(Unreachable("connect", "refused")))
+        self.now += WAIT_S
+        self.handle(Signalled("SIGTERM") if signal_comes else TimePassed())
+        assert self.exits
+
     @rule(really=st.integers(0, 9))
     def something_unexpected_happens(self, really: int) -> None:
         if not really:
@@ -327,6 +368,7 @@ class AgentStory(RuleBasedStateMachine):
                 assert assignment.round not in self.started, "started a round twice"
                 self.workers, self.settled, self.is_fit = assignment.round, False, not self.checks
                 self.started.append(assignment.round)
+                self.is_alone, self.have_succeeded = assignment.group_world_size == 1, False
             case CheckNode():
                 assert not self.workers and not self.checking, "checked beside workers, or twice at once"
                 self.checking = True
@@ -355,6 +397,8 @@ class AgentStory(RuleBasedStateMachine):
                     self.goes_until = self.now + notice_s + ANSWER_S
             case Exit(code):
                 assert not self.workers, "exited beside workers"
+                is_enough = self.have_succeeded and (self.is_alone or not self.exits_with_run)
+                assert code or self.knows_success or is_enough, "exited 0 without a success that counts"
                 self.exits.append(code)
 
     def ask(self, agent_id: str) -> None:
