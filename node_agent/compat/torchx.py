@@ -215,7 +215,10 @@ class _Agents(specs.Role):  # type: ignore[misc]
     """Role whose replicas may be lost: an elastic run continues without them, and the job ends with the run."""
 
     def pre_proc(self, scheduler: str, dryrun_info: "specs.AppDryRunInfo[Any]") -> "specs.AppDryRunInfo[Any]":
-        """Make the scheduler tolerate a lost replica of an elastic run, where TorchX does not."""
+        """Make the scheduler tolerate a lost replica of an elastic run, and give each replica its CPUs, where TorchX
+        does not."""
+        if scheduler == "slurm":
+            _give_cpus(dryrun_info.request, self)
         if self.min_replicas != self.num_replicas:
             if scheduler == "slurm":
                 dryrun_info.request = _elastic_slurm_job(dryrun_info.request, self)
@@ -224,13 +227,24 @@ class _Agents(specs.Role):  # type: ignore[misc]
         return dryrun_info
 
 
+def _replicas(job: SlurmBatchRequest, role: specs.Role) -> Dict[str, SlurmReplicaRequest]:
+    return {name: replica for name, replica in job.replicas.items() if name.rpartition("-")[0] == role.name}
+
+
+def _give_cpus(job: SlurmBatchRequest, role: specs.Role) -> None:
+    """Give the number of CPUs to srun, too: since Slurm 22.05, it does not take it from sbatch."""
+    for replica in _replicas(job, role).values():
+        if cpus := replica.sbatch_opts.get("cpus-per-task"):
+            replica.srun_opts["cpus-per-task"] = cpus
+
+
 def _elastic_slurm_job(job: SlurmBatchRequest, role: specs.Role) -> SlurmBatchRequest:
     """Return the job with one step for all replicas of the role. A server role runs beside the batch script.
 
     TorchX makes each replica a component of a heterogeneous job. Slurm ends such a job with the first lost node, even
     with `--no-kill`.
     """
-    agents = {name: replica for name, replica in job.replicas.items() if name.rpartition("-")[0] == role.name}
+    agents = _replicas(job, role)
     servers = [replica for name, replica in job.replicas.items() if name not in agents]
     commands = [
         replica.args[-1].removeprefix("exec ").replace(FIRST_NODE, OWN_FIRST_NODE) for replica in agents.values()

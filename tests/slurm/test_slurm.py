@@ -91,6 +91,25 @@ async def test_the_jobs_status_is_the_runs_and_ranks_follow_the_topology(slurm: 
     assert (slurm.folder / f"train-{job}.log").exists()
 
 
+async def test_a_job_that_asks_for_cpus_gets_all_its_nodes_with_these_cpus(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "elastic", hub, "--nodes=2-3", "--cpus-per-task=3", flags="--nnodes 3")
+    workers = await hub.group(3)
+    assert {worker.env["SLURM_CPUS_ON_NODE"] for worker in workers} == {"3"}
+    for worker in workers:
+        worker.order_exit(0)
+    assert await slurm.ended(job) == "COMPLETED"
+
+
+def test_every_script_gives_the_jobs_cpus_to_its_step() -> None:
+    """Where Slurm binds tasks to CPUs, srun binds a task to one CPU otherwise. The Slurm of these tests binds none."""
+    scripts = list(SCRIPTS.glob("*.sbatch"))
+    given = '${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}'
+    assert scripts
+    for script in scripts:
+        (step,) = re.findall(r"^srun .*", script.read_text(), re.MULTILINE)
+        assert given in step, script.name
+
+
 async def test_a_failed_run_is_a_failed_job(slurm: Slurm, hub: WorkerHub) -> None:
     job = submit(slurm, "fixed", hub, flags="--max-restarts 0")
     chained = after(slurm, job)
