@@ -75,7 +75,8 @@ class IdleWatch:
         elif any(map(_is_missing_nodes, runs)):
             self._call_later(min(LINGER_S, self._limit_s), words.ALL_RUNS_OVER)
         else:
-            self._idle(words.ALL_RUNS_OVER)
+            left = next((run.run_id for run in runs if not run.stage.is_end), "")
+            self._idle(words.last_agent_left(left) if left else words.ALL_RUNS_OVER)
 
     def _call_later(self, delay_s: float, reason: str) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._idle, reason)

@@ -83,6 +83,10 @@ def another_question(node_id: str) -> str:
 ALL_RUNS_OVER = "every run has ended, and every agent knows it"
 
 
+def last_agent_left(run_id: str) -> str:
+    return f"run {run_id} has not ended, but its last agent has left"
+
+
 def no_agents(for_s: float) -> str:
     return f"no agent for {for_s:g} s"
 

@@ -141,7 +141,8 @@ async def test_the_server_exits_when_its_only_agent_leaves(site: Site) -> None:
     await a.leaves()
     assert not site.reasons
     a.hangs_up()
-    assert site.reasons == [words.ALL_RUNS_OVER]
+    assert site.reasons == [words.last_agent_left(RUN_ID)]
+    assert site.verdicts == [False]
 
 
 async def test_agents_that_are_lost_may_come_back_for_a_while(site: Site) -> None:
