@@ -56,8 +56,8 @@ sys.stdout.flush()
 sys.stderr.flush()
 os._exit(0)
 """
-"""Program of `--run-path`. A script that has succeeded exits without destroying its objects: a process group that was
-not destroyed may still have threads, and would abort. torchrun keeps such a worker until all have finished."""
+"""Program of `--run-path`. After a success it exits without destroying the script's objects: a process group with
+running threads would abort the process. torchrun keeps such a worker until all have finished."""
 SAME_NAMES = {
     name: name.removesuffix("_s") for name in RequestedSettings.__struct_fields__ if name.removesuffix("_s") in ALL
 }

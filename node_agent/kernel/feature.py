@@ -124,9 +124,10 @@ class Feature:
     async def unfit(self, after_failure: bool) -> str:
         """Return why this node must not take part, with the evidence; empty if it may.
 
-        A feature that overrides it has the node checked before the first join, and again after workers have run: before
-        the next join, or before the agent exits if its worker has ended the run. `after_failure`: whether a worker of
-        this node has failed since the last check. The first reason ends the check, so later features are not asked.
+        If a feature overrides this hook, the agent calls it before the first join, and again after workers have run:
+        before the next join, or before the agent exits if its worker has ended the run. `after_failure`: whether a
+        worker of this node has failed since the last check. The first reason ends the check, so the agent does not ask
+        later features.
 
         A feature may call `Kernel.leave` instead. Before the first join, the agent then leaves without joining.
         """

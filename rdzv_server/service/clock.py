@@ -28,8 +28,8 @@ SLACK_S = 0.5
 """Seconds by which a beat or a write may be late on a busy machine. Anything longer is a hold-up, and so is a longer
 total wait for a processor from one beat to the next."""
 MOST_STARVED_S = 0.75 * BEAT_S
-"""Most seconds of waiting for a processor that count from one beat to the next: so a lost node is detected at most four
-times as late, even on a very busy machine."""
+"""Most seconds of waiting for a processor that count from one beat to the next. So even on a very busy machine, the
+server detects a lost node at most four times as late."""
 DATED = RunCreated | NodeOperation | NodeBlamed
 """Facts that record the server's incarnation in which they happened, and the wall-clock time."""
 SCHEDULER_STATISTICS = "/proc/thread-self/schedstat"

@@ -1,10 +1,11 @@
 """Command that runs for each node that the server excludes, for `--on-exclude CMD`.
 
-It runs once for each exclusion, after the exclusion has been written: one command at a time, with a time limit. If it
-fails, the server logs an error with the end of its output, and does not try again: the node stays excluded.
+The server runs it once for each exclusion, after it has recorded the exclusion: one at a time, with a time limit. If the
+command fails, the server logs an error with the end of its output, and does not try again: the node stays
+excluded.
 
-After a check's finding it runs only when no other node can be found unfit in the same way at the same time any more:
-that would end the exclusion. It does not run for an exclusion that has ended before its time.
+If a check has found the node unfit, the server waits until no other node can show a common cause any more, which would
+end the exclusion. If an exclusion has ended before its time, the command does not run.
 """
 
 import asyncio

@@ -1,13 +1,13 @@
 """Inbox of the driver: events that wait to be applied, in which runs take turns.
 
-While the store cannot write, the driver applies nothing, and every agent asks repeatedly. So the number of agents
-limits what waits, not how often they ask:
+While the store cannot write, the driver applies nothing, and every agent asks repeatedly. So the inbox bounds the
+waiting events by the number of agents, however often they ask:
 
 - An agent has one pending sign of life. A later one replaces it, and so does the loss of its connection.
 - A repeated request with the same content waits for the result of the first.
-- An operator's question is dropped if its caller has gone, since no one else reads the answer. Reports, leaves and
-  actions stay: they have happened even if their senders are gone. Joins stay as well: if a burst of joins took longer
-  than agents wait, each would otherwise be dropped shortly before its turn, again and again.
+- If the caller of an operator's question has gone, the inbox drops the question, since no one else reads the answer.
+  Reports, leaves and actions stay: they have happened even if their senders are gone. Joins stay as well. Otherwise, if
+  a burst of joins took longer than agents wait, the inbox would drop each one shortly before its turn, again and again.
 """
 
 import asyncio

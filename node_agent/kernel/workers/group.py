@@ -443,17 +443,18 @@ class ProcessGroup:
 class WorkerGroup(ProcessGroup):
     """The workers of one round.
 
-    It calls back once when the round is decided: `succeeded`, or `failed` with the first failure. It calls neither if
-    it is stopped before. After `stop` it calls `stopped` once, with the pids of workers that survived SIGKILL.
+    When the round is decided, the group calls `succeeded`, or `failed` with the first failure. If it is stopped before,
+    it calls neither. After `stop` it calls `stopped` once, with the pids of workers that survived SIGKILL.
 
-    Three results are held back for a moment:
+    The group holds three results back for a moment:
 
-    - A failure that follows from another worker's. If that worker is in this group and ends soon, its failure is
-      reported instead.
-    - The end by a signal that schedulers send to all processes of a node, or an exit code with which a shell reports
-      it. If the agent gets that signal too, before or after, the node leaves and no worker has failed.
+    - A failure that follows from another worker's failure. If that worker is in this group and ends soon, the group
+      reports its failure instead.
+    - A worker's end by a signal that schedulers send to all processes of a node, or by an exit code with which a shell
+      reports such a signal. If the agent gets that signal too, before or after, the node leaves and no worker has
+      failed.
     - The success of workers that handle such a signal, because they may have exited 0 because of it. If no restart is
-      left, their other exit codes are held back too.
+      left, the group holds back their other exit codes, too.
     """
 
     def __init__(
@@ -468,7 +469,7 @@ class WorkerGroup(ProcessGroup):
         leftovers: ListLeftovers | None = None,
         is_last: bool = False,
     ) -> None:
-        """`signals`: those that a scheduler sends to every process of a node. `exited` is called with the pid of each
+        """`signals`: signals that a scheduler sends to every process of a node. `exited` is called with the pid of each
         worker that has exited, before it is reaped. `is_last`: whether a failure ends the run, as no restart is left.
         """
         super().__init__(leftovers)

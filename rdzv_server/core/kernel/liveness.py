@@ -9,16 +9,20 @@ still. If the server answered no agent for a time after which agents may have gi
 lease. The close of its connection does not count until the server hears the agent. Since each agent gets only one such
 lease, endless trouble does not keep a lost agent in the run.
 
-The server reads messages from the time of the trouble later, in any order. A poll among them may be one that its agent
-has given up, so it does not make the close of a connection count.
+The server reads messages from the time of the trouble later, in any order. The agent may no longer wait for the answer
+to such a poll. So these polls do not make the close of a connection count.
 
-If several nodes vanish at once, the network path to the server is the likelier cause. So if connections of several
-nodes close at the same time, the grace decides nothing: the agents' leases decide, and no node is blamed. The same
-holds if all other agents of the run are away when the connection closes, because a proxy that restarts twice may have
-let back only this one. It also holds if, when the grace ends, no other agent has been heard since the close or waits
-for an answer: a proxy that restarts between their requests breaks only one that waits for its answer. That lease counts
-from the close, since the agent, whose poll was parked, had nothing to send before. So a path that is broken for less
-than a lease costs no node.
+If several nodes vanish at once, the likelier cause is the network path to the server. So the server ignores the grace
+and waits for the agents' leases, and blames no node, in three cases:
+
+- Connections of several nodes close at the same time.
+- All other agents of the run are away when the connection closes. A proxy that restarts twice may have let back only
+  this one.
+- When the grace ends, the server has heard no other agent since the close, and no other agent waits for an answer. A
+  proxy that restarts between the requests of agents breaks only a connection on which an agent waits.
+
+Such a lease counts from the close: the agent's poll was parked, so it had nothing to send before. So a path that is
+broken for less than a lease costs no node.
 
 If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that the server
 hears. For a grace, one agent must be certain when the grace ends, and the server must have heard it recently. For a

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from rdzv_protocol.queries import Query
 
 NUMBERS_PER_S = 1_000
-"""Query numbers for each second. A number is the query's time in these units, or the next free one, so that no number
-repeats one of an earlier server whose answers may still be on their way."""
+"""Query numbers for each second. A number is the query's time in these units, or the next free one. So no number
+repeats one of an earlier server, whose answers may still arrive."""
 
 Closed = Callable[..., None]
 """Callback for the end of a query: it gets kernel, agent, query, answer (None if it is too late) and now."""

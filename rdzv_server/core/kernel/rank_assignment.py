@@ -6,9 +6,9 @@ has one, else its last group rank, else the rank that it prefers, else the lowes
 these get their keys in the order of their `sort_key`, such as their place in the network's tree. Worker ranks follow
 the group ranks, cumulative over each node's own `local_world_size`.
 
-That is the policy `sticky`. With `topology` no rank is sticky: all nodes that did not ask for a rank are in the order
-of their `sort_key` in every round, so that the nodes of one block stay together after a replacement. With `fill-gaps`,
-if a round has fewer nodes, the last nodes move into the gaps and the others keep their ranks.
+That is the policy `sticky`. With `topology` no rank is sticky: in every round, all nodes that did not ask for a rank
+are in the order of their `sort_key`. So the nodes of one block stay together after a replacement. With `fill-gaps`, if
+a round has fewer nodes, the last nodes move into the gaps and the others keep their ranks.
 """
 
 from itertools import count

@@ -1,8 +1,8 @@
 """Measurement of a running round before something that may end it: its steps, and the time that it loses.
 
-Signs are up to a keep-alive old, so the conclusions are cautious. Unless the workers are believed to hang, time counts
-as spent on detecting only if the sign itself showed workers without progress for `progress.STALLED` steps, or for the
-time of a standstill if an operator restarts the run.
+Signs are up to a keep-alive old, so the conclusions are cautious. If the server does not believe that the workers hang,
+time counts as `detecting` only if the sign itself showed workers without progress for `progress.STALLED` steps. If an
+operator restarts the run, the time of a standstill is enough.
 """
 
 from collections.abc import Iterable
@@ -72,8 +72,8 @@ def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
 def last_step(run: Run) -> LastStep:
     """Return the last step of the running round, of any worker.
 
-    While the run is believed to hang, it is that of the first worker that hangs: what other workers do after it gets
-    the run no further, even if they step on.
+    While the server believes that the run hangs, return the last step of the first worker that hangs: later steps of
+    other workers do not get the run further.
     """
     step_s, stepped_at = pace(list(run.progress.values()))
     steps = (sign.progress.highest_step for sign in run.progress.values() if sign.progress.highest_step is not None)

@@ -1,12 +1,13 @@
 """Succession: whether a join begins another attempt of its run.
 
-A succeeded run is remembered for the retention time. A late agent with its explicit run id is refused; `--rerun` starts
-the run again. An agent with another command is refused as such, and does not learn that the run has succeeded. After a
-failure, or without an explicit run id, a new agent begins a new attempt.
+The server remembers a succeeded run for the retention time. Meanwhile it refuses a late agent with the run's explicit
+id, unless the agent has `--rerun`, which starts the run again. If such an agent has another command, the refusal says
+so, and not that the run has succeeded. After a failure, or without an explicit run id, a new agent begins a new
+attempt.
 
 If every node has left the run, an agent also begins a new attempt if it names no run id, or asks for other settings. If
 all agents are silent instead (see `unheard`), an agent without a run id begins one only if it is on a node of the run,
-or if the run has one node. Several nodes may still be alive.
+or if the run has one node: several nodes may still be alive.
 """
 
 from rdzv_protocol.errors import RunFailed, RunSucceeded
