@@ -163,7 +163,7 @@ class ServerConfig:
     exit_when_idle_s: float | None = _flag(
         None,
         SECONDS,
-        "exit when every run has ended and every agent has been told, or when no agent has been connected for SECONDS. "
+        "exit when every run has ended and every agent knows that, or when no agent has been connected for SECONDS. "
         "The exit code is 0 if the last attempt of every run has succeeded, else 1 (default: serve until stopped)",
     )
     stand_by_for: Sequence[Endpoint] = _flag(
@@ -206,9 +206,9 @@ class ServerConfig:
     exclude_after: tuple[int, float] | None = _nodes(
         None,
         AFTER,
-        "exclude a node that runs have blamed N times within TIME, as in 3/24h: the node was lost, or its workers "
-        "failed first, or a check found it unfit for a time. Exclude a node at once if its hardware failed or a check "
-        "found it unfit otherwise (default: exclude no node)",
+        "exclude a node that runs have blamed N times within TIME, as in 3/24h: the node was lost, its workers failed "
+        "first, or a check found a temporary condition. Exclude a node at once if its hardware failed or a check found "
+        "any other condition (default: exclude no node)",
     )
     exclude_for_s: float = _nodes(86_400.0, SPAN, "exclude a node for TIME, as in 12h (default: 24h)")
     """Seconds for which a node is excluded: a day by default, so that a person can look at it the next morning."""
@@ -280,8 +280,8 @@ class ServerConfig:
     advertise: str | None = _cluster(
         None,
         ADDRESS,
-        "set the address of this server that other servers give to agents (default: --host, or this machine's address "
-        "on its way to etcd; and --port)",
+        "set the address of this server that other servers give to agents (default: --host or the address from which "
+        "this machine reaches etcd, with --port)",
     )
     leader_lease_s: int = _cluster(5, LEASE, "wait SECONDS for a leader that is gone (default: {})")
     """Lease of a leader in seconds. A shorter one takes a slow leader for dead; a longer one delays recovery."""

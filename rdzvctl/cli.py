@@ -253,7 +253,7 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
     else:
         _run(parser, "ended-runs" if action.of_ended else "live-runs")
     if "min_nodes" in action.fields:
-        parser.add_argument("size", metavar="MIN:MAX", type=_size, help="the least and the most nodes of the run")
+        parser.add_argument("size", metavar="MIN:MAX", type=_size, help="the new limits of the run's number of nodes")
     for name in (each for each in action.fields if each in TIMES_OF_ACTIONS):
         spelling, text = TIMES_OF_ACTIONS[name]
         default_s = action.default_of(name)

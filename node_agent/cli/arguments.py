@@ -81,8 +81,8 @@ class Arguments(Struct, frozen=True):
             "(default: 127.0.0.1)", is_key=True, task=JOIN)] = ""
     master_port: Annotated[int | None, Flag(
         "PORT", whole(0, 65_535), "set the port on that node (default: 29500). With one node: set the workers' "
-        "MASTER_PORT; 0 picks a free port. No effect with --standalone, an endpoint other than auto, or another "
-        "back end than static", is_key=True)] = None
+        "MASTER_PORT; 0 picks a free port. No effect with --standalone, with an endpoint other than auto, or with a "
+        "back end other than static", is_key=True)] = None
     rdzv_id: Annotated[str, Flag(
         "ID", name_or_none, "name the run; agents with the same id form one run (default: "
             "none)", alias="--run-id", task=JOIN)] = ""
@@ -96,9 +96,9 @@ class Arguments(Struct, frozen=True):
         "S", seconds(), "wait up to S seconds for the server's first answer; the server may start after the agents "
         "(default: 300)")] = None
     server_lost_timeout: Annotated[float | None, ours(
-        "S", seconds(), "continue for S seconds after the server is lost (default: without limit while workers run, "
-        "else for --connect-timeout; always for --connect-timeout with c10d and static, where a node of the run hosts "
-        "the server)")] = None
+        "S", seconds(), "continue for S seconds after the server is lost (default: no limit while workers run, else "
+        "--connect-timeout. With c10d and static, where a node of the run hosts the server: always "
+        "--connect-timeout)")] = None
 
     token_file: Annotated[str | None, ours(
         "FILE", text, "authenticate with the token in this file; the agent reads it again when the server no longer "
@@ -129,8 +129,8 @@ class Arguments(Struct, frozen=True):
         "stand by until the exclusion ends)")] = False
     topology: Annotated[str, ours(
         "PLACE", name_or_none, "set this node's place in the network, such as spine1.rack07.node3. Nodes get their "
-        "ranks in this order. nvlink: the NVLink domain that NVIDIA's driver reports, then the scheduler's order "
-        "(default: the scheduler's, with --endpoint auto)")] = ""
+        "ranks in the order of their places. nvlink: the NVLink domain that NVIDIA's driver reports, then the "
+        "scheduler's order (default: the scheduler's, with --endpoint auto)")] = ""
     role: Annotated[str, Flag("NAME", name_or_none, "name the workers' role (default: default)")] = "default"
     virtual_local_rank: Annotated[bool, a_switch(
         "give each worker LOCAL_RANK 0 and only its own GPU, as device 0")] = False

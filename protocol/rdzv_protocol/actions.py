@@ -263,7 +263,7 @@ RESTART = Action(
     refusals=(errors.UnknownRun, errors.RunEnded),
 )  # fmt: skip
 RESIZE = Action(
-    name="resize", request=ResizeRequest, help="change the least and the most nodes of a run while it runs",
+    name="resize", request=ResizeRequest, help="change the limits of a run's number of nodes while it runs",
     question="Resize the run?", label="Resize", refusals=(errors.UnknownRun, errors.RunEnded),
 )  # fmt: skip
 ADMIT = Action(

@@ -1,8 +1,7 @@
 """Command that runs for each node that the server excludes, for `--on-exclude CMD`.
 
-The server runs it once for each exclusion, after it has recorded the exclusion: one at a time, with a time limit. If the
-command fails, the server logs an error with the end of its output, and does not try again: the node stays
-excluded.
+The server runs it once for each exclusion, after it has recorded the exclusion: one at a time, with a time limit. If
+the command fails, the server logs an error with the end of its output, and does not try again: the node stays excluded.
 
 If a check has found the node unfit, the server waits until no other node can show a common cause any more, which would
 end the exclusion. If an exclusion has ended before its time, the command does not run.

@@ -49,8 +49,9 @@ def handlers(worker: int, signum: int) -> list[int]:
 def may_exit_on(signums: Collection[int], worker: int) -> bool:
     """Return whether a worker may exit 0 because of one of these signals.
 
-    That is so if the worker catches, blocks or ignores one of them, or if it is a wrapper, such as a shell, of a program that
-    handles one. A Python program is no wrapper here: torch lets the processes of a DataLoader handle SIGTERM.
+    That is so if the worker catches, blocks or ignores one of them, or if it is a wrapper, such as a shell, of a
+    program that handles one. A Python program is no wrapper here: torch lets the processes of a DataLoader handle
+    SIGTERM.
     """
     return outlasts(worker, *signums) or any(handles(program, *signums) for program in _wrapped(worker))
 
