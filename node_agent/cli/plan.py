@@ -123,7 +123,9 @@ def _with_features(plan: LaunchPlan, arguments: Arguments) -> LaunchPlan:
     """Return the plan with the features' options, checked together with it. Raises `UsageError`."""
     features = tuple(each.completed(plan, arguments.source) for each in arguments.features)
     notes = [note for each in features for note in each.notes(plan, arguments.source)]
-    return replace(plan, config=replace(plan.config, features=features), notes=(*plan.notes, *notes))
+    join = replace(plan.config.join, watches=tuple(source for each in features for source in each.watches))
+    config = replace(plan.config, join=join, features=features)
+    return replace(plan, config=config, notes=(*plan.notes, *notes))
 
 
 def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:

@@ -49,6 +49,11 @@ class Options(Struct, frozen=True, kw_only=True):
         """Kinds of server queries that the feature answers. A query imports the feature even if it is off."""
         return ()
 
+    @property
+    def watches(self) -> tuple[str, ...]:
+        """Sources by which the feature looks for hangs, as the server knows them."""
+        return ()
+
     def descriptors(self, workers: int) -> int:
         """Return how many file descriptors the agent needs for the feature, given the number of workers."""
         return 0

@@ -244,6 +244,9 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     """Whether the agent knows the directive `drain`."""
     queries: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
     """Tags of the queries that the agent knows. The server sends it no others."""
+    watches: Annotated[tuple[Name, ...], Meta(max_length=8)] | None = None
+    """Sources by which the agent looks for hangs: `progress`, `silence`, `log rule`, `uninterruptible`. None from an
+    older agent."""
     secret: Secret = ""
     """Secret that the agent chooses, and that every later request of its `agent_id` must contain; empty for none."""
     unfit: Line = ""
@@ -352,6 +355,9 @@ class SuspectRequest(Struct, frozen=True, kw_only=True):
     ends_rules: bool = False
     """Whether a line of a worker has reported that all work is done. Then no log rule of any node counts in this round
     any more. The request has no ranks, so an older server does nothing."""
+    is_untold: bool = False
+    """Whether no worker of this node has reported progress in this round, and none of these did in an earlier one. Then
+    the suspicion counts only while no worker of the run reports progress in this round."""
 
 
 class LeaveRequest(Struct, frozen=True, kw_only=True):

@@ -376,7 +376,7 @@ def _event(request: _Told) -> events.Event:
         case messages.SuspectRequest(source=source, reason=reason):
             return HangSuspected(
                 request.agent_id, request.round, printable(source), printable(reason), request.ranks,
-                request.silent_s, request.limit_s, request.number, request.ends_rules,
+                request.silent_s, request.limit_s, request.number, request.ends_rules, request.is_untold,
             )  # fmt: skip
         case messages.LeaveRequest():
             reason = printable(request.reason)

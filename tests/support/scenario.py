@@ -160,10 +160,13 @@ class Scenario:
         silent_s: float = 0.0,
         limit_s: float | None = None,
         number: int = 0,
+        is_untold: bool = False,
     ) -> None:
         """The agent suspects that its workers with these ranks hang. Without ranks it retracts the suspicion."""
         round_, hung = self.run.round if round is None else round, tuple(map(int, ranks))
-        self.handle(HangSuspected(name, round_, source, HUNG, hung, float(silent_s), limit_s, number))
+        self.handle(
+            HangSuspected(name, round_, source, HUNG, hung, float(silent_s), limit_s, number, is_untold=is_untold)
+        )
 
     def ends_rules(self, name: str, number: int = 0) -> None:
         """A worker of this node writes that all work is done."""

@@ -118,6 +118,16 @@ class Hangs(Options, frozen=True, kw_only=True):
     uninterruptible_s: float | None = None
     """Seconds in uninterruptible sleep after which a worker counts as hung, from torch's variable."""
 
+    @property
+    def watches(self) -> tuple[str, ...]:
+        sources = {
+            "progress": self.progress_timeout,
+            "silence": self.silence_timeout,
+            "log rule": self.log_rule,
+            "uninterruptible": self.uninterruptible_s,
+        }
+        return tuple(source for source, given in sources.items() if given)
+
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Hangs":
         """Turn off the source of torch's variable if its value is not a positive number, as under torchrun."""
         uninterruptible_s = 0.0

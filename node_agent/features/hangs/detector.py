@@ -113,6 +113,8 @@ class Suspicion(Struct, frozen=True):
     """Exceeded limit in seconds, None if the source is not a time limit or nothing is suspected."""
     ends_rules: bool = False
     """Whether a line has reported that all work is done. Then no log rule of any node expects anything any more."""
+    is_untold: bool = False
+    """Whether no worker of this node has reported progress in this round, and none of these did in an earlier one."""
 
 
 class Signs(Struct, frozen=True):
@@ -137,6 +139,8 @@ class Rhythm:
         """Longest time of each kind of phase."""
         self._seen: set[str] = set()
         """Kinds that have been seen often enough."""
+        self.ranks: set[int] = set()
+        """Ranks that have reported progress in any round."""
         self.cut_off_s: dict[str, float] = {}
         """Longest silence of each kind that the end of a round has cut off. It might have ended by itself."""
         self._first_step: int | None = None
@@ -244,6 +248,8 @@ class HangDetector:
         self._time = CountedTime()
         self._learned_of: dict[int, int] = {}
         """Number of each local rank's last reading that the rhythm includes."""
+        self._has_warmed_up = False
+        """Whether any worker has done the steps of this round that may compile or warm up."""
         self._limit_of: dict[int, float] = {}
         """Most seconds until the next progress of each local rank that runs."""
         self._rules = [_RuleState(number, rule, ranks, now) for number, rule in enumerate(options.log_rules, 1)]
@@ -251,6 +257,13 @@ class HangDetector:
         self._suspected: dict[str, tuple[int, ...]] = {}
         self._look_at: float | None = now
         self._is_server_silent = False
+
+    @property
+    def unwatched(self) -> list[int]:
+        """Local ranks that have never reported progress, if another worker has done enough steps to know."""
+        if not self._options.progress or not self._has_warmed_up:
+            return []
+        return [local_rank for local_rank in self._limit_of if not self._reports(local_rank)]
 
     def next_deadline(self) -> float | None:
         """Return the time of the next look, None while the server is silent or nothing is expected of the workers."""
@@ -337,6 +350,8 @@ class HangDetector:
         silences = {rank: self._silent_s(signs.readings.get(rank), now) for rank in signs.last_output_at}
         for rank, silent_s in silences.items():
             reading, limit_s = signs.readings.get(rank), self._limit_of[rank]
+            if not self._is_expected(rank):
+                continue
             if silent_s >= limit_s:
                 step = reading.step if reading and reading.step is not None else -1
                 since = reading.at if reading else self._started_at
@@ -349,7 +364,20 @@ class HangDetector:
         *_, reason, limit_s = late[0]
         ranks = [each[2] for each in late]
         ranks += [rank for rank in silences if rank not in ranks and self._is_as_silent(signs, silences, rank, ranks)]
-        return Suspicion("progress", reason, tuple(ranks), min(silences[rank] for rank in ranks), limit_s), due
+        is_untold = not (self._learned_of or any(map(self._reports, ranks)))
+        silent_s = min(silences[rank] for rank in ranks)
+        return Suspicion("progress", reason, tuple(ranks), silent_s, limit_s, is_untold=is_untold), due
+
+    def _is_expected(self, local_rank: int) -> bool:
+        """Whether this worker has to report progress.
+
+        Many scripts report it from one rank only. So if another worker of the node does, nothing is expected of a
+        worker that never did.
+        """
+        return not self._learned_of or self._reports(local_rank)
+
+    def _reports(self, local_rank: int) -> bool:
+        return local_rank in self._learned_of or self._ranks[local_rank] in self._rhythm.ranks
 
     def _is_as_silent(self, signs: Signs, silences: Mapping[int, float], rank: int, late: Iterable[int]) -> bool:
         """Whether a worker has been silent for nearly as long as one that is late, so that it does not continue.
@@ -436,6 +464,8 @@ class HangDetector:
             if rank not in self._learned_of:
                 self._learn_start(reading)
             self._rhythm.note_reading(reading)
+            self._rhythm.ranks.add(self._ranks[rank])
+            self._has_warmed_up = self._has_warmed_up or has_warmed_up(reading)
             self._learned_of[rank] = reading.number
         return bool(new)
 

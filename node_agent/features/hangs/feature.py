@@ -68,8 +68,10 @@ def suspect(kernel: Kernel, found: Suspicion) -> None:
         text, level = words.work_is_done(found.reason), Level.ROUTINE
     elif source == "silence" and assignment.group_world_size > 1:
         text, level = words.node_is_silent(found.reason) if ranks else words.NODE_WRITES_AGAIN, Level.ROUTINE
+    elif found.is_untold and assignment.group_world_size > 1:
+        text, level = words.node_reports_nothing(found.reason), Level.ROUTINE
     else:
         text, level = words.may_hang(ranks, found.reason) if ranks else words.no_longer_hung(source), Level.WARNING
     log = Log(text, level, "hang_suspected")
-    times = found.silent_s, found.limit_s
-    kernel.suspect(Suspected(assignment.round, source, found.reason, ranks, log, *times, found.ends_rules))
+    also = found.silent_s, found.limit_s, found.ends_rules, found.is_untold
+    kernel.suspect(Suspected(assignment.round, source, found.reason, ranks, log, *also))

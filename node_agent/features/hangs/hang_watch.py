@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import inf
 
+from node_agent.features.hangs import words
 from node_agent.features.hangs.detector import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
 from node_agent.features.hangs.log_rules import Line, LineMatcher
 from node_agent.kernel.core.progress import Reading
@@ -49,6 +50,9 @@ class HangWatch:
         self._round = 0
         self._matcher: LineMatcher | None = None
         self._rules_given_up: set[int] = set()
+        self._ranks = range(0)
+        self._has_told_unwatched = False
+        self._warn = warn
         if rules := options.log_rules:
             self._matcher = LineMatcher(rules, environment, self._matched, self._give_up, self._lines_lost, warn)
         self._last_output_at: dict[int, float] = {}
@@ -60,6 +64,7 @@ class HangWatch:
         self._forget()
         rhythm = self._rhythms.next_round(world_size)
         self._round += 1
+        self._ranks = ranks
         self._detector = HangDetector(self._options, ranks, rhythm, gap_s, self._loop.time())
         self._detector.give_up_rules(self._rules_given_up)
         self._arm()
@@ -130,6 +135,9 @@ class HangWatch:
             return
         for suspicion in detector.look(self._signs(), self._loop.time()):
             self._suspect(suspicion)
+        if not self._has_told_unwatched and (unwatched := detector.unwatched):
+            self._has_told_unwatched = True
+            self._warn(words.unwatched([self._ranks[local_rank] for local_rank in unwatched]))
         if self._detector is detector:
             self._arm()
 

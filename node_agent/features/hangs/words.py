@@ -18,6 +18,16 @@ def node_is_silent(reason: str) -> str:
     return f"the workers of this node are silent; the run hangs only if those of all nodes are: {reason}"
 
 
+def node_reports_nothing(reason: str) -> str:
+    """For one of several nodes, as a script may report progress from some ranks only."""
+    return f"the workers of this node report no progress; the run hangs only if no other node reports any: {reason}"
+
+
+def unwatched(ranks: Sequence[int]) -> str:
+    which = f"rank {ranks[0]} reports" if len(ranks) == 1 else f"{len(ranks)} ranks ({ranks[0]} ...) report"
+    return f"{which} no progress, but other workers do: --progress-timeout watches only the ranks that report it"
+
+
 NODE_WRITES_AGAIN = "the workers of this node write again"
 
 

@@ -556,6 +556,7 @@ class AgentMachine:
             request = SuspectRequest(
                 **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks,
                 silent_s=event.silent_s, limit_s=event.limit_s, number=self._suspicions, ends_rules=event.ends_rules,
+                is_untold=event.is_untold,
             )  # fmt: skip
             self._effects.append(request)
 

@@ -418,6 +418,10 @@ class RunMachine:
         run.event_sizes.drop(run.first_event, fact.below, run.event_number)
         run.first_event = max(run.first_event, fact.below)
 
+    def note_training(self) -> None:
+        """Note that workers of the running round have reported progress."""
+        self.run.training_round = self.run.round
+
     def note_steps(self, step: int | None, checkpoint_step: int | None, *, fall: bool) -> None:
         """Note the highest step and the highest checkpoint that workers of the running round have reported, or None."""
         run = self.run

@@ -55,6 +55,9 @@ class Kernel(Protocol):
     def note_root(self, record: FailureRecord) -> None:
         """Make a failure that the policy has found the root of the running round."""
 
+    def note_training(self) -> None:
+        """Note that workers of the running round have reported progress."""
+
     def note_steps(self, step: int | None, checkpoint_step: int | None, *, fall: bool) -> None:
         """Note the highest step and the highest checkpoint that workers of the running round have reported, or None.
 

@@ -381,6 +381,8 @@ class RunState(Struct, kw_only=True):
     """Number of restarts in a row after failures, before the last completed round: see `failed_rounds`."""
     restarts_without_progress: int = 0
     """Number of charged restarts since a round made progress."""
+    training_round: int = 0
+    """Latest round in which workers have reported progress; 0 if none, or in the state of an older server."""
     step_of_round: int | None = None
     """Highest step of the last completed round; None if none was reported."""
     recurring_step: int | None = None

@@ -227,6 +227,7 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
 
     def _began(self, fact: TrainingBegan, now: float) -> None:
         self.state.time.starting_s, self.state.time.is_told = fact.starting_s, True
+        self.kernel.note_training()
         self._lose(fact.resumed_step, now)
 
     def _measured(self, fact: ProgressMeasured, now: float) -> None:

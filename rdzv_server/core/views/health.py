@@ -107,7 +107,7 @@ def _hung(run: Run, now: float) -> Finding | None:
     believed = hang and hang.is_believed and hang.first_believed(len(run.running))
     if not hang or not believed or _is_unheard(run):
         return None
-    run_id, withheld = quoted(run.run_id), Hangs.run_remark(run, now) if hang.charge_at is not None else ""
+    run_id, withheld = quoted(run.run_id), Hangs.withheld(run, now) if hang.charge_at is not None else ""
     steps = words.stacks(run_id), words.restart(run_id), *((words.RAISE_LIMIT,) if withheld else ())
     follows = withheld or (words.ONLY_REPORTED if run.settings.on_hang == "report" else "")
     suspicion = hang_words.may_hang(believed.ranks, believed.node_id, believed.reason)

@@ -417,7 +417,7 @@ def _hang(run: Run, hang: Hang, now: float) -> HangStatus:
         verdict=verdict.sentence if verdict else "",
         node=verdict.node_id if verdict else None,
         rank=verdict.rank if verdict else None,
-        withheld=Hangs.run_remark(run, now) if hang.charge_at is not None else "",
+        withheld=Hangs.withheld(run, now) if hang.charge_at is not None else "",
         restarts_in_s=None if hang.charge_at is None else _round(max(0.0, hang.charge_at - now)),
     )
 

@@ -113,6 +113,11 @@ class Hangs(Policy[HangsState, HangSigns]):
 
     @classmethod
     def run_remark(cls, run: Run, now: float) -> str:
+        """Return the sentences about a limit whose hangs are only reported, and about sources that some nodes lack."""
+        return "; ".join(filter(None, (cls.withheld(run, now), *cls.of(run).unwatched)))
+
+    @classmethod
+    def withheld(cls, run: Run, now: float) -> str:
         """Return the sentence about a limit whose hangs are only reported; empty if none, or none lately."""
         return repeated_hangs.withheld(run, cls.of(run), now)
 
@@ -123,9 +128,14 @@ class Hangs(Policy[HangsState, HangSigns]):
         back. A hang that was withheld is judged once agents have had time to do so.
         """
         run, hang = self.run, self.state.hang
+        if run.stage is Stage.RUNNING and self.state.compared_round != run.round:
+            self._compare_sources(now)
         if hang is None:
             return
         hang.silence_counts = now >= self._silence_counts_at(hang)
+        hang.untold_counts = run.training_round != run.round
+        if hang.is_untold and not self.state.is_told_of_untold:
+            self._tell_of_untold(hang, now)
         if run.suspends_judgement:
             hang.judge_at = None
             return
@@ -139,6 +149,24 @@ class Hangs(Policy[HangsState, HangSigns]):
             self.kernel.record_event("hang_suspected", sentence, now, node_id=latest.node_id)
         if not hang.suspicions:
             self.state.hang = None
+
+    def _compare_sources(self, now: float) -> None:
+        """Warn if some nodes of the round that begins look for hangs by a source, and others do not."""
+        state, joins = self.state, [self.run.agents[agent_id].join for agent_id in self.run.running]
+        known = [(join.node_id, join.watches) for join in joins if join.watches is not None]
+        state.compared_round, before, state.unwatched = self.run.round, state.unwatched, ()
+        for source, told in words.UNWATCHED.items():
+            lack = [node_id for node_id, watches in known if source not in watches]
+            if lack and len(lack) < len(known):
+                state.unwatched += (printable(told(lack[0], len(lack) - 1)),)
+        for sentence in state.unwatched:
+            if sentence not in before:
+                self.kernel.record_event("warning", sentence, now)
+
+    def _tell_of_untold(self, hang: Hang, now: float) -> None:
+        self.state.is_told_of_untold = True
+        node_id = next(each.node_id for each in hang.suspicions.values() if each.is_untold)
+        self.kernel.record_event("warning", printable(words.untold(node_id)), now, node_id=node_id)
 
     def workers_succeeded(self, agent_id: str) -> None:
         if self.state.hang is not None:
@@ -274,8 +302,9 @@ class Hangs(Policy[HangsState, HangSigns]):
             hang.silence_s = max(hang.silence_s, fact.limit_s or fact.silent_s)
         node_id = run.agents[fact.agent_id].node_id
         since = max(now - fact.silent_s, run.started_at)
-        suspicion = Suspicion(fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now, since, fact.limit_s)
-        hang.add(key, suspicion)
+        hang.add(key, Suspicion(
+            fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now, since, fact.limit_s, fact.is_untold
+        ))  # fmt: skip
 
     # The verdict.
 
@@ -286,7 +315,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         verdict, withheld = _verdict(run, now), ""
         if is_withheld := repeated_hangs.is_withheld(run, self.state, fact, verdict, now):
             repeated_hangs.withhold(run, self.state, hang, fact, now)
-            withheld = f"; {repeated_hangs.withheld(run, self.state, now)}"
+            withheld = f"; {self.withheld(run, now)}"
         hang.judge_at, hang.is_reported = hang.charge_at if is_withheld else None, True
         seat = run.seat_of(fact.agent_id)
         is_reported = run.settings.on_hang == "report" or is_withheld

@@ -28,6 +28,8 @@ class HangSuspected(PolicyFact, frozen=True):
     """Number among the agent's suspicions; 0 from an older agent."""
     ends_rules: bool = False
     """Whether a worker has reported that all work is done, so that no log rule counts in this round any more."""
+    is_untold: bool = False
+    """Whether no worker of the node has reported progress in this round: see `SuspectRequest.is_untold`."""
 
     @property
     def is_of_rule(self) -> bool:
@@ -62,6 +64,8 @@ class Suspicion(Struct, frozen=True):
     """Time since which the workers have shown no progress by this source."""
     limit_s: float | None = None
     """Limit that the workers exceeded, in seconds; None if it is unknown, or if the source is not a time limit."""
+    is_untold: bool = False
+    """Whether no worker of the node has reported progress in this round."""
 
 
 class HangVerdict(Struct, frozen=True):
@@ -91,6 +95,9 @@ class Hang(Struct, dict=True):
     """Longest limit of a silence that was suspected, in seconds; the length of the silence if the limit is unknown."""
     silence_counts: bool = True
     """Whether the silence of all nodes counts: not within `silence_s` after the workers of a node have finished."""
+    untold_counts: bool = True
+    """Whether suspicions of nodes count whose workers report no progress: only while none of the run does. Many scripts
+    report progress from one rank only."""
     judge_at: float | None = None
     """Time at which the hang becomes a failure; None if no suspicion is believed yet, or if the hang was reported."""
     is_reported: bool = False
@@ -104,6 +111,8 @@ class Hang(Struct, dict=True):
         """Keys of each agent's suspicions."""
         self._silent = 0
         """Number of suspicions of silence: at most one for each agent."""
+        self._untold = 0
+        """Number of suspicions of nodes whose workers report no progress."""
         for key, suspicion in self.suspicions.items():
             self._count(key, suspicion)
 
@@ -116,6 +125,7 @@ class Hang(Struct, dict=True):
         """Remove a suspicion, if it is there."""
         if suspicion := self.suspicions.pop(key, None):
             self._silent -= suspicion.source == SILENCE
+            self._untold -= suspicion.is_untold
             keys = self._keys[suspicion.agent_id]
             del keys[key]
             if not keys:
@@ -157,17 +167,26 @@ class Hang(Struct, dict=True):
 
     def counts(self, running: int) -> bool:
         """Whether any suspicion counts if `running` agents run workers: silence counts only if all are silent."""
-        return len(self.suspicions) > self._silent or (self.silence_counts and self.is_silent(running))
+        others = len(self.suspicions) - self._silent - (0 if self.untold_counts else self._untold)
+        return others > 0 or (self.silence_counts and self.is_silent(running))
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether a suspicion does not count since only other nodes report progress."""
+        return self._untold > 0 and not self.untold_counts
 
     def believed(self, running: int) -> list[Suspicion]:
         """Return the suspicions that count if `running` agents run workers."""
         all_silent = self.silence_counts and self.is_silent(running)
-        return [each for each in self.suspicions.values() if each.source != SILENCE or all_silent]
+        return [each for each in self.suspicions.values() if self._is_counted(each, all_silent=all_silent)]
 
     def first_believed(self, running: int) -> Suspicion | None:
         """Return the first suspicion that counts if `running` agents run workers; None if none does."""
         all_silent = self.silence_counts and self.is_silent(running)
-        return next((each for each in self.suspicions.values() if each.source != SILENCE or all_silent), None)
+        return next((each for each in self.suspicions.values() if self._is_counted(each, all_silent=all_silent)), None)
+
+    def _is_counted(self, each: Suspicion, *, all_silent: bool) -> bool:
+        return all_silent if each.source == SILENCE else self.untold_counts or not each.is_untold
 
     def of_agent(self, agent_id: str) -> Suspicion | None:
         """Return the agent's first suspicion of some of its workers; None if it has none, or only that all are silent.
@@ -175,7 +194,7 @@ class Hang(Struct, dict=True):
         Silence is about all nodes, so it says nothing about one.
         """
         suspicions = (self.suspicions[key] for key in self._keys.get(agent_id, ()))
-        return next((each for each in suspicions if each.source != SILENCE), None)
+        return next((each for each in suspicions if self._is_counted(each, all_silent=False)), None)
 
     def silent_since(self, running: int) -> float:
         """Return since when the workers have shown no progress by one source, as its last agent reports it."""
@@ -187,6 +206,7 @@ class Hang(Struct, dict=True):
     def _count(self, key: str, suspicion: Suspicion) -> None:
         self._keys.setdefault(suspicion.agent_id, {})[key] = None
         self._silent += suspicion.source == SILENCE
+        self._untold += suspicion.is_untold
 
     @property
     def is_believed(self) -> bool:
@@ -214,6 +234,12 @@ class HangsState(PolicyState):
     """Hang of the running round; None if none is suspected."""
     repeated_hangs: RepeatedHangs | None = None
     """Hangs in a row that one limit has found; None if the last restart by a hang was not of this kind."""
+    is_told_of_untold: bool = False
+    """Whether people have been told that a suspicion does not count since only other nodes report progress."""
+    compared_round: int = 0
+    """Latest round whose nodes' sources of hangs were compared; 0 if none was."""
+    unwatched: tuple[str, ...] = ()
+    """Sentences about sources of hangs that some nodes of that round have, and others lack."""
     suspected: dict[str, int] = field(default_factory=dict)
     """Number of the latest suspicion of each agent in the running round."""
     rules_ended: bool = False

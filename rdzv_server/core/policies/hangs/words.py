@@ -1,6 +1,6 @@
 """Messages about workers that hang, and about what all ranks of a run do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rdzv_protocol.evidence import ProcessState
 from rdzv_protocol.text import clip, printable
@@ -30,6 +30,33 @@ def reported(node_id: str, rank: int, cause: str, error: str, *, singled_out: bo
 def of_unknown_rank(hang: str) -> str:
     """`hang`: message `reported` about a hang of which no rank is singled out."""
     return f"the rank to blame is unknown: {hang}"
+
+
+def untold(node_id: str) -> str:
+    return (
+        f"the workers of node {node_id} report no progress, but those of other nodes do. So --progress-timeout watches "
+        "only the nodes whose workers report it"
+    )
+
+
+def silence_unwatched(node_id: str, more: int) -> str:
+    """A node, and `more` others, lack the flag that other nodes have."""
+    who = _lacking(node_id, more)
+    return f"--silence-timeout finds no hang, since {who} it: silence counts only if every node reports it"
+
+
+def log_rules_unwatched(node_id: str, more: int) -> str:
+    who = _lacking(node_id, more)
+    return f"--log-rule finds nothing in the lines of some nodes, since {who} it: each node compares only its own lines"
+
+
+UNWATCHED: Mapping[str, Callable[[str, int], str]] = {"silence": silence_unwatched, "log rule": log_rules_unwatched}
+"""Messages about sources of hangs that some nodes have and others lack, by source."""
+
+
+def _lacking(node_id: str, more: int) -> str:
+    others = f" and {more} more node{'s' * (more != 1)}" if more else ""
+    return f"node {node_id}{others} {'have not' if more else 'has not'} set"
 
 
 NEVER_TOLD = "if the script does not call node_agent.progress, use --silence-timeout in place of --progress-timeout"

@@ -51,6 +51,7 @@ LANDS = [  # the fields of an agent, its run and its output, by the flags that s
     ("join.rerun", True, ["--rerun"]),
     ("join.node_id", "n7", ["--node-id", "n7"]),
     ("join.role", "trainer", ["--role", "trainer"]),
+    ("join.watches", ("progress", "silence"), ["--silence-timeout", "60", "--progress-timeout", "auto"]),
     ("join.node_rank", 3, ["--endpoint", "host:1", "--node-rank", "3"]),
     ("join.preferred_rank", 3, ["--rdzv-backend=c10d", "--rdzv-endpoint=192.0.2.1", "--nnodes=4", "--node-rank=3"]),
     ("join.sort_key", "rack00000007.n00000012", ["--topology", "rack7.n12"]),

@@ -69,6 +69,39 @@ def test_a_worker_that_continues_is_not_suspected() -> None:
     assert found.local_ranks == (1,)
 
 
+@pytest.mark.parametrize("end", ["goes on", "end", "exits"])
+def test_a_worker_that_never_reports_progress_is_not_suspected_beside_one_that_does(end: str) -> None:
+    node = Node(progress=ProgressLimits(start_s=10.0, step_s=5.0))
+    for step in range(20):
+        node.passes(2.0)
+        node.progress(0, step=step)
+    assert node.found == [] and node.detector.unwatched == [1], "many scripts report from rank 0 only"
+    if end == "end":
+        node.progress(0, kind="end")
+    elif end == "exits":
+        node.exits(0)
+    found = node.passes(60.0)
+    assert [each.local_ranks for each in found] == ([(0, 1)] if end == "goes on" else [])
+    assert not any(each.is_untold for each in found)
+
+
+def test_a_worker_that_has_reported_progress_in_an_earlier_round_is_expected_to_do_so() -> None:
+    node = Node(progress=ProgressLimits(start_s=10.0, step_s=30.0))
+    node.progress(step=1)
+    node.restarts()
+    for step in range(12):
+        node.passes(1.0)
+        node.progress(0, step=step)
+    (found,) = node.found
+    assert (found.local_ranks, found.is_untold) == ((1,), False) and node.detector.unwatched == []
+
+
+def test_a_node_that_has_never_reported_progress_says_so() -> None:
+    node = Node(progress=ProgressLimits(start_s=10.0))
+    (found,) = node.passes(11.0)
+    assert found.is_untold and node.detector.unwatched == []
+
+
 def test_a_script_that_reports_its_saves_has_a_separate_limit_for_steps() -> None:
     node = learned(10.0)
     node.progress(kind="saving")

@@ -14,7 +14,7 @@ from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.policies.hangs.hang_policy import MOST_SOURCES, SETTLE_S, Hangs
-from rdzv_server.core.views import status_view
+from rdzv_server.core.views import run_view, status_view
 from rdzv_server.words import failures
 from tests.support.message_search import pattern
 from tests.support.scenario import HUNG, Scenario, running
@@ -32,6 +32,22 @@ OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
     "silence counts when every node is silent": (  # workers of one node may have nothing to write
         "2 max_restarts=1", "join a b; suspect b 1 source=silence; 100s", {"kinds hang": ""},
         "suspect a 0 source=silence; judge", {"stage": "forming"},
+    ),
+    "nodes that report no progress are not suspected while others report some": (  # many scripts do so on rank 0 only
+        "2 max_restarts=1", "join a b; 30s; tell a highest_step=9 step_s=1; suspect b 1 is_untold=True; 100s",
+        {"kinds hang": "", "kinds warning": "warning"},
+        "restart_from_snapshot; renew a b; 100s; suspect b; suspect b 1 is_untold=True; 100s",
+        {"kinds hang": "", "kinds warning": "warning"},
+        "suspect a 0; judge", {"stage": "forming", "blamed": "a"},
+    ),
+    "nor if the others report the first later, before it is judged": (
+        "2 max_restarts=1", "join a b; 60s; suspect b 1 is_untold=True; 1s; tell a highest_step=0; 100s",
+        {"kinds hang": "hang_suspected", "stage": "running"},
+    ),
+    "in a round of which no node reports any, they are": (
+        "2 max_restarts=2",
+        "join a b; 30s; tell a highest_step=9 step_s=1; fail a; rejoin; 60s; suspect b 1 is_untold=True; judge",
+        {"stage": "forming"},
     ),
     "nodes whose workers have finished do not break the silence of the others": (
         "2 max_restarts=1", f"join a b; 30s; {SILENT_A}; 5s; succeed b; 19.9s", {"kinds hang": ""},
@@ -401,3 +417,26 @@ def test_a_restarted_server_still_counts_sources_and_silent_nodes(restart: Calla
     assert (hang := Hangs.of(run.run).hang) and not hang.is_believed
     run.suspects("a", 0, source="silence")
     assert Hangs.of(run.run).hang.is_believed
+
+
+def test_a_run_says_which_nodes_lack_a_source_of_hangs_that_others_have() -> None:
+    run = Scenario("2:3", max_restarts=9)
+    run.join("a", watches=("silence", "log rule"))
+    run.join("b", "c", watches=("silence",))
+    assert run_view.run_remarks(run.run, run.now) == [words.log_rules_unwatched("b", 1)]
+    run.fails("a")
+    run.join("a", watches=("silence", "log rule"))
+    run.join("b", "c", watches=())
+    both = [words.silence_unwatched("b", 1), words.log_rules_unwatched("b", 1)]
+    run.restarts_from_a_snapshot()
+    assert run_view.run_remarks(run.run, run.now) == ["; ".join(both)]
+    told = [event.reason for event in run.events if event.kind == "warning"]
+    assert told == [words.log_rules_unwatched("b", 1), words.silence_unwatched("b", 1)], "each once"
+
+
+@pytest.mark.parametrize("watches", [(None, ("silence",)), ((), ()), (("silence",), ("silence",))])
+def test_nodes_with_the_same_sources_and_older_agents_lack_none(watches: tuple[tuple[str, ...] | None, ...]) -> None:
+    run = Scenario("2")
+    run.join("a", watches=watches[0])
+    run.join("b", watches=watches[1])
+    assert run_view.run_remarks(run.run, run.now) == []
