@@ -40,6 +40,7 @@ from rdzv_server.service.stand_by import StandBy
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.places import EtcdPlace, make_store
 from rdzv_server.tasks import first_of
+from rdzv_server.threads import Loop
 from rdzv_server.words import startup as words
 
 log = logging.getLogger("rdzv_server")
@@ -101,7 +102,8 @@ def main() -> int:
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_S)
     try:
-        return asyncio.run(_run(config))
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            return runner.run(_run(config))
     except (BadTokenFile, BadCertificate, BadExport, StoreBroken, WrongAiohttp) as error:
         fail(str(error))
     except StoreUnavailable as error:

@@ -11,6 +11,7 @@ from rdzv_server.config import ServerConfig
 from rdzv_server.service.event_file import EventFile
 from rdzv_server.service.exclusion_command import ExclusionCommand
 from rdzv_server.service.interface import Service
+from rdzv_server.threads import in_thread_or_here
 from rdzv_server.words import exports as words
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Exports:
         if self._file:
             await self._file.close()
         if self._traces:
-            await asyncio.to_thread(self._traces.close)
+            await in_thread_or_here(self._traces.close)
 
     def renew(self) -> None:
         """Open the event log again, in case it was moved, and read the secret again; keep the old one if that fails."""

@@ -26,6 +26,7 @@ from rdzv_server.service.interface import Service
 from rdzv_server.service.measurements import FIRST
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
+from rdzv_server.threads import in_thread_or_here
 
 FRESH_S = 0.5
 """Seconds within which all scrapes get the same answer, so that many of them cost little."""
@@ -189,7 +190,7 @@ class MetricsView:
 
     async def _written(self, samples: list[Sample]) -> bytes:
         """Write the samples in slices. A thread would hold the interpreter for 5 ms at a time."""
-        process = await asyncio.to_thread(of_process)
+        process = await in_thread_or_here(of_process)
         pieces = []
         await checkpoint()
         for piece in exposition(METRICS, samples):

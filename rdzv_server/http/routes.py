@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
@@ -65,6 +66,7 @@ from rdzv_server.service.interface import AnyRequest, OperatorRequest, Service
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 from rdzv_server.service.watch import Watch
+from rdzv_server.threads import in_thread_or_here
 from rdzv_server.words import http as words
 
 if TYPE_CHECKING:
@@ -322,7 +324,7 @@ class HttpApi:
         """Answer with a page for people, or with a static file. Neither is part of the API."""
         if self._pages is None or _has_failed(self._pages):
             # Requests meanwhile wait for the same task.
-            self._pages = asyncio.create_task(asyncio.to_thread(self._load_pages))
+            self._pages = asyncio.create_task(in_thread_or_here(self._load_pages))
         pages = await _made(self._pages, request)
         return await pages.answer(request)
 
@@ -337,7 +339,7 @@ class HttpApi:
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         """Answer with the document, which is made once, in a thread beside agents' requests."""
         if self._openapi is None or _has_failed(self._openapi):
-            self._openapi = asyncio.create_task(asyncio.to_thread(_beside_agents, _openapi))
+            self._openapi = asyncio.create_task(in_thread_or_here(partial(_beside_agents, _openapi)))
         return json_answer(await _made(self._openapi, request))
 
     async def root(self, request: web.BaseRequest) -> web.Response:
@@ -506,7 +508,7 @@ def _with_query(route: Route) -> str:
 
 
 def _has_failed(making: "asyncio.Task[Made]") -> bool:
-    """Return whether a task has failed, for example because no thread could be started. Another one may succeed."""
+    """Return whether a task has failed. Another one may succeed."""
     return making.done() and (making.cancelled() or making.exception() is not None)
 
 

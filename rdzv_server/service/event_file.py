@@ -7,11 +7,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 
 from rdzv_server.core.effects import Effect, Happened
 from rdzv_server.storage.outage import Outage
+from rdzv_server.threads import NoThread, in_thread
 from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
@@ -62,7 +64,10 @@ class EventFile:
         async with self._turn:
             batch, must_reopen = bytes(self._waiting), self._must_reopen
             self._must_reopen = False
-            written, error = await asyncio.to_thread(self._write, batch, must_reopen)
+            try:
+                written, error = await in_thread(partial(self._write, batch, must_reopen))
+            except NoThread as no_thread:
+                written, error, self._must_reopen = 0, no_thread, must_reopen
             del self._waiting[:written]
             self._note(error)
 

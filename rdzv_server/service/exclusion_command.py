@@ -93,6 +93,9 @@ class ExclusionCommand:
         except OSError as error:
             log.error("%s", words.on_exclude_not_started(fact.node_id, error.strerror or error))
             return
+        except RuntimeError:  # asyncio waits for a child in a thread, up to Python 3.11
+            log.error("%s", words.on_exclude_not_started(fact.node_id, words.NO_THREAD))
+            return
         output = bytearray()
         try:
             async with asyncio.timeout(self._limit_s):

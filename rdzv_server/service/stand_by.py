@@ -14,6 +14,8 @@ from typing import Any
 from rdzv_protocol.flag_values import Endpoint, address
 from rdzv_protocol.paths import HEALTHZ
 
+from rdzv_server.threads import NoThread
+
 ROUNDS = 4
 """Number of rounds of questions without an answer after which the earlier servers count as gone."""
 FIRST_PAUSE_S = 0.25
@@ -57,16 +59,24 @@ class StandBy:
         return answered
 
     async def _round(self, pause_s: float, own_port: int | None = None) -> str:
-        """Ask each earlier server once, which takes `pause_s`. Return the first that answered; empty if none did."""
-        asked = [_answers(endpoint, pause_s, own_port) for endpoint in self._earlier]
-        answers, _ = await asyncio.gather(asyncio.gather(*asked), asyncio.sleep(pause_s))
+        """Ask each earlier server once, which takes `pause_s`. Return the first that answered; empty if none did.
+
+        A round in which this process could not ask does not count.
+        """
+        answers: list[bool | None] = [None]
+        while None in answers:
+            asked = [_answers(endpoint, pause_s, own_port) for endpoint in self._earlier]
+            answers, _ = await asyncio.gather(asyncio.gather(*asked), asyncio.sleep(pause_s))
         return next((address(*at) for at, answered in zip(self._earlier, answers, strict=True) if answered), "")
 
 
-async def _answers(endpoint: Endpoint, within_s: float, own_port: int | None) -> bool:
-    """Whether another server answers, even if only that it speaks TLS. A name may lead to this machine itself."""
+async def _answers(endpoint: Endpoint, within_s: float, own_port: int | None) -> bool | None:
+    """Whether another server answers, even if only that it speaks TLS. A name may lead to this machine itself.
+
+    None if this process could not ask, for lack of a thread that looks the name up.
+    """
     host, port = endpoint
-    with suppress(OSError, TimeoutError):
+    try:
         async with asyncio.timeout(within_s):
             reader, writer = await asyncio.open_connection(host, port)
             try:
@@ -76,7 +86,10 @@ async def _answers(endpoint: Endpoint, within_s: float, own_port: int | None) ->
                 return bool(await reader.read(1))
             finally:
                 writer.close()
-    return False
+    except NoThread:
+        return None
+    except (OSError, TimeoutError):
+        return False
 
 
 def _is_local(peer: Sequence[Any] | None) -> bool:

@@ -39,6 +39,7 @@ from rdzv_server.storage.record_codec import (
     unpack_events,
 )
 from rdzv_server.words import storage as words
+from rdzv_server.words.service import NO_THREAD
 
 log = logging.getLogger("rdzv_server")
 
@@ -151,7 +152,14 @@ class SqliteStore:
         self._thread.shutdown()
 
     async def _call(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._explained, work)
+        loop = asyncio.get_running_loop()
+        try:
+            done = loop.run_in_executor(self._thread, self._explained, work)
+        except RuntimeError as error:
+            if self._file:
+                raise
+            raise StoreUnavailable(words.cannot_start(self.path, NO_THREAD)) from error
+        return await done
 
     def _explained(self, work: Callable[[], T]) -> T:
         try:

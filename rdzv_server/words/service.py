@@ -18,6 +18,10 @@ def store_hangs(for_s: float) -> str:
     return f"the store has not finished its work for {for_s:g} s: check its disk, or etcd"
 
 
+# The limit of processes.
+
+NO_THREAD = "cannot start a thread: the limit of processes is reached; raise it (ulimit -u, TasksMax of a service)"
+
 # Lines of the log.
 
 PAGE_NOT_UPDATED = "cannot keep a page up to date; retrying"

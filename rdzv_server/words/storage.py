@@ -83,6 +83,10 @@ def cannot_open(path: str) -> str:
     return f"cannot open {path}: check that its folder exists and that this user may write to it"
 
 
+def cannot_start(path: str, why: str) -> str:
+    return f"cannot use {path}: {why}"
+
+
 def is_a_folder(path: str) -> str:
     return f"{path} is a folder: name a file in it with --store"
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import ssl
@@ -36,10 +37,11 @@ from rdzv_server.core.runs.registry import MOST_RUNS
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
 from rdzv_server.words import attempts, http, runs, startup
+from rdzv_server.words import service as service_words
 from rdzv_server.words import unheard as words
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.message_search import any_numbers, beginning, pattern
+from tests.support.message_search import any_numbers, beginning, part, pattern
 from tests.support.programs import Program, Server, refuses, start_agent
 from tests.support.rdzvctl import rdzvctl
 from tests.support.scenario import a_join
@@ -214,6 +216,31 @@ cli.import_late = import_late
 sys.exit(cli.main())
 """
 """Server that can import nothing of its own once it listens."""
+
+
+async def test_at_the_limit_of_processes_the_server_serves_agents_pages_and_metrics(tmp_path: Path) -> None:
+    if os.geteuid() or not shutil.which("setpriv"):
+        pytest.skip("only root can start a server as a user for whom the limit counts")
+    user = 50_000 + os.getpid() % 10_000
+    os.chown(tmp_path, user, user)
+    sees_files = tuple(f"--{which}=-all,+dac_override" for which in ("bounding-set", "inh-caps", "ambient-caps"))
+    as_user = ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *sees_files)
+    flags = ("--store", f"sqlite:{tmp_path}/state.db", "--event-log", f"{tmp_path}/events.jsonl")
+    limit = ("prlimit", "--nproc=2:100")  # for the thread of the event loop, and that of the store
+    server = await Server.start(*as_user, *limit, *Server.command(*flags))
+    server.port = int((await server.line(r"listening on https?://127\.0\.0\.1:(\d+)"))[1])
+    transport = HttpTransport("127.0.0.1", server.port, Credentials())
+    first = await transport.exchange(a_join("a", settings=ALONE))
+    assert isinstance(first, Reply) and isinstance(first.directive, Start)
+    await transport.close()
+    await server.line(part(service_words.event_log_failed, why=service_words.NO_THREAD))
+    for path in ("/metrics", "/openapi.json", "/login", "/v1/status"):
+        assert await server.get(path)
+    assert (
+        await (await Program.start(*as_user, "prlimit", "--nproc=100:100", "--pid", str(server.pid))).exit_code() == 0
+    )
+    await server.line(part(service_words.event_log_is_back))
+    assert not [line for line in server.err if "Traceback" in line]
 
 
 async def test_a_server_whose_program_is_gone_continues(cluster: Cluster) -> None:

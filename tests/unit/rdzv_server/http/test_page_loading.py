@@ -7,11 +7,17 @@ import pytest
 from aiohttp import ClientSession
 from rdzv_protocol import paths
 
-from rdzv_server.http import page
+from rdzv_server.http import page, routes
 from rdzv_server.http.routes import LOADING_SWITCH_S
 from rdzv_server.server import RendezvousServer, bind
+from tests.support.threads import refuse_threads
 
 PATIENCE_S = 20.0
+
+
+async def status_of(session: ClientSession, url: str) -> int:
+    async with session.get(url) as answer:
+        return answer.status
 
 
 async def test_many_requests_for_the_first_page_load_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,16 +40,25 @@ async def test_many_requests_for_the_first_page_load_it_once(monkeypatch: pytest
 
 @pytest.mark.parametrize("path", [paths.LOGIN, paths.OPENAPI])
 async def test_what_could_not_be_made_is_made_at_the_next_request(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example, no thread could be started for it."""
-
-    async def refuse(*args: object) -> None:
-        raise RuntimeError("can't start new thread")
+    def fail() -> None:
+        raise OSError
 
     bound = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
     async with asyncio.timeout(PATIENCE_S), RendezvousServer() as server, ClientSession() as session:
         await server.listen(bound)
         with monkeypatch.context() as patch:
-            patch.setattr(asyncio, "to_thread", refuse)
-            assert (await session.get(url)).status == 503
-        assert (await session.get(url)).status == 200
+            patch.setattr(page, "load_templates", fail)
+            patch.setattr(routes, "_openapi", fail)
+            assert await status_of(session, url) == 503
+        assert await status_of(session, url) == 200
+
+
+@pytest.mark.parametrize("path", [paths.LOGIN, paths.OPENAPI, paths.METRICS])
+async def test_without_a_thread_everything_is_answered(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
+    async with asyncio.timeout(PATIENCE_S), RendezvousServer() as server, ClientSession() as session:
+        await server.listen(bound)
+        refuse_threads(monkeypatch)
+        assert await status_of(session, url) == 200

@@ -18,6 +18,7 @@ from rdzv_server.service import event_file
 from rdzv_server.service.event_file import EventFile
 from rdzv_server.words import service as words
 from rdzv_server.words import storage as storage_words
+from tests.support.threads import refuse_threads
 
 PATIENCE_S = 10.0
 
@@ -64,6 +65,21 @@ async def test_each_event_is_a_line_and_a_file_that_is_there_is_appended_to(tmp_
             file.observe(happened(first, first + 1))
     assert numbers_in(path) == [1, 2, 3, 4]
     assert path.stat().st_mode & 0o077 == 0, "others than the owner can read it"
+
+
+async def test_events_wait_for_a_thread_and_are_written_once(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "events.jsonl"
+    file = EventFile(str(path))
+    file.observe(happened(1, 2))
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        for _ in range(2):
+            await file.flush()
+    assert [record.message for record in caplog.records] == [
+        storage_words.outage(words.event_log_failed(str(path), words.NO_THREAD), words.EVENTS_WAIT)
+    ]
+    await file.close()
+    assert numbers_in(path) == [1, 2]
 
 
 async def test_a_moved_log_file_is_reopened_on_the_signal(tmp_path):

@@ -18,8 +18,10 @@ from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.sqlite import APPLICATION_ID, FORMAT, SqliteStore
 from rdzv_server.words import storage as words
+from rdzv_server.words.service import NO_THREAD
 from tests.support.message_search import has_message, message_fields, part, pattern
 from tests.support.scenario import RUN_ID
+from tests.support.threads import refuse_threads
 from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
 PATIENCE_S = 60.0
@@ -64,6 +66,13 @@ async def test_a_new_file_is_empty_and_marked_as_ours(store, first, path):
         marks = [file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
     assert marks == [APPLICATION_ID, FORMAT]
     assert await store().load() == []
+
+
+async def test_without_a_thread_the_file_cannot_be_opened_and_the_reason_is_named(tmp_path, monkeypatch):
+    refuse_threads(monkeypatch)
+    store = SqliteStore(str(tmp_path / "state.db"))
+    with pytest.raises(StoreUnavailable, match=pattern(words.cannot_start, why=NO_THREAD)):
+        await store.load()
 
 
 async def test_a_batch_is_written_whole_or_not_at_all(store, first):
