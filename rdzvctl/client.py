@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from rdzv_protocol import errors, paths
+from rdzv_protocol import words as protocol_words
 from rdzv_protocol.credentials import Credentials, TlsFiles
 from rdzv_protocol.flag_values import Endpoint, address, endpoint
 from rdzv_protocol.text import clip, printable
@@ -417,7 +418,7 @@ class Client:
 
     def _wrong_token(self, at: str) -> str:
         file = self.place.token_file
-        return words.connection.wrong_token(at, file) if file else words.connection.asks_for_token(at)
+        return protocol_words.tls.wrong_token(at, file) if file else words.connection.asks_for_token(at)
 
     def _unreachable(self, failures: Mapping[Endpoint, Failed]) -> Unreachable:
         why, tried = words.connection, {address(*each): clip(str(error), 400) for each, error in failures.items()}

@@ -158,11 +158,6 @@ def other_program_answered(status: int) -> str:
     return f"it answered with HTTP status {status}"
 
 
-def wrong_token(at: str, token_file: str) -> str:
-    """For a server at `at`."""
-    return f"{at} does not know the token in {token_file}: ask the server's administrator for the right token"
-
-
 def asks_for_token(at: str, flag: str) -> str:
     """For a server at `at`, and an agent without a token."""
     return f"{at} asks for a token: give {flag} FILE"

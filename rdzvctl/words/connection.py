@@ -56,10 +56,6 @@ def speaks_tls(at: str) -> str:
     return f"{at} speaks TLS: give --tls-ca FILE, or --tls-ca system"
 
 
-def wrong_token(at: str, token_file: str) -> str:
-    return f"{at} does not know the token in {token_file}: ask the server's administrator for the right token"
-
-
 def asks_for_token(at: str) -> str:
     return f"{at} asks for a token: give --token-file FILE, or set RDZV_TOKEN_FILE"
 

@@ -10,7 +10,7 @@ from tests.golden.help_pages import HELP_FILE, help_text
 from tests.golden.makers import FILE, makers, messages, modules, text
 from tests.golden.quotes import TESTS, quotes
 from tests.golden.reference_pages import reference_pages
-from tests.golden.sentences import sentences
+from tests.golden.sentences import WORDS, sentences
 
 ROOT = TESTS.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*/*.md"))]
@@ -47,6 +47,16 @@ def test_no_two_kinds_of_a_package_say_the_same():
         for message in messages(maker)
     )
     assert [message for message, number in of_each.items() if number > 1] == []
+
+
+def test_no_two_packages_make_the_same_sentence():
+    """A sentence that several programs need is in `rdzv_protocol/words/`."""
+    packages: dict[str, set[str]] = {}
+    for module in modules():
+        for message in (message for maker in makers(module).values() for message in messages(maker)):
+            if len(message.split()) >= WORDS:
+                packages.setdefault(message, set()).add(module.__name__.split(".")[0])
+    assert {message: names for message, names in packages.items() if len(names) > 1} == {}
 
 
 def test_pages_quote_messages_as_they_are():

@@ -13,6 +13,7 @@ import pytest
 from rdzv_protocol import paths
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.words import flags as flag_words
+from rdzv_protocol.words import tls as tls_words
 
 from node_agent import words
 from rdzv_server.words import admission, auth, startup
@@ -280,7 +281,7 @@ async def test_a_missing_or_wrong_token(tmp_path: Path) -> None:
     wrong.write_text("guess\n")
     server = await Server.listen("--token-file", str(token))
     at = server.endpoint
-    unknown = words.connection.wrong_token(at, str(wrong))
+    unknown = tls_words.wrong_token(at, str(wrong))
     ways: list[tuple[tuple[str, ...], dict[str, str], str]] = [
         ((), {}, words.connection.asks_for_token(at, "--token-file")),
         (("--token-file", str(wrong)), {}, unknown),

@@ -212,7 +212,7 @@ async def test_tokens_and_tls(authority: Authority, tokens: dict[str, str], tmp_
     wrong = tmp_path / "wrong.token"
     wrong.write_text("wrong-0123456789abcdef0123456789\n")
     done = await rdzvctl("status", *tls, endpoint=at, env={"RDZV_TOKEN_FILE": str(wrong)})
-    assert done.code == ExitCode.REFUSED and ctl.connection.wrong_token(at, str(wrong)) in done.err[0]
+    assert done.code == ExitCode.REFUSED and tls_words.wrong_token(at, str(wrong)) in done.err[0]
     assert (await rdzvctl("status", *tls, "--token-file", tokens["read"], endpoint=at)).code == 0
 
     env = {"RDZV_CONFIG": str(tmp_path / "config.toml")}

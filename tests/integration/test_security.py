@@ -13,6 +13,7 @@ import msgpack
 import pytest
 from rdzv_protocol import actions, paths
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.words import tls as tls_words
 
 from node_agent import words
 from rdzv_server.words import auth, losses
@@ -97,7 +98,7 @@ async def test_tokens_are_replaced_while_a_run_continues(cluster: Cluster, tmp_p
     token_files(servers, agents="new")
     server.signal(signal.SIGHUP)
     lost = await cluster.agents["a"].line(pattern(words.connection.server_lost, has_workers=True, longest_s=inf))
-    assert words.connection.wrong_token(server.endpoint, str(agents / "agents.token")) in lost["failure"]
+    assert tls_words.wrong_token(server.endpoint, str(agents / "agents.token")) in lost["failure"]
     assert all_run(first)
     token_files(agents, agents="new")
     await cluster.agents["a"].line(REACHED)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.words import tls as tls_words
 
 from node_agent import words
 from rdzv_server.words import startup
@@ -109,7 +110,7 @@ async def test_the_servers_pod_is_replaced_and_the_run_continues(hub: WorkerHub,
     node.path("/token/token").write_text("another\n")
     unauthenticated = await node.start(PET_CONNECT_TIMEOUT="2")
     assert KINDS[0].action(await unauthenticated.exit_code()) == "FailJob"
-    assert has_message(unauthenticated.err[-1], words.connection.wrong_token, at=f"127.0.0.1:{port}")
+    assert has_message(unauthenticated.err[-1], tls_words.wrong_token, at=f"127.0.0.1:{port}")
 
 
 async def test_the_server_runs_unprivileged_on_a_read_only_root(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import asyncio
 from typing import TypeVar
 
 from rdzv_protocol import messages, paths
+from rdzv_protocol import words as protocol_words
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
@@ -98,7 +99,7 @@ class HttpTransport:
         at, file = address(self._host, self._port), self._credentials.token_file
         if file is None:
             return Unauthorized(words.connection.asks_for_token(at, self._credentials.token_flag))
-        return Unauthorized(words.connection.wrong_token(at, file))
+        return Unauthorized(protocol_words.tls.wrong_token(at, file))
 
     async def _prove(self) -> None:
         """Raise `Unreachable` if this server has moved and another one answers in its place."""

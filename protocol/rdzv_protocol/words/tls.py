@@ -1,4 +1,4 @@
-"""Messages about bad certificate files, and about TLS errors between a server and an agent or an operator."""
+"""Messages about the credentials of an agent or an operator: bad certificate files, TLS errors, and refused tokens."""
 
 # Files.
 
@@ -62,3 +62,11 @@ def refused(why: str, cert_flag: str) -> str:
 
 def fails(why: str) -> str:
     return f"TLS fails ({why}): check the certificates of both sides"
+
+
+# Tokens.
+
+
+def wrong_token(at: str, token_file: str) -> str:
+    """For a server at `at`."""
+    return f"{at} does not know the token in {token_file}: ask the server's administrator for the right token"

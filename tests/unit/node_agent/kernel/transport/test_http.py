@@ -15,6 +15,7 @@ from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, Unauthorized
 from rdzv_protocol.messages import Ack, ErrorReply, PollRequest
+from rdzv_protocol.words import tls as tls_words
 
 from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
@@ -193,7 +194,7 @@ async def test_a_rejected_token_is_reported_with_server_and_file(server, tmp_pat
     with pytest.raises(Unauthorized) as refusal:
         await transport.exchange(POLL)
     assert str(refusal.value) == (
-        words.connection.wrong_token(at, str(tmp_path / "token"))
+        tls_words.wrong_token(at, str(tmp_path / "token"))
         if has_file
         else words.connection.asks_for_token(at, "--rdzv-conf: token_file")
     )
