@@ -88,14 +88,15 @@ async def test_a_worker_that_handles_the_signal_later_gets_it_then(tmp_path: Pat
 async def test_the_notice_waits_for_a_worker_that_handles_the_signal_while_others_save(tmp_path: Path) -> None:
     board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 2, "SIGUSR2")
     listens(board, 1)
-    acknowledge = f"lambda *_: open({board.environment(0)['NODE_AGENT_NOTICE_ACK']!r}, 'w').write('saved')"
+    acknowledgement = Path(board.environment(0)["NODE_AGENT_NOTICE_ACK"])
+    acknowledge = f"lambda *_: open({str(acknowledgement)!r}, 'w').write('saved')"
     with started(f"print(flush=True); input(); signal.signal(signal.SIGUSR2, {acknowledge}); input()") as worker:
         assert worker.stdin
         given = asyncio.create_task(board.give(NOTICE, lambda: {0: worker.pid, 1: 1}, lambda problem: None))
         await asyncio.sleep(HANDLER_INTERVAL_S)
         worker.stdin.write(b"\n")
         worker.stdin.flush()
-        await until(lambda: board.saved)
+        await until(lambda: acknowledgement.exists() and acknowledgement.read_text())
         listens(board, 1, "saved")
         assert await given == Noticed(listening=2, acknowledged=2)
         worker.communicate(b"\n")
