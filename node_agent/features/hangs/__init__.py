@@ -108,8 +108,8 @@ class Hangs(Options, frozen=True, kw_only=True):
         "(node_agent.progress). start=S,step=S,checkpoint=S: one limit for each kind of phase. auto: twice the longest "
         "time of each kind (factor=2), and 600 s until a kind has been seen (unseen=S)", task=WATCH)] = None
     silence_timeout: Annotated[float | None, ours(
-        "S", seconds(SHORTEST_SILENCE_S), "treat the run as hung after S seconds without output from any worker on any "
-        "node")] = None
+        "S", seconds(SHORTEST_SILENCE_S), "treat the run as hung after S seconds without output or progress "
+        "(node_agent.progress) from any worker on any node")] = None
     log_rule: Annotated["tuple[LogRule, ...]", ours(
         "HOW: PATTERN", rules, "watch for lines that match PATTERN; may be repeated. first=S,every=S: rank 0 must "
         "write such a line in time. most=X,least=X,points=N: limit the number in parentheses. fault: the line reports "

@@ -481,7 +481,8 @@ class HangDetector:
         limit_s = self._options.silence_s
         if limit_s is None or not signs.last_output_at:
             return None, inf
-        silent_s = self._time.between(max(self._started_at, signs.last_sign_at), now)
+        told_at = max((reading.at for reading in signs.readings.values()), default=0.0)  # it works, even if it is quiet
+        silent_s = self._time.between(max(self._started_at, signs.last_sign_at, min(told_at, now)), now)
         if silent_s < limit_s:
             return Suspicion("silence", "", ()), now + limit_s - silent_s
         reason = words.no_output(silent_s, limit_s)

@@ -102,6 +102,16 @@ def test_a_node_that_has_never_reported_progress_says_so() -> None:
     assert found.is_untold and node.detector.unwatched == []
 
 
+def test_workers_that_report_progress_are_not_silent() -> None:
+    node = Node(silence_s=60.0)
+    for step in range(10):
+        node.passes(30.0)
+        node.progress(0, step=step)
+    assert node.passes(59.0) == [] and node.found == []
+    (found,) = node.passes(2.0)
+    assert (found.source, found.silent_s) == ("silence", pytest.approx(60.0, abs=1.0))
+
+
 def test_a_script_that_reports_its_saves_has_a_separate_limit_for_steps() -> None:
     node = learned(10.0)
     node.progress(kind="saving")
