@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from node_agent.features.warm import words as warm_words
-from node_agent.words import leaving
+from node_agent.words import connection, leaving
 from rdzv_server.words import completion, runs, startup
-from tests.support.message_search import pattern
+from tests.support.message_search import has_message, pattern
 from tests.support.process_info import until
 from tests.support.programs import TORCH_WORKER, WORKER, Program
 from tests.support.slurm import PATIENCE_S, Slurm
@@ -326,6 +326,18 @@ async def test_before_the_time_limit_workers_save_and_the_job_starts_again(slurm
         written = slurm.output(job)
         for words in ("trains", "SIGUSR1: leaving the run", "saved", "goes on from what it saved"):
             assert written.count(words) >= nodes[name], words
+
+
+@pytest.mark.parametrize("name", ["fixed", "elastic"])
+async def test_a_signal_to_all_processes_of_a_job_leaves_it_its_server(slurm: Slurm, name: str) -> None:
+    """The workers of all nodes can save together, and the job starts again at once."""
+    (slurm.folder / "saves.py").write_text(SAVES)
+    script = (str(SCRIPTS / f"{name}.sbatch"), "saves.py", f"{slurm.folder}/{name}-full")
+    job = slurm.submit("--nodes=2", *script)
+    await until(lambda: slurm.output(job).count("trains") == 2)
+    slurm.call("scancel", "--signal=USR1", "--full", job)
+    assert await slurm.reaches(job, "COMPLETED", restarts=1)
+    assert not has_message(slurm.output(job), connection.server_lost)
 
 
 async def test_a_wrong_flag_fails_the_job_even_while_its_server_starts(slurm: Slurm, hub: WorkerHub) -> None:
