@@ -4,6 +4,12 @@ The server exits at once when every run has ended, every agent knows that, and e
 at once when the last agent has left a run. If a node was lost on the way, it exits a moment later, because a command on
 that node may wait for the run's end (`node-agent --exit-with-run`). Otherwise it exits when no agent has been connected
 for a while: lost agents may come back until then.
+
+If every run has ended, the server waits at most `ENDED_S` for an agent that does not know it: its node may be dead, and
+a scheduler may wait for the server's verdict.
+
+A server that was started again also waits for a while. If a scheduler has evicted all nodes of a run, it starts the
+server and the agents again, and the server may be the first.
 """
 
 import asyncio
@@ -17,6 +23,8 @@ from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.words import service as words
 
+ENDED_S = 600.0
+"""Seconds after which an agent whose workers have ended has given the server up: twice its default."""
 LINGER_S = 3.0
 """Seconds after the end of a run in which an agent may ask how it ended, if a node was lost."""
 
@@ -33,6 +41,8 @@ class IdleWatch:
         """Ids of the runs whose last attempt has failed. The server itself forgets runs after a while."""
         self._has_ended = False
         """Whether a run has ended."""
+        self._has_served = False
+        """Whether an agent has connected since the server was started."""
         self._timer: asyncio.TimerHandle | None = None
         rendezvous.replied = self._replied
         rendezvous.connections.changed = self._look
@@ -68,10 +78,12 @@ class IdleWatch:
             self._timer.cancel()
             self._timer = None
         if connections:
+            self._has_served = True
             return
         runs = self._rendezvous.runs()
-        if not runs or not all(map(self._is_over, runs)):
-            self._call_later(self._limit_s, words.no_agents(self._limit_s))
+        if not (runs and self._has_served and all(map(self._is_over, runs))):
+            limit_s = min(ENDED_S, self._limit_s) if runs and self.has_verdict else self._limit_s
+            self._call_later(limit_s, words.no_agents(limit_s))
         elif any(map(_is_missing_nodes, runs)):
             self._call_later(min(LINGER_S, self._limit_s), words.ALL_RUNS_OVER)
         else:

@@ -235,6 +235,13 @@ KINDS = [
     Kind("runs/jobset", "node", "train-server-0-0.train:29400", "runs/jobset"),
     Kind("runs/kubeflow", "node", ADDRESS),
 ]
+
+
+def only_kind(folder: str) -> Kind:
+    (kind,) = (kind for kind in KINDS if kind.folder == folder)
+    return kind
+
+
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.folder)
 
 
@@ -286,6 +293,31 @@ async def test_a_run_continues_when_a_node_leaves_and_when_one_is_lost(
     assert [await agent.exit_code() for agent in agents[1:]] == [0, 0, 0]
     if kind.server_folder != "server":
         assert await server.exit_code() == 0, "the server of the run's own would keep the JobSet from its end"
+
+
+async def test_a_run_with_its_own_server_continues_after_all_its_nodes_were_evicted(
+    hub: WorkerHub, tmp_path: Path
+) -> None:
+    """The server ends with the last node, as a failure. The kubelet starts its container again, before other nodes
+    come."""
+    kind = only_kind("runs/jobset")
+    server, endpoint = await serve(kind, tmp_path / "server")
+    nodes = {"--nnodes=2:3": "--nnodes=2"}
+    pods = [kind.pod(tmp_path, endpoint, index, **nodes) for index in range(2)]
+    agents = [await pod.start(**hub.env) for pod in pods]
+    await hub.group(2)
+    for pod in pods:
+        await pod.becomes_ready()
+        assert await pod.exec(pod.container["lifecycle"]["preStop"]) == 0
+    assert {kind.action(await agent.exit_code()) for agent in agents} == {"Ignore"}
+    assert await server.exit_code() == ExitCode.FAILED
+    server, endpoint = await serve(kind, tmp_path / "server")
+    await server.line(pattern(startup.state_in, runs=1))
+    agents = [await kind.pod(tmp_path, endpoint, index, **nodes).start(**hub.env) for index in range(2)]
+    for worker in await hub.group(2):
+        worker.order_exit(0)
+    assert [await agent.exit_code() for agent in agents] == [0, 0]
+    assert await server.exit_code() == 0
 
 
 @each_kind

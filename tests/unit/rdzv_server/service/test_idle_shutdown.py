@@ -145,6 +145,22 @@ async def test_the_server_exits_when_its_only_agent_leaves(site: Site) -> None:
     assert site.verdicts == [False]
 
 
+async def test_a_server_that_is_started_again_waits_for_the_agents_of_a_run_that_all_had_left(site: Site) -> None:
+    a = site.agent("a")
+    await a.join("1")
+    await a.leaves()
+    a.hangs_up()
+    site.watch()
+    assert not site.reasons
+    again = site.agent("b")
+    await again.join("1")
+    await again.told(Start)
+    await again.reports()
+    await again.told(Finish)
+    again.hangs_up()
+    assert (site.reasons, site.verdicts) == ([words.ALL_RUNS_OVER], [True])
+
+
 async def test_agents_that_are_lost_may_come_back_for_a_while(site: Site) -> None:
     site.watch(0.2)
     a, b = await two(site)
@@ -153,6 +169,22 @@ async def test_agents_that_are_lost_may_come_back_for_a_while(site: Site) -> Non
     assert not site.reasons
     assert await site.is_idle() == words.no_agents(0.2)
     assert site.verdicts == [False]
+
+
+async def test_an_agent_that_never_comes_back_does_not_delay_the_verdict_for_long(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node died between its workers' success and the end of the run."""
+    monkeypatch.setattr(idle_shutdown, "ENDED_S", 0.2)
+    site.watch(LONG_S)
+    a, b = await two(site)
+    await b.reports()
+    b.hangs_up()
+    await a.reports()
+    await a.told(Finish)
+    a.hangs_up()
+    assert not site.reasons
+    assert (await site.is_idle(), site.verdicts) == (words.no_agents(0.2), [True])
 
 
 async def test_a_lost_nodes_supervisor_may_ask_for_a_while_how_the_run_ended(
