@@ -87,6 +87,11 @@ def is_absent(node: Fields) -> bool:
     return not node["connected"] and node["lease_left_s"] is not None
 
 
+def quiet_word(node: Fields) -> str:
+    """Return why the server does not hear the node's agent; empty if it does."""
+    return str(node.get("quiet", "disconnected" if is_absent(node) else ""))
+
+
 def _waits_for_agents(run: Fields) -> bool:
     led = [node for node in run["nodes"] if node["lease_left_s"] is not None]
     is_any_there = not led or not all(map(is_absent, led)) or run["phase"] not in ("running", "finishing")

@@ -29,6 +29,8 @@ MOST_EVENTS = 100
 """Default of `--last`: number of events that are shown."""
 FOLLOW_S = 1.0
 """Seconds between two reads of a log that is followed."""
+MOST_NEEDY = 10
+"""Most active runs that `why` describes on a terminal; the worst come first, and would scroll away."""
 HEADING_LINES = 2
 """Lines of a table on a terminal above its first row."""
 LATEST = 1_000
@@ -300,7 +302,8 @@ def why(session: Session) -> None:
 def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:
     if session.out.is_json:
         return session.out.json({"runs": [_in_short(run) for run in runs]})
-    found = account.troubles(runs, session.endpoint, cordons=session.cordons, program=session.program)
+    most = MOST_NEEDY if session.out.is_terminal else None
+    found = account.troubles(runs, session.endpoint, cordons=session.cordons, program=session.program, most=most)
     for line in [session.unhealthy_reason, *found]:
         if line:
             session.out.paragraph(line)

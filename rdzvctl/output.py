@@ -10,6 +10,12 @@ from rdzvctl import words
 from rdzvctl.views.tables import STYLES, Table
 
 GAP = "  "
+RICH_GAP = "   "
+"""Space between two columns of a table that rich draws."""
+LEAST = 12
+"""Fewest characters for the first and the last column of a table on a terminal, unless their cells are shorter."""
+ANSI = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
+"""Codes of the colours in `STYLES`."""
 MOST_KEPT = 24
 """Most characters of a cell that a flat table keeps on any terminal; the last column is shortened first."""
 
@@ -108,6 +114,8 @@ class Output:
         `is_flat`: whether each row is one line.
         """
         width = self.size().columns
+        if self.is_terminal and not is_flat and _is_too_wide(table, width):
+            return as_records(table, width, self.has_colours)
         if self.is_terminal:
             try:
                 return by_rich(table, width, self.has_colours, is_flat=is_flat)
@@ -157,6 +165,42 @@ def aligned(table: Table) -> str:
     return "\n".join(padded)
 
 
+def _is_too_wide(table: Table, width: int) -> bool:
+    """Whether the first and the last column, which may be folded, would have too little room beside the others."""
+    first, *middle, last = (max(map(len, column)) for column in zip(table.headings, *table.rows, strict=True))
+    return min(first, LEAST) + min(last, LEAST) > width - sum(middle) - len(RICH_GAP) * (len(middle) + 1)
+
+
+def as_records(table: Table, width: int, has_colours: bool) -> str:
+    """Return each row as its first cell, with the other cells and their headings below it, within `width` columns."""
+    from textwrap import wrap
+
+    lines = list[str]()
+    for name, *cells in table.rows:
+        *middle, last = zip(table.headings[1:], cells, strict=True)
+        facts = {f"{heading} {cell}": cell for heading, cell in middle if cell not in ("", "-")}
+        below = [
+            line
+            for text in (", ".join(facts), last[1])
+            for line in wrap(text, width, initial_indent=GAP, subsequent_indent=GAP, break_on_hyphens=False)
+        ]
+        lines += [*wrap(name, width), *(_coloured(line, facts) if has_colours else line for line in below)]
+    return "\n".join(lines)
+
+
+def _coloured(line: str, facts: Mapping[str, str]) -> str:
+    """Return the line with the colours of the cells that it contains whole. `facts`: cells by their text in it."""
+    for fact, cell in facts.items():
+        if style := _style_of(cell):
+            line = line.replace(fact, f"{fact.removesuffix(cell)}\x1b[{ANSI[style]}m{cell}\x1b[0m", 1)
+    return line
+
+
+def _style_of(cell: str) -> str:
+    """Return the colour of a cell; empty for none."""
+    return STYLES.get(cell.partition(" ")[0].rstrip(","), "")
+
+
 def by_rich(table: Table, width: int, has_colours: bool, *, is_flat: bool = False) -> str:
     """Return the table within `width` columns. Long cells continue in the next line, or are cut if `is_flat`."""
     from io import StringIO
@@ -181,7 +225,7 @@ def by_rich(table: Table, width: int, has_colours: bool, *, is_flat: bool = Fals
             min_width=kept,
         )
     for row in table.rows:
-        drawn.add_row(*(Text(cell, STYLES.get(cell.partition(" ")[0].rstrip(","), "")) for cell in row))
+        drawn.add_row(*(Text(cell, _style_of(cell)) for cell in row))
     file = StringIO()
     console = Console(
         file=file, width=width, force_terminal=True, color_system="standard" if has_colours else None, highlight=False,

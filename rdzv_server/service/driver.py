@@ -591,7 +591,7 @@ def _renews(machine: RunMachine, event: LeaseRenewed, now: float) -> bool:
 def _log(event: RunEvent) -> None:
     about = Context(run_id=event.run_id, attempt=event.attempt, round=event.round, event=event.kind)
     about["node_id"], about["group_rank"] = event.node_id or "", event.group_rank
-    text = words.happened(event.run_id, event.round, event.sentence)
+    text = words.happened(event.run_id, event.attempt, event.round, event.sentence)
     log.log(LEVELS.get(event.kind, logging.INFO), "%s", text, extra={"about": about})
 
 

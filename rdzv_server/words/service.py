@@ -27,9 +27,10 @@ NO_THREAD = "cannot start a thread: the limit of processes is reached; raise it 
 PAGE_NOT_UPDATED = "cannot keep a page up to date; retrying"
 
 
-def happened(run_id: str, round_: int, sentence: str) -> str:
+def happened(run_id: str, attempt: int, round_: int, sentence: str) -> str:
     """An event of a run."""
-    return f"run {run_id} round {round_}: {sentence}"
+    which = f" (attempt {attempt})" if attempt > 1 else ""
+    return f"run {run_id}{which} round {round_}: {sentence}"
 
 
 def of_run(run_id: str, sentence: str) -> str:

@@ -55,16 +55,23 @@ def why(
 
 
 def troubles(
-    runs: Iterable[Fields], endpoint: str, *, cordons: Mapping[str, Fields] = NO_CORDONS, program: str = PROGRAM
+    runs: Iterable[Fields],
+    endpoint: str,
+    *,
+    cordons: Mapping[str, Fields] = NO_CORDONS,
+    program: str = PROGRAM,
+    most: int | None = None,
 ) -> list[str]:
     """Return a line for each run that needs a person, with the next step; then how many runs need none, if any.
 
-    The other arguments are those of `why`.
+    `most`: number of such active runs that have a line; None for all. The other arguments are those of `why`.
     """
     known = state.in_order(runs)
     active = [run for run in known if not state.is_over(run)]
     needy = [run for run in active if state.wrong(run)]
-    shown = [_needs(run, state.wrong(run), next_steps(run, endpoint, cordons), program) for run in needy]
+    shown = [_needs(run, state.wrong(run), next_steps(run, endpoint, cordons), program) for run in needy[:most]]
+    if most is not None and (left := needy[most:]):
+        shown.append(with_flags(words.runs.more_runs(len(left), state.phases(left)), program))
     failed = failures(known, endpoint, program=program)
     numbers = {str(phase): sum(run["phase"] == phase for run in known) for phase in ENDS}
     numbers["failed"] -= len(failed)

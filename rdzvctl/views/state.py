@@ -176,10 +176,11 @@ def _severity(run: Fields) -> int:
 
 
 def phases(runs: Iterable[Fields]) -> str:
-    """Return the numbers of runs by phase, as text, the largest first."""
+    """Return the numbers of runs by phase, as text, the largest first. Troubled runs are counted by their health."""
     numbers: dict[str, int] = {}
     for run in runs:
-        numbers[run["phase"]] = numbers.get(run["phase"], 0) + 1
+        name = health(run) if is_troubled(run) else str(run["phase"])
+        numbers[name] = numbers.get(name, 0) + 1
     return words.runs.by_phase(dict(sorted(numbers.items(), key=lambda each: -each[1])))
 
 

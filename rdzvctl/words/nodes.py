@@ -24,11 +24,12 @@ def failures(number: int) -> str:
     return count(number, "failure")
 
 
-def disconnected(left_s: float) -> str:
-    return f"disconnected: lost within {age(left_s)}"
+def lost_within(left_s: float) -> str:
+    """The node is disconnected or silent."""
+    return f"lost within {age(left_s)}"
 
 
-DISCONNECTED = "disconnected: the run waits for it"
+RUN_WAITS = "the run waits for it"
 
 
 def gone(cause: str, ago_s: float) -> str:

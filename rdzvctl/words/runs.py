@@ -22,12 +22,12 @@ def none_matches(known: int) -> str:
 
 
 def more_runs(hidden: int, phases: str) -> str:
-    """`phases`: numbers of these runs by phase."""
+    """`phases`: numbers of these runs by phase, and of troubled runs by health."""
     return f"... and {hidden} more: {phases}. rdzvctl runs lists all runs."
 
 
 def by_phase(numbers: Mapping[str, int]) -> str:
-    """`numbers`: numbers of runs by phase."""
+    """`numbers`: numbers of runs by phase or health."""
     return ", ".join(f"{number} {phase}" for phase, number in numbers.items())
 
 

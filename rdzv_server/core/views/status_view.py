@@ -30,8 +30,9 @@ from rdzv_server.core.policies import restart_cost, time_ledger
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.hangs.suspicions import Hang
 from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
-from rdzv_server.core.views import health, run_view, steps
+from rdzv_server.core.views import health, run_view, steps, watch_view
 from rdzv_server.core.views.run_view import NodeState
+from rdzv_server.core.views.watch_view import Quiet
 
 _DRAINING = AgentState.DRAINING  # a constant: to look up a member of an enumeration is slow
 
@@ -73,6 +74,9 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
             description="seconds until the agent is lost if it stays silent; null: it is connected, or the run waits "
             "for it"
         ),
+    ]
+    quiet: Annotated[
+        Quiet, Meta(description="why the server does not hear the agent; empty: it does, or the run has ended")
     ]
     failures: Count
     log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: no files")]
@@ -382,6 +386,7 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
         lease_age_s=None if renewed_at is None else _round(now - renewed_at),
         lease_left_s=None if lease_until is None else _round(max(0.0, lease_until - now)),
         lost_in_s=None if lost_at is None else _round(max(0.0, lost_at - now)),
+        quiet=watch_view.quiet_word(run, agent_id, now),
         failures=run.failures_by_node.get(node_id, 0),
         log_dir=join.log_dir,
         cordon=cordons.status(run.cordons[node_id]) if node_id in run.cordons else None,

@@ -5,7 +5,7 @@ The words are those of the status. Fields that do not apply are left out, so tha
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -20,6 +20,8 @@ from rdzv_server.core.views import health, run_view, steps
 Clock = Callable[[float], float]
 """Function that converts a time of the run to wall-clock time, in seconds since 1970."""
 Document = dict[str, Any]
+Quiet = Literal["", "silent", "disconnected"]
+"""Why the server does not hear an agent; empty if it does, or if the run has ended."""
 
 QUIET_SLACK_S = 1.0
 """Seconds that a poll may be late before its node counts as quiet."""
@@ -154,8 +156,8 @@ def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:
     return found
 
 
-def quiet_word(run: Run, agent_id: str, now: float) -> str:
-    """Return why the agent is in `quiet`; empty if it is not, or if the run has ended."""
+def quiet_word(run: Run, agent_id: str, now: float) -> Quiet:
+    """Return why the agent is in `quiet`; empty if it is not."""
     renewed_at = run.leases.renewed_at.get(agent_id)
     if run.stage.is_end or renewed_at is None:
         return ""

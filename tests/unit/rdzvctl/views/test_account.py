@@ -289,6 +289,9 @@ def test_all_runs_are_asked_which_of_them_need_a_person() -> None:
         ctl.runs.needs_person("r5", ctl.runs.ended("failed", 0.0, runs[5]["reason"]), read_console("a")),
         ctl.runs.needs_nothing(2, {"succeeded": 1}, named_failed=1, are_all_well=False),
     ]
+    few = account.troubles(runs, SERVER, most=1, program="rdzvctl --context lab")
+    assert few[1] == ctl.runs.more_runs(1, "1 forming").replace("rdzvctl", "rdzvctl --context lab")
+    assert [len(few), few[3:]] == [4, account.troubles(runs, SERVER)[3:]]
     assert account.troubles(runs[1:3], SERVER) == account.troubles(runs, SERVER)[:2], "no run needs nothing"
     assert account.troubles(runs[:1], SERVER) == [ctl.runs.needs_nothing(1, {}, named_failed=0, are_all_well=True)]
 

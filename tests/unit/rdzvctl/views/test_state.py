@@ -76,3 +76,8 @@ def test_an_agent_on_any_machine_can_use_the_endpoint_of_a_step(
 ) -> None:
     reported = [Fields({"shards": []} | server) for server in servers]
     assert state.endpoint_of_agents([given], reported) == endpoint
+
+
+def test_troubled_runs_are_counted_by_their_health() -> None:
+    well, silent = told(check(("1", "join a"))), told(check(("2 lease_s=10", "join a b; 42s")))
+    assert state.phases([well, silent, silent]) == words.runs.by_phase({"silent": 2, "running": 1})

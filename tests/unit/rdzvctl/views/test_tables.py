@@ -1,5 +1,8 @@
 """Tables of runs and nodes, made from a real server's status."""
 
+import os
+import re
+
 import pytest
 
 from rdzv_server.core.policies import words as policy_words
@@ -66,7 +69,7 @@ def test_nodes_are_listed_by_rank_then_standbys_then_gone_nodes() -> None:
     run.join("spare")
     rows = {row[0]: row for row in tables.nodes_table(told(run)).rows}
     assert [*rows] == ["a", "b", "c", "spare"]
-    assert rows["b"][2:4] == ("1", "1") and rows["b"][-1] == ctl.nodes.disconnected(1.0)
+    assert rows["b"][1:4] == ("disconnected", "1", "1") and rows["b"][-1] == ctl.nodes.lost_within(1.0)
     run = running("2:3", *"abc")  # if no other node vanishes with it
     run.join("spare")
     run.is_lost("c")
@@ -75,9 +78,12 @@ def test_nodes_are_listed_by_rank_then_standbys_then_gone_nodes() -> None:
     assert rows["c"][-1].startswith(ctl.nodes.gone("", 0.0).partition(",")[0])
 
 
-def test_a_silent_node_of_a_run_that_waits_for_it_is_called_disconnected() -> None:
+def test_a_silent_node_of_a_run_that_waits_for_it_is_called_silent_as_on_the_page() -> None:
     run = told(check(("2 lease_s=10", "join a b; 42s")))
-    assert [row[-1] for row in tables.nodes_table(run).rows] == [ctl.nodes.DISCONNECTED] * 2
+    assert [(row[1], row[-1]) for row in tables.nodes_table(run).rows] == [("silent", ctl.nodes.RUN_WAITS)] * 2
+    for node in run["nodes"]:
+        del node["quiet"]  # as an older server
+    assert [row[1] for row in tables.nodes_table(run).rows] == ["disconnected"] * 2
 
 
 def test_a_finishing_run_is_as_old_as_its_last_finished_worker() -> None:
@@ -111,6 +117,26 @@ def test_a_table_fits_into_its_terminal(width: int) -> None:
     assert all(len(line) <= width for line in drawn.splitlines())
     if width == 200:
         assert "[bold]x[/] a-long-run-id" in drawn, "markup of an id is text"
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_no_terminal_is_too_narrow_for_names_and_reasons(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr(output.Output, "size", lambda self: os.terminal_size((width, 24)))
+    out = output.Output({"TERM": "xterm"})
+    out.is_terminal = out.has_colours = True
+    run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b; join a; 60s")))
+    table = tables.runs_table([run | {"run_id": "night-run-7"}])
+    drawn = out.drawn(table)
+    out.has_colours = False
+    coloured, drawn = drawn, out.drawn(table)
+    assert "\x1b[33mrestarting\x1b[0m" in coloured
+    assert width == 200 or re.sub(r"\x1b\[\d*m", "", coloured) == drawn
+    assert all(len(line) <= width for line in drawn.splitlines())
+    assert ("night-run-7" in drawn, "PHASE restarting" in " ".join(drawn.split())) == (True, width < 200)
+    shown = "".join(drawn.split()) if width < 200 else drawn
+    for word in ("lacks", table.rows[0][-1].split()[-1]):
+        assert word in shown
 
 
 def test_columns_of_a_pipe_are_aligned() -> None:
