@@ -1,7 +1,7 @@
 """Calls that may take long, in threads, so that the event loop does not wait for them.
 
-Each call has a thread of its own. A pool would keep a call for which it could start no thread, and make it later. These
-threads are daemons: an exit does not wait for a disk or a name server that hangs.
+There is no pool: it would keep a call for which it could start no thread, and make it later. These threads are daemons:
+an exit does not wait for a disk or a name server that hangs.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from errno import EAGAIN
 from functools import partial
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -26,22 +27,9 @@ class NoThread(OSError):
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Make a call in a thread, and return its result. Raises `NoThread`, or what the call raises."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def work() -> None:
-        try:
-            tell = partial(done.set_result, call())
-        except Exception as error:
-            tell = partial(done.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(lambda: done.done() or tell())
-
-    try:
-        Thread(target=work, daemon=True).start()
-    except RuntimeError:
-        raise NoThread from None
+    """Make a call in a thread of its own, and return its result. Raises `NoThread`, or what the call raises."""
+    done, work = _told(call)
+    _start(work)
     return await done
 
 
@@ -51,6 +39,63 @@ async def in_thread_or_here(call: Callable[[], T]) -> T:
         return await in_thread(call)
     except NoThread:
         return call()
+
+
+class OneThread:
+    """A thread that makes one call after another. The first call starts it."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._is_started = self._has_ended = False
+
+    async def call(self, call: Callable[[], T]) -> T:
+        """Make a call after all earlier ones, and return its result.
+
+        Raises `NoThread` if the thread cannot be started, or what the call raises. A call whose caller is cancelled
+        before its turn is not made.
+        """
+        if self._has_ended:
+            raise RuntimeError("the thread has ended")
+        if not self._is_started:
+            _start(self._work)
+            self._is_started = True
+        done, work = _told(call)
+        self._calls.put(work)
+        return await done
+
+    def end(self) -> None:
+        """Let the thread end after all calls."""
+        self._has_ended = True
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while work := self._calls.get():
+            work()
+
+
+def _told(call: Callable[[], T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
+    """Return a future of the running loop, and a function that makes the call in another thread and sets the future."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def work() -> None:
+        if done.cancelled():
+            return
+        try:
+            tell = partial(done.set_result, call())
+        except Exception as error:
+            tell = partial(done.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(lambda: done.done() or tell())
+
+    return done, work
+
+
+def _start(work: Callable[[], None]) -> None:
+    try:
+        Thread(target=work, daemon=True).start()
+    except RuntimeError:
+        raise NoThread from None
 
 
 class Loop(asyncio.SelectorEventLoop):

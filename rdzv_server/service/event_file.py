@@ -19,6 +19,8 @@ from rdzv_server.words import service as words
 log = logging.getLogger("rdzv_server")
 
 RETRY_S = 1.0
+CLOSE_S = 5.0
+"""Most seconds for which a stopping server waits for the file's disk."""
 MOST_WAITING_BYTES = 16 << 20
 """Most bytes of lines that wait while the file cannot be written; the server drops further lines."""
 
@@ -72,9 +74,14 @@ class EventFile:
             self._note(error)
 
     async def close(self) -> None:
-        """Try once to write the waiting lines, and close the file."""
-        await self.flush()
-        os.close(self._descriptor)
+        """Try once to write the waiting lines, and close the file. A disk that hangs is left after `CLOSE_S`."""
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self.flush()
+        except TimeoutError:
+            log.error("%s", words.event_log_failed(self._path, words.disk_hangs(CLOSE_S)))
+        else:
+            os.close(self._descriptor)
 
     def _add(self, line: bytes) -> None:
         if len(self._waiting) + len(line) > MOST_WAITING_BYTES:

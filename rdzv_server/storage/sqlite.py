@@ -11,8 +11,8 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -38,8 +38,8 @@ from rdzv_server.storage.record_codec import (
     unpack,
     unpack_events,
 )
+from rdzv_server.threads import NoThread, OneThread
 from rdzv_server.words import storage as words
-from rdzv_server.words.service import NO_THREAD
 
 log = logging.getLogger("rdzv_server")
 
@@ -88,6 +88,9 @@ ROWS_AT_ONCE = 1_000
 with a statement for each row, a busy server would need seconds."""
 _DELETE = "DELETE FROM records WHERE run_id = ? AND attempt = ?"
 
+CLOSE_S = 5.0
+"""Most seconds for which a stopping server waits for its disk."""
+
 OWN_ERRORS = (
     sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError,
     sqlite3.NotSupportedError,
@@ -104,7 +107,7 @@ class SqliteStore:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._thread = OneThread()
         self._file: sqlite3.Connection | None = None
         self._on_disk: list[OpenFile] = []
         self._last_record = LastRecord(path)
@@ -144,22 +147,25 @@ class SqliteStore:
         await self._call(lambda: self._transact(*statements, last_id=last_id))
 
     async def close(self) -> None:
-        """Close the file. After that, another server may open it."""
+        """Close the file. After that, another server may open it. A disk that hangs is left after `CLOSE_S`."""
         if file := self._file:
             self._file = None
-            await self._call(file.close)
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._call(lambda: self._close(file))
+            except TimeoutError:
+                log.error("%s", words.not_closed(self.path, CLOSE_S))
+        self._thread.end()
+
+    def _close(self, file: sqlite3.Connection) -> None:
+        file.close()
         self._last_record.close()
-        self._thread.shutdown()
 
     async def _call(self, work: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
         try:
-            done = loop.run_in_executor(self._thread, self._explained, work)
-        except RuntimeError as error:
-            if self._file:
-                raise
-            raise StoreUnavailable(words.cannot_start(self.path, NO_THREAD)) from error
-        return await done
+            return await self._thread.call(partial(self._explained, work))
+        except NoThread as error:
+            raise StoreUnavailable(words.cannot_start(self.path, str(error.strerror))) from error
 
     def _explained(self, work: Callable[[], T]) -> T:
         try:

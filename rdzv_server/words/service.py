@@ -105,6 +105,10 @@ def event_log_failed(path: str, why: object) -> str:
     return f"--event-log {path}: {why}"
 
 
+def disk_hangs(for_s: float) -> str:
+    return f"its disk did not answer within {for_s:g} s; the last events may be missing"
+
+
 def event_log_is_back(path: str) -> str:
     return f"the server can write to --event-log {path} again"
 

@@ -83,6 +83,10 @@ def cannot_open(path: str) -> str:
     return f"cannot open {path}: check that its folder exists and that this user may write to it"
 
 
+def not_closed(path: str, after_s: float) -> str:
+    return f"{path} could not be closed within {after_s:g} s: its disk hangs; nothing that was confirmed is lost"
+
+
 def cannot_start(path: str, why: str) -> str:
     return f"cannot use {path}: {why}"
 

@@ -1,16 +1,23 @@
-"""A real disk that hangs at every call: the agent keeps its seat, and the run continues."""
+"""A real disk that hangs at every call: the run continues, an agent keeps its seat, a server names the reason."""
 
 import asyncio
+import os
+import signal
 import sys
+import urllib.error
 from pathlib import Path
 
 import pytest
 
 from node_agent import words
+from rdzv_server.words import service as server_words
+from rdzv_server.words import storage as storage_words
 from tests.support.cluster import Cluster
 from tests.support.hanging_disk import Disk, why_no_fuse
 from tests.support.message_search import part
-from tests.support.programs import AGENT, WORKER, Program
+from tests.support.process_info import children
+from tests.support.programs import AGENT, WORKER, Program, Server, start_agent
+from tests.support.worker_hub import WorkerHub
 
 pytestmark = pytest.mark.skipif(bool(why_no_fuse()), reason=f"no FUSE: {why_no_fuse()}")
 LEASE_S = 3.0
@@ -70,3 +77,25 @@ async def test_a_node_whose_disk_hangs_keeps_its_seat_through_a_restart_and_ends
     for each in agents:
         assert await each.exit_code() == 0, each.err
     assert not any("lost" in line for line in cluster.server.err), cluster.server.err
+
+
+async def test_a_server_whose_disk_hangs_says_so_decides_nothing_and_can_be_stopped(
+    hub: WorkerHub, tmp_path: Path
+) -> None:
+    disk = Disk(tmp_path)
+    server = await Server.start(*disk.command(*Server.command("--store", f"sqlite:{disk.path}/state.db")))
+    server.port = int((await server.line(r"listening on https?://127\.0\.0\.1:(\d+)"))[1])
+    ends = ("--lease", str(LEASE_S), "--max-restarts", "1", "--shutdown-timeout", "5")
+    agent = await start_agent("--endpoint", server.endpoint, "--node-id", "a", *ends, env=hub.env)
+    (worker,) = await hub.group(1)
+    await asyncio.to_thread(disk.hang)
+    worker.kill()
+    await server.line(part(server_words.store_hangs))
+    await agent.line(part(server_words.store_hangs))
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        await server.get("/readyz")
+    (pid,) = children(server.pid)
+    os.kill(pid, signal.SIGTERM)
+    assert await server.exit_code() == 0
+    await server.line(part(storage_words.not_closed, path=f"{disk.path}/state.db"))
+    await agent.end()

@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
-from rdzv_server.threads import Loop, NoThread, in_thread, in_thread_or_here
+from rdzv_server.threads import Loop, NoThread, OneThread, in_thread, in_thread_or_here
 from rdzv_server.words import service as words
 from tests.support.threads import refuse_threads
 
@@ -52,3 +53,30 @@ def test_a_name_that_cannot_be_looked_up_for_lack_of_a_thread_is_an_error_of_the
     refuse_threads(monkeypatch)
     with asyncio.Runner(loop_factory=Loop) as runner, pytest.raises(NoThread):
         runner.run(connect())
+
+
+async def test_one_thread_makes_all_calls_in_order_and_none_whose_caller_has_gone() -> None:
+    thread, may_go_on, made = OneThread(), threading.Event(), list[int]()
+    first = asyncio.create_task(thread.call(may_go_on.wait))
+    others = [asyncio.create_task(thread.call(partial(made.append, number))) for number in range(4)]
+    await asyncio.sleep(0)
+    others[1].cancel()
+    may_go_on.set()
+    await asyncio.gather(first, *others, return_exceptions=True)
+    assert made == [0, 2, 3]
+    assert await thread.call(threading.current_thread) is await thread.call(threading.current_thread)
+    with pytest.raises(ValueError, match="no"):
+        await thread.call(fails)
+    thread.end()
+    with pytest.raises(RuntimeError):
+        await thread.call(fails)
+
+
+async def test_a_thread_that_could_not_be_started_is_started_by_a_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = OneThread()
+    refuse_threads(monkeypatch)
+    with pytest.raises(NoThread):
+        await thread.call(fails)
+    monkeypatch.undo()
+    assert await thread.call(lambda: 1) == 1
+    thread.end()
