@@ -218,7 +218,8 @@ class Access:
     def _permit(self, action: Action, tokens: list[Token]) -> Permit:
         allowed = [token for token in tokens if token.role in _ALLOWED[action]]
         if not allowed:
-            raise Forbidden(words.role_lacks(tokens[0].role.value, action.value))
+            needed = next(role for role in Role if role in _ALLOWED[action])
+            raise Forbidden(words.role_lacks(tokens[0].role.value, action.value, needed.value))
         return Permit(tuple(allowed))
 
     def may_act(self, caller: Caller) -> bool:

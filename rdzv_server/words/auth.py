@@ -36,8 +36,10 @@ ACT = "act on runs"
 PROBE = "ask whether the server is there"
 
 
-def role_lacks(role: str, action: str) -> str:
-    return f"the {role} token does not allow its holder to {action}"
+def role_lacks(role: str, action: str, needed: str) -> str:
+    """`needed`: the least role that allows the action."""
+    flag = "--token-file" if needed == "agent" else f"--{needed}-token-file"
+    return f"the {role} token does not allow its holder to {action}: use a token of rdzv-server's {flag}"
 
 
 UNKNOWN_SECRET = "this server does not know this token"
