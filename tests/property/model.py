@@ -126,6 +126,10 @@ class Model:
     """Time of each charge."""
     reached: tuple[int, int] = (-1, -1)
     """Highest recorded step and checkpoint, which the model is told; -1 for none."""
+    fall: bool = False
+    """Whether steps have fallen within a round."""
+    trained: int = 0
+    """Latest round in which workers have reported progress."""
     reached_before: tuple[int, int] = (-1, -1)
     """The same at the start of the last round."""
     step: int | None = None
@@ -170,6 +174,8 @@ class Model:
 
     suspected: dict[tuple[str, str], float] = field(default_factory=dict)
     """Source and agent of each suspicion of a hang, and its time."""
+    untold: set[tuple[str, str]] = field(default_factory=set)
+    """Those of nodes whose workers have reported no progress."""
     judge_at: float | None = None
     hangs: int = 0
     """Number of judged hangs."""
@@ -311,7 +317,9 @@ class Model:
                     self.stage = "failed"
         self.pass_time(now)
 
-    def suspect(self, name: str, round: int, source: str, is_back: bool, now: float) -> None:
+    def suspect(
+        self, name: str, round: int, source: str, is_back: bool, now: float, *, is_untold: bool = False
+    ) -> None:
         """An agent's workers seem to hang, by this source. `is_back`: they no longer do."""
         agent = self.find(name)
         if agent is None or name not in self.seated or self.stage != "running" or round != self.round:
@@ -320,16 +328,22 @@ class Model:
         key = source, name
         if is_back:
             self.suspected.pop(key, None)
-        elif agent.state == "running":
-            self.suspected.setdefault(key, now)
+        elif agent.state == "running" and key not in self.suspected:
+            self.suspected[key] = now
+            (self.untold.add if is_untold else self.untold.discard)(key)
         self._conclude(now)
         self.pass_time(now)
 
     def believed(self) -> dict[tuple[str, str], float]:
-        """Silence counts if all agents with running workers are silent."""
+        """Silence counts if all agents with running workers are silent.
+
+        The suspicion of a node without progress counts if no node of the run has reported any in this round.
+        """
         silent = {name for source, name in self.suspected if source == "silence"}
         all_silent = {agent.name for agent in self.in_state("running")} <= silent
-        return {key: at for key, at in self.suspected.items() if key[0] != "silence" or all_silent}
+        left_out = set() if self.trained != self.round else {key for key in self.untold if key[0] != "silence"}
+        left_out |= set() if all_silent else {key for key in self.suspected if key[0] == "silence"}
+        return {key: at for key, at in self.suspected.items() if key not in left_out}
 
     def _weigh(self, now: float) -> None:
         running = {agent.name for agent in self.in_state("running")}
@@ -380,9 +394,12 @@ class Model:
         )
 
     def _fruitless(self, now: float) -> int:
-        """Return the restarts without progress if the last round ends now. Without reported steps, time decides."""
-        tells = self.reached != (-1, -1)
-        return 0 if (self._got_further() if tells else self._lasted(now)) else self.fruitless
+        """Return the restarts without progress if the last round ends now.
+
+        Without reported steps, or if they have fallen within a round, time decides, too.
+        """
+        tells = self.reached != (-1, -1) and not self.fall
+        return 0 if self._got_further() or (not tells and self._lasted(now)) else self.fruitless
 
     def _in_row(self, now: float) -> int:
         return 0 if self._got_further() or self._lasted(now) else self.in_row
@@ -396,7 +413,7 @@ class Model:
         is_start = self.reached == (-1, -1) and not self.ledger and now < self.started + START_S
         if verdict == "retry":
             return True
-        is_same_step = self.step is not None and self.step == self.recurring
+        is_same_step = self.step is not None and self.step == self.recurring and not self.fall
         if self.settings.fail_when_hopeless and ((recurs, True) in (("at_start", is_start), ("at_step", is_same_step))):
             return False
         return self._has_restarts(now) and not self._is_stuck(now)

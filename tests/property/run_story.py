@@ -276,9 +276,12 @@ class RunStory(RunInvariants):
         self._both(WorkersSucceeded(name, round_), lambda: self.model.succeed(name, round_, self.now))
 
     @precondition(lambda self: self.run_.stage is Stage.RUNNING)
-    @rule(place=places, delay=delays, source=st.sampled_from(["silence", "progress", "timer"]), is_back=st.booleans())
-    def workers_seem_to_hang(self, place: int, delay: int, source: str, is_back: bool) -> None:
-        self._suspect(self._who(place), delay, source, is_back)
+    @rule(
+        place=places, delay=delays, source=st.sampled_from(["silence", "progress", "timer"]), is_back=st.booleans(),
+        is_untold=st.booleans(),
+    )  # fmt: skip
+    def workers_seem_to_hang(self, place: int, delay: int, source: str, is_back: bool, is_untold: bool) -> None:
+        self._suspect(self._who(place), delay, source, is_back, is_untold=is_untold)
 
     @precondition(lambda self: self.run_.running)
     @rule(source=st.sampled_from(["silence", "progress"]), spared=st.integers(0, 2))
@@ -306,12 +309,12 @@ class RunStory(RunInvariants):
         if not self.run_.stage.is_end:
             self.the_next_deadline_comes()
 
-    def _suspect(self, name: str, delay: int, source: str, is_back: bool) -> None:
+    def _suspect(self, name: str, delay: int, source: str, is_back: bool, *, is_untold: bool = False) -> None:
         round_, seat = self._round(name, delay), self._seats().get(name)
         ranks = () if is_back or seat is None else (seat.first_rank,)
         self._both(
-            HangSuspected(name, round_, source, "stuck", ranks),
-            lambda: self.model.suspect(name, round_, source, not ranks, self.now),
+            HangSuspected(name, round_, source, "stuck", ranks, is_untold=is_untold),
+            lambda: self.model.suspect(name, round_, source, not ranks, self.now, is_untold=is_untold),
         )
 
     def _leave(self, name: str, retracts: bool) -> None:
@@ -584,6 +587,7 @@ class RunStory(RunInvariants):
             self.limits += [self._size()] * (len(self.formations) - len(self.limits))
         except ProtocolError as error:
             refusal = error.code
+        self.model.fall, self.model.trained = self.run_.steps_fall, self.run_.training_round
         self.model.reached = _number(self.run_.highest_step), _number(self.run_.checkpoint_step)
         facts = [record.fact for record in self.records[recorded:]]
         self.model.step = next(

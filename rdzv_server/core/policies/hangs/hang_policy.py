@@ -302,8 +302,9 @@ class Hangs(Policy[HangsState, HangSigns]):
             hang.silence_s = max(hang.silence_s, fact.limit_s or fact.silent_s)
         node_id = run.agents[fact.agent_id].node_id
         since = max(now - fact.silent_s, run.started_at)
+        is_untold = fact.is_untold and fact.source != SILENCE
         hang.add(key, Suspicion(
-            fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now, since, fact.limit_s, fact.is_untold
+            fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now, since, fact.limit_s, is_untold
         ))  # fmt: skip
 
     # The verdict.
