@@ -7,6 +7,7 @@ from typing import Any, Self
 from rdzv_protocol.settings import RequestedSettings
 
 from tests.load.node import Node
+from tests.support.changes import Changes
 from tests.support.programs import PATIENCE_S
 
 
@@ -16,7 +17,7 @@ class Crowd:
     def __init__(self, port: int, token: str | None = None) -> None:
         self._port, self._token = port, token
         self._nodes: dict[str, list[Node]] = {}
-        self._changed = asyncio.Event()
+        self._changed = Changes(PATIENCE_S)
 
     async def __aenter__(self) -> Self:
         return self
@@ -30,7 +31,7 @@ class Crowd:
         asked = RequestedSettings(min_nodes=seats, max_nodes=seats, lease_s=600.0, **settings)
         nodes = [Node(self._port, run_id, name, asked, self._changed.set, self._token) for name in names]
         self._nodes.setdefault(run_id, []).extend(nodes)
-        await self._until(lambda: sum(node.assignment is not None for node in nodes) == seats)
+        await self._changed.until(lambda: sum(node.assignment is not None for node in nodes) == seats)
         return nodes
 
     async def fail(self, run_id: str, at: int = 0, **evidence: Any) -> None:
@@ -38,13 +39,7 @@ class Crowd:
         nodes = [node for node in self._nodes[run_id] if node.assignment]
         rounds = nodes[at].assignment.round if nodes[at].assignment else 0
         nodes[at].fail(**evidence)
-        await self._until(lambda: all(_is_past(node, rounds) for node in nodes))
-
-    async def _until(self, is_so: Any) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not is_so():
-                self._changed.clear()
-                await self._changed.wait()
+        await self._changed.until(lambda: all(_is_past(node, rounds) for node in nodes))
 
 
 def _is_past(node: Node, round_: int) -> bool:

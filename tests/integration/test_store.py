@@ -15,8 +15,8 @@ from rdzv_protocol.exit_codes import ExitCode
 from node_agent import words
 from node_agent.features.store.host import PROGRAM
 from tests.support import process_info
+from tests.support.changes import PATIENCE_S
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.console import PATIENCE_S
 from tests.support.message_search import pattern
 from tests.support.process_info import children, command_line, ended, state, until
 from tests.support.programs import STORE_WORKER, WORKERS, Program

@@ -1,6 +1,5 @@
 """A console that keeps its output instead of writing it."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -12,8 +11,7 @@ from node_agent.kernel.output.sinks import Lines, Tail
 from node_agent.kernel.output.streams import Relay
 from node_agent.kernel.processes.process import CommandProcess
 from node_agent.kernel.worker_spec import WorkerSpec
-
-PATIENCE_S = 10.0
+from tests.support.changes import Changes
 
 
 class FakeConsole:
@@ -28,7 +26,7 @@ class FakeConsole:
         self._owners: dict[int, object] = {}
         self.context: Context = {}
         self.can_redraw = self.is_json = self.is_one = False
-        self._changed = asyncio.Event()
+        self._changed = Changes()
 
     def log(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
         self.lines.append(text)
@@ -58,10 +56,7 @@ class FakeConsole:
 
     async def until(self, holds: Callable[[], object]) -> None:
         """Return once some output makes the condition true."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not holds():
-                self._changed.clear()
-                await self._changed.wait()
+        await self._changed.until(holds)
 
 
 def command_spec(

@@ -23,12 +23,12 @@ from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.processes.orphans import reap
+from tests.support.changes import PATIENCE_S, Changes
 from tests.support.console import FakeConsole
 from tests.support.process_info import subreaper
 from tests.unit.node_agent.story import join
 
 F = TypeVar("F")
-PATIENCE_S = 10.0
 Fate = Directive | ProtocolError | Unreachable
 
 
@@ -44,7 +44,7 @@ class PlayedServer:
         self._revision = 0
         self._directive: Directive | None = None
         self._asked: asyncio.Future[Fate] | None = None
-        self._changed = asyncio.Event()
+        self._changed = Changes()
 
     def transport(self) -> "PlayedServer":
         return self
@@ -93,10 +93,7 @@ class PlayedServer:
         return [request for request in self.requests if isinstance(request, kind)]
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not holds():
-                self._changed.clear()
-                await self._changed.wait()
+        await self._changed.until(holds)
 
 
 class Rig:

@@ -11,7 +11,7 @@ import pytest
 
 from node_agent.features import words
 from node_agent.features.file_timer import FileTimer, open_pipe
-from tests.support.console import PATIENCE_S
+from tests.support.changes import PATIENCE_S
 from tests.support.message_search import pattern
 from tests.support.process_info import until
 

@@ -16,7 +16,7 @@ import pytest
 from node_agent import words
 from node_agent.features.store import host as module
 from node_agent.features.store.host import StoreHost
-from tests.support.console import PATIENCE_S
+from tests.support.changes import PATIENCE_S
 from tests.support.message_search import has_message
 from tests.support.process_info import kill_unnoticed
 

@@ -18,7 +18,7 @@ from node_agent.features.warm.pool import WarmPool, WarmProcess
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.processes.orphans import children, reap
 from node_agent.kernel.processes.process import CommandProcess, Process, own_children
-from tests.support.console import PATIENCE_S
+from tests.support.changes import PATIENCE_S
 from tests.support.message_search import has_message
 from tests.support.process_info import kill_unnoticed, subreaper, until
 

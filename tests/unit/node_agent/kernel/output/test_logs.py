@@ -22,7 +22,8 @@ from node_agent.kernel.processes.process import CommandProcess
 from node_agent.kernel.processes.temp_dir import TempDir
 from node_agent.kernel.worker_spec import WorkerSpec
 from node_agent.kernel.workers.group import WorkerGroup
-from tests.support.console import PATIENCE_S, FakeConsole
+from tests.support.changes import PATIENCE_S
+from tests.support.console import FakeConsole
 from tests.support.message_search import has_message, message_fields
 from tests.unit.node_agent.story import an_assignment, join
 

@@ -18,7 +18,8 @@ from node_agent.kernel.output.streams import Joined, Relay
 from node_agent.kernel.processes.orphans import children, family
 from node_agent.kernel.workers import group as workers
 from node_agent.kernel.workers.group import ProcessGroup, WorkerGroup
-from tests.support.console import PATIENCE_S, FakeConsole, command_spec
+from tests.support.changes import PATIENCE_S
+from tests.support.console import FakeConsole, command_spec
 from tests.support.process_info import ended, until
 
 NEVER_S = 1_000.0
