@@ -286,9 +286,13 @@ class HangDetector:
         return [suspicion] if suspicion and self._note_if_new(suspicion) else []
 
     def lines_lost(self, now: float) -> None:
-        """Record that lines were not compared with the rules. A rule may have waited for any of them."""
+        """Record that lines were not compared with the rules. A rule may have waited for any of them.
+
+        If one of them may have ended the rules, no rule expects a line until its next one shows that work continues.
+        """
+        may_be_over = any(state.rule.is_stop for state in self._rules)
         for state in self._rules:
-            state.since = now
+            state.since, state.may_be_over = now, may_be_over
 
     def give_up_rules(self, numbers: Iterable[int]) -> list[Suspicion]:
         """Stop expecting lines for these rules. Return the suspicions of overdue lines that this takes back."""
@@ -512,7 +516,7 @@ class _RuleState:
         self._has_matched = False
         self._beyond: dict[int, int] = {}
         """Consecutive numbers beyond the limits, by local rank."""
-        self.is_over = False
+        self.is_over = self.may_be_over = False
         name = f"log rule {number}"
         self.source = f"{name}: {rule.pattern}"[:SHOWN]
         """Source of suspicions that a line is overdue, which the next line takes back."""
@@ -529,7 +533,7 @@ class _RuleState:
         if self.is_over or rule.is_stop:
             return None
         if self._ranks[local_rank] == rule.rank:
-            self.since, self._has_matched = now, True
+            self.since, self._has_matched, self.may_be_over = now, True, False
         if rule.is_fault:
             return Suspicion(self._source_of_lines, words.wrote_line(match.text.strip()[:SHOWN]), (local_rank,))
         if rule.least > -inf or rule.most < inf:
@@ -546,7 +550,7 @@ class _RuleState:
         if self.is_over or limit_s is None or rule.rank not in self._ranks:
             return None, inf
         local_rank = rule.rank - self._ranks[0]
-        if local_rank not in signs.last_output_at:
+        if self.may_be_over or local_rank not in signs.last_output_at:
             return Suspicion(self.source, "", ()), inf
         silent_s = time.between(self.since, max(self.since, min(now, signs.lines_seen_until)))
         if silent_s < limit_s:

@@ -361,6 +361,17 @@ def test_nothing_is_missed_while_lines_wait_to_be_looked_at() -> None:
     assert len(node.passes(5.0)) == 1
 
 
+def test_a_skipped_line_can_have_ended_the_rules() -> None:
+    """The next line that a rule waits for shows that it has not."""
+    node = Node(log_rules=(LogRule(pattern=STEP, every_s=10.0), LogRule(pattern="done", is_stop=True)))
+    node.writes(0, "step 1")
+    (overdue,) = node.passes(12.0)
+    node.detector.lines_lost(node.now)
+    assert node.passes(HOUR_S) == [Suspicion(overdue.source, "", ())]
+    node.writes(0, "step 2")
+    assert len(node.passes(12.0)) == 1
+
+
 def test_a_skipped_line_can_have_matched() -> None:
     node = Node(log_rules=(LogRule(pattern=STEP, first_s=10.0),))
     node.passes(9.0)
