@@ -61,7 +61,7 @@ class Cordon(Struct, frozen=True, kw_only=True):
     is_of_run: bool = False
     """Whether the cordon is for one run only. That run ends the cordon when its time is over."""
     condition: str = ""
-    """What a check has found, as in `Blame`, if the server excludes the node for that; else empty."""
+    """What other nodes may share, as in `Blame`, if the server excludes the node for that; else empty."""
 
     @property
     def excludes(self) -> bool:

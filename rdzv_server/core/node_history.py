@@ -50,7 +50,7 @@ class Incident(Struct, frozen=True):
     reason: str
     wall_at: float | None = None
     condition: str = ""
-    """What a check has found, as in `Blame`; empty in records of older servers."""
+    """What other nodes may share, as in `Blame`; empty in records of older servers."""
 
 
 class Blame(Struct, frozen=True):
@@ -62,12 +62,13 @@ class Blame(Struct, frozen=True):
 
     @property
     def condition(self) -> str:
-        """Name of what a check has found. If it has none, a mark of the words with which the check reports it.
+        """What several nodes may share, such as full storage or a dead switch; empty if the fault is of no such kind.
 
-        Empty for any other fault.
+        It is the name of what a check has found. If that has none, it is a mark of the words with which the check
+        reports it.
         """
         if self.fault is not UNFIT:
-            return ""
+            return LOST.name if self.fault is LOST else ""
         return clip(condition(self.reason)[0], CONDITION_BYTES) or f"={crc32(self._without_details.encode()):08x}"
 
     @property

@@ -3,8 +3,8 @@
 The server runs it once for each exclusion, after it has recorded the exclusion: one at a time, with a time limit. If
 the command fails, the server logs an error with the end of its output, and does not try again: the node stays excluded.
 
-If a check has found the node unfit, the server waits until no other node can show a common cause any more, which would
-end the exclusion. If an exclusion has ended before its time, the command does not run.
+If a check has found the node unfit, or it was lost, the server waits until no other node can show a common cause any
+more, which would end the exclusion. If an exclusion has ended before its time, the command does not run.
 """
 
 import asyncio

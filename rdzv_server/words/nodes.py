@@ -4,7 +4,7 @@ from rdzv_protocol.text import count, span
 
 HARDWARE_FAILED = "its hardware failed"
 FOUND_UNFIT = "a check found it unfit"
-SHARED = "checks found several nodes unfit at the same time and in the same way"
+SHARED = "several nodes were lost, or found unfit in the same way, at about the same time"
 """Reason why an exclusion ends early."""
 
 

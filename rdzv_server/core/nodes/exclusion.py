@@ -61,17 +61,18 @@ def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, 
 
 
 def sharing(blame: Blame, history: NodeHistory, now: float, run: Run) -> list[tuple[str, Incident]]:
-    """Return the nodes whose checks have found the same condition at about this time; empty if there are too few."""
+    """Return the nodes that were lost, or found unfit in the same way, at about this time; empty if too few."""
     if not blame.condition:
         return []
     like = _like(Incident(now, blame.fault.name, "", blame.reason, condition=blame.condition), history)
     nodes, others = {node_id for node_id, _ in like}, {agent.node_id for agent in run.agents.values()}
-    return like if len(nodes) >= TOGETHER or (len(nodes) > 1 and others <= nodes) else []
+    are_all = blame.fault is UNFIT and len(nodes) > 1 and others <= nodes
+    return like if len(nodes) >= TOGETHER or are_all else []
 
 
 def _is_shared(incident: Incident, history: NodeHistory) -> bool:
     """Whether other nodes were lost at about the same time, or were found unfit in the same way."""
-    is_candidate = incident.fault == LOST.name or (incident.fault == UNFIT.name and bool(incident.condition))
+    is_candidate = incident.fault == LOST.name or bool(incident.condition)
     return is_candidate and len({node_id for node_id, _ in _like(incident, history)}) >= TOGETHER
 
 

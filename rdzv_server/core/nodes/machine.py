@@ -205,7 +205,7 @@ class Nodes:
         return effects
 
     def _lift(self, blames: Sequence[tuple[RunMachine, Blame]], now: float) -> list[Effect]:
-        """Uncordon the nodes that were excluded for a cause which turns out to be shared."""
+        """Uncordon the nodes that were excluded for a cause that turns out to be shared."""
         effects: list[Effect] = []
         for machine, blame in blames:
             run = machine.run

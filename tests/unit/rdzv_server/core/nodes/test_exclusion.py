@@ -270,6 +270,25 @@ def test_nodes_of_three_runs_that_vanish_together_are_not_to_blame_and_two_are()
         assert bool(cluster.excluded) is is_lost
 
 
+@pytest.mark.parametrize(("nodes", "apart_s"), [("abd", 4.0), ("ab", 4.0), ("abd", TOGETHER_S + 1.0)])
+def test_the_exclusions_of_nodes_that_were_lost_shortly_before_others_end(nodes: str, apart_s: float) -> None:
+    """A switch dies, and the runs of its nodes notice it one after another."""
+    cluster = Cluster(ExclusionPolicy(after=2, window_s=3_600.0, for_s=600.0))
+    of_runs = {
+        node: cluster.run(f"run of {node}", node, f"w{node}", nnodes="1:2", lease_s=5_000.0, max_restarts=3)
+        for node in nodes
+    }
+    for node in nodes:
+        cluster.fails(cluster.run(f"before {node}", node)[node], f"before {node}")
+    for number, (node, agents) in enumerate(of_runs.items()):
+        cluster.handle(f"run of {node}", AgentDisconnected(agents[node]))
+        cluster.passes(1.0)
+        assert number == 2 or node in cluster.excluded, "it cannot be known yet"
+        cluster.passes(apart_s)
+    are_together = len(nodes) == 3 and apart_s < TOGETHER_S
+    assert list(cluster.excluded) == ([] if are_together else [*nodes])
+
+
 FULL, NO_GPU = "no room (DiskFull, temporary)", "no GPU 3 (GpuMissing, permanent)"
 
 
