@@ -345,7 +345,10 @@ class Client:
         if response.status == http.client.OK:
             return response
         with response:
-            raise self._refusal(to, response)
+            refusal = self._refusal(to, response)
+        if isinstance(refusal, NoServer):  # such as a proxy, which may have passed the request on
+            refusal.is_sent = True
+        raise refusal
 
     def _connection(self, to: Endpoint) -> http.client.HTTPConnection:
         limit_s = CONNECT_S if len(self._order) == 1 else 1.0

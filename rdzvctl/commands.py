@@ -562,8 +562,9 @@ def _asked_for(session: Session, action: "Action", body: Request) -> Fields:
         return session.client.ask(action.path, body)
     except Unreachable as error:
         outage = state.unhealthy_reason(session.client.outages())
-        if outage and not error.is_sent:
-            raise Unreachable(told.refused(outage), told.WHEN_IT_CAN) from None
+        if not error.is_sent:
+            help_lines = (told.WHEN_IT_CAN,) if outage else error.help_lines
+            raise Unreachable(told.refused(outage or str(error)), *help_lines) from None
         again = told.ask_again(quoted(str(body["request_id"])))
         help_lines = (told.MAY_BE_DONE_LATER,) if outage else error.help_lines
         raise Unreachable(told.outcome_unknown(outage or str(error)), *help_lines, again) from None

@@ -12,9 +12,9 @@ def outcome_unknown(why: str) -> str:
     return f"the outcome is unknown: {why}"
 
 
-def refused(outage: str) -> str:
-    """`outage`: sentences that say which servers cannot decide, and why."""
-    return f"not done: {outage}"
+def refused(why: str) -> str:
+    """`why`: which servers cannot decide, or that none leads or answers."""
+    return f"not done: {why}"
 
 
 WHEN_IT_CAN = "try again when the server can decide; rdzvctl status shows whether it can"

@@ -436,6 +436,36 @@ def test_an_action_whose_answer_is_lost_in_an_outage_names_the_outage(
     assert words.connection.BROKEN_OFF in first, "no server has an outage"
 
 
+@pytest.mark.parametrize(
+    ("status", "reply", "is_unknown"),
+    [
+        (421, {"code": "not_leader", "message": "no"}, False),
+        (503, {"code": "unavailable", "message": "no"}, False),
+        (504, {"from": "a proxy, which may have passed the request on"}, True),
+    ],
+    ids=["no leader", "unavailable", "proxy"],
+)
+def test_an_action_that_every_server_refused_is_not_done(
+    server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch,
+    status: int, reply: dict[str, str], is_unknown: bool,
+) -> None:  # fmt: skip
+    def refuse(handler: _Handler) -> None:
+        body = json.dumps(reply).encode()
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    monkeypatch.setattr(_Handler, "do_POST", refuse)
+    server.lacks()
+    done = commands.run("cordon a --timeout 0.1 --request-id id")
+    told = words.actions.outcome_unknown if is_unknown else words.actions.refused
+    assert done.code == ExitCode.START_AGAIN
+    assert (
+        done.err.startswith(f"rdzvctl: error: {told('')}") and (words.actions.ask_again("id") in done.err) == is_unknown
+    )
+
+
 def test_status_names_each_server_of_the_endpoint_that_does_not_answer(
     server: OtherServer, commands: Commands, unused_tcp_port: int
 ) -> None:
