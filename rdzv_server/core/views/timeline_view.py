@@ -5,17 +5,21 @@ Its size is limited even if the run is long: see `policies.timeline`.
 """
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 from rdzv_protocol.constraints import Count, Id, Round, Step
 from rdzv_protocol.events import Number
+from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.time_ledger import Duration
 from rdzv_server.core.policies.timeline import (
+    FIRST_INTERVAL_S,
     LANES,
+    MOST_SAMPLES,
     SECONDS,
     Lane,
     Mark,
@@ -28,6 +32,8 @@ from rdzv_server.core.policies.timeline import (
 )
 
 Time = Annotated[float, Meta(description="seconds since 1970")]
+REPORTS_MISSED = 4.0
+"""Number of reports of progress, one after another, without which the server has not heard the workers."""
 
 
 class TimelineRound(Struct, frozen=True, kw_only=True):
@@ -65,7 +71,10 @@ class TimelineSample(Struct, frozen=True, kw_only=True):
     ]
     steps_per_s: Annotated[
         float | None,
-        Meta(description="steps per second since the previous sample; null: no previous sample in this round"),
+        Meta(
+            description="steps per second since the previous sample; null: unknown, as for the first sample of a round,"
+            " or after a time in which the server heard no report"
+        ),
     ]
 
 
@@ -160,20 +169,34 @@ def _round(run: Run, span: RoundSpan) -> TimelineRound:
 
 
 def _with_latest(run: Run, samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Return the samples, with what agents have reported since the last one."""
+    """Return the samples, with what agents have reported since the last one.
+
+    If that sample is very young, the report replaces it: between the two, a healthy run may have made no step.
+    """
     pace = run.pace
     if pace.highest_step is None or (samples and pace.told_at <= samples[-1].at):
         return samples
     saved_s = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
-    return [*samples, Sample(pace.told_at, run.round, pace.highest_step, pace.checkpoint_step, saved_s)]
+    latest = Sample(pace.told_at, run.round, pace.highest_step, pace.checkpoint_step, saved_s)
+    is_young = bool(samples) and samples[-1].round == run.round and latest.at - samples[-1].at < FIRST_INTERVAL_S / 2
+    return [*(samples[:-1] if is_young else samples), latest]
 
 
 def _samples(run: Run, samples: Sequence[Sample]) -> Iterator[TimelineSample]:
+    """Yield the samples with their rates.
+
+    After a time in which the server has heard no report, such as an outage of its store, the first report may be as
+    old as that time. So its rate is unknown, and the next one's counts from before.
+    """
     last: Sample | None = None
+    paced: Sample | None = None
     saved: int | None = None
+    unheard_s = _unheard_s(run, samples)
     for sample in samples:
         before = last if last is not None and last.round == sample.round else None
-        rate = None if before is None else (sample.step - before.step) / (sample.at - before.at)
+        is_late = before is not None and sample.at - before.at > unheard_s
+        since = paced if before and paced and not is_late else None
+        rate = None if since is None else (sample.step - since.step) / (sample.at - since.at)
         saved_s = sample.checkpoint_s - (0.0 if before is None else before.checkpoint_s)
         saved = saved if sample.checkpoint_step is None else sample.checkpoint_step
         yield TimelineSample(
@@ -184,7 +207,17 @@ def _samples(run: Run, samples: Sequence[Sample]) -> Iterator[TimelineSample]:
             checkpointing_s=round(max(0.0, saved_s), 3),
             steps_per_s=None if rate is None else float(f"{max(0.0, rate):.4g}"),
         )
-        last = sample
+        last, paced = sample, paced if is_late else sample
+
+
+def _unheard_s(run: Run, samples: Sequence[Sample]) -> float:
+    """Return the seconds between two samples after which the server has heard no report meanwhile.
+
+    In a long run such a time is unknown, since old samples were merged.
+    """
+    if len(samples) >= MOST_SAMPLES:
+        return inf
+    return REPORTS_MISSED * max(interval_s(run, samples[-1].at if samples else 0.0), hold_s(run.settings.lease_s))
 
 
 def _mark(run: Run, mark: Mark) -> TimelineMark:

@@ -70,6 +70,18 @@ def test_samples_tell_steps_a_second_and_the_last_checkpoint() -> None:
     assert len(Timeline.of(run.run).samples) == 2
 
 
+def test_a_report_right_after_a_sample_does_not_say_that_the_run_makes_no_steps() -> None:
+    run = told("1", "join a; 10s; tell a highest_step=30; 10s; tell a highest_step=60; 0.1s; tell a highest_step=60")
+    assert [sample.steps_per_s for sample in shown(run).samples] == [None, pytest.approx(3.0, abs=0.05)]
+
+
+def test_an_outage_of_the_server_makes_no_run_slow_and_then_fast() -> None:
+    """The first report after the outage may be as old as the outage: the rate counts from before it."""
+    run = told("1", "join a; 10s; tell a highest_step=30; 10s; tell a highest_step=60; 150s; tell a highest_step=61")
+    play(run, "10s; tell a highest_step=540; 10s; tell a highest_step=570")
+    assert [sample.steps_per_s for sample in shown(run).samples] == [None, 3.0, None, 3.0, 3.0]
+
+
 def test_a_rate_is_never_of_two_rounds() -> None:
     run = told("1", "join a; 20s; tell a highest_step=50; fail a; join a; 20s; tell a highest_step=31", max_restarts=3)
     assert [sample.steps_per_s for sample in shown(run).samples] == [None, None]
