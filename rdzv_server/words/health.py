@@ -59,6 +59,13 @@ def stalled(limit_s: float, step_s: float, step: int | None = None, node_id: str
     )
 
 
+def loops_over(limit_s: float) -> str:
+    return (
+        f"all workers that report progress ended their loop more than {span(round(limit_s))} ago, and still run; a "
+        f"last checkpoint may take this long, so {NO_ACTION}"
+    )
+
+
 def stalled_start(limit_s: float) -> str:
     return (
         f"no progress for more than {span(round(limit_s))} since the start of this round, and earlier rounds reported "

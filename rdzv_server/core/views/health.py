@@ -156,11 +156,22 @@ def _none_connected(run: Run) -> str:
 
 
 def _overdue(run: Run, now: float) -> Finding | None:
-    found = finishing.view(run) if run.still_running else None
-    if found is None or _is_unheard(run):
+    if _is_unheard(run):
         return None
     steps = words.stacks(quoted(run.run_id)), words.stop(quoted(run.run_id))
-    return Finding("overdue", found.sentence, found.at, steps)
+    if run.still_running and (found := finishing.view(run)):
+        return Finding("overdue", found.sentence, found.at, steps)
+    return _loops_over(run, steps)
+
+
+def _loops_over(run: Run, steps: tuple[str, ...]) -> Finding | None:
+    """Return a finding if all workers that report progress have ended their loop long ago, and none has exited."""
+    pace, limit_s = run.pace, finishing.WARNED_AFTER_S
+    if run.stage is not Stage.RUNNING or run.suspends_judgement or finishing.has_begun(run):
+        return None
+    if not progress.is_over(run) or pace.moved_at is None or pace.told_at - pace.moved_at <= limit_s:
+        return None
+    return Finding("overdue", words.loops_over(limit_s), pace.moved_at, steps)
 
 
 def _looping(run: Run, now: float) -> Finding | None:
@@ -252,7 +263,7 @@ RULES: tuple[Rule, ...] = (
     _last_restart_spent,
     _below_size,
 )
-_TIMED: tuple[Rule, ...] = (_undecided, _lacks_nodes, _silent, _looping, _stalled, _last_restart_spent)
+_TIMED: tuple[Rule, ...] = (_undecided, _lacks_nodes, _silent, _overdue, _looping, _stalled, _last_restart_spent)
 """Rules whose findings begin or end only by time or by signs: a connection closes, or a step is reported."""
 
 

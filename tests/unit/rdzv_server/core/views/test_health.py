@@ -198,6 +198,21 @@ def test_a_state_says_what_is_wrong_since_when_and_what_to_do(state: str) -> Non
     assert found.state == state
 
 
+def test_a_run_whose_loops_have_ended_long_ago_is_overdue() -> None:
+    run = running("2", "a", "b")
+    run.tells("a", highest_step=9, step_s=1.0, is_over=True)
+    run.passes(WARNED_AFTER_S + 1.0)
+    run.tells("a", highest_step=9, step_s=1.0, age_s=WARNED_AFTER_S + 1.0, is_over=True)
+    assert told(run) == [
+        health.Finding("overdue", words.loops_over(WARNED_AFTER_S), 0.0, (words.stacks(RUN_ID), words.stop(RUN_ID)))
+    ]
+    assert health.timed(run.run, run.now) == ("overdue",)
+    run.tells("b", highest_step=9, step_s=1.0)
+    assert states(run) == [], "node b is still in its loop"
+    run.is_restarted()
+    assert states(run) == []
+
+
 def test_a_run_without_any_agent_lacks_nodes_soon() -> None:
     run = running("2", "a", "b")
     run.leaves("a")
