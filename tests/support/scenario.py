@@ -100,6 +100,8 @@ class Scenario:
     """One run and its agents. The lease never ends unless a test sets `lease_s`."""
 
     def __init__(self, nodes: str = "1", *, policies: Policies = POLICIES, **settings: Any) -> None:
+        self._done: dict[str, float] = {}
+        """Steps that the workers of each agent have made: see `steps`."""
         self.policies = policies
         self.settings = RunSettings(**({"lease_s": NEVER} | nnodes(nodes) | settings))
         self.created = RunCreated(RUN_ID, 1, explicit=True, settings=self.settings, wall_at=WALL_AT)
@@ -148,8 +150,9 @@ class Scenario:
         for _ in range(int(float(seconds) / poll_s)):
             self.passes(poll_s)
             for name, taken_s in step_s.items():
+                done = self._done[name] = self._done.get(name, 0.0) + poll_s / (taken_s or 1.0)
                 if name in self.run.agents:
-                    self.tells(name, lowest_step=int(self.now), step_s=taken_s, work_s=work.get(name))
+                    self.tells(name, lowest_step=int(done), step_s=taken_s, work_s=work.get(name))
 
     def suspects(
         self,

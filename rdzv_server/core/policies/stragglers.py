@@ -2,7 +2,9 @@
 
 If all nodes report it, the policy compares the part of a step that goes into each node's own work (`Progress.work_s`).
 Otherwise it compares whole steps. In lockstep, whole steps take equally long on every node, since all wait for the
-slowest: then only the nodes' own work shows a straggler.
+slowest: then only the nodes' own work shows a straggler. If one node reports an evaluation for which the others wait,
+their steps only seem longer. So by whole steps a node is a straggler only if it also falls behind: if it makes fewer
+steps than the others in the same time.
 
 The policy compares the nodes once in a lease, while workers report steps. A node becomes a straggler after `LOOKS`
 comparisons in a row, each with new steps, above the limit. It is no longer a straggler after as many below the limit.
@@ -86,6 +88,8 @@ class Comparisons(Struct):
     """Time of the next comparison; None if no node has reported how long a step takes."""
     steps: dict[str, int] = field(default_factory=dict)
     """Step of each agent's workers at the last comparison."""
+    done: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    """Times and steps of each agent's workers at their last comparisons, up to `LOOKS`."""
     looks: dict[str, int] = field(default_factory=dict)
     """For each agent, the number of comparisons in a row that contradict whether it counts as a straggler."""
     conclusion: StragglersFound | StragglerReplaced | None = None
@@ -146,12 +150,27 @@ class Stragglers(Policy[StragglersState, Comparisons]):
             self._note_look(agent_id, is_slow=values[agent_id] > limit_s)
         changed = [agent_id for agent_id in compared if self.signs.looks[agent_id] >= LOOKS]
         over = tuple(agent_id for agent_id in changed if agent_id in self.state.stragglers)
+        if of == "step" and len(over) < len(changed):
+            behind = self._behind()
+            changed = [agent_id for agent_id in changed if agent_id in over or agent_id in behind]
         found = tuple(
             Straggler(agent_id, self.run.agents[agent_id].node_id, of, values[agent_id], usual_s, now)
             for agent_id in changed
             if agent_id not in self.state.stragglers
         )
         return StragglersFound(found[:MOST_FOUND], over) if changed else None
+
+    def _behind(self) -> set[str]:
+        """Return the agents whose workers have lately made clearly fewer steps than those of the other nodes."""
+        took_s = {}
+        for agent_id, done in self.signs.done.items():
+            (began_at, began), (ended_at, ended) = done[0], done[-1]
+            if agent_id in self.run.running and ended > began:
+                took_s[agent_id] = (ended_at - began_at) / (ended - began)
+        if not took_s:
+            return set()
+        limit_s = _median(took_s.values()) * (1.0 + self.run.settings.straggler_factor) / 2.0
+        return {agent_id for agent_id, each_s in took_s.items() if each_s > limit_s}
 
     def _has_new_step(self, agent_id: str) -> bool:
         """Whether the agent's workers have made a step since their last comparison."""
@@ -160,9 +179,11 @@ class Stragglers(Policy[StragglersState, Comparisons]):
 
     def _note_look(self, agent_id: str, *, is_slow: bool) -> None:
         """Count the comparisons in a row that contradict whether the node counts as a straggler."""
-        signs, step = self.signs, self.run.progress[agent_id].progress.lowest_step
+        signs, sign = self.signs, self.run.progress[agent_id]
+        step = sign.progress.lowest_step
         assert step is not None
         signs.steps[agent_id] = step
+        signs.done[agent_id] = [*signs.done.get(agent_id, []), (sign.at - sign.progress.age_s, step)][-LOOKS:]
         contradicts = is_slow != (agent_id in self.state.stragglers)
         signs.looks[agent_id] = signs.looks.get(agent_id, 0) + 1 if contradicts else 0
 

@@ -99,6 +99,15 @@ def test_stragglers(story):
     check(story)
 
 
+def test_a_node_that_waits_for_anothers_evaluation_makes_as_many_steps_and_is_not_slow() -> None:
+    run = running("2", "a", "b", lease_s=LEASE_S)
+    for step in range(0, 400, 5):
+        run.passes(5.0)
+        run.tells("a", lowest_step=step, step_s=0.2, age_s=0.5)
+        run.tells("b", lowest_step=step, step_s=0.5, age_s=0.5)
+    assert not Stragglers.of(run.run).stragglers
+
+
 def test_a_slow_node_is_shown_and_the_notice_to_workers_has_the_reason() -> None:
     run = check((REPLACED, TOLD))
     assert {node.node_id: node.slow for node in status_view.nodes(run.run, run.now)} == {"a": "", "b": SLOW, "c": ""}
