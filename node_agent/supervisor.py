@@ -126,8 +126,9 @@ def _become_agent(plan: LaunchPlan, supervisor: int, link: int) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None if it was closed before the program began
+            with suppress(OSError):
+                stream.flush()
         os._exit(exit_code)
 
 

@@ -52,8 +52,8 @@ except SystemExit as end:
 import atexit, threading
 threading._shutdown()
 atexit._run_exitfuncs()
-sys.stdout.flush()
-sys.stderr.flush()
+for stream in sys.stdout, sys.stderr:
+    getattr(stream, "closed", not stream) or stream.flush()
 os._exit(0)
 """
 """Program of `--run-path`. After a success it exits without destroying the script's objects: a process group with

@@ -16,6 +16,8 @@ def hold() -> None:
 
     A SIGINT may have come before: during its own start, CPython prints `KeyboardInterrupt` and continues.
     """
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the kernel would then keep no child's exit code
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _wait)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

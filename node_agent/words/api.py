@@ -11,6 +11,10 @@ UNGUARDED = (
 )
 FORK_SERVER_ENDED = f"multiprocessing's fork server has ended: {UNGUARDED}"
 NO_HEALTH_CHECK_SERVER = "health_check_server: node-agent has none; use rdzv-server's /healthz"
+CHILDREN_IGNORED = (
+    "this program ignores SIGCHLD, so the kernel keeps no exit codes of its workers: call "
+    "signal.signal(signal.SIGCHLD, signal.SIG_DFL) first"
+)
 NEVER_STARTED = "the launch was interrupted before it began"
 HAS_LEFT = "this node has left the run"
 NO_FAILURE = "a ChildFailedError needs at least one failure"

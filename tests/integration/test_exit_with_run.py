@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,26 @@ async def test_a_signal_that_comes_while_a_supervisor_ends_changes_no_exit_code(
     await a.line(pattern(words.supervisor.run_has_ended, run_id="none", phase="succeeded"))
     await a.signal_until_ended(signal.SIGTERM)
     assert await a.exit_code() == ExitCode.SUCCEEDED
+
+
+INHERITED = """
+import os, sys
+from signal import SIG_IGN, SIGCHLD, signal
+if sys.argv[1] == "ignored":
+    signal(SIGCHLD, SIG_IGN)
+else:
+    for descriptor in range(3):
+        os.close(descriptor)
+os.execv(sys.executable, (sys.executable, "-m", "node_agent", "--exit-with-run", *sys.argv[2:]))
+"""
+"""Program like a daemon that starts an agent: it ignores the ends of its children, or has no standard streams."""
+
+
+@pytest.mark.parametrize("state", ["ignored", "closed"])
+@pytest.mark.parametrize(("worker", "code"), [("true", ExitCode.SUCCEEDED), ("false", ExitCode.FAILED)])
+async def test_the_exit_code_is_known_whatever_the_agent_has_inherited(state: str, worker: str, code: int) -> None:
+    agent = await Program.start(sys.executable, "-c", INHERITED, state, "--standalone", "--no-python", worker)
+    assert await agent.exit_code() == code
 
 
 TWO_OF_ONE_NAME = ("--exit-with-run", "--node-id", "gpu", *PATIENT)

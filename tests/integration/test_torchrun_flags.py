@@ -62,6 +62,15 @@ async def test_run_path_leaves_native_threads_alone_when_the_script_has_succeede
     assert agent.out == ["thread", "at exit"]
 
 
+@pytest.mark.parametrize("end", ["sys.stdout.close()", "sys.stdout = None"])
+async def test_run_path_succeeds_if_the_script_closes_its_output(tmp_path: Path, end: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nprint('done', flush=True)\n{end}\n")
+    agent = await start_agent("--run-path", script=str(script))
+    assert await agent.exit_code() == 0, agent.err
+    assert agent.out == ["done"]
+
+
 async def test_run_path_fails_as_the_script_does(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nsys.exit(3)\n")

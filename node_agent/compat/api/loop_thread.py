@@ -19,6 +19,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 from rdzv_protocol.log_lines import LineFormat
 
+from node_agent import words
 from node_agent.compat.api.signals import WakeupPipe
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.output.console import ERR, OUT, Console
@@ -77,6 +78,9 @@ class LoopThread(Generic[T]):
     """Runs one coroutine to its end. `result` is set when only the end of the thread remains."""
 
     def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        """Raises `RuntimeError` if this process cannot learn the exit codes of its children."""
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            raise RuntimeError(words.api.CHILDREN_IGNORED)
         self.result: Awaited[T] = Awaited()
         self._main = main
         self._loop = ThreadLoop()

@@ -207,8 +207,8 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
             raise
 
     def _begin(self, signals: tuple[str, ...]) -> None:
-        self._signals = SignalWatch(signals, self._signalled)
         self._thread = LoopThread(self.name, self._main)
+        self._signals = SignalWatch(signals, self._signalled)
         self._thread.start()
         atexit.register(self._at_exit)
         self._thread.result.add_done_callback(lambda _: atexit.unregister(self._at_exit))

@@ -140,5 +140,6 @@ def _finish() -> None:
     """Wait for threads, run exit handlers and flush, as the interpreter does before SIGINT ends it."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream and not getattr(stream, "closed", False):
+            stream.flush()

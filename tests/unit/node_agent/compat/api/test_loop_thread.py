@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
@@ -10,8 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from node_agent import words
 from node_agent.compat.api import signals
-from node_agent.compat.api.loop_thread import Awaited
+from node_agent.compat.api.loop_thread import Awaited, LoopThread
 
 LONG_S = 60.0
 
@@ -135,3 +137,17 @@ async def test_a_forked_childs_signals_are_not_those_of_its_parents_event_loop()
     assert told == []
     for signum in (signal.SIGUSR1, signal.SIGUSR2):
         loop.remove_signal_handler(signum)
+
+
+def test_a_program_that_ignores_the_ends_of_its_children_starts_no_workers():
+    """The kernel keeps no exit codes for it. A worker that has failed would look as if it was gone."""
+
+    async def main() -> None:
+        raise AssertionError("it has begun")
+
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(RuntimeError, match=re.escape(words.api.CHILDREN_IGNORED)):
+            LoopThread("workers", main)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
