@@ -330,6 +330,8 @@ class Rendezvous:
         now = self._driver.now()
         revision, directive = machine.directive_for(agent_id, now)
         self.replied((run.run_id, agent_id), directive)
+        if type(directive) is messages.Finish:
+            admission.check_outcome(run, agent_id)
         return messages.Reply(
             epoch=self.epoch,
             revision=revision,

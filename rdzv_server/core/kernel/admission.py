@@ -22,7 +22,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core.events import NodeJoined
 from rdzv_server.core.kernel import agent_secrets, legal_sizes
 from rdzv_server.core.kernel.protocols import Machine
-from rdzv_server.core.kernel.run import Agent, AgentState, Run
+from rdzv_server.core.kernel.run import Agent, AgentState, Run, Stage
 from rdzv_server.words import admission as words
 
 MOST_AGENTS = 100_000
@@ -144,21 +144,30 @@ def check_program(run: Run, join: JoinRequest) -> None:
 
 
 def check_command(run: Run, join: JoinRequest) -> None:
-    """Refuse an agent that comes after the run's success, with another command than all agents of its role had.
+    """Refuse an agent that came late or stood by, with another command than all agents of its role that have run.
 
-    If the run's own agents had different commands, commands differ between nodes, and prove nothing. If only one agent
-    has run and there were seats for more, each node may have a script of its own, such as `node1.sh`.
+    If the run's own agents had different commands, commands differ between nodes, and prove
+    nothing. If only one agent has run and there were seats for more, each node may have a script of its own, such as
+    `node1.sh`.
     """
-    first = _first_with_another_command(run, join)
-    if first is None or join.role != first.join.role:
+    ran = [
+        agent for agent in run.agents.values() if agent.round and agent.join.role == join.role and agent.join.command
+    ]
+    commands = {agent.join.command for agent in ran}
+    if not join.command or join.command in commands or len(commands) != 1:
         return
-    commands = [agent.join.command for agent in run.agents.values() if agent.join.role == join.role]
+    first = ran[0]
     is_same_program = join.program == first.join.program
-    have_one_script = is_same_program or len(commands) > 1 or run.settings.max_nodes == 1
-    if have_one_script and len({*commands} - {""}) == 1:
+    if is_same_program or len(ran) > 1 or run.settings.max_nodes == 1:
         what = first.join.program
         refusal = words.succeeded_with_another(run.run_id, first.node_id, what, is_same_program=is_same_program)
         raise SettingsConflict(refusal)
+
+
+def check_outcome(run: Run, agent_id: str) -> None:
+    """Refuse the run's success to an agent that has only stood by, if it has another command."""
+    if run.stage is Stage.SUCCEEDED and not run.agents[agent_id].round:
+        check_command(run, run.agents[agent_id].join)
 
 
 def _check_is_wanted(run: Run, join: JoinRequest) -> None:

@@ -5,9 +5,18 @@ import asyncio
 import pytest
 from rdzv_protocol import timing
 from rdzv_protocol.actions import LogsRequest, ResizeRequest, StacksRequest
-from rdzv_protocol.errors import AgentFenced, NoAnswer, NodeRankTaken, QueryRefused, ServerUnavailable
+from rdzv_protocol.errors import AgentFenced, NoAnswer, NodeRankTaken, QueryRefused, ServerUnavailable, SettingsConflict
 from rdzv_protocol.evidence import Evidence
-from rdzv_protocol.messages import AnswerRequest, FinishedWorkers, PollRequest, Reply, Start, Wait
+from rdzv_protocol.messages import (
+    AnswerRequest,
+    Finish,
+    FinishedWorkers,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    Start,
+    Wait,
+)
 from rdzv_protocol.queries import LogTail, QueryAnswer, Refused
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
@@ -244,6 +253,26 @@ async def test_an_agent_whose_poll_is_read_after_its_connection_closed_is_absent
         async with asyncio.timeout(PATIENCE_S):
             while "a" not in run.leases.absent_since:  # noqa: ASYNC110
                 await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("command", "is_refused"), [("00000001", False), ("", False), ("00000002", True)])
+async def test_a_spare_with_another_command_does_not_get_the_runs_success(command: str, is_refused: bool):
+    """It has not run, and its job must not look finished."""
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        for name, its_command in (("a", "00000001"), ("b", command)):
+            request = a_join(
+                name, settings=settings_of("1"), program="train.py", command=its_command, explicit_run_id=True
+            )
+            reply = await server.rendezvous.ask(request, Connection(name))
+        assert isinstance(reply.directive, Wait)
+        await server.rendezvous.ask(ReportRequest(run_id=RUN_ID, agent_id="a", round=1), Connection("a"))
+        poll = PollRequest(run_id=RUN_ID, agent_id="b", revision=reply.revision)
+        if is_refused:
+            another = pattern(words.succeeded_with_another, first_node="a", program="train.py")
+            with pytest.raises(SettingsConflict, match=another):
+                await server.rendezvous.ask(poll, Connection("b"))
+        else:
+            assert isinstance((await server.rendezvous.ask(poll, Connection("b"))).directive, Finish)
 
 
 async def test_a_run_knows_how_many_polls_wait_for_an_answer():
