@@ -33,13 +33,13 @@ PLAYED: dict[str, list[Story]] = {
         ("1:2 max_restarts=0", "join a b; announce b; fail a", {"stage": "failed", "faults": "a:failed"}),
         ("1:2 fatal_exit_codes=(3,)", "join a b; announce b; fail b exit_code=3", {"stage": "failed"}),
     ],
-    "workers of other nodes have lost workers, as they say, while such a node leaves": [
+    "no restart is left, and while such a node leaves, workers of other nodes report that they have lost a worker": [
         ("1:2 max_restarts=0", "join a b; announce b; fail a consequence=True; 0.9s", {"start": "a b"},
          "0.1s; join a", {"ranks": "a", "ledger": "node_left", "faults": ""}),
         ("1:2 max_restarts=0", "join a b; fail a consequence=True; 0.9s; announce b; 0.1s", {"drain": "b"},
          "join a", {"ranks": "a", "ledger": "node_left", "faults": ""}),
     ],
-    "workers have lost workers, as they say, and no restart is left": [
+    "no restart is left, and workers report that they have lost a worker": [
         (f"1:2 {TEN_S} max_restarts=0", "join a b; 1s; fail a consequence=True; 5s; renew a; 3.9s",
          {"stage": "running"}, "0.1s; renew a; join a", {"ranks": "a", "ledger": "node_lost", "faults": "b:lost"}),
         (f"1:2 {TEN_S} max_restarts=0", "join a b; 1s; fail a consequence=True; renew b; 0.9s", {"stage": "running"},
@@ -51,7 +51,7 @@ PLAYED: dict[str, list[Story]] = {
         (f"1:2 {TEN_S} max_restarts=0", "join a b; fail a consequence=True; restart_from_snapshot; 3s; renew a b; 0.9s",
          {"stage": "running"}, "0.1s", {"stage": "failed"}),
     ],
-    "workers fail without restarts left after a restart of the server": [
+    "no restart is left, and workers fail after a restart of the server": [
         (f"1:2 {TEN_S} max_restarts=0", "join a b; restart; fail a; 5s; renew a; 4.9s; renew a", {"stage": "running"},
          "0.1s; join a", {"ranks": "a", "ledger": "node_lost", "faults": "b:lost"}),
         (f"1:2 {TEN_S} {ONE_S} max_restarts=0", "join a b; disconnect b; fail a; restart; 5s; renew a; 4.9s; renew a",
@@ -59,7 +59,7 @@ PLAYED: dict[str, list[Story]] = {
         (f"1:2 {TEN_S} max_restarts=0", "join a b; restart; fail a; 1s", {"stage": "running"},
          "renew b", {"stage": "failed"}),
     ],
-    "a connection closes while the agent's poll is parked on it, or not read or not answered yet": [
+    "a connection closes while the server holds the agent's poll, or has not read or answered it": [
         (f"1:2 {TEN_S} {ONE_S} max_restarts=3", "join a b; disconnect b; 0.9s", {"start": "a b", "faults": ""},
          "fail a; join a", {"ranks": "a", "ledger": "node_lost"}),
     ],
@@ -67,7 +67,7 @@ PLAYED: dict[str, list[Story]] = {
         (f"2 {TEN_S} {ONE_S}", "join a b; disconnect b; 0.9s; renew b; 9s; renew a b; 9s",
          {"start": "a b", "faults": ""}),
     ],
-    "an absent agent does not poll again, and another one is heard": [
+    "an absent agent does not poll again, and the server hears another agent after that": [
         (f"1:2 {TEN_S} {ONE_S}", "join a b; disconnect b; 0.9s", {"start": "a b"},
          "0.1s", {"stop": "a", "faults": "b:lost"}, "join a", {"ledger": "node_lost"}),
     ],
@@ -75,7 +75,7 @@ PLAYED: dict[str, list[Story]] = {
         (f"1:3 {TEN_S} {ONE_S}", "join a b c; disconnect b; 0.9s; renew c; disconnect c; 5s; renew a; 4s",
          {"start": "a b c"}, "0.1s; renew a; 0.9s", {"stop": "a", "faults": ""}, "join a", {"ledger": "node_lost"}),
     ],
-    "workers fail while an agent is absent whose poll was parked": [
+    "workers fail while an agent is absent whose poll the server held": [
         (f"1:3 {TEN_S} {ONE_S} max_restarts=3", "join a b c; disconnect b; fail a; join a", {"wait": "a"},
          "join c", {"ranks": "a c", "ledger": "node_lost"}),
         (f"1:3 {TEN_S} {ONE_S} max_restarts=3", "join a b c; disconnect b; fail a; join a; renew b; join b c",
@@ -88,13 +88,13 @@ PLAYED: dict[str, list[Story]] = {
         (f"1:3 {TEN_S} {ONE_S} max_restarts=3", "join a b c; disconnect b; disconnect c; fail a; join a; 6s; renew a",
          {"wait": "a"}, "4s", {"ranks": "a", "ledger": "node_lost", "faults": ""}),
     ],
-    "workers fail without restarts left while such an agent is absent": [
+    "no restart is left, and workers fail while such an agent is absent": [
         (f"2 {TEN_S} {ONE_S} max_restarts=0", "join a b; disconnect b; fail a; 0.5s", {"stage": "running"},
          "renew b", {"stage": "failed"}),
         (f"1:2 {TEN_S} {ONE_S} max_restarts=0", "join a b; disconnect b; fail a; 1s; join a",
          {"ranks": "a", "ledger": "node_lost"}),
     ],
-    "an agent is not heard, and another one of the run is": [
+    "the server does not": [
         (f"1:2 {TEN_S}", "join a b; 6s; renew a; 3.9s", {"start": "a b"}, "0.1s", {"faults": "b:lost"},
          "join a", {"ledger": "node_lost"}),
         (f"1:2 {TEN_S}", "join a b; 5s; renew a; 5.1s", {"start": "a b"}, "renew a", {"faults": "b:lost"}),
@@ -158,7 +158,7 @@ ELSEWHERE = {
     "a host is silent, and its lease is longer than 10 s": (
         "tests.hosts.test_vanishing", "test_the_others_continue",
     ),
-    "an agent's message lies unread on a busy server": (
+    "a busy server has not read an agent's message yet": (
         f"{KERNEL}.test_liveness", "test_no_deadline_passes_before_what_came_in_before_it_is_read",
     ),
     "the server's process stood still for T seconds": (
@@ -167,7 +167,7 @@ ELSEWHERE = {
     "other programs kept the server from a processor for T of the last 2 s, more than half a second": (
         f"{SERVICE}.test_clock", "test_a_process_that_waits_for_a_processor_is_held_up_for_as_long",
     ),
-    "the server did not answer for half of `--lease` or longer, since its store was slow or gone": (
+    "the server did not answer for half of `--lease` or longer, because its store was slow or gone": (
         f"{KERNEL}.test_liveness",
         "test_after_a_long_silence_of_the_server_each_agent_has_a_fresh_lease_and_is_not_absent",
     ),
@@ -184,8 +184,8 @@ ELSEWHERE = {
 }  # fmt: skip
 """Rows that a test of another module plays: its module and its name."""
 AFTER = {
-    "an absent agent does not poll again, and another one is heard": "1 s",
-    "an agent is not heard, and another one of the run is": "10 s",
+    "an absent agent does not poll again, and the server hears another agent after that": "1 s",
+    "the server does not": "10 s",
     "no agent of a running round is heard for 24 h": f"{MOST_S / 3600:g} h",
     GIVES_PLACE: f"{GIVES_PLACE_S / 60:g} min",
 }
