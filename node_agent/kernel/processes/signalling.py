@@ -85,7 +85,7 @@ class SignalledProcesses:
         self._processes: set[tuple[int, int]] = set()
 
     def signal(self, leader: int, signum: int, adopted: Collection[int]) -> None:
-        """Signal a worker and its group, except the processes that are signalled later.
+        """Signal a worker and its group, except the processes that are signalled later. Continue stopped processes.
 
         `adopted`: processes that this one has adopted, with their descendants. Some may be in the worker's group.
         """
@@ -95,10 +95,11 @@ class SignalledProcesses:
         if not is_alone and not later:
             self._groups.add(leader)
             signal_group(leader, signum)
-            return
-        for pid in found.keys() - later:
-            self.record(pid, found[pid])
-            _send(pid, signum)
+        else:
+            for pid in found.keys() - later:
+                self.record(pid, found[pid])
+                _send(pid, signum)
+        signal_group(leader, signal.SIGCONT)  # a process that a debugger has left stopped could not save
 
     def signal_remaining(self, leader: int, signum: int, adopted: Collection[int]) -> None:
         """Signal the worker's descendants and its group, except processes that were already signalled."""

@@ -45,6 +45,18 @@ def test_a_python_program_that_handles_the_signal_gets_it_first(
     assert signalling.is_signalled_first(process.pid, signum) == is_first
 
 
+@pytest.mark.parametrize("handles", ["signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); ", ""])
+def test_a_stopped_worker_is_continued_so_that_it_can_save(
+    handles: str, started: list[subprocess.Popen[bytes]]
+) -> None:
+    command = f"import os, signal, sys; {handles}os.kill(os.getpid(), signal.SIGSTOP)"
+    worker = subprocess.Popen((sys.executable, "-c", command), start_new_session=True)
+    started.append(worker)
+    os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
+    signalling.SignalledProcesses().signal(worker.pid, signal.SIGTERM, ())
+    assert worker.wait(60) == (3 if handles else -signal.SIGTERM)
+
+
 @pytest.mark.parametrize(
     ("command", "handlers"),
     [

@@ -432,9 +432,8 @@ async def test_workers_go_when_they_get_the_signal_that_the_agent_got(crew, name
     assert crew.console.text().count(b"bye\n") == 2
 
 
-@pytest.mark.parametrize("worker", [stubborn(), sh("echo ready; kill -STOP $$")], ids=["stubborn", "in a debugger"])
-async def test_a_worker_that_does_not_go_is_killed_after_the_grace_period(crew, worker):
-    group = crew.start(worker)
+async def test_a_worker_that_does_not_go_is_killed_after_the_grace_period(crew):
+    group = crew.start(stubborn())
     await crew.says(b"ready\n")
     group.stop(signal.SIGTERM, 0.1)
     await crew.calls_back("stopped")
