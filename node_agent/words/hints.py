@@ -16,7 +16,10 @@ DATA_LOADER_KILLED = (
     "a data loader worker was killed, often for lack of memory: use fewer of them, or a smaller prefetch_factor"
 )
 DISK_FULL = "the disk is full: check df -h, and df -i for its inodes"
-NODE_MEMORY_FULL = "the node's memory is full: use a smaller batch, or fewer data loader workers"
+NODE_MEMORY_FULL = (
+    "there is not enough memory on the node, or within a limit (ulimit -v): use a smaller batch, or fewer data loader "
+    "workers"
+)
 TOO_MANY_FILES = "raise ulimit -n, or call torch.multiprocessing.set_sharing_strategy('file_system')"
 
 HARDWARE_FAILED = "this node's hardware has failed: drain it, and start the agent on another node"

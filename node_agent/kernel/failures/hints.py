@@ -102,7 +102,7 @@ TABLE = (
     ),
     Advice(r"Errno 27\]|OSError.{0,99}file too large|file size limit exceeded", words.output.RAISE_THE_LIMIT),
     Advice(
-        r"cannot allocate memory|\bMemoryError\b",
+        r"cannot allocate memory|\b(_Array)?MemoryError\b",
         words.hints.NODE_MEMORY_FULL,
         blame="program",
     ),

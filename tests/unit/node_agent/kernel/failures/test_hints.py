@@ -45,7 +45,11 @@ CAUSES = {
         "OSError: [Errno 27] File too large: '/data/ckpt.pt'",
         "File size limit exceeded (core dumped)",
     ],
-    words.hints.NODE_MEMORY_FULL: ["OSError: [Errno 12] Cannot allocate memory", "MemoryError"],
+    words.hints.NODE_MEMORY_FULL: [
+        "OSError: [Errno 12] Cannot allocate memory",
+        "MemoryError",
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array",
+    ],
     words.hints.TOO_MANY_FILES: ["OSError: [Errno 24] Too many open files: '/data/part-7'"],
     words.hints.HARDWARE_FAILED: [
         "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
