@@ -73,12 +73,13 @@ def server_unusable(server: str, failure: str, stage: Stage) -> str:
     return f"cannot use rdzv-server at {server} ({failure}){_advice(stage)}"
 
 
-def success_not_delivered(server: str, longest_s: float) -> str:
-    return f"all workers exited 0, but rdzv-server at {server} is unreachable; waiting for it{_limit(longest_s)}"
+def success_not_delivered(server: str, failure: str, longest_s: float) -> str:
+    waits = f"waiting for it{_limit(longest_s)}"
+    return f"all workers exited 0, but rdzv-server at {server} does not know it ({failure}); {waits}"
 
 
 def leave_not_delivered(server: str) -> str:
-    return f"could not tell rdzv-server at {server} that this node is leaving; the server will count it as lost"
+    return f"could not tell rdzv-server at {server} that this node is leaving; the server may count it as lost"
 
 
 def poll_cut(server: str, open_s: float, failure: str, hold_s: float) -> str:

@@ -536,7 +536,8 @@ class AgentMachine:
         self.state, self._succeeded_at = State.SUCCEEDED, now
         self._effects.append(self.report(round_, None))
         if self.outages.failure:
-            self._log_outage(words.connection.success_not_delivered(self._server, self.outages.longest_s))
+            failure, longest_s = str(self.outages.failure), self.outages.longest_s
+            self._log_outage(words.connection.success_not_delivered(self._server, failure, longest_s))
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         is_first = self.state is State.RUNNING

@@ -149,7 +149,7 @@ OUTAGES = {  # limits of the wait, the events, and the agent's actions at the la
         ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0), gone], [Exit(START_AGAIN)]),
     "workers that finish without the server are spoken of":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1000.0), succeeds],
-         [report(), warned(words.connection.success_not_delivered(SERVER, 300.0))]),
+         [report(), warned(words.connection.success_not_delivered(SERVER, str(CONNECT), 300.0))]),
     "and wait for it":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), succeeds, passes(299.0)], []),
     "no longer than at the start":
