@@ -108,6 +108,10 @@ class Model:
     departed: set[str] = field(default_factory=set)
     cordoned: set[str] = field(default_factory=set)
     """Nodes."""
+    unfit: set[str] = field(default_factory=set)
+    """Nodes that a check has found unfit, and that have not joined since."""
+    left: set[str] = field(default_factory=set)
+    """Nodes with an agent that is gone."""
     requests: set[str] = field(default_factory=set)
     """Requests of operators that were carried out."""
     ranks: dict[str, int] = field(default_factory=dict)
@@ -208,10 +212,12 @@ class Model:
 
     # Events.
 
-    def join(self, name: str, node: str, node_rank: int | None, after_round: int, now: float) -> None:
+    def join(
+        self, name: str, node: str, node_rank: int | None, after_round: int, now: float, *, is_unfit: bool = False
+    ) -> None:
         agent = self.find(name)
         if agent is None:
-            self._newcomer(name, node, node_rank, after_round, now)
+            self._newcomer(name, node, node_rank, after_round, now, is_unfit)
         elif (agent.node, agent.node_rank) != (node, node_rank):
             raise Refused("malformed_message")
         elif self.over:
@@ -224,7 +230,9 @@ class Model:
             self._heard(agent, now)
         self.pass_time(now)
 
-    def _newcomer(self, name: str, node: str, node_rank: int | None, after_round: int, now: float) -> None:
+    def _newcomer(
+        self, name: str, node: str, node_rank: int | None, after_round: int, now: float, is_unfit: bool
+    ) -> None:
         if name in self.departed or after_round > 0:
             raise Refused("agent_fenced")
         if self.over:
@@ -244,6 +252,12 @@ class Model:
             return
         for agent in [agent for agent in claimed if self._is_gone(agent)]:
             self._depart(agent, "node_lost", now)
+        if is_unfit:
+            self.departed.add(name)
+            self.unfit.add(node)
+            self._conclude(now)
+            return
+        self.unfit.discard(node)
         agent = Agent(name, node, node_rank, 0, now)
         self.agents.append(agent)
         self._heard(agent, now)
@@ -444,7 +458,7 @@ class Model:
                 self._conclude(now)
         self.pass_time(now)
 
-    def leave(self, name: str, now: float, *, retracts_success: bool = False) -> None:
+    def leave(self, name: str, now: float, *, retracts_success: bool = False, is_unfit: bool = False) -> None:
         if not self.over and name not in self.departed:
             agent = self.find(name)
             if agent is None:
@@ -453,6 +467,8 @@ class Model:
                 agent.state = "running"
                 self.finished.discard(name)
             self._depart(agent, "node_left", now)
+            if is_unfit:
+                self.unfit.add(agent.node)
             self._conclude(now)
         self.pass_time(now)
 
@@ -722,6 +738,7 @@ class Model:
         self.leaving.pop(agent.name, None)
         self.unanswered.discard(agent.name)
         self.departed.add(agent.name)
+        self.left.add(agent.node)
         self._lose_place(agent, agent.state, cause, now)
 
     def _lose_place(self, agent: Agent, was: str, cause: str, now: float) -> None:
@@ -877,6 +894,8 @@ class Model:
             self._release(name, now)
         if self.stage == "forming":
             self._watch(now)
+            if self._has_too_few_fit_nodes():
+                self.stage = "failed"
         elif self.stage == "running":
             if self.finished == set(self.seated):
                 self.stage = "succeeded"
@@ -884,6 +903,19 @@ class Model:
                 self._plan_scale_up(now)
         if self.stage == "running":
             self._weigh(now)
+
+    def _has_too_few_fit_nodes(self) -> bool:
+        """Return whether too few of a fixed number of nodes are fit. Before its first round, a run waits until it has
+        heard of all nodes.
+        """
+        if self.settings.fixed_nodes is None or self.enough is not None:
+            return False
+        present = {agent.node for agent in self.agents}
+        unfit = self.unfit - present
+        if not unfit or (not self.seated and len(present | unfit | self.left) < self.settings.fixed_nodes):
+            return False
+        fit = len(self.agents) - len(self.in_state("draining"))
+        return max(self.settings.fixed_nodes - len(unfit), fit) < min(self.legal)
 
     def _watch(self, now: float) -> None:
         joined = len(self.in_state("waiting"))

@@ -94,6 +94,7 @@ CHOICES = {
         "restart_backoff_max_s": [300.0, 2.0, 8.0, 20.0],
         "max_restarts_without_progress": [None, None, 1, 2, 4],
         "fail_when_hopeless": [False, True],
+        "fixed_nodes": [None, None, 2, 3, 4],
     }.items()
 }
 """Settings of a run other than its limits. Some values are more frequent."""
@@ -157,6 +158,14 @@ class RunStory(RunInvariants):
             if name not in self.run_.agents and name not in self.run_.departed_ids:
                 join = a_join(name, node=node, node_rank=node_rank, local_world_size=size, sort_key=block)
                 self._join(NodeJoined(join, SERVER_ADDR))
+                return
+
+    @rule(node=st.sampled_from(NODES))
+    def a_node_does_not_join_because_it_is_unfit(self, node: str) -> None:
+        for name in NAMES:
+            if name not in self.run_.agents and name not in self.run_.departed_ids:
+                event = NodeJoined(a_join(name, node=node, unfit="no GPU"), SERVER_ADDR)
+                self._both(event, lambda name=name: self.model.join(name, node, None, 0, self.now, is_unfit=True))
                 return
 
     @precondition(lambda self: self._stopped())
@@ -317,18 +326,20 @@ class RunStory(RunInvariants):
             lambda: self.model.suspect(name, round_, source, not ranks, self.now, is_untold=is_untold),
         )
 
-    def _leave(self, name: str, retracts: bool) -> None:
-        left = NodeLeft(name, "SIGTERM", retracts_success=retracts)
-        self._both(left, lambda: self.model.leave(name, self.now, retracts_success=retracts))
+    def _leave(self, name: str, retracts: bool, is_unfit: bool = False) -> None:
+        left = NodeLeft(name, "SIGTERM", unfit=is_unfit, retracts_success=retracts)
+        self._both(left, lambda: self.model.leave(name, self.now, retracts_success=retracts, is_unfit=is_unfit))
 
     @rule(
         place=places,
-        how=st.sampled_from(["leaves", "retracts", "disconnects", "blinks", "blinks", "is heard", "is heard"]),
+        how=st.sampled_from(
+            ["leaves", "retracts", "is unfit", "disconnects", "blinks", "blinks", "is heard", "is heard"]
+        ),
     )
     def an_agent(self, place: int, how: str) -> None:
         name = self._who(place)
-        if how in ("leaves", "retracts"):
-            self._leave(name, how == "retracts")
+        if how in ("leaves", "retracts", "is unfit"):
+            self._leave(name, how == "retracts", how == "is unfit")
         if how in ("disconnects", "blinks"):
             self._both(AgentDisconnected(name), lambda: self.model.disconnect(name, self.now))
         if how in ("blinks", "is heard"):
