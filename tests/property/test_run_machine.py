@@ -106,7 +106,7 @@ class KernelStory(RunStory):
 
     policies = ()
 
-    def _suspect(self, name: str, delay: int, source: str, is_back: bool) -> None:
+    def _suspect(self, name: str, delay: int, source: str, is_back: bool, *, is_untold: bool = False) -> None:
         pass
 
     def the_time_ledger_sums_up_to_the_age_of_the_run(self) -> None:
