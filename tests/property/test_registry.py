@@ -3,9 +3,9 @@
 Attempts are never confused, and a node is excluded exactly as long as a naive model says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import strategies as st
@@ -42,15 +42,17 @@ RUNS = ["one", "two"]
 
 runs = st.sampled_from(RUNS)
 agents = st.integers(0, 12).map("agent{}".format)
-nodes = st.sampled_from(["node0", "node1", "node2", "node3"])
+NODES = ["node0", "node1", "node2", "node3"]
+nodes = st.sampled_from(NODES)
 steps = st.one_of(st.sampled_from([0.0, 1.0, 10.0, RETENTION_S, 1_000.0]), st.floats(0.0, 50.0))
 
 
 POLICY = ExclusionPolicy(after=2, window_s=400.0, for_s=150.0)
 TOGETHER, TOGETHER_S = 3, 30.0
-"""Nodes that are lost within this time are lost together if they are this many. None of them is then to blame."""
-IMMEDIATE_FAULTS = ("hardware", "unfit", "unfit GpuMissing")
-"""Faults that exclude a node at once. The name of a condition stands behind that of the fault."""
+"""Nodes that are lost, or found unfit in the same way, within this time share the cause if they are this many. None of
+them is then to blame. Two that are found unfit are enough if their run has no other node."""
+IMMEDIATE_FAULTS = ("hardware", "unfit =", "unfit GpuMissing")
+"""Beginnings of faults that exclude a node at once. What a check has found stands behind the name of the fault."""
 FINDINGS = ("its fan", "no room (DiskFull, temporary)", "no GPU 3 (GpuMissing, permanent)")
 """What checks find, with the names and classes of two conditions."""
 WALL_AT = 1_750_000_000.0
@@ -66,22 +68,28 @@ class KeptOut:
     """Node, fault and time of all blame, including exclusions."""
     reasons: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Fault because of which the server excludes each node, and when."""
+    words: dict[str, str] = field(default_factory=dict)
+    """Words of each finding without a name, without the node's name."""
 
-    def follow(self, journal: Sequence[Record]) -> None:
-        """Apply the journal of one event. This model alone decides which nodes the server may exclude, and when."""
-        suspects: dict[str, list[str]] = {}
+    def follow(self, journal: Sequence[Record], nodes_of: Callable[[str], Collection[str]]) -> None:
+        """Apply the journal of one event. This model alone decides which nodes the server may exclude, and when.
+
+        `nodes_of`: returns the nodes that take part in a run.
+        """
+        suspects: dict[str, list[Blamed]] = {}
         for record in journal:
             match record.fact:
-                case NodeBlamed(node_id=node):
-                    fault = f"{record.fact.fault} {condition(record.fact.reason)[0]}".strip()
+                case NodeBlamed(node_id=node, run_id=run_id):
+                    fault = self._fault(record.fact)
                     self.blamed.append((node, fault, record.at))
-                    suspects.setdefault(node, []).append(fault)
+                    suspects.setdefault(node, []).append(Blamed(fault, nodes_of(run_id)))
                 case NodeCordoned(node_id=node, by=by, for_s=for_s, condition=found):
                     if by == EXCLUDER:
                         assert node not in self.until and self._is_excluded(node, suspects[node], record.at)
                         self.blamed.append((node, "excluded", record.at))
-                        self.reasons[node] = f"unfit {found}", record.at
-                        assert not found or f"unfit {found}" in suspects[node]
+                        cause = found if found == "lost" else f"unfit {found}"
+                        self.reasons[node] = cause, record.at
+                        assert not found or cause in [each.fault for each in suspects[node]]
                     self.until[node] = by, None if for_s is None else record.at + for_s
                 case NodeUncordoned(node_id=node, by=by):
                     _, until = self.until.pop(node, (by, None))
@@ -90,27 +98,53 @@ class KeptOut:
                         self.blamed = [each for each in self.blamed if each[0] != node]
                     else:
                         assert until is not None
-                        assert until <= record.at or (cause and self._is_shared(*cause))
-        for node, faults in suspects.items():
-            is_spared = self._is_excluded(node, faults, journal[-1].at) and node not in self.until
+                        assert until <= record.at or (cause and self._is_now_shared(cause[0], suspects, record.at))
+        for node, latest in suspects.items():
+            is_spared = self._is_excluded(node, latest, journal[-1].at) and node not in self.until
             assert not is_spared, f"{node} should have been excluded"
-        latest = {fault for faults in suspects.values() for fault in faults}
-        for node, (cause, at) in self.reasons.items():
-            is_known_now = cause in latest and self._is_shared(cause, at) and self._is_shared(cause, journal[-1].at)
+        for node, (cause, at) in self.reasons.items() if suspects else ():
+            now = journal[-1].at
+            is_known_now = abs(now - at) <= TOGETHER_S and self._is_now_shared(cause, suspects, now)
             assert not is_known_now, f"{node} should no longer be excluded"
 
-    def _is_excluded(self, node: str, latest: list[str], now: float) -> bool:
+    def _fault(self, fact: NodeBlamed) -> str:
+        """Return the name of the fault with what a check has found: its name, or a mark that stands for its words."""
+        if fact.fault != "unfit":
+            return fact.fault
+        if name := condition(fact.reason)[0]:
+            assert fact.condition == name
+        else:
+            words = fact.reason.replace(fact.node_id, "")
+            assert self.words.setdefault(fact.condition, words) == words
+            assert list(self.words.values()).count(words) == 1
+        return f"unfit {fact.condition}"
+
+    def _is_excluded(self, node: str, latest: "list[Blamed]", now: float) -> bool:
         own = [(fault, at) for each, fault, at in self.blamed if each == node]
         while "excluded" in (faults := [fault for fault, _ in own]):
             own = own[faults.index("excluded") + 1 :]
         counted = [(fault, at) for fault, at in own if at > now - POLICY.window_s and not self._is_shared(fault, at)]
-        own_faults = [fault for fault in latest if fault == "lost" or not self._is_shared(fault, now)]
+        own_faults = [each.fault for each in latest if not self._is_shared(each.fault, now, each.nodes)]
         is_enough = bool(own_faults) and len(counted) >= POLICY.after
-        return is_enough or any(fault in IMMEDIATE_FAULTS for fault in own_faults)
+        return is_enough or any(fault.startswith(IMMEDIATE_FAULTS) for fault in own_faults)
 
-    def _is_shared(self, fault: str, at: float) -> bool:
+    def _is_now_shared(self, fault: str, suspects: "Mapping[str, list[Blamed]]", now: float) -> bool:
+        """Whether a blame of this event shows that nodes share this fault."""
+        latest = [each for those in suspects.values() for each in those if each.fault == fault]
+        return any(self._is_shared(fault, now, each.nodes) for each in latest)
+
+    def _is_shared(self, fault: str, at: float, of_run: Collection[str] = NODES) -> bool:
         alike = {node for node, each, when in self.blamed if each == fault and abs(when - at) <= TOGETHER_S}
+        if fault.startswith("unfit ") and len(alike) == 2 and alike.issuperset(of_run):
+            return True
         return (fault == "lost" or fault.startswith("unfit ")) and len(alike) >= TOGETHER
+
+
+class Blamed(NamedTuple):
+    """Blame on a node: its fault, and the nodes that take part in the run that blames it."""
+
+    fault: str
+    nodes: Collection[str]
 
 
 class RegistryStory(RuleBasedStateMachine):
@@ -180,7 +214,7 @@ class RegistryStory(RuleBasedStateMachine):
     def an_agent_leaves(self, run_id: str, agent: str, reason: str) -> None:
         self._handle(run_id, NodeLeft(agent, reason, reason in FINDINGS))
 
-    @rule(run_id=runs, nodes=st.lists(nodes, unique=True, min_size=3), finding=st.sampled_from(FINDINGS))
+    @rule(run_id=runs, nodes=st.lists(nodes, unique=True, min_size=2), finding=st.sampled_from(FINDINGS))
     def checks_find_nodes_unfit(self, run_id: str, nodes: list[str], finding: str) -> None:
         for node in nodes:
             join = a_join(f"unfit {node}", node=node, run_id=run_id, settings=settings_of("1:2"), unfit=finding)
@@ -271,7 +305,7 @@ class RegistryStory(RuleBasedStateMachine):
         journal = [
             each for each in effects if isinstance(each, Record) and (each.run_id, each.attempt) == journals.NODES
         ]
-        self.kept_out.follow(journal)
+        self.kept_out.follow(journal, self._nodes_of)
         for effect in effects:
             if isinstance(effect, Record):
                 self.records.setdefault((effect.run_id, effect.attempt), []).append(effect)
@@ -279,6 +313,10 @@ class RegistryStory(RuleBasedStateMachine):
                 key = (effect.run_id, effect.attempt)
                 self.records.pop(key, None)
                 self.homes = {agent: home for agent, home in self.homes.items() if (agent[0], home) != key}
+
+    def _nodes_of(self, run_id: str) -> Collection[str]:
+        run = self._latest(run_id)
+        return {agent.node_id for agent in run.agents.values()} if run else ()
 
     def _latest(self, run_id: str):
         found = [run for run in self.registry.runs() if run.run_id == run_id]
