@@ -60,7 +60,7 @@ def test_the_table_has_the_limits_that_there_are() -> None:
         f" the limit of open files less {OTHER_FILES}, at most {MOST_CONNECTIONS:,} |",
         f"| TLS handshake | {limits.handshake_s:g} s to the first byte, {limits.handshake_s:g} s for the rest |",
         f"| a request, to the last byte of its body | {limits.request_s:g} s |",
-        f"| an answer that is not read | {limits.unread_s:g} s |",
+        f"| an answer that the client does not read | {limits.unread_s:g} s |",
         f"| between two requests | {limits.idle_s:g} s |",
         f"| requests of one peer | {in_words(limits.requests)} |",
         f"| refused tokens of one peer | {in_words(limits.refusals)} |",

@@ -94,7 +94,7 @@ PLAYED: dict[str, list[Story]] = {
         (f"1:2 {TEN_S} {ONE_S} max_restarts=0", "join a b; disconnect b; fail a; 1s; join a",
          {"ranks": "a", "ledger": "node_lost"}),
     ],
-    "the server does not": [
+    "an agent is silent, and the server hears another one of the run": [
         (f"1:2 {TEN_S}", "join a b; 6s; renew a; 3.9s", {"start": "a b"}, "0.1s", {"faults": "b:lost"},
          "join a", {"ledger": "node_lost"}),
         (f"1:2 {TEN_S}", "join a b; 5s; renew a; 5.1s", {"start": "a b"}, "renew a", {"faults": "b:lost"}),
@@ -185,7 +185,7 @@ ELSEWHERE = {
 """Rows that a test of another module plays: its module and its name."""
 AFTER = {
     "an absent agent does not poll again, and the server hears another agent after that": "1 s",
-    "the server does not": "10 s",
+    "an agent is silent, and the server hears another one of the run": "10 s",
     "no agent of a running round is heard for 24 h": f"{MOST_S / 3600:g} h",
     GIVES_PLACE: f"{GIVES_PLACE_S / 60:g} min",
 }
