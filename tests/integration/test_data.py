@@ -19,13 +19,12 @@ from tests.integration.test_gallery import (
     INTERRUPTED,
     PATIENCE_S,
     QUIET,
-    TORCH_MODULES,
     restarts_of,
     story,
     undisturbed,
 )
 from tests.support.cluster import PATIENT
-from tests.support.launchers import warm_python
+from tests.support.launchers import FSDP_MODULES, warm_python
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
 
@@ -67,14 +66,14 @@ class Nodes:
         return [size for size, before in zip(sizes, [0, *sizes], strict=False) if size != before]
 
 
-@pytest.mark.xdist_group(TORCH_MODULES)
+@pytest.mark.xdist_group(FSDP_MODULES)
 async def test_every_sample_is_trained_on_once_an_epoch_by_five_four_three_five_and_two_ranks(
     programs: None, tmp_path: Path
 ) -> None:
     """A checkpoint is saved every 3 steps, and each change is between two checkpoints. Neither is 50 samples a multiple
     of the global batch of 8, nor 8 of 3 or 5. The last batch of an epoch has fewer samples than there are ranks.
     """
-    python = warm_python(TORCH_MODULES, tmp_path, QUIET)
+    python = warm_python(FSDP_MODULES, tmp_path, QUIET)
     nodes = Nodes(
         "elastic_sampler", tmp_path / "changed", python,
         ("step=2 ", 4, "kill agent"),
@@ -122,10 +121,10 @@ async def run_of(folder: Path, ranks: int, env: Mapping[str, str]) -> list[str]:
     return agent.out
 
 
-@pytest.mark.xdist_group(TORCH_MODULES)
+@pytest.mark.xdist_group(FSDP_MODULES)
 async def test_the_pages_script_continues_with_another_number_of_ranks(programs: None, tmp_path: Path) -> None:
     """It ends in the middle of an epoch, as if its two ranks were killed there, and three ranks continue."""
-    python = warm_python(TORCH_MODULES, tmp_path, QUIET)
+    python = warm_python(FSDP_MODULES, tmp_path, QUIET)
     ends = "            print(loader.state_dict())\n"
     assert ends in WITH_A_LIST
     (tmp_path / "train.py").write_text(
@@ -140,10 +139,10 @@ async def test_the_pages_script_continues_with_another_number_of_ranks(programs:
     ]  # fmt: skip
 
 
-@pytest.mark.xdist_group(TORCH_MODULES)
+@pytest.mark.xdist_group(FSDP_MODULES)
 async def test_the_pages_script_reads_each_line_once_an_epoch(programs: None, tmp_path: Path) -> None:
     """Two ranks end after the first steps, and three ranks read the rest. Ranks have different numbers of batches."""
-    python = warm_python(TORCH_MODULES, tmp_path, QUIET)
+    python = warm_python(FSDP_MODULES, tmp_path, QUIET)
     os.mkdir(tmp_path / "shards")
     lines = [f"{shard}.{line:02}" for shard in range(5) for line in range(1 + 4 * shard)]
     for shard in range(5):
