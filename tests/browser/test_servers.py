@@ -26,8 +26,15 @@ async def test_a_page_outlives_its_server(hub: WorkerHub, tab: Tab, tmp_path: ob
         await tab.stays()
         await cluster.lose_server()
         await tab.shows("#live", "connection lost, trying again")
+        await tab.shows("#peers", "This server does not answer. The page shows what it knew at ")
+        assert await tab.page.title() == "no answer · running · r/1 · rdzv-server", "no tab looks well"
+        facts = await tab.page.inner_text("#facts")
+        await tab.page.wait_for_timeout(2_500)
+        assert await tab.page.inner_text("#facts") == facts, "no age grows of which nothing is known"
+        assert "grayscale" in await tab.page.evaluate("getComputedStyle(document.getElementById('of-run')).filter")
         await cluster.regain_server()
         await tab.is_live()
+        assert await tab.page.is_hidden("#peers") and "no answer" not in await tab.page.title()
         await cluster.agents["b"].end()
         await tab.shows("#reason", completion.waiting_for(1))
         assert await tab.is_same()

@@ -219,7 +219,7 @@ class Stream {
   }
 
   lost() {
-    say("lost", "connection lost, trying again");
+    say("lost", "connection lost, trying again", this.heardAt / 1000 + ahead);
     if (this.source && this.source.readyState !== EventSource.CLOSED) return; // the browser connects again
     this.close();
     this.again = setTimeout(() => this.retry(), AGAIN_MS);
@@ -236,21 +236,25 @@ class Stream {
 
   look() {
     if (this.source && Date.now() - this.heardAt > SILENCE_MS) {
-      say("lost", "connection lost, trying again");
+      say("lost", "connection lost, trying again", this.heardAt / 1000 + ahead);
       this.open();
     }
-    if (!document.hidden) tick();
+    if (!document.hidden && !isStale()) tick(); // without a server nothing here is known to last any longer
   }
 }
 
-function say(word, text) {
+function say(word, text, knownAt) {
   const live = byId("live");
   if (live.dataset.word !== word) {
     live.dataset.word = word;
     fill(live, text);
-    drawPeers(word === "lost" ? (shown.server || {}).peers || [] : []);
+    document.body.toggleAttribute("data-stale", isStale());
+    drawPeers((shown.server || {}).peers || [], knownAt);
+    if (titled) drawTitle(...titled);
   }
 }
+
+const isStale = () => byId("live").dataset.word === "lost"; // what the page shows may no longer be so
 
 function draw() {
   if (drawing) return;
@@ -288,11 +292,14 @@ function drawServer(server) {
   }
 }
 
-function drawPeers(peers) {
-  // Links to other servers while this one does not answer: a page may not send requests to them by itself.
+function drawPeers(peers, knownAt) {
+  // While the server does not answer: how old the data are, and links to other servers, to which a page may not send
+  // requests by itself.
   const element = byId("peers");
-  element.hidden = peers.length === 0;
-  element.replaceChildren("This server does not answer. Other servers of the cluster: ");
+  element.hidden = !isStale();
+  if (element.hidden) return;
+  element.replaceChildren(`This server does not answer. The page shows what it knew at ${stamp(knownAt)}; workers keep running.`);
+  if (peers.length) element.append(" Other servers of the cluster: ");
   peers.forEach((peer, index) => element.append(index ? ", " : "", linkTo(peer)));
 }
 
@@ -305,10 +312,13 @@ function linkTo(server) {
 
 // Health.
 
+let titled = null; // the last title, and whether it is of a trouble
+
 function drawTitle(title, isTrouble) {
   // title of the tab, whose icon shows trouble
-  document.title = `${title} · rdzv-server`;
-  const icon = byId("icon"), wanted = isTrouble ? icon.dataset.trouble : icon.dataset.well;
+  titled = [title, isTrouble];
+  document.title = `${isStale() ? "no answer · " : ""}${title} · rdzv-server`;
+  const icon = byId("icon"), wanted = isTrouble || isStale() ? icon.dataset.trouble : icon.dataset.well;
   if (icon.getAttribute("href") !== wanted) icon.setAttribute("href", wanted);
 }
 
