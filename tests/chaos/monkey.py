@@ -180,10 +180,10 @@ class Monkey:
         """Hold a worker that does not stop when told to, so that a round that forms must wait for it."""
         worker = self.random.choice(self.fleet.workers_of(node))
         self.log(f"hold rank {worker.rank} on {node}")
-        os.kill(worker.pid, signal.SIGSTOP)
+        os.kill(worker.pid, signal.SIGUSR1)
         yield
         self.log(f"let go of rank {worker.rank}")
-        os.kill(worker.pid, signal.SIGCONT)
+        os.kill(worker.pid, signal.SIGUSR2)
 
     # Operators.
 

@@ -38,6 +38,7 @@ Sum = Callable[[int], int]
 
 
 def main() -> None:
+    can_be_held()
     if code := os.environ.get("TEST_EXIT_ON_SIGTERM"):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(code)) if SURVIVORS else os._exit(int(code)))
     store = [connect(lambda: MASTER)] if HAS_STORE else []
@@ -63,6 +64,26 @@ def main() -> None:
             heed_notice()
     FOLDER.end(RANK, step, state.value)
     del store
+
+
+def can_be_held() -> None:
+    """Let SIGUSR1 hold this worker until SIGUSR2. SIGTERM takes effect after that.
+
+    SIGSTOP would not hold it, since the agent continues a worker that it tells to stop.
+    """
+    released, told = [], []
+
+    def hold(*_: object) -> None:
+        before = signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+        while not released:
+            time.sleep(0.01)
+        released.clear()
+        signal.signal(signal.SIGTERM, before)
+        if told:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGUSR2, lambda *_: released.append(True))
+    signal.signal(signal.SIGUSR1, hold)
 
 
 def notices() -> Callable[[], None]:
