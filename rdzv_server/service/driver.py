@@ -13,7 +13,7 @@ from math import inf
 from operator import length_hint
 from typing import NamedTuple
 
-from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
+from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 from rdzv_protocol.timing import hold_s
@@ -25,6 +25,7 @@ from rdzv_server.core.events import (
     LeaseRenewed,
     LogAsked,
     NodeJoined,
+    NodeLeft,
     NodeUncordoned,
     Operation,
 )
@@ -131,6 +132,8 @@ class Driver:
         self.lapsed: Callable[[], Undecided | None] = decides
         """Function that returns why and since when this server may not decide; None if it may."""
         self.started_at = 0.0
+        self._revisions_at_start: dict[Key, int] = {}
+        """Revisions of agents as the store had them at the start, until this server tells an agent its directive."""
         self._held_up_at = float("-inf")
         """End of the last long time in which the server was held up."""
         self._outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK, self.now)
@@ -152,6 +155,12 @@ class Driver:
         self.started_at = self._clock.now()
         self.registry.restart(self.started_at, self._clock.incarnation)
         self._late += [each.event for each in await self._rebuilt(self.started_at) if isinstance(each, Happened)]
+        self._revisions_at_start = {
+            (run.run_id, agent.agent_id): agent.revision
+            for run in self.registry.runs()
+            if not run.set_apart
+            for agent in run.agents.values()
+        }
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
         self._task.add_done_callback(self._ended)
         self._arm()
@@ -259,6 +268,22 @@ class Driver:
             await self._is_written.wait()
         if self._stopped:
             raise ServerUnavailable(self._stopped)
+
+    async def check_revision(self, run_id: str, agent_id: str, revision: int) -> None:
+        """Check that an agent does not know a later directive than this server has found in the store or told it.
+
+        Raises `AgentFenced` if it does: the store has lost changes, or is an older copy. The agent then joins again;
+        otherwise its workers and this server would be in different rounds for ever.
+        """
+        if revision > self._revisions_at_start.get((run_id, agent_id), revision):
+            reason = attempts.records_are_older(run_id)
+            await self.submit(run_id, NodeLeft(agent_id, reason))
+            raise AgentFenced(reason)
+
+    def told(self, key: Key) -> None:
+        """Note that this server has told the agent its directive, which may be later than the store's at the start."""
+        if self._revisions_at_start:
+            self._revisions_at_start.pop(key, None)
 
     def set_apart(self, machine: RunMachine, error: Exception) -> None:
         """Set a run apart because its core raised this exception instead of returning an agent's directive."""

@@ -132,6 +132,7 @@ class Rendezvous:
         key = (request.run_id, request.agent_id)
         heard = events.LeaseRenewed(request.agent_id, request.progress, request.finished)
         machine = self._machine_of_sender(request)
+        await self._driver.check_revision(request.run_id, request.agent_id, request.revision)
         waited_s = 0  # in whole seconds: holds of equal length share a timer
         try:
             with self.connections.bound(connection, key):
@@ -329,6 +330,7 @@ class Rendezvous:
         run = machine.run
         now = self._driver.now()
         revision, directive = machine.directive_for(agent_id, now)
+        self._driver.told((run.run_id, agent_id))
         self.replied((run.run_id, agent_id), directive)
         if type(directive) is messages.Finish:
             admission.check_outcome(run, agent_id)

@@ -34,6 +34,13 @@ def outcome_unknown(run_id: str, node_id: str) -> str:
     )
 
 
+def records_are_older(run_id: str) -> str:
+    return (
+        f"this server's records of run {run_id} are older than what this agent was told: an older copy was restored, "
+        "or changes were lost"
+    )
+
+
 def already_succeeded(run_id: str, end: str) -> str:
     return f"run {run_id} has already succeeded: {end}. --rerun starts it again"
 

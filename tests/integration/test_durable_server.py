@@ -6,6 +6,7 @@ The timeouts of these runs are far longer than the tests wait.
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import time
 import urllib.error
@@ -22,7 +23,7 @@ from rdzv_protocol.settings import RequestedSettings
 from node_agent import words as agent_words
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.transport.http import HttpTransport
-from rdzv_server.words import completion, losses, runs
+from rdzv_server.words import attempts, completion, losses, runs
 from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as words
 from rdzvctl.words import actions
@@ -237,6 +238,33 @@ async def test_while_the_file_is_replaced_nothing_is_decided_and_workers_run(dur
     with pytest.raises(urllib.error.HTTPError, match="503"):
         await durable.server.get("/readyz")
     assert all_run(first[:2])
+
+
+def move(folder: Path, before: str, after: str) -> None:
+    """Rename the state's files, and delete those that had the new names."""
+    for each in folder.glob(f"{after}*"):
+        each.unlink()
+    for each in folder.glob(f"{before}*"):
+        shutil.copy(each, folder / each.name.replace(before, after))
+
+
+async def test_after_an_older_copy_was_restored_agents_of_a_later_round_join_again(
+    durable: Cluster, tmp_path: Path
+) -> None:
+    first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "2", *PATIENT)
+    await durable.lose_server()
+    move(tmp_path, "state.db", "copy.db")
+    await durable.regain_server()
+    first[3].kill()
+    await durable.hub.group(4)
+    await durable.lose_server()
+    move(tmp_path, "copy.db", "state.db")
+    await durable.regain_server()
+    for name in "ab":
+        await durable.agents[name].line(part(attempts.records_are_older))
+    third = await durable.hub.group(4)
+    third[3].kill()
+    await durable.finish(await durable.hub.group(4))
 
 
 @pytest.fixture

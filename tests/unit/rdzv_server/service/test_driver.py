@@ -1,6 +1,7 @@
 """The only caller of the core: writes first, then wakes and answers."""
 
 import asyncio
+from copy import deepcopy
 
 import pytest
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable, StaleRound
@@ -19,6 +20,7 @@ from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.views import health
 from rdzv_server.service import driver as driver_module
 from rdzv_server.storage.base import MemoryStore
+from rdzv_server.words import attempts
 from rdzv_server.words import service as words
 from tests.support.message_search import pattern
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable
@@ -266,6 +268,30 @@ async def test_a_restarted_server_has_all_its_state_and_loses_no_agent(started):
     for name in "ab":
         await second.driver.submit(RUN_ID, WorkersSucceeded(name, 2))
     assert run.stage is Stage.SUCCEEDED
+
+
+async def test_an_agent_that_knows_more_than_a_restored_copy_is_sent_to_join_again(started):
+    store = MemoryStore()
+    first = await started(store)
+    await first.join("a", "b", "c", nodes="2", max_restarts=2)
+    older = deepcopy(store)
+    revisions = {name: first.registry.machine_of(RUN_ID, name).directive_for(name, 0.0)[0] for name in "abc"}
+    await first.driver.submit(RUN_ID, WorkersFailed("a", 1, a_failure("a")))
+    later = {name: first.registry.machine_of(RUN_ID, name).directive_for(name, 0.0)[0] for name in "abc"}
+    await first.driver.stop()
+    second = await started(store)
+    for _ in range(2):
+        for name, revision in later.items():
+            await second.driver.check_revision(RUN_ID, name, revision)
+    await second.driver.stop()
+    third = await started(older)
+    await third.driver.check_revision(RUN_ID, "c", later["c"])  # it stands by, as before
+    for _ in range(2):  # the answer to the first poll may be lost
+        with pytest.raises(AgentFenced, match=pattern(attempts.records_are_older)):
+            await third.driver.check_revision(RUN_ID, "a", later["a"])
+    await third.driver.check_revision(RUN_ID, "b", revisions["b"])  # it was away, too
+    third.driver.told((RUN_ID, "b"))
+    await third.driver.check_revision(RUN_ID, "b", later["b"])  # this server has told it more
 
 
 async def test_events_that_a_crash_kept_from_being_written_are_made_up_for_by_the_next_server(started):
