@@ -9,6 +9,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
+from node_agent.cli.standard_input import program_of
 from node_agent.features.table import of_process
 from node_agent.kernel import late_imports
 from node_agent.kernel.config import PROGRAM, UsageError
@@ -27,7 +28,8 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         for options in plan.config.features:
             if (code := options.run_instead(plan.config)) is not None:
                 return code
-        config = replace(plan.config, features=(*plan.config.features, *further))
+        program = program_of(plan.config.command)
+        config = replace(plan.config, program=program, features=(*plan.config.features, *further))
         late_imports.import_asyncio()
         if arguments.exit_with_run:
             from node_agent.supervisor import run

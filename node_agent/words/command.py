@@ -21,6 +21,11 @@ def no_program(name: str, folder: str | None) -> str:
     return f"there is no program {name} {_looked('in PATH and', folder)}"
 
 
+def no_program_on_stdin(interpreter: str) -> str:
+    """The workers would read an empty program, and the run would succeed without having done anything."""
+    return f"standard input is empty, so {interpreter} has no program: name a script, or give one on standard input"
+
+
 def program_unreachable(name: str, reason: str) -> str:
     return f"cannot access program {name:.200}: {reason}"
 

@@ -5,11 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
 from tests.support.launchers import NODE_AGENT, TORCHRUN, free_port, launch
 from tests.support.message_search import has_message
-from tests.support.programs import WORKER, Program, start_agent
+from tests.support.programs import AGENT, WORKER, Program, start_agent
 from tests.support.worker_hub import WorkerHub, finish
 
 SHOW = "import sys\nprint(__name__, sys.argv, 'of', sys.executable)\n"
@@ -143,3 +144,34 @@ async def test_a_command_line_of_torchruns_runs(line: str, launcher: str) -> Non
     with free_port() as port:
         variables, nodes = filled(line, port)
         await launch(launcher, *nodes, env=variables, legacy=line == LEGACY)
+
+
+SCRIPT_ON_STDIN = """
+import os, sys
+print(os.environ["RANK"], flush=True)
+sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [("-", "--lr", "1"), ("--no-python", sys.executable), ("--no-python", "python3", "-u", "-")]
+)
+async def test_a_script_on_stdin_reaches_each_worker_of_each_round(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """An empty script exits 0. A worker that got one would have succeeded without having run."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT_ON_STDIN)
+    flags = ("--standalone", "--nproc", "2", "--max-restarts", "1", "--log-dir", str(tmp_path / "logs"), "-r", "1")
+    with script.open() as stdin:
+        agent = await Program.start(sys.executable, *AGENT, *flags, *command, stdin=stdin.fileno())
+    assert await agent.exit_code() == 0, agent.err
+    assert _written(tmp_path, attempt=1) == ["0\n", "1\n"]
+
+
+def _written(folder: Path, attempt: int) -> list[str]:
+    return sorted(path.read_text() for path in folder.glob(f"logs/*/attempt_{attempt}/*/stdout.log"))
+
+
+async def test_an_agent_without_a_script_on_stdin_starts_nothing() -> None:
+    agent = await Program.start(sys.executable, *AGENT, "--standalone", "-")
+    assert await agent.exit_code() == ExitCode.BAD_INPUT
+    assert any(has_message(line, words.command.no_program_on_stdin) for line in agent.err)

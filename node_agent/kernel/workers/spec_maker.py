@@ -136,4 +136,9 @@ class SpecMaker:
         self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
     ) -> Process:
         command = self._config.command.for_worker(local_rank)
-        return CommandProcess(command, environment, stdout, stderr, cpus, waits=False)
+        if self._config.program < 0:
+            return CommandProcess(command, environment, stdout, stderr, cpus, waits=False)
+        with open(
+            f"/proc/self/fd/{self._config.program}", "rb"
+        ) as program:  # each worker begins to read at its beginning
+            return CommandProcess(command, environment, stdout, stderr, cpus, program.fileno(), waits=False)

@@ -1,0 +1,40 @@
+"""Standard input of workers that read their program from it, such as `node-agent - < train.py`.
+
+Each worker of each round gets the whole program. If the workers shared the agent's own stdin, only the first one would
+get it. The others, and all workers after a restart, would run an empty program, which exits 0.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from node_agent import words
+from node_agent.cli.plan import SHELLS
+from node_agent.kernel.config import UsageError
+from node_agent.kernel.core.command import Command
+
+_READ_BYTES = 1 << 20
+
+
+def program_of(command: Command) -> int:
+    """Read the program that the workers would read from stdin. Return a file with it, -1 if they read none.
+
+    At a terminal, a person types the program, or talks to the interpreter. Raises `UsageError` if stdin is empty.
+    """
+    if not reads_program(command.for_worker(0), is_python=command.is_python) or (sys.stdin and sys.stdin.isatty()):
+        return -1
+    file = os.memfd_create("node-agent-program", os.MFD_CLOEXEC)
+    with open(file, "wb", closefd=False) as copy:
+        while part := os.read(sys.stdin.fileno(), _READ_BYTES) if sys.stdin else b"":
+            copy.write(part)
+    if not os.fstat(file).st_size:
+        raise UsageError(words.command.no_program_on_stdin(command.title))
+    return file
+
+
+def reads_program(command: Sequence[str], *, is_python: bool) -> bool:
+    """Return whether this is an interpreter without a script, or with `-` in place of the script."""
+    if not is_python and os.path.basename(command[0]) not in SHELLS:
+        return False
+    script = next((word for word in command[1:] if word == "-" or not word.startswith("-")), "-")
+    return script == "-"
