@@ -5,6 +5,7 @@
     rendezvous    the rendezvous target, from several arguments together
     schedulers    a scheduler's variables, for `--endpoint auto`
     plan          from `Arguments` to the agent's `LaunchPlan`
+    stdin         the workers' program, if it comes on stdin
     main          the program
 
 Programs (`LaunchConfig`) and torchrun's parameters also fill `Arguments`. This package has no dataclasses: making them

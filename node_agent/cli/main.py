@@ -9,7 +9,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
-from node_agent.cli.standard_input import program_of
+from node_agent.cli.stdin import program_of
 from node_agent.features.table import of_process
 from node_agent.kernel import late_imports
 from node_agent.kernel.config import PROGRAM, UsageError

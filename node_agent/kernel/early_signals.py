@@ -31,6 +31,11 @@ def _wait(signum: int, _: object) -> None:
     signal.signal(signum, signal.SIG_DFL)
 
 
+def is_held() -> bool:
+    """Return whether a SIGTERM waits for `release`."""
+    return bool(_waiting)
+
+
 def release() -> None:
     """Send the held signal to this process again. Signals that have no handler by now get their usual effects."""
     if signal.getsignal(signal.SIGTERM) is _wait:

@@ -5,15 +5,19 @@ get it. The others, and all workers after a restart, would run an empty program,
 """
 
 import os
+import select
 import sys
 from collections.abc import Sequence
 
 from node_agent import words
 from node_agent.cli.plan import SHELLS
+from node_agent.kernel import early_signals
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.command import Command
 
 _READ_BYTES = 1 << 20
+_LOOK_S = 0.2
+"""Seconds between two looks for a signal while nothing comes."""
 
 
 def program_of(command: Command) -> int:
@@ -25,11 +29,19 @@ def program_of(command: Command) -> int:
         return -1
     file = os.memfd_create("node-agent-program", os.MFD_CLOEXEC)
     with open(file, "wb", closefd=False) as copy:
-        while part := os.read(sys.stdin.fileno(), _READ_BYTES) if sys.stdin else b"":
+        while part := _read(sys.stdin.fileno()) if sys.stdin else b"":
             copy.write(part)
-    if not os.fstat(file).st_size:
+    if not os.fstat(file).st_size and not early_signals.is_held():
         raise UsageError(words.command.no_program_on_stdin(command.title))
     return file
+
+
+def _read(stdin: int) -> bytes:
+    """Return what comes next, empty at the end, or if the agent is told to leave before it joins."""
+    while not early_signals.is_held():
+        if select.select([stdin], [], [], _LOOK_S)[0]:
+            return os.read(stdin, _READ_BYTES)
+    return b""
 
 
 def reads_program(command: Sequence[str], *, is_python: bool) -> bool:
