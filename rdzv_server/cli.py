@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import fields, replace
 from functools import partial
 from http import HTTPStatus
@@ -177,7 +178,11 @@ async def _serve(
             security.renew(server.renew)
         exports.renew()
 
-    async with exports, server:
+    async with exports, AsyncExitStack() as stack:
+        await first_of(stack.enter_async_context(server), asyncio.shield(stopped))
+        if stopped.done():
+            log.info(words.shuts_down(stopped.result()))
+            return ExitCode.START_AGAIN if stand_by else ExitCode.SUCCEEDED
         await server.listen(listener, security.tls, security.access, limits)
         if security.has_files or exports.has_files:
             loop.add_signal_handler(signal.SIGHUP, renew)

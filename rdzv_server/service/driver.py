@@ -143,7 +143,8 @@ class Driver:
 
     async def start(self) -> None:
         """Replay what the store holds, then accept events. Raises `StoreBroken` or `StoreUnavailable`."""
-        records, numbers = await self._store.load(), await self._store.event_numbers()
+        with self._noticing_hangs():
+            records, numbers = await self._store.load(), await self._store.event_numbers()
         for count, record in enumerate(records):
             happened = self.registry.replay(record)
             self._late += [event for event in happened if event.number > numbers.get((event.run_id, event.attempt), 0)]
