@@ -36,7 +36,7 @@ from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
 from tests.support.rdzvctl import rdzvctl
 from tests.support.scenario import RUN_ID, a_join
-from tests.support.worker_hub import WorkerHub, all_run, of_agent, restart_count
+from tests.support.worker_hub import Worker, WorkerHub, all_run, of_agent, restart_count
 
 LEASE_S = 2.0
 """Lease of agents, one of which is lost."""
@@ -96,13 +96,18 @@ async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(last
     await lasting.finish(second)
 
 
-async def test_finishing_a_node_that_is_done_stays_done(durable: Cluster) -> None:
-    workers = await durable.nodes("ab", "--nnodes", "2", *PATIENT)
-    for worker in workers[:2]:
+async def one_node_succeeds(durable: Cluster, workers: list[Worker]) -> None:
+    """Let these workers of a node exit 0, until the server knows it."""
+    for worker in workers:
         worker.order_exit(0)
         await worker.gone()
     while not any(node["state"] == "succeeded" for node in (await durable.server.run())["nodes"]):  # noqa: ASYNC110
         await asyncio.sleep(0)  # each look is a round trip
+
+
+async def test_finishing_a_node_that_is_done_stays_done(durable: Cluster) -> None:
+    workers = await durable.nodes("ab", "--nnodes", "2", *PATIENT)
+    await one_node_succeeds(durable, workers[:2])
     await durable.restart_server()
     await durable.finish(workers[2:])
     assert (await durable.server.run())["phase"] == "succeeded"
@@ -265,6 +270,23 @@ async def test_after_an_older_copy_was_restored_agents_of_a_later_round_join_aga
     third = await durable.hub.group(4)
     third[3].kill()
     await durable.finish(await durable.hub.group(4))
+
+
+async def test_after_an_older_copy_was_restored_a_node_that_succeeded_since_then_reports_it_again(
+    durable: Cluster, tmp_path: Path
+) -> None:
+    workers = await durable.nodes("ab", "--nnodes", "2", *PATIENT)
+    await durable.lose_server()
+    move(tmp_path, "state.db", "copy.db")
+    await durable.regain_server()
+    for agent in durable.agents.values():
+        await agent.line(REACHED)
+    await one_node_succeeds(durable, workers[:2])
+    await durable.server.parks(2)  # by then the answer to its report has come
+    await durable.lose_server()
+    move(tmp_path, "copy.db", "state.db")
+    await durable.regain_server()
+    await durable.finish(workers[2:])
 
 
 @pytest.fixture

@@ -240,11 +240,14 @@ class AgentMachine:
         match event:
             case events.Answered(answer):
                 self._busy = False
-                self._log_outage(self.outages.answered(now), "server_reached")
+                regained = self.outages.answered(now)
+                self._log_outage(regained, "server_reached")
                 if isinstance(answer, ProtocolError):
                     self._refused(answer, now)
                 else:
                     self._follow(answer, now)
+                if regained and self.state is State.SUCCEEDED:  # the server may have restored a copy from before that
+                    self._effects.append(self.report(self.round, None))
             case events.ConnectionFailed(error):
                 self._connection_failed(error, now)
             case events.PollCut(cut):

@@ -85,6 +85,7 @@ from tests.unit.node_agent.story import (
 STOPPING_SAID = Log(words.progress.stopping_workers(1, "node b left: SIGTERM"), event="round_opened")
 SUCCEEDED_SAID = Log(words.progress.run_succeeded("all workers of 3 nodes exited 0"), Level.ROUTINE, "run_succeeded")
 WARNED = Log("look", Level.WARNING, "warned")
+REACHED_SAID = Log(words.connection.server_reached("host:1", 5), Level.WARNING, "server_reached")
 STUCK = Suspected(1, "progress", "stuck", (2,), WARNED, silent_s=9.0, limit_s=8.0)
 TOLD_OF_HANG = SuspectRequest(
     run_id="run",
@@ -171,6 +172,10 @@ STORIES = {  # the events, and the agent's actions at the last one
     # succeeding
     "success is reported and the run waited for": ([RUNS, succeeds], [report()]),
     "success is reported once": ([RUNS, succeeds, succeeds], []),
+    "success is reported again after an outage": (
+        [RUNS, succeeds, fails_to_connect(), passes(5), told(start(1))],
+        [REACHED_SAID, report(), poll(revision=2)],
+    ),
     "an agent whose run succeeds exits 0": ([RUNS, succeeds, told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     "a failure elsewhere restarts an agent that has finished":
         ([RUNS, succeeds, told(stop(1, AFTER_ELSEWHERE))],

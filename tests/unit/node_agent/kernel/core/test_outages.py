@@ -166,7 +166,7 @@ OUTAGES = {  # limits of the wait, the events, and the agent's actions at the la
          server_given_up(300.0)),
     "a server that comes back is told":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1)],
-         [reached(10.0), poll(revision=1)]),
+         [reached(10.0), report(), poll(revision=1)]),
     "a proxy that ends polls is named":
         ({}, [RUNS, is_cut(2.04, TIMED_OUT)], [warned_of_cut(2.0, TIMED_OUT)]),
     "but only once": ({}, [RUNS, is_cut(2.0, TIMED_OUT), is_cut(2.0, TIMED_OUT)], []),
