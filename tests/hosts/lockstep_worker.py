@@ -69,16 +69,19 @@ def main() -> None:
 def can_be_held() -> None:
     """Let SIGUSR1 hold this worker until SIGUSR2. SIGTERM takes effect after that.
 
-    SIGSTOP would not hold it, since the agent continues a worker that it tells to stop.
+    SIGSTOP would not hold it, since the agent continues a worker that it tells to stop. A survivor's thread reads the
+    signals that Python writes to a pipe, so nothing is written there meanwhile.
     """
     released, told = [], []
 
     def hold(*_: object) -> None:
+        pipe = signal.set_wakeup_fd(-1)
         before = signal.signal(signal.SIGTERM, lambda *_: told.append(True))
         while not released:
             time.sleep(0.01)
         released.clear()
         signal.signal(signal.SIGTERM, before)
+        signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
         if told:
             os.kill(os.getpid(), signal.SIGTERM)
 
