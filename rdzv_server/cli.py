@@ -182,7 +182,7 @@ async def _serve(
         await first_of(stack.enter_async_context(server), asyncio.shield(stopped))
         if stopped.done():
             log.info(words.shuts_down(stopped.result()))
-            return ExitCode.START_AGAIN if stand_by else ExitCode.SUCCEEDED
+            return _code_before_serving(config)
         await server.listen(listener, security.tls, security.access, limits)
         if security.has_files or exports.has_files:
             loop.add_signal_handler(signal.SIGHUP, renew)
@@ -220,6 +220,13 @@ async def _serve(
         if stand_by and stand_by.is_back and not (watch and watch.has_verdict):
             exit_code = ExitCode.START_AGAIN
     return exit_code
+
+
+def _code_before_serving(config: ServerConfig) -> ExitCode:
+    """Return the exit code of a server that is stopped before it serves: it knows of no run that has succeeded."""
+    if config.stand_by_for:
+        return ExitCode.START_AGAIN
+    return ExitCode.SUCCEEDED if config.exit_when_idle_s is None else ExitCode.FAILED
 
 
 async def _takes_over(

@@ -79,9 +79,15 @@ async def test_a_node_whose_disk_hangs_keeps_its_seat_through_a_restart_and_ends
     assert not any("lost" in line for line in cluster.server.err), cluster.server.err
 
 
-async def test_a_server_whose_disk_hangs_at_its_start_says_so_and_can_be_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "code"), [((), 0), (("--exit-when-idle", "600"), 1)], ids=["a service", "the server of a job"]
+)
+async def test_a_server_whose_disk_hangs_at_its_start_says_so_and_can_be_stopped(
+    tmp_path: Path, flags: tuple[str, ...], code: int
+) -> None:
+    """The server of a job then knows of no success, and the job must not end as if it had one."""
     disk, go = Disk(tmp_path), tmp_path / "go"
-    command = Server.command("--store", f"sqlite:{disk.path}/state.db")
+    command = Server.command("--store", f"sqlite:{disk.path}/state.db", *flags)
     waits = 'until [ -e "$0" ]; do sleep 0.05; done; exec "$@"'
     server = await Program.start(*disk.command("sh", "-c", waits, str(go), *command))
     await asyncio.to_thread(disk.hang)
@@ -90,7 +96,7 @@ async def test_a_server_whose_disk_hangs_at_its_start_says_so_and_can_be_stopped
     await server.line(part(server_words.store_hangs))
     (pid,) = children(server.pid)
     os.kill(pid, signal.SIGTERM)
-    assert await server.exit_code() == 0
+    assert await server.exit_code() == code
 
 
 async def test_a_server_whose_disk_hangs_says_so_decides_nothing_and_can_be_stopped(
