@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         for options in plan.config.features:
             if (code := options.run_instead(plan.config)) is not None:
                 return code
-        program = program_of(plan.config.command)
-        config = replace(plan.config, program=program, features=(*plan.config.features, *further))
+        stdin = program_of(plan.config.command)
+        config = replace(plan.config, stdin=stdin, features=(*plan.config.features, *further))
         late_imports.import_asyncio()
         if arguments.exit_with_run:
             from node_agent.supervisor import run

@@ -18,6 +18,10 @@ from node_agent.kernel.core.command import Command
 _READ_BYTES = 1 << 20
 _LOOK_S = 0.2
 """Seconds between two looks for a signal while nothing comes."""
+_OPTIONS = {"--help": False, "--version": False}
+_PYTHON = _OPTIONS | dict.fromkeys("cmhV?", False) | dict.fromkeys(("W", "X", "--check-hash-based-pycs"))
+_SHELL = _OPTIONS | {"c": False, "s": True} | dict.fromkeys(("o", "O", "--rcfile", "--init-file"))
+"""Options that tell whether an interpreter reads its program from stdin. None: the option takes a value."""
 
 
 def program_of(command: Command) -> int:
@@ -37,7 +41,7 @@ def program_of(command: Command) -> int:
 
 
 def _read(stdin: int) -> bytes:
-    """Return what comes next, empty at the end, or if the agent is told to leave before it joins."""
+    """Return the next bytes. They are empty at the end of stdin, and if a signal tells the agent to leave."""
     while not early_signals.is_held():
         if select.select([stdin], [], [], _LOOK_S)[0]:
             return os.read(stdin, _READ_BYTES)
@@ -45,8 +49,20 @@ def _read(stdin: int) -> bytes:
 
 
 def reads_program(command: Sequence[str], *, is_python: bool) -> bool:
-    """Return whether this is an interpreter without a script, or with `-` in place of the script."""
+    """Return whether the command is an interpreter of Python or a shell that reads its program from stdin."""
     if not is_python and os.path.basename(command[0]) not in SHELLS:
         return False
-    script = next((word for word in command[1:] if word == "-" or not word.startswith("-")), "-")
-    return script == "-"
+    options, words = _PYTHON if is_python else _SHELL, iter(command[1:])
+    for word in words:
+        if word == "--":
+            return next(words, "-") == "-"
+        if word == "-" or not word.startswith("-"):
+            return word == "-"
+        name = word if word.startswith("--") else next((each for each in word[1:] if each in options), "")
+        if name not in options:
+            continue
+        if (answer := options[name]) is not None:
+            return answer
+        if word.endswith(name):  # else its value is in the same word
+            next(words, "")
+    return True

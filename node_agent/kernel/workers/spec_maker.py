@@ -136,9 +136,7 @@ class SpecMaker:
         self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
     ) -> Process:
         command = self._config.command.for_worker(local_rank)
-        if self._config.program < 0:
+        if self._config.stdin < 0:
             return CommandProcess(command, environment, stdout, stderr, cpus, waits=False)
-        with open(
-            f"/proc/self/fd/{self._config.program}", "rb"
-        ) as program:  # each worker begins to read at its beginning
-            return CommandProcess(command, environment, stdout, stderr, cpus, program.fileno(), waits=False)
+        with open(f"/proc/self/fd/{self._config.stdin}", "rb") as stdin:  # a position of its own for each worker
+            return CommandProcess(command, environment, stdout, stderr, cpus, stdin.fileno(), waits=False)

@@ -111,7 +111,7 @@ LANDS = [  # the fields of an agent, its run and its output, by the flags that s
     ("backend", "rdzv-server", ["--endpoint", "host:1"]),
     ("event_log_handler", "console", ["--event-log-handler", "console"]),
     ("command", Command((sys.executable, "-u", "train.py"), name="train.py"), []),
-    ("program", -1, []),  # `main` reads it from stdin
+    ("stdin", -1, []),  # `main` reads it from stdin
     ("join.settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),
     ("logs", LogOptions(tee=Std.ALL), ["--tee", "3"]),
     ("environment", {"PATH": "/usr/bin:/bin", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP"}, ["--signals", "SIGHUP"]),
