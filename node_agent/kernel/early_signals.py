@@ -14,16 +14,18 @@ _waiting: list[int] = []
 def hold() -> None:
     """Hold SIGTERM until `release`. The second one ends the process at once, as does each SIGINT.
 
-    A SIGINT may have come before: during its own start, CPython prints `KeyboardInterrupt` and continues.
+    A SIGINT may have come before: during its own start, CPython prints `KeyboardInterrupt` and continues. If the parent
+    ignores SIGCHLD, this process does not: see `inherited_signals`.
     """
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited: the kernel would then keep no child's exit code
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _wait)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if getattr(sys, "last_type", None) is KeyboardInterrupt:
             signal.raise_signal(signal.SIGINT)
+    from rdzv_protocol import inherited_signals  # with SIGTERM held
+
+    inherited_signals.keep_exit_codes_of_children()
 
 
 def _wait(signum: int, _: object) -> None:

@@ -1,4 +1,4 @@
-"""Signals that make an agent leave. They come from the sender, or another process of the agent's forwards them.
+"""Signals that make an agent leave. Each comes directly from its sender, or another process forwards it.
 
 A scheduler such as Slurm signals every process of a step. The agent then gets one signal twice, in either order.
 """
@@ -29,7 +29,7 @@ class LeaveSignals:
         for signum in self._handled:
             signal.signal(signum, lambda signum, _: self.come(signal.Signals(signum).name))
         early_signals.release()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)  # a supervisor has blocked them
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled)  # the parent may have blocked them
 
     def hand_to(self, heard: Callable[[str], object]) -> None:
         """Call `heard` in the event loop with each signal's name, also of those that wait.

@@ -1,6 +1,8 @@
 """The server excludes a node that costs its run one round after another."""
 
 import json
+import re
+import signal
 from pathlib import Path
 
 from rdzv_protocol.exit_codes import ExitCode
@@ -71,6 +73,19 @@ async def test_the_operators_command_waits_for_other_nodes_with_the_same_finding
         await rdzvctl("uncordon", "a", endpoint=cluster.endpoint)
         await cluster.server.line(pattern(service.on_exclude_not_needed, node_id="a"))
         assert not told.exists()
+
+
+async def test_the_end_of_the_command_is_known_though_the_servers_parent_ignores_sigchld() -> None:
+    """The kernel keeps no exit code of a child whose parent ignores it, and a server inherits that."""
+    server = await Program.start("bash", "-c", "trap '' CHLD; exec \"$@\"", "bash", *Server.command())
+    await server.line("listening")
+    assert signal.SIGCHLD not in ignored(server.pid)
+
+
+def ignored(pid: int) -> set[int]:
+    """Signals that a process ignores."""
+    (mask,) = re.findall(r"^SigIgn:\t(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return {number for number in signal.valid_signals() if int(mask, 16) >> number - 1 & 1}
 
 
 async def test_flags_that_make_no_sense() -> None:

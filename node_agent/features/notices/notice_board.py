@@ -46,7 +46,7 @@ class NoticeBoard:
         self._signalled: set[int] = set()
         """Local ranks of workers that have got the signal."""
         self._signalling: set[asyncio.Task[None]] = set()
-        """Signals the other workers as soon as they handle the signal."""
+        """Task that signals the other workers as soon as they handle the signal, while there is one."""
         self._path = temp_dir.path(f"notice-{round_}.json")
         self._acks = [temp_dir.path(f"notice-{round_}-{local_rank}.ack") for local_rank in range(workers)]
 

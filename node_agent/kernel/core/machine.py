@@ -246,7 +246,7 @@ class AgentMachine:
                     self._refused(answer, now)
                 else:
                     self._follow(answer, now)
-                if regained and self.state is State.SUCCEEDED:  # the server may have restored a copy from before that
+                if regained and self.state is State.SUCCEEDED:  # the server may have restored an older copy
                     self._effects.append(self.report(self.round, None))
             case events.ConnectionFailed(error):
                 self._connection_failed(error, now)
