@@ -3,11 +3,13 @@
 import asyncio
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 
 from rdzv_server.threads import Loop, NoThread, OneThread, in_thread, in_thread_or_here
 from rdzv_server.words import service as words
+from tests.support.process_info import until
 from tests.support.threads import refuse_threads
 
 
@@ -23,13 +25,20 @@ async def test_a_call_is_made_in_another_thread() -> None:
 
 
 async def test_a_caller_that_has_gone_does_not_matter() -> None:
-    may_end = threading.Event()
-    call = asyncio.create_task(in_thread(may_end.wait))
-    await asyncio.sleep(0)
+    may_end, threads, failed = threading.Event(), list[threading.Thread](), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+
+    def lasts() -> None:
+        threads.append(threading.current_thread())
+        may_end.wait()
+
+    call = asyncio.create_task(in_thread(lasts))
+    await until(lambda: threads)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     may_end.set()
-    assert await in_thread(lambda: 1) == 1
+    await in_thread(threads[0].join)  # by then the loop has the result of the first call
+    assert not failed
 
 
 async def test_without_a_thread_a_call_is_refused_or_made_here(monkeypatch: pytest.MonkeyPatch) -> None:

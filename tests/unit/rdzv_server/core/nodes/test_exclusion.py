@@ -308,13 +308,13 @@ def test_a_temporary_condition_counts_as_one_fault_and_a_permanent_one_excludes_
     assert condition(cluster.excluded["b"]) == ("DiskFull", "temporary"), "--on-exclude gets both"
 
 
-@pytest.mark.parametrize("finding", [FULL, NO_GPU, "node {} is unfit: 'diag' rejected it: {}: no answer in 12.5 s"])
+@pytest.mark.parametrize("finding", [FULL, NO_GPU, "node {0} is unfit: 'diag' rejected it: {0}: no answer in 1{1}.5 s"])
 @pytest.mark.parametrize("apart_s", [0.0, 14.0])
 def test_nodes_that_checks_find_unfit_together_are_not_to_blame(finding: str, apart_s: float) -> None:
     cluster = Cluster(ExclusionPolicy(after=1, window_s=3_600.0, for_s=600.0))
     cluster.join("fit", "run", node="fit", settings=settings_of("9", lease_s=5_000.0))
     for number, node in enumerate("abcd"):
-        found_unfit(cluster, node, finding.format(node, node))
+        found_unfit(cluster, node, finding.format(node, number))
         assert list(cluster.excluded) == ([*"ab"[: number + 1]] if number < 2 else [])
         cluster = cluster.restarted()
         cluster.passes(apart_s)

@@ -319,6 +319,8 @@ def test_a_fault_that_a_line_reported_before_the_end_of_all_work_still_counts() 
     run.suspects("a", 0, source="log rule 1: step", limit_s=60.0, number=2)
     run.ends_rules("a", number=1)
     assert list(Hangs.of(run.run).hang.suspicions) == ["log rule 2: NaN\nb"], "one request may overtake another"
+    run.suspects("a", 0, source="timer", number=2)
+    assert len(Hangs.of(run.run).hang.suspicions) == 1, "a late copy counts for nothing, also after that"
     run.judges()
     assert run.run.first_of_round and run.run.first_of_round.agent_id == "b"
 

@@ -77,6 +77,10 @@ END = f"{TOLD}; no restarts left: 3 of 3 used"
     "nor does one that only lasts, if workers tell steps": (
         "1 max_restarts=9", f"join a; {STEP}; {RESTART}; {RESTART}; {RESTART}; {STEP}; {LONG}; {HANG}", ON,
     ),
+    "it does if the steps fall within a round": (
+        "1 max_restarts=9",
+        f"join a; tell a highest_step=99; {STEP}; {RESTART}; {RESTART}; {RESTART}; {STEP}; {LONG}; {HANG}", RESTARTS,
+    ),
     "else it does": ("1 max_restarts=9", f"join a; {THREE}; {LONG}; {HANG}", RESTARTS),
     "a standstill does not count as lasting": (
         "1 max_restarts=9", f"join a; {THREE}; {STEADY_S}s; {HANG}", ON,
