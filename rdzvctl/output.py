@@ -38,7 +38,7 @@ class Output:
         return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
 
     def end_with_reader(self) -> None:
-        """Raise `BrokenPipeError` in the main thread when nobody reads stdout any more, also if nothing is written.
+        """Raise `BrokenPipeError` in the main thread when the reader of stdout is gone, even if nothing is written.
 
         Writing would find that out, but a command that follows something may have nothing to write for hours.
         """

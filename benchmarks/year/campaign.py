@@ -514,7 +514,7 @@ _INJECTIONS: dict[str, Callable[[Campaign, Injected, float], None]] = {
 
 
 def blamed(said: Iterable[dict[str, Any]]) -> str | None:
-    """Return the node that ended the first of these rounds to end, by the launcher's events.
+    """Return the node that ended the first of these rounds, by the launcher's events.
 
     A lost node explains failures on others. A round may have started just after the fault that ended it.
     """

@@ -17,7 +17,7 @@ from node_agent.kernel.core.command import Command
 
 _READ_BYTES = 1 << 20
 _LOOK_S = 0.2
-"""Seconds between two looks for a signal while nothing comes."""
+"""Seconds between two checks for a signal while stdin has nothing to read."""
 _OPTIONS = {"--help": False, "--version": False}
 _PYTHON = _OPTIONS | dict.fromkeys("cmhV?", False) | dict.fromkeys(("W", "X", "--check-hash-based-pycs"))
 _SHELL = _OPTIONS | {"c": False, "s": True} | dict.fromkeys(("o", "O", "--rcfile", "--init-file"))

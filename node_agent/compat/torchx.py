@@ -232,7 +232,7 @@ def _replicas(job: SlurmBatchRequest, role: specs.Role) -> Dict[str, SlurmReplic
 
 
 def _give_cpus(job: SlurmBatchRequest, role: specs.Role) -> None:
-    """Give the number of CPUs to srun, too: since Slurm 22.05, it does not take it from sbatch."""
+    """Give the number of CPUs to srun, too: since Slurm 22.05, srun does not take it from sbatch."""
     for replica in _replicas(job, role).values():
         if cpus := replica.sbatch_opts.get("cpus-per-task"):
             replica.srun_opts["cpus-per-task"] = cpus

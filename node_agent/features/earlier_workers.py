@@ -55,7 +55,7 @@ class EarlierWorkers(Feature):
             spawn(self._warn(self.kernel.first_variables(assignment)))
 
     async def _warn(self, own: Mapping[str, str]) -> None:
-        """Warn about them. A thread reads all processes."""
+        """Warn about such processes. A thread reads all processes."""
         config = self.kernel.config
         servers = [address(*server) for server in config.servers if config.join.explicit_run_id]
         found = await in_thread(partial(find, own, servers))
@@ -77,12 +77,12 @@ class Found(NamedTuple):
 
 
 def find(own: Mapping[str, str], servers: Collection[str]) -> Found:
-    """Return such processes. `own`: environment of one of this agent's workers.
+    """Return the processes of other agents. `own`: environment of one of this agent's workers.
 
     `servers`: addresses of the run's servers, empty if the user has not named the run. All runs without a name have the
     same id.
     """
-    found, shows_all = Found([], []), began(1) >= 0  # else /proc hides other users' processes, perhaps an agent
+    found, shows_all = Found([], []), began(1) >= 0  # else /proc hides other users' processes, perhaps a live agent
     for pid, variables in _variables():
         if variables.get(MARK, own[MARK]) == own[MARK] or not all(name in variables for name in _MASTER):
             continue

@@ -51,7 +51,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def watches(self) -> tuple[str, ...]:
-        """Sources by which the feature looks for hangs, as the server knows them."""
+        """Sources by which the feature looks for hangs, by the names that the server knows."""
         return ()
 
     def descriptors(self, workers: int) -> int:

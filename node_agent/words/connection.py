@@ -74,8 +74,8 @@ def server_unusable(server: str, failure: str, stage: Stage) -> str:
 
 
 def success_not_delivered(server: str, failure: str, longest_s: float) -> str:
-    waits = f"waiting for it{_limit(longest_s)}"
-    return f"all workers exited 0, but rdzv-server at {server} does not know it ({failure}); {waits}"
+    waits = f"waiting for the server{_limit(longest_s)}"
+    return f"all workers exited 0, but rdzv-server at {server} does not know this ({failure}); {waits}"
 
 
 def leave_not_delivered(server: str) -> str:

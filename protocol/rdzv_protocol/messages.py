@@ -356,7 +356,7 @@ class SuspectRequest(Struct, frozen=True, kw_only=True):
     """Whether a line of a worker has reported that all work is done. Then no log rule of any node counts in this round
     any more. The request has no ranks, so an older server does nothing."""
     is_untold: bool = False
-    """Whether no worker of this node has reported progress in this round, and none of these did in an earlier one. Then
+    """Whether no worker of this node has reported progress in this round, and no suspected rank in an earlier one. Then
     the suspicion counts only while no worker of the run reports progress in this round."""
 
 

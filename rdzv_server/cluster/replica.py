@@ -225,7 +225,7 @@ class Replica:
 
 
 def _lapsed(term: Term) -> Undecided | None:
-    """Return since when the leadership is not certain; None if it is."""
+    """Return since when the leadership has not been certain; None if it is certain."""
     if term.leadership.is_certain:
         return None
     return Undecided(words.UNCERTAIN, term.driver.now() - term.leadership.lapsed_s)

@@ -64,8 +64,8 @@ class Blame(Struct, frozen=True):
     def condition(self) -> str:
         """What several nodes may share, such as full storage or a dead switch; empty if the fault is of no such kind.
 
-        It is the name of what a check has found. If that has none, it is a mark of the words with which the check
-        reports it.
+        It is the name of a check's finding. If the finding has no name, it is a checksum of the words with which the
+        check reports it.
         """
         if self.fault is not UNFIT:
             return LOST.name if self.fault is LOST else ""
@@ -73,7 +73,7 @@ class Blame(Struct, frozen=True):
 
     @property
     def _without_details(self) -> str:
-        """The reason without what differs between nodes with the same problem: the node's name, and numbers."""
+        """The reason without the parts that differ between nodes with the same problem: the node's name and numbers."""
         own_name = rf"(?<!\w){re.escape(self.node_id)}(?!\w)"
         return re.sub(rf"{own_name}|\S*\d\S*", "", self.reason)
 

@@ -500,7 +500,7 @@ class Driver:
 
     @contextmanager
     def _noticing_hangs(self) -> Iterator[None]:
-        """Count it as an outage if the store does not finish the block's work for long."""
+        """Count it as an outage if the store takes longer than `STUCK_S` for the block's work."""
         timer = asyncio.get_running_loop().call_later(STUCK_S, self._hangs)
         try:
             yield
@@ -513,7 +513,7 @@ class Driver:
             self._fails(words.store_hangs(STUCK_S))
 
     def _fails(self, reason: str) -> None:
-        """Note that the store fails for this reason, and begin to refuse what waits for it."""
+        """Note that the store fails for this reason, and begin to refuse the callers that wait for it."""
         is_first = self._outage.reason is None
         self.measurements.store_failed(is_first=is_first)
         self._outage.begin(reason)
@@ -521,9 +521,10 @@ class Driver:
             self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
-        """Refuse callers with the reason of the outage: agents after the time for which a poll is held, others at once.
+        """Refuse callers with the reason of the outage.
 
-        Their events stay in the inbox. An operator's action is not refused, since it may be carried out.
+        It refuses newcomers and questions at once, and other agents after the time for which a poll is held. Their
+        events stay in the inbox. It does not refuse an operator's action, since that may be carried out.
         """
         self._refusing = None
         if (reason := self._outage.reason) is None:

@@ -74,7 +74,7 @@ class EventFile:
             self._note(error)
 
     async def close(self) -> None:
-        """Try once to write the waiting lines, and close the file. A disk that hangs is left after `CLOSE_S`."""
+        """Try once to write the waiting lines, and close the file. Stop waiting for a disk after `CLOSE_S`."""
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self.flush()

@@ -24,7 +24,7 @@ from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.words import service as words
 
 ENDED_S = 600.0
-"""Seconds after which an agent whose workers have ended has given the server up: twice its default."""
+"""Seconds after which an agent without workers no longer waits for the server: twice the agent's default."""
 LINGER_S = 3.0
 """Seconds after the end of a run in which an agent may ask how it ended, if a node was lost."""
 

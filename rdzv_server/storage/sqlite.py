@@ -147,7 +147,7 @@ class SqliteStore:
         await self._call(lambda: self._transact(*statements, last_id=last_id))
 
     async def close(self) -> None:
-        """Close the file. After that, another server may open it. A disk that hangs is left after `CLOSE_S`."""
+        """Close the file. After that, another server may open it. Stop waiting for a disk after `CLOSE_S`."""
         if file := self._file:
             self._file = None
             try:

@@ -36,8 +36,8 @@ def outcome_unknown(run_id: str, node_id: str) -> str:
 
 def records_are_older(run_id: str) -> str:
     return (
-        f"this server's records of run {run_id} are older than what this agent was told: an older copy was restored, "
-        "or changes were lost"
+        f"the records of run {run_id} are older than the server's last answer to this agent: an older copy was "
+        "restored, or changes were lost"
     )
 
 

@@ -84,7 +84,7 @@ def cannot_open(path: str) -> str:
 
 
 def not_closed(path: str, after_s: float) -> str:
-    return f"{path} could not be closed within {after_s:g} s: its disk hangs; nothing that was confirmed is lost"
+    return f"{path} could not be closed within {after_s:g} s: its disk hangs; no confirmed record is lost"
 
 
 def cannot_start(path: str, why: str) -> str:

@@ -114,7 +114,7 @@ class Suspicion(Struct, frozen=True):
     ends_rules: bool = False
     """Whether a line has reported that all work is done. Then no log rule of any node expects anything any more."""
     is_untold: bool = False
-    """Whether no worker of this node has reported progress in this round, and none of these did in an earlier one."""
+    """Whether no worker of this node has reported progress in this round, and no suspected rank in an earlier one."""
 
 
 class Signs(Struct, frozen=True):
@@ -288,7 +288,7 @@ class HangDetector:
     def lines_lost(self, now: float) -> None:
         """Record that lines were not compared with the rules. A rule may have waited for any of them.
 
-        If one of them may have ended the rules, no rule expects a line until its next one shows that work continues.
+        If one of them may have ended the rules, each rule expects no line until its next one shows that work continues.
         """
         may_be_over = any(state.rule.is_stop for state in self._rules)
         for state in self._rules:
@@ -375,8 +375,8 @@ class HangDetector:
     def _is_expected(self, local_rank: int) -> bool:
         """Whether this worker has to report progress.
 
-        Many scripts report it from one rank only. So if another worker of the node does, nothing is expected of a
-        worker that never did.
+        Many scripts report progress from one rank only. So if another worker of the node reports it, a worker that
+        never did need not.
         """
         return not self._learned_of or self._reports(local_rank)
 

@@ -20,7 +20,7 @@ def node_is_silent(reason: str) -> str:
 
 def node_reports_nothing(reason: str) -> str:
     """For one of several nodes, as a script may report progress from some ranks only."""
-    return f"the workers of this node report no progress; the run hangs only if no other node reports any: {reason}"
+    return f"the workers of this node report no progress; this is a hang only if no other node reports any: {reason}"
 
 
 def unwatched(ranks: Sequence[int]) -> str:

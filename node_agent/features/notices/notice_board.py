@@ -66,7 +66,7 @@ class NoticeBoard:
             return False
 
     async def has_saved(self, local_rank: int) -> bool:
-        """Return whether a worker has acknowledged a notice, by the last look if the disk does not answer in time."""
+        """Return whether a worker has acknowledged a notice. If the disk is slow, the last look counts."""
         if self._is_given:
             with suppress(OSError):
                 await self._look(READ_WITHIN_S)

@@ -17,7 +17,7 @@ _MOST_READ = 4_096
 
 
 class Supervised(Feature):
-    """The link. The supervisor may have to leave for a dead agent, and to find out how the agent's attempt ends."""
+    """The link. If the agent dies, the supervisor may have to leave in its place, or find out how its attempt ends."""
 
     def __init__(self, kernel: Kernel, options: supervised.Supervised) -> None:
         super().__init__(kernel)

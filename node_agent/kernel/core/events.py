@@ -95,7 +95,7 @@ class Suspected(Struct, frozen=True):
     ends_rules: bool = False
     """Whether a worker has reported that all work is done, perhaps just before it ended."""
     is_untold: bool = False
-    """Whether no worker of this node has reported progress in this round, and none of these did in an earlier one."""
+    """Whether no worker of this node has reported progress in this round, and no suspected rank in an earlier one."""
 
 
 class Signalled(Struct, frozen=True):

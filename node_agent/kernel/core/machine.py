@@ -661,7 +661,7 @@ class AgentMachine:
         return root is not None and root.node_id == self._join.node_id
 
     def _end_unknown(self, exit_code: ExitCode) -> None:
-        """End without the outcome of the run, although all workers of this node have exited 0.
+        """End without knowing the outcome of the run, although all workers of this node have exited 0.
 
         `exit_code`: the code if the workers' success is not enough, because other nodes' workers may have failed.
         """

@@ -62,12 +62,12 @@ _WAIT_THEN_REAP = "trap '' $1; shift; read -r word; exec \"$@\""
 
 
 def new_mark() -> str:
-    """Return a mark of this process, an agent. It tells later processes which one it was."""
+    """Return a mark of this process, an agent. Later agents can tell by the mark whether this one has ended."""
     return f"{os.getpid()}-{began(os.getpid())}-{os.urandom(8).hex()}"
 
 
 def has_ended_agent(mark: str) -> bool:
-    """Return whether the agent that has made this mark has ended, False if the mark does not tell."""
+    """Return whether the agent that made this mark has ended. False if the mark does not show that."""
     pid, _, rest = mark.partition("-")
     when, _, _ = rest.partition("-")
     return pid.isdecimal() and when.isdecimal() and began(int(pid)) != int(when)

@@ -146,9 +146,8 @@ def check_program(run: Run, join: JoinRequest) -> None:
 def check_command(run: Run, join: JoinRequest) -> None:
     """Refuse an agent that came late or stood by, with another command than all agents of its role that have run.
 
-    If the run's own agents had different commands, commands differ between nodes, and prove
-    nothing. If only one agent has run and there were seats for more, each node may have a script of its own, such as
-    `node1.sh`.
+    If the run's own agents had different commands, commands differ between nodes, and prove nothing. If only one
+    agent has run and there were seats for more, each node may have a script of its own, such as `node1.sh`.
     """
     ran = [
         agent for agent in run.agents.values() if agent.round and agent.join.role == join.role and agent.join.command

@@ -108,7 +108,7 @@ def _without_progress(run: Run, now: float) -> int:
 
 
 def _makes_progress(run: Run, now: float) -> bool:
-    """Whether the last round got the run further; if reports cannot show that, also whether it lasted long enough."""
+    """Whether the last round got the run further, or, if reports cannot show that, lasted long enough."""
     return _got_further(run) or (not shows_progress(run) and _is_steady(run, now))
 
 

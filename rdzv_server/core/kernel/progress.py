@@ -75,7 +75,7 @@ def standstill_limit_s(step_s: float) -> float:
 
 
 def stalled_node(run: Run) -> str | None:
-    """Return the agent whose workers moved longest ago, if they stand still by their own pace; None if they do not.
+    """Return the agent whose workers moved longest ago; None if these do not stand still by their own pace.
 
     After a standstill of all nodes, only a report since then counts: in lockstep, all nodes continue together.
     """

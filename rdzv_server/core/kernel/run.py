@@ -430,7 +430,7 @@ class Undecided(NamedTuple):
 
 
 def decides() -> Undecided | None:
-    """Return that the server can decide."""
+    """Return None: the server can decide."""
     return None
 
 

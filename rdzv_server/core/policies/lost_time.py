@@ -87,7 +87,7 @@ def last_step(run: Run) -> LastStep:
 
 
 def _last_step_of(run: Run, suspicion: Suspicion) -> LastStep:
-    """Return the last step of the workers that are suspected: if their node has reported a later one, that one."""
+    """Return the last step of the suspected workers, or a later one if their node has reported it since."""
     sign = run.progress.get(suspicion.agent_id)
     if sign is None:
         return LastStep(None, 0.0, suspicion.silent_since)

@@ -56,7 +56,7 @@ class Ending(NamedTuple):
     leaving: list[str]
     """Nodes that then leave."""
     more_nodes: int
-    """Number of nodes that the next round lacks to its minimum if no node joins."""
+    """Number of further nodes that the next round needs for its minimum."""
 
 
 class Link(NamedTuple):

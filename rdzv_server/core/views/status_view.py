@@ -175,7 +175,7 @@ class EndingStatus(Struct, frozen=True, kw_only=True):
     ends_in_s: Annotated[float, Meta(ge=0, description="the most seconds until the round ends")]
     leaving: Annotated[list[str], Meta(description="nodes that leave when the round ends")]
     more_nodes: Annotated[
-        int, Meta(ge=0, description="nodes that the next round lacks to its minimum if no node joins")
+        int, Meta(ge=0, description="number of further nodes that the next round needs for its minimum")
     ]
 
 

@@ -33,7 +33,7 @@ from rdzv_server.core.policies.timeline import (
 
 Time = Annotated[float, Meta(description="seconds since 1970")]
 REPORTS_MISSED = 4.0
-"""Number of reports of progress, one after another, without which the server has not heard the workers."""
+"""Number of reports in a row without which the server counts the workers as not heard."""
 
 
 class TimelineRound(Struct, frozen=True, kw_only=True):
@@ -211,9 +211,9 @@ def _samples(run: Run, samples: Sequence[Sample]) -> Iterator[TimelineSample]:
 
 
 def _unheard_s(run: Run, samples: Sequence[Sample]) -> float:
-    """Return the seconds between two samples after which the server has heard no report meanwhile.
+    """Return S: if two samples are more than S seconds apart, the server has heard no report between them.
 
-    In a long run such a time is unknown, since old samples were merged.
+    Infinite in a long run, whose old samples were merged.
     """
     if len(samples) >= MOST_SAMPLES:
         return inf

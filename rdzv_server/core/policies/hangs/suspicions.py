@@ -96,8 +96,8 @@ class Hang(Struct, dict=True):
     silence_counts: bool = True
     """Whether the silence of all nodes counts: not within `silence_s` after the workers of a node have finished."""
     untold_counts: bool = True
-    """Whether suspicions of nodes count whose workers report no progress: only while none of the run does. Many scripts
-    report progress from one rank only."""
+    """Whether suspicions count of nodes without reports of progress: only while no node has any. Many scripts report
+    progress from one rank only."""
     judge_at: float | None = None
     """Time at which the hang becomes a failure; None if no suspicion is believed yet, or if the hang was reported."""
     is_reported: bool = False
@@ -235,7 +235,7 @@ class HangsState(PolicyState):
     repeated_hangs: RepeatedHangs | None = None
     """Hangs in a row that one limit has found; None if the last restart by a hang was not of this kind."""
     is_told_of_untold: bool = False
-    """Whether people have been told that a suspicion does not count since only other nodes report progress."""
+    """Whether an event has said that a suspicion does not count because only other nodes report progress."""
     compared_round: int = 0
     """Latest round whose nodes' sources of hangs were compared; 0 if none was."""
     unwatched: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ def silence_unwatched(node_id: str, more: int) -> str:
 
 def log_rules_unwatched(node_id: str, more: int) -> str:
     who = _lacking(node_id, more)
-    return f"--log-rule finds nothing in the lines of some nodes, since {who} it: each node compares only its own lines"
+    return f"--log-rule finds nothing in the lines of some nodes, since {who} it: each node checks only its own lines"
 
 
 UNWATCHED: Mapping[str, Callable[[str, int], str]] = {"silence": silence_unwatched, "log rule": log_rules_unwatched}
