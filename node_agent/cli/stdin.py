@@ -21,13 +21,13 @@ _LOOK_S = 0.2
 _OPTIONS = {"--help": False, "--version": False}
 _PYTHON = _OPTIONS | dict.fromkeys("cmhV?", False) | dict.fromkeys(("W", "X", "--check-hash-based-pycs"))
 _SHELL = _OPTIONS | {"c": False, "s": True} | dict.fromkeys(("o", "O", "--rcfile", "--init-file"))
-"""Options that tell whether an interpreter reads its program from stdin. None: the option takes a value."""
+"""Whether an interpreter with an option reads its program from stdin; None if the option takes a value."""
 
 
 def program_of(command: Command) -> int:
-    """Read the program that the workers would read from stdin. Return a file with it, -1 if they read none.
+    """Read the program that the workers would read from stdin. Return the descriptor of a file with it; -1 if none.
 
-    At a terminal, a person types the program, or talks to the interpreter. Raises `UsageError` if stdin is empty.
+    -1 also at a terminal, where a person talks to the interpreter itself. Raises `UsageError` if stdin is empty.
     """
     if not reads_program(command.for_worker(0), is_python=command.is_python) or (sys.stdin and sys.stdin.isatty()):
         return -1

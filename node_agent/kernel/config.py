@@ -83,8 +83,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     command: Command
     """Program and arguments of each worker."""
     stdin: int = -1
-    """Descriptor of a file that each worker gets as stdin and reads from its beginning; -1 for the agent's own stdin.
-    """
+    """Descriptor of a file that each worker reads as stdin, from its beginning. -1 for the agent's own stdin."""
     join: JoinRequest
     """The agent's first request. Each agent sets its own id and secret, and each round a port. Without an address the
     agent uses the one from which it reaches the server."""

@@ -101,7 +101,7 @@ async def test_a_job_that_asks_for_cpus_gets_all_its_nodes_with_these_cpus(slurm
 
 
 def test_every_script_gives_the_jobs_cpus_to_its_step() -> None:
-    """Where Slurm binds tasks to CPUs, srun binds a task to one CPU otherwise. The Slurm of these tests binds none."""
+    """Without the flag, srun binds a task to one CPU if Slurm binds tasks. The Slurm of these tests binds none."""
     scripts = list(SCRIPTS.glob("*.sbatch"))
     given = '${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}'
     assert scripts
@@ -452,7 +452,7 @@ async def test_the_comment_of_a_job_shows_the_run_and_its_end(slurm: Slurm, hub:
 async def test_a_node_that_finished_does_not_make_a_success_of_a_run_whose_server_is_gone(
     slurm: Slurm, hub: WorkerHub
 ) -> None:
-    """The workers of the other node fail, and nobody is left who could restart them or fail the run."""
+    """The workers of the other node fail, and no server is left that could restart them or fail the run."""
     command = slurm.on_login("rdzv-server", "--store", "memory", "--port", "29400")
     await (server := await Program.start(*command, env=slurm.env)).line("listening on")
     flags = "--nnodes 2 --connect-timeout 3"
@@ -487,7 +487,7 @@ async def test_a_node_that_finished_does_not_make_a_success_of_a_run_whose_other
 
 
 async def test_a_job_whose_time_limit_is_too_short_for_its_notice_logs_this(slurm: Slurm, hub: WorkerHub) -> None:
-    """Slurm tells it of its end within half a minute after its start."""
+    """Slurm signals the job within half a minute after its start."""
     job = submit(slurm, "fixed", hub, "--time=3")
     await hub.group(2)
     hub.patience_s = PATIENCE_S
