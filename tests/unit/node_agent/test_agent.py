@@ -14,6 +14,7 @@ from unittest.mock import create_autospec
 
 import pytest
 from msgspec import json
+from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Drain, JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
@@ -28,6 +29,8 @@ from node_agent.features.extension_locks import ExtensionLocks
 from node_agent.features.file_timer import WorkerTimers
 from node_agent.features.hangs import Hangs
 from node_agent.features.notices import Notices
+from node_agent.features.notices import words as notices
+from node_agent.features.notices.notice_board import HANDLER_INTERVAL_S
 from node_agent.features.readiness import Readiness
 from node_agent.features.readiness import words as readiness
 from node_agent.features.rules import FailureRules
@@ -192,6 +195,7 @@ async def test_torchs_file_timer_is_a_sign_of_a_hang_and_a_process_that_is_gone_
         assert len(agent.server.of(SuspectRequest)) == 1
 
 
+NOTICE = Notice(number=1, round=1, remaining_s=3.0, source="node_left", node_id="b", reason="SIGTERM")
 SAVES_AT_A_NOTICE = """
 : > "$NODE_AGENT_NOTICE_ACK"
 while ! [ -e "$NODE_AGENT_NOTICE_FILE" ]; do echo a step; sleep 0.05; done
@@ -204,13 +208,31 @@ async def test_workers_that_have_a_notice_are_not_suspected_though_they_save_for
     async with rig(SAVES_AT_A_NOTICE, features=features) as agent:
         await has_workers(agent)
         await agent.console.until(lambda: b"a step" in agent.console.text())
-        notice = Notice(number=1, round=1, remaining_s=3.0, source="node_left", node_id="b", reason="SIGTERM")
         answers: list[QueryAnswer] = []
         agent.agent._queries._answered = lambda number, answer: answers.append(answer)
-        agent.agent._queries.ask(notice)
+        agent.agent._queries.ask(NOTICE)
         await until(lambda: answers)
         assert answers == [Noticed(listening=1, acknowledged=0)]
         assert not agent.server.of(SuspectRequest)
+
+
+HANDLES_A_NOTICE_WHEN_IT_STOPS = f"""
+trap 'trap "echo got it" USR2; sleep {2 * HANDLER_INTERVAL_S}; echo stopped; exit' TERM
+while :; do echo a step; sleep 0.05; done
+"""
+"""It handles the signal only when it is stopped, and lasts until after the next look."""
+
+
+async def test_workers_that_are_stopped_get_no_signal_of_a_notice_any_more():
+    features = (Notices(gives_notices=True, notice_signal="SIGUSR2"),)
+    async with rig(HANDLES_A_NOTICE_WHEN_IT_STOPS, features=features) as agent:
+        await has_workers(agent)
+        await agent.console.until(lambda: b"a step" in agent.console.text())
+        agent.agent._queries.ask(replace(NOTICE, remaining_s=500.0))
+        await agent.console.until(lambda: notices.signal_not_handled("SIGUSR2", [0]) in agent.console.lines)
+        await agent.server.answers(stop(1))
+        await agent.console.until(lambda: b"stopped" in agent.console.text())
+        assert b"got it" not in agent.console.text()
 
 
 async def test_a_worker_that_a_timer_killed_is_reported_so():
