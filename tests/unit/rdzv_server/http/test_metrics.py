@@ -55,6 +55,15 @@ async def test_runs_and_nodes_are_counted_by_what_they_do(server):
     assert said("rdzv_server_ready") == said("rdzv_server_leader") == said("rdzv_shards_led") == 1
 
 
+async def test_agents_that_the_server_does_not_hear_are_counted(server):
+    await join(server, "run", "a", "b", high=2)
+    (run,) = server.rendezvous.runs()
+    counts = [(await scrape(server))("rdzv_nodes_disconnected")]
+    run.leases.restart(["run-a", "run-b"], run.leases.renewed_at["run-a"])
+    counts.append((await scrape(server))("rdzv_nodes_disconnected"))
+    assert counts == [0, 2]
+
+
 async def test_a_run_that_has_ended_counts_as_a_run_and_its_nodes_no_more(server):
     await join(server, "over", "a")
     await report(server, "over", "a", 1, failure())
