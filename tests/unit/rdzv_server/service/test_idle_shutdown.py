@@ -78,6 +78,18 @@ async def two(site: Site) -> tuple[Agent, Agent]:
     return a, b
 
 
+async def b_is_away_at_the_end(site: Site) -> Agent:
+    """Close the connection of agent b between its workers' success and the end of the run. Return that agent."""
+    a, b = await two(site)
+    await b.reports()
+    b.hangs_up()
+    await a.reports()
+    await a.told(Finish)
+    a.hangs_up()
+    assert not site.reasons
+    return b
+
+
 @pytest.mark.parametrize("success", [True, False])
 async def test_the_server_exits_when_the_last_agent_of_an_ended_run_disconnects(site: Site, success: bool) -> None:
     site.watch()
@@ -122,13 +134,7 @@ async def test_a_failed_run_counts_after_it_is_forgotten() -> None:
 
 async def test_an_agent_that_did_not_get_the_runs_end_can_return_for_it(site: Site) -> None:
     site.watch()
-    a, b = await two(site)
-    await b.reports()
-    b.hangs_up()
-    await a.reports()
-    await a.told(Finish)
-    a.hangs_up()
-    assert not site.reasons
+    b = await b_is_away_at_the_end(site)
     await b.told(Finish)
     b.hangs_up()
     assert site.reasons == [words.ALL_RUNS_OVER]
@@ -177,13 +183,7 @@ async def test_an_agent_that_never_comes_back_does_not_delay_the_verdict_for_lon
     """Its node died between its workers' success and the end of the run."""
     monkeypatch.setattr(idle_shutdown, "ENDED_S", 0.2)
     site.watch(LONG_S)
-    a, b = await two(site)
-    await b.reports()
-    b.hangs_up()
-    await a.reports()
-    await a.told(Finish)
-    a.hangs_up()
-    assert not site.reasons
+    await b_is_away_at_the_end(site)
     assert (await site.is_idle(), site.verdicts) == (words.no_agents(0.2), [True])
 
 
