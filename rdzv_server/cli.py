@@ -29,6 +29,7 @@ from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
 from rdzv_protocol.settings import flag_of
+from rdzv_protocol.text import printable
 from rdzv_protocol.words import flags as flag_words
 
 from rdzv_server.auth.reload import BadTokenFile, Security
@@ -120,17 +121,18 @@ def _open_log(*, is_json: bool) -> None:
     except ValueError as error:
         lines, bad_level = LineFormat("rdzv-server", is_json), str(error)
     handler = logging.StreamHandler()
-    handler.setFormatter(_LineFormatter(lines))
+    handler.setFormatter(LineFormatter(lines))
     logging.basicConfig(level=lines.lowest, handlers=[handler])
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # noise about peers that do not speak HTTP
     if bad_level:
         log.warning(bad_level)
 
 
-class _LineFormatter(logging.Formatter):
+class LineFormatter(logging.Formatter):
     """Formatter of log records in the format of `lines`.
 
-    A record's attribute `about`, if it has one, is its `Context`.
+    Each message is one printable line, whatever a request has put into it. A record's attribute `about`, if it has one,
+    is its `Context`.
     """
 
     def __init__(self, lines: LineFormat) -> None:
@@ -141,8 +143,9 @@ class _LineFormatter(logging.Formatter):
         context = Context()
         context.update(getattr(record, "about", Context()))
         if record.exc_info:
-            context["traceback"] = self.formatException(record.exc_info)
-        return self._lines.line(record.getMessage(), record.levelno, record.created, context, shows_level=True)
+            context["traceback"] = "\n".join(map(printable, self.formatException(record.exc_info).split("\n")))
+        message = printable(record.getMessage())
+        return self._lines.line(message, record.levelno, record.created, context, shows_level=True)
 
 
 async def _run(config: ServerConfig) -> int:

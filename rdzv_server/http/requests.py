@@ -66,6 +66,7 @@ async def send_continue(request: web.BaseRequest) -> None:
     if request.headers["Expect"].lower() != "100-continue":
         raise web.HTTPExpectationFailed
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # the answer has not begun: it may still be a refusal
 
 
 async def read_body(request: web.BaseRequest, most: int = MAX_MESSAGE_BYTES) -> bytes:

@@ -219,6 +219,16 @@ async def test_http_that_agents_do_not_use_is_refused(server: Server) -> None:
     await is_unharmed(server)
 
 
+async def test_a_refusal_after_the_interim_answer_is_an_answer_too(server: Server) -> None:
+    """curl asks before it sends a body of more than a kilobyte. Its person must read why the action is refused."""
+    for target, body, status in ((actions.STOP.path, b"{}", 400), ("/a%0aforged%1b%5b31m", b"", 404)):
+        head = f"POST {target} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+        answers = await exchange(server, head.encode() + body + LAST)
+        statuses = [int(line.split()[1]) for line in re.findall(rb"HTTP/1.1 \d+", answers)]
+        assert statuses == [100, status, 200], target
+    await is_unharmed(server)
+
+
 async def test_a_request_without_its_body_times_out(server: Server) -> None:
     """A sender that stalls keeps a connection, but no memory for the body that it announced."""
     writers = [(await asyncio.open_connection("127.0.0.1", server.port))[1] for _ in range(20)]

@@ -1,11 +1,15 @@
 """The server's command line: every setting has a flag, and one line refuses invalid ones."""
 
+import json
+import logging
+import sys
 from dataclasses import fields
 
 import pytest
+from rdzv_protocol.log_lines import LineFormat
 from rdzv_protocol.words import flags as flag_words
 
-from rdzv_server.cli import parse
+from rdzv_server.cli import LineFormatter, parse
 from rdzv_server.config import ServerConfig
 from rdzv_server.words import startup as words
 
@@ -70,3 +74,17 @@ def test_invalid_values_are_refused_in_one_line(flags, says, capsys):
         parse(list(flags))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("rdzv-server: error: ") and says in line
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_what_a_request_brings_into_the_log_makes_no_line_of_its_own(is_json):
+    forged = "a\n2026-08-01 WARNING\x1b[2J\u202e\x9b\u2028b"
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        record = logging.LogRecord("", logging.ERROR, "", 1, f"GET /{forged} failed", (), sys.exc_info())
+    text = LineFormatter(LineFormat("rdzv-server", is_json)).format(record)
+    if is_json:
+        assert json.loads(text)["message"].isprintable()
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert "failed" in text.split("\n")[0]
