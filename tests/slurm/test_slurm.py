@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -108,6 +109,18 @@ def test_every_script_gives_the_jobs_cpus_to_its_step() -> None:
     for script in scripts:
         (step,) = re.findall(r"^srun .*", script.read_text(), re.MULTILINE)
         assert given in step, script.name
+
+
+def test_an_excluded_node_is_drained_and_a_name_for_several_nodes_drains_none(slurm: Slurm) -> None:
+    """An agent chooses its node's name. Slurm takes such names as several nodes."""
+    program = str(ROOT / "deploy" / "on-exclude" / "slurm")
+    about = {"RDZV_REASON": "a check failed", "RDZV_CONDITION": "DiskFull", "RDZV_CLASS": "temporary"}
+    for name in ("ALL", "n[1-4]", "n1,n2", ""):
+        with pytest.raises(subprocess.CalledProcessError):
+            slurm.call(program, env=about | {"RDZV_NODE": name})
+    assert "drain" not in slurm.call("sinfo", "--noheader", "--format=%T")
+    slurm.call(program, env=about | {"RDZV_NODE": "n2"})
+    assert slurm.call("sinfo", "--noheader", "--states=drain", "--format=%N") == "n2"
 
 
 async def test_a_failed_run_is_a_failed_job(slurm: Slurm, hub: WorkerHub) -> None:
