@@ -10,23 +10,9 @@ NO_ACTION = "the server takes no action"
 # What is wrong.
 
 
-def hung(found: str, follows: str = "") -> str:
-    """`found`: the server's verdict; message `may_hang` until there is one. `follows`: what the server does then."""
-    return f"{found}; {follows}" if follows else found
-
-
-ONLY_REPORTED = "the server only reports it (--on-hang report)"
-
-
 def undecided(reason: str) -> str:
     """`reason`: why the server of the run can decide nothing now."""
     return f"the server can decide nothing now: {reason}"
-
-
-def unreachable(one: str, other: str, problem: str, more: int) -> str:
-    """`more`: number of other broken links."""
-    others = f"; {count(more, 'more link')} failed, too" if more else ""
-    return f"the network test failed between {one} and {other}: {problem}{others}"
 
 
 def none_connected(nodes: Sequence[str], more: int) -> str:
@@ -73,11 +59,6 @@ def stalled_start(limit_s: float) -> str:
     )
 
 
-def slow(worst: str, more: int) -> str:
-    """`worst`: message about the slowest node."""
-    return f"{worst}; {count(more, 'more node')} {'is' if more == 1 else 'are'} slow, too" if more else worst
-
-
 def last_restart_spent(max_restarts: int, window_s: float | None = None) -> str:
     within = "" if window_s is None else f" allowed within {span(window_s)}"
     spent = "the only restart" if max_restarts == 1 else f"all {max_restarts} restarts"
@@ -107,15 +88,6 @@ def restart(run_id: str) -> str:
     return f"If the workers hang, restart them: rdzvctl restart {run_id}"
 
 
-def restart_tests_network(run_id: str) -> str:
-    return f"If the workers hang, restart them, which also tests the network again: rdzvctl restart {run_id}"
-
-
-RAISE_LIMIT = "If they do not hang, start the agents with a higher limit."
-MEND_LINK = (
-    "Let these nodes reach each other at every free port (net.ipv4.ip_local_port_range): look for a firewall, "
-    "then for a bad link."
-)
 MEND_SERVER = "Repair the server: it carries out nothing until it can decide. Workers keep running."
 REPORT_ERROR = "Look for the error in the server's log, and report it."
 FIXED_SERVER = "To continue the run, start a fixed version of rdzv-server: the workers keep running."
@@ -133,18 +105,6 @@ def forget(run_id: str) -> str:
 
 def stop_and_mend(run_id: str) -> str:
     return f"If the run makes no progress, end it and fix the cause: rdzvctl stop {run_id}"
-
-
-def drain(node_id: str) -> str:
-    return f"If the node is at fault, remove it from the run: rdzvctl drain {node_id}"
-
-
-def replace(node_id: str) -> str:
-    """Without the node, the run has too few nodes."""
-    return (
-        "If the node is at fault, first start an agent on another node, because the run stands still without a "
-        f"replacement. Then remove the node: rdzvctl drain {node_id}"
-    )
 
 
 def events(run_id: str) -> str:

@@ -11,11 +11,12 @@ also keeps what it has heard.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from msgspec import Struct
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Progress
+from rdzv_protocol.states import Health
 
 from rdzv_server.core.events import Event, Fact
 from rdzv_server.core.kernel.protocols import Kernel
@@ -48,6 +49,18 @@ class Rule(Struct, frozen=True):
 
 
 Rules = Mapping[type[Event], Rule]
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong with a run: a state of its health."""
+
+    state: Health
+    sentence: str
+    since: float
+    next: tuple[str, ...] = ()
+    """Steps that a person can take, most with a command of `rdzvctl` after a colon. The first one comes first."""
+    is_trouble: bool = True
+    """Whether a person should look at the run because of this."""
 
 
 class NoSigns(Struct):
@@ -107,6 +120,14 @@ class Policy(Generic[StateT, SignsT]):
     def run_remark(cls, run: Run, now: float) -> str:
         """Return a phrase that follows the running round's reason; empty if there is none."""
         return ""
+
+    @classmethod
+    def finding(cls, run: Run, now: float) -> Finding | None:
+        """Return what is wrong with the run; None if nothing is. The run has not ended.
+
+        It must not begin or end by time alone: those who watch the run would not hear of it.
+        """
+        return None
 
     # Hooks that a replay calls, too.
 

@@ -503,6 +503,18 @@ class Run(RunState, kw_only=True):
         """
         return self.unheard_since is not None or self.notice_since is not None
 
+    @property
+    def is_unheard(self) -> bool:
+        """Whether nothing is known of the workers now: their agents are silent, or the run is set apart."""
+        return self.unheard_since is not None or bool(self.set_apart)
+
+    @property
+    def stage_since(self) -> float:
+        """The time at which the run last began to form, began to run, or ended."""
+        if self.ended_at is not None:
+            return self.ended_at
+        return self.opening.at if self.stage is Stage.FORMING else self.started_at
+
     def wall_clock(self, at: float) -> float:
         """Convert a time of the run to what the server's wall clock showed, in seconds since 1970."""
         since, ahead_s = self.wall_clock_ahead[-1]

@@ -17,11 +17,12 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 from rdzv_protocol.messages import Progress
+from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import printable
 
 from rdzv_server.core.events import PolicyFact
-from rdzv_server.core.kernel import completion
-from rdzv_server.core.kernel.policy import IMMEDIATELY, Policy, Rule, Rules
+from rdzv_server.core.kernel import admission, completion
+from rdzv_server.core.kernel.policy import IMMEDIATELY, Finding, Policy, Rule, Rules
 from rdzv_server.core.kernel.run import Cause, PolicyState, Run, Stage
 from rdzv_server.core.node_history import Fault
 from rdzv_server.core.policies import words
@@ -137,6 +138,16 @@ class Stragglers(Policy[StragglersState, Comparisons]):
     def node_remarks(cls, run: Run, agent_id: str) -> Mapping[str, str]:
         straggler = cls.of(run).stragglers.get(agent_id)
         return {"slow": straggler.sentence} if straggler else {}
+
+    @classmethod
+    def finding(cls, run: Run, now: float) -> Finding | None:
+        found = cls.of(run).stragglers.values()
+        if not found or run.stage is not Stage.RUNNING:
+            return None
+        slowest = max(found, key=lambda each: each.times)
+        remove = words.replace if admission.lacks(run, slowest.node_id) else words.drain
+        sentence, since = words.slowest(slowest.sentence, len(found) - 1), min(each.at for each in found)
+        return Finding("slow", sentence, since, (remove(quoted(slowest.node_id)),))
 
     def _compare(self, now: float) -> StragglersFound | None:
         """Compare the nodes. Return what the last comparisons show; None if that is nothing new."""

@@ -1,5 +1,7 @@
 """Messages of the policies that are single files."""
 
+from rdzv_protocol.text import count
+
 WAS_SLOW = "it was slower than the other nodes"
 
 
@@ -7,6 +9,23 @@ def slow(node_id: str, is_own_work: bool, own_s: float, times: float, usual_s: f
     """Return the sentence about a straggler. `is_own_work`: whether `own_s` is a step's own work, not a whole step."""
     what = "a step's own work" if is_own_work else "a step"
     return f"node {node_id} is slow: {what} takes {own_s:.3g} s, {times:.1f} times as long as usual ({usual_s:.3g} s)"
+
+
+def slowest(worst: str, more: int) -> str:
+    """`worst`: message about the slowest node."""
+    return f"{worst}; {count(more, 'more node')} {'is' if more == 1 else 'are'} slow, too" if more else worst
+
+
+def drain(node_id: str) -> str:
+    return f"If the node is at fault, remove it from the run: rdzvctl drain {node_id}"
+
+
+def replace(node_id: str) -> str:
+    """Without the node, the run has too few nodes."""
+    return (
+        "If the node is at fault, first start an agent on another node, because the run stands still without a "
+        f"replacement. Then remove the node: rdzvctl drain {node_id}"
+    )
 
 
 def resumed(step: int, repeated: int, kept: int, saved_step: int) -> str:

@@ -1,34 +1,24 @@
 """Health of a run, beside its phase: what is wrong with a run that has not ended, since when, and what to do about it.
 
-`RULES` has one rule for each state, the worst first. A rule reads the run and changes nothing; it takes no longer in a
-run with more nodes. Sentences contain no times, so that they change only when something happens. Times are in seconds
-by the run's clock.
+`RULES` has one rule for each state: those of the rendezvous, which are here, and those of the policies
+(`Policy.finding`). A rule reads the run and changes nothing; it takes no longer in a run with more nodes. Sentences
+contain no times, so that they change only when something happens. Times are in seconds by the run's clock.
 """
 
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple
 
 from rdzv_protocol import words as protocol_words
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.shell import quoted
-from rdzv_protocol.states import Health
+from rdzv_protocol.states import HEALTH, Health
 from rdzv_protocol.text import printable
 
-from rdzv_server.core.kernel import (
-    admission,
-    completion,
-    failed_rounds,
-    finishing,
-    legal_sizes,
-    progress,
-    restart_budget,
-)
+from rdzv_server.core.kernel import completion, failed_rounds, finishing, legal_sizes, progress, restart_budget
+from rdzv_server.core.kernel.policy import Finding
 from rdzv_server.core.kernel.run import Run, Stage
-from rdzv_server.core.policies import time_ledger
-from rdzv_server.core.policies.hangs import words as hang_words
+from rdzv_server.core.policies import POLICIES, time_ledger
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
-from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.views import run_view
 from rdzv_server.words import completion as completion_words
 from rdzv_server.words import health as words
@@ -44,19 +34,6 @@ NO_AGENTS_S = 10.0
 MOST_NAMED = 3
 """Most nodes that a sentence names."""
 
-
-class Finding(NamedTuple):
-    """One thing that is wrong with a run."""
-
-    state: Health
-    sentence: str
-    since: float
-    next: tuple[str, ...] = ()
-    """Steps that a person can take, most with a command of `rdzvctl` after a colon. The first one comes first."""
-    is_trouble: bool = True
-    """Whether a person should look at the run because of this."""
-
-
 Rule = Callable[[Run, float], Finding | None]
 
 
@@ -64,7 +41,7 @@ def findings(run: Run, now: float) -> list[Finding]:
     """Return what is wrong with the run, the worst first; empty if nothing is, or if the run has ended."""
     if run.stage.is_end:
         return []
-    return [found for rule in RULES if (found := rule(run, now)) is not None]
+    return sorted([found for rule in RULES if (found := rule(run, now)) is not None], key=_place)
 
 
 def worst(run: Run, now: float) -> Finding:
@@ -74,7 +51,7 @@ def worst(run: Run, now: float) -> Finding:
 
 def well(run: Run) -> Finding:
     """Return the finding of a run that is well."""
-    return Finding("ok", words.OK, run_view.since(run), is_trouble=False)
+    return Finding("ok", words.OK, run.stage_since, is_trouble=False)
 
 
 def timed(run: Run, now: float) -> tuple[Health, ...]:
@@ -82,6 +59,10 @@ def timed(run: Run, now: float) -> tuple[Health, ...]:
     if run.stage.is_end:
         return ()
     return tuple(found.state for rule in _TIMED if (found := rule(run, now)) is not None)
+
+
+def _place(found: Finding) -> int:
+    return HEALTH.index(found.state)
 
 
 # The rules.
@@ -102,20 +83,6 @@ def _undecided(run: Run, now: float) -> Finding | None:
     return Finding("undecided", printable(words.undecided(found.reason)), found.since, (words.MEND_SERVER,))
 
 
-def _hung(run: Run, now: float) -> Finding | None:
-    hang = Hangs.of(run).hang
-    believed = hang and hang.is_believed and hang.first_believed(len(run.running))
-    if not hang or not believed or _is_unheard(run):
-        return None
-    run_id, withheld = quoted(run.run_id), Hangs.withheld(run, now) if hang.charge_at is not None else ""
-    steps = words.stacks(run_id), words.restart(run_id), *((words.RAISE_LIMIT,) if withheld else ())
-    follows = withheld or (words.ONLY_REPORTED if run.settings.on_hang == "report" else "")
-    suspicion = hang_words.may_hang(believed.ranks, believed.node_id, believed.reason)
-    found = hang.verdict.sentence if hang.verdict else printable(suspicion)
-    since = min(hang.since, believed.silent_since)
-    return Finding("hung", words.hung(found, follows), since, steps)
-
-
 def _lacks_nodes(run: Run, now: float) -> Finding | None:
     """Return a finding if the round cannot start unless other nodes come than those that still stop their workers."""
     missing, since = run_view.missing(run), run.opening.below_since
@@ -126,16 +93,6 @@ def _lacks_nodes(run: Run, now: float) -> Finding | None:
     kept_out = [agent.node_id for agent in islice(run.cordoned.values(), min(more, MOST_NAMED))]
     steps = *map(words.uncordon, map(quoted, kept_out)), words.start_nodes(more, run_id), words.stop(run_id)
     return Finding("lacks_nodes", printable(completion.shortfall(run)), since, steps)
-
-
-def _unreachable(run: Run, now: float) -> Finding | None:
-    links = run_view.broken_links(run)
-    if not links:
-        return None
-    one, other = links[0].nodes
-    sentence = words.unreachable(one, other, links[0].problem, len(links) - 1)
-    steps = words.MEND_LINK, words.restart_tests_network(quoted(run.run_id))
-    return Finding("unreachable", printable(sentence), run_view.since(run), steps)
 
 
 def _silent(run: Run, now: float) -> Finding | None:
@@ -156,7 +113,7 @@ def _none_connected(run: Run) -> str:
 
 
 def _overdue(run: Run, now: float) -> Finding | None:
-    if _is_unheard(run):
+    if run.is_unheard:
         return None
     steps = words.stacks(quoted(run.run_id)), words.stop(quoted(run.run_id))
     if run.still_running and (found := finishing.view(run)):
@@ -223,20 +180,10 @@ def _stalled_node(run: Run, steps: tuple[str, ...]) -> Finding | None:
     return Finding("stalled", sentence, moved_at, steps)
 
 
-def _slow(run: Run, now: float) -> Finding | None:
-    found = Stragglers.of(run).stragglers.values()
-    if not found or run.stage is not Stage.RUNNING:
-        return None
-    slowest = max(found, key=lambda each: each.times)
-    remove = words.replace if admission.lacks(run, slowest.node_id) else words.drain
-    sentence, since = words.slow(slowest.sentence, len(found) - 1), min(each.at for each in found)
-    return Finding("slow", sentence, since, (remove(quoted(slowest.node_id)),))
-
-
 def _last_restart_spent(run: Run, now: float) -> Finding | None:
     if not run.restart_count or not run.settings.max_restarts or restart_budget.left(run, now):
         return None
-    since = next((restart.at for restart in reversed(run.ledger) if restart.charged), run_view.since(run))
+    since = next((restart.at for restart in reversed(run.ledger) if restart.charged), run.stage_since)
     sentence = words.last_restart_spent(run.settings.max_restarts, run.settings.restart_window_s)
     return Finding("last_restart_spent", sentence, since, (words.events(quoted(run.run_id)),))
 
@@ -252,21 +199,15 @@ def _below_size(run: Run, now: float) -> Finding | None:
 RULES: tuple[Rule, ...] = (
     _unhealthy,
     _undecided,
-    _hung,
     _lacks_nodes,
-    _unreachable,
     _silent,
     _overdue,
     _looping,
     _stalled,
-    _slow,
     _last_restart_spent,
     _below_size,
+    *(policy.finding for policy in POLICIES if "finding" in vars(policy)),
 )
+"""Rules of the rendezvous itself and of its policies."""
 _TIMED: tuple[Rule, ...] = (_undecided, _lacks_nodes, _silent, _overdue, _looping, _stalled, _last_restart_spent)
 """Rules whose findings begin or end only by time or by signs: a connection closes, or a step is reported."""
-
-
-def _is_unheard(run: Run) -> bool:
-    """Whether nothing is known of the workers now: their agents are silent, or the run is set apart."""
-    return run.unheard_since is not None or bool(run.set_apart)

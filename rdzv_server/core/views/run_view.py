@@ -158,16 +158,9 @@ def forms_until(run: Run) -> float | None:
     return completion.deadline(run) if run.stage is Stage.FORMING and not run.set_apart else None
 
 
-def since(run: Run) -> float:
-    """Return the time at which the run last began to form, began to run, or ended."""
-    if run.ended_at is not None:
-        return run.ended_at
-    return run.opening.at if run.stage is Stage.FORMING else run.started_at
-
-
 def forming_s(run: Run, now: float) -> float:
     """Return the seconds for which the run has been forming its round; 0 if it forms none."""
-    return max(0.0, now - since(run)) if run.stage is Stage.FORMING else 0.0
+    return max(0.0, now - run.stage_since) if run.stage is Stage.FORMING else 0.0
 
 
 def finishing_s(run: Run, now: float) -> float | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rdzv_server.core.views.health import Finding
+from rdzv_server.core.kernel.policy import Finding
 
 
 def of_findings(found: Sequence[Finding]) -> list[str]:

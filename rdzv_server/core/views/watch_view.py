@@ -50,7 +50,7 @@ def summary(run: Run, now: float, clock: Clock) -> Document:
         restarts_used=restart_budget.used(run, now),
         own_budgets={cause.value: to_builtins(each) for cause, each in restart_budget.own_budgets(run).items()} or None,
         created_at=clock(run.created_at),
-        since=clock(run_view.since(run)),
+        since=clock(run.stage_since),
         ended_at=None if run.ended_at is None else clock(run.ended_at),
         finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # when the last worker finished
     )

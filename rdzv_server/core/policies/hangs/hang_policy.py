@@ -23,10 +23,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, StaleRound, TooManyRequests
 from rdzv_protocol.messages import Failure
+from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core.kernel import final_report, restart_budget
-from rdzv_server.core.kernel.policy import IMMEDIATELY, Policy, Rule, Rules
+from rdzv_server.core.kernel.policy import IMMEDIATELY, Finding, Policy, Rule, Rules
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.restart_budget import Verdict
 from rdzv_server.core.kernel.run import AgentState, Cause, FailureRecord, Run, Seat, Stage
@@ -43,7 +44,7 @@ from rdzv_server.core.policies.hangs.suspicions import (
     HangVerdict,
     Suspicion,
 )
-from rdzv_server.words import failures
+from rdzv_server.words import failures, health
 
 SETTLE_S = 2.0
 """Seconds to wait for other nodes' suspicions after the first one that is believed."""
@@ -115,6 +116,19 @@ class Hangs(Policy[HangsState, HangSigns]):
     def run_remark(cls, run: Run, now: float) -> str:
         """Return the sentences about a limit whose hangs are only reported, and about sources that some nodes lack."""
         return "; ".join(filter(None, (cls.withheld(run, now), *cls.of(run).unwatched)))
+
+    @classmethod
+    def finding(cls, run: Run, now: float) -> Finding | None:
+        hang = cls.of(run).hang
+        believed = hang and hang.is_believed and hang.first_believed(len(run.running))
+        if not hang or not believed or run.is_unheard:
+            return None
+        run_id, withheld = quoted(run.run_id), cls.withheld(run, now) if hang.charge_at is not None else ""
+        steps = health.stacks(run_id), health.restart(run_id), *((words.RAISE_LIMIT,) if withheld else ())
+        follows = withheld or (words.ONLY_REPORTED if run.settings.on_hang == "report" else "")
+        suspicion = words.may_hang(believed.ranks, believed.node_id, believed.reason)
+        found = hang.verdict.sentence if hang.verdict else printable(suspicion)
+        return Finding("hung", words.hung(found, follows), min(hang.since, believed.silent_since), steps)
 
     @classmethod
     def withheld(cls, run: Run, now: float) -> str:

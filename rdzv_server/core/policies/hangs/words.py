@@ -87,6 +87,18 @@ def limit_of(source: str) -> str:
     return f"the limit of {source!r}"
 
 
+# The state of health.
+
+
+def hung(found: str, follows: str = "") -> str:
+    """`found`: the server's verdict; message `may_hang` until there is one. `follows`: what the server does then."""
+    return f"{found}; {follows}" if follows else found
+
+
+ONLY_REPORTED = "the server only reports it (--on-hang report)"
+RAISE_LIMIT = "If they do not hang, start the agents with a higher limit."
+
+
 # Examinations.
 
 HANG_IS_OVER = "the hang is over"

@@ -13,11 +13,12 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 from rdzv_protocol.queries import PairTest, PairTested, Query, QueryAnswer, Refused
+from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core.events import PolicyFact
 from rdzv_server.core.kernel import admission, agent_secrets, completion, queries, rank_assignment
-from rdzv_server.core.kernel.policy import IMMEDIATELY, Policy, Rule, Rules
+from rdzv_server.core.kernel.policy import IMMEDIATELY, Finding, Policy, Rule, Rules
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.run import Agent, Cause, PolicyState, Run
 from rdzv_server.core.policies.network_check import words
@@ -97,6 +98,16 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
     name = "network_check"
     State = NetworkState
     Signs = NetworkTest
+
+    @classmethod
+    def finding(cls, run: Run, now: float) -> Finding | None:
+        links = list(broken_links(run))
+        if not links:
+            return None
+        one, other = (run.agents[each].node_id for each in links[0].agents)
+        sentence = words.unreachable(one, other, links[0].problem, len(links) - 1)
+        steps = words.MEND_LINK, words.restart_tests_network(quoted(run.run_id))
+        return Finding("unreachable", printable(sentence), run.stage_since, steps)
 
     def holds_round(self, now: float) -> bool:
         """Whether nodes that would get a seat need a test, and there is time for it."""

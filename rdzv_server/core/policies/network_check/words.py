@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from rdzv_protocol.text import count
+
 UNDER_TEST = "testing the network between the nodes"
 
 
@@ -40,6 +42,25 @@ def undecided(nodes: str, why: str) -> str:
 
 def broken_path(one: str, other: str, why: str) -> str:
     return f"the network test failed between {one} and {other} ({why}); each has passed with another node"
+
+
+# The state of health.
+
+
+def unreachable(one: str, other: str, problem: str, more: int) -> str:
+    """`more`: number of other broken links."""
+    others = f"; {count(more, 'more link')} failed, too" if more else ""
+    return f"the network test failed between {one} and {other}: {problem}{others}"
+
+
+def restart_tests_network(run_id: str) -> str:
+    return f"If the workers hang, restart them, which also tests the network again: rdzvctl restart {run_id}"
+
+
+MEND_LINK = (
+    "Let these nodes reach each other at every free port (net.ipv4.ip_local_port_range): look for a firewall, "
+    "then for a bad link."
+)
 
 
 def _tested(nodes: int, took_s: float) -> str:

@@ -40,6 +40,7 @@ STORIES = {
         "join a; 9s; fail a; 2s; join a; 9s; tell a telling_s=1 spawned_ago_s=8 loaded_ago_s=3",
     ),
 }  # fmt: skip
+A_DAY_S = 86_400.0
 QUIET = "join a b; 1s; fail a; 1s; join a b; 1s; succeed a b"
 
 
@@ -67,6 +68,9 @@ class Watched(Scenario):
                 policy.holds_round(self.now)
             if self.stage is Stage.RUNNING:
                 policy.run_remark(self.run, self.now)
+            if not self.stage.is_end:
+                found, later = (policy.finding(self.run, at) for at in (self.now, self.now + A_DAY_S))
+                assert (found and found.state) == (later and later.state), "it begins or ends by time alone"
         assert snapshot(self.run) == before, "a question has a side effect"
 
 

@@ -12,9 +12,12 @@ from rdzv_protocol.words.run import read_console, read_output
 from rdzv_server.core.effects import Record
 from rdzv_server.core.kernel.failed_rounds import steady_s
 from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
+from rdzv_server.core.kernel.policy import Finding
 from rdzv_server.core.kernel.run import Undecided
+from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S, Hangs
+from rdzv_server.core.policies.network_check import words as network_words
 from rdzv_server.core.policies.stragglers import LOOKS
 from rdzv_server.core.runs.set_apart import SetApart, set_apart
 from rdzv_server.core.views import health, run_view, status_view, watch_view
@@ -29,7 +32,7 @@ LONG = (LOOKS + 1) * LEASE_S
 Change = Callable[[Scenario], None]
 
 
-def told(run: Scenario) -> list[health.Finding]:
+def told(run: Scenario) -> list[Finding]:
     return health.findings(run.run, run.now)
 
 
@@ -140,12 +143,12 @@ BLAMED = hang_words.reported("a", 0, hang_words.hang(HUNG), "", singled_out=True
 BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = {
     "undecided": (undecided, words.undecided("the disk is full"), 12.0, (words.MEND_SERVER,)),
     "hung": (
-        hung, words.hung(BLAMED, words.ONLY_REPORTED), 40.0,
+        hung, hang_words.hung(BLAMED, hang_words.ONLY_REPORTED), 40.0,
         (words.stacks(RUN_ID), words.restart(RUN_ID)),
     ),
     "unreachable": (
-        unreachable, words.unreachable("a", "b", "0.3 MB/s, fewer than 10", 0), 0.0,
-        (words.MEND_LINK, words.restart_tests_network(RUN_ID)),
+        unreachable, network_words.unreachable("a", "b", "0.3 MB/s, fewer than 10", 0), 0.0,
+        (network_words.MEND_LINK, network_words.restart_tests_network(RUN_ID)),
     ),
     "lacks_nodes": (
         lacks_nodes, completion.too_few(1, 1, 2, "a", gone="b"), 30.0,
@@ -194,7 +197,7 @@ OVER: dict[str, tuple[Callable[[], Scenario], Change]] = {
 def test_a_state_says_what_is_wrong_since_when_and_what_to_do(state: str) -> None:
     story, sentence, since, steps = BEGINS[state]
     (found,) = told(story())
-    assert found == health.Finding(found.state, sentence, since, steps, is_trouble=state != "below_size")
+    assert found == Finding(found.state, sentence, since, steps, is_trouble=state != "below_size")
     assert found.state == state
 
 
@@ -204,7 +207,7 @@ def test_a_run_whose_loops_have_ended_long_ago_is_overdue() -> None:
     run.passes(WARNED_AFTER_S + 1.0)
     run.tells("a", highest_step=9, step_s=1.0, age_s=WARNED_AFTER_S + 1.0, is_over=True)
     assert told(run) == [
-        health.Finding("overdue", words.loops_over(WARNED_AFTER_S), 0.0, (words.stacks(RUN_ID), words.stop(RUN_ID)))
+        Finding("overdue", words.loops_over(WARNED_AFTER_S), 0.0, (words.stacks(RUN_ID), words.stop(RUN_ID)))
     ]
     assert health.timed(run.run, run.now) == ("overdue",)
     run.tells("b", highest_step=9, step_s=1.0)
@@ -229,9 +232,9 @@ def test_a_slow_run_names_its_slowest_node() -> None:
     run = slow()
     (found,) = told(run)
     (straggler,) = (event.reason for event in run.events if event.kind == "straggler_found")
-    assert (found.state, found.sentence, found.next) == ("slow", straggler, (words.replace("b"),))
+    assert (found.state, found.sentence, found.next) == ("slow", straggler, (policy_words.replace("b"),))
     run.join("spare")
-    assert told(run)[0].next == (words.drain("b"),)
+    assert told(run)[0].next == (policy_words.drain("b"),)
 
 
 def marks(run: Scenario) -> dict[str, str]:
@@ -250,11 +253,11 @@ def test_the_nodes_whose_workers_may_hang_are_marked_until_a_verdict_names_one()
     run.suspects("c", 2)
     may_hang = {name: hang_words.may_hang((rank,), name, HUNG) for name, rank in {"a": 0, "c": 2}.items()}
     assert marks(run) == may_hang
-    assert told(run)[0].sentence == words.hung(may_hang["a"], words.ONLY_REPORTED)
+    assert told(run)[0].sentence == hang_words.hung(may_hang["a"], hang_words.ONLY_REPORTED)
     run.judges(b="STOPPED")
     (verdict,) = run.reasons("hang_found")
     assert marks(run) == {"b": verdict}
-    assert told(run)[0].sentence == words.hung(verdict, words.ONLY_REPORTED)
+    assert told(run)[0].sentence == hang_words.hung(verdict, hang_words.ONLY_REPORTED)
     run.suspects("b", 1)
     assert marks(run) == {"b": verdict}, "a later suspicion does not hide it"
 
@@ -287,7 +290,7 @@ def test_if_no_rank_is_singled_out_neither_the_sentence_nor_a_mark_names_one() -
     run.judges()
     (found,) = run.reasons("hang_found")
     verdict = hang_words.of_unknown_rank(found)
-    assert told(run)[0].sentence == words.hung(verdict, words.ONLY_REPORTED)
+    assert told(run)[0].sentence == hang_words.hung(verdict, hang_words.ONLY_REPORTED)
     shown = status_view.view(run.run, run.now).hang
     assert shown and (shown.verdict, shown.node, shown.rank) == (verdict, None, None)
     assert marks(run) == {}
@@ -300,7 +303,7 @@ def test_a_withheld_hang_names_its_rank_and_the_limit() -> None:
         run.judges()
         run.join(*list(run.run.stopping))
     (found, *_) = told(run)
-    assert found.sentence == words.hung(BLAMED, Hangs.run_remark(run.run, run.now)) and marks(run) == {"a": BLAMED}
+    assert found.sentence == hang_words.hung(BLAMED, Hangs.run_remark(run.run, run.now)) and marks(run) == {"a": BLAMED}
 
 
 def test_if_all_nodes_are_suspected_none_of_them_is_marked() -> None:

@@ -38,7 +38,7 @@ def test_status_watch_and_metrics_are_made_of_one_model() -> None:
         assert phase == run_view.phase(run) == status["phase"] == watched["phase"]
         assert run_view.world_size(run) == status["world_size"] == watched["world_size"]
         assert status["reason"].startswith(watched["reason"]) and watched["reason"] == run_view.outlook(run, now).reason
-        assert now - status["phase_age_s"] == watched["since"] == run_view.since(run)
+        assert now - status["phase_age_s"] == watched["since"] == run.stage_since
         if not run.stage.is_end:
             found = _Survey().samples_of(run, now, is_listed=True)
             samples = {(each.metric, *each.labels[1:]): each.value for each in found}
