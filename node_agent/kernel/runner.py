@@ -142,6 +142,7 @@ class Runner:
             make_transport(),
             lambda error: self.feed(events.ConnectionFailed(error)),
             lambda cut: self.feed(events.PollCut(cut)),
+            lambda: self.feed(events.ServerRefused()),
         )
         self._side_client = RetryingClient(make_transport(), self._out_of_reach, has_joined=True)
         """Client for reports, which must arrive, however late."""

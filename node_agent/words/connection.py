@@ -1,6 +1,7 @@
 """Messages about an agent's connection to rdzv-server: what failed, how long it tries again, what to check.
 
-`failure`: an exchange's failure in words, with the stage that it reached and a detail. The details are below.
+`failure`: an exchange's failure in words, with the stage that it reached and a detail. The details are below. `lives`:
+the server itself answers that it cannot serve now, so only its silence counts for the limit.
 """
 
 from math import inf
@@ -51,13 +52,14 @@ def not_reached_yet(server: str, failure: str, longest_s: float, stage: Stage) -
     return f"cannot reach rdzv-server at {server} yet ({failure}); retrying{_limit(longest_s)}{_advice(stage)}"
 
 
-def server_lost(server: str, failure: str, has_workers: bool, longest_s: float) -> str:
+def server_lost(server: str, failure: str, has_workers: bool, longest_s: float, lives: bool = False) -> str:
     running = "workers keep running; " if has_workers else ""
-    return f"lost rdzv-server at {server} ({failure}); {running}retrying{_limit(longest_s)}"
+    return f"lost rdzv-server at {server} ({failure}); {running}retrying{_limit(longest_s, lives)}"
 
 
-def still_no_server(server: str, failure: str) -> str:
-    return f"still no rdzv-server at {server} ({failure})"
+def still_no_server(server: str, failure: str, longest_s: float, lives: bool) -> str:
+    limit = f"; retrying{_limit(longest_s, lives)}" if lives else ""
+    return f"still no rdzv-server at {server} ({failure}){limit}"
 
 
 def server_reached(server: str, after_s: float) -> str:
@@ -73,8 +75,8 @@ def server_unusable(server: str, failure: str, stage: Stage) -> str:
     return f"cannot use rdzv-server at {server} ({failure}){_advice(stage)}"
 
 
-def success_not_delivered(server: str, failure: str, longest_s: float) -> str:
-    waits = f"waiting for the server{_limit(longest_s)}"
+def success_not_delivered(server: str, failure: str, longest_s: float, lives: bool) -> str:
+    waits = f"waiting for the server{_limit(longest_s, lives)}"
     return f"all workers exited 0, but rdzv-server at {server} does not know this ({failure}); {waits}"
 
 
@@ -96,8 +98,10 @@ def leads_now(server: str) -> str:
     return f"rdzv-server at {server} is the leader now"
 
 
-def _limit(longest_s: float) -> str:
-    return "" if longest_s == inf else f" for {longest_s:g} s"
+def _limit(longest_s: float, lives: bool = False) -> str:
+    if longest_s == inf:
+        return ""
+    return f" until it has been silent for {longest_s:g} s" if lives else f" for {longest_s:g} s"
 
 
 # Details of failures.

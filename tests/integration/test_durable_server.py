@@ -347,6 +347,24 @@ async def test_agents_that_run_while_the_disk_is_full_learn_the_reason(cramped: 
     await cramped.finish(second)
 
 
+async def test_a_success_while_the_disk_is_full_waits_for_room_however_long_that_takes(
+    cramped: Cluster, small_disk: Disk
+) -> None:
+    """The server answers, so the limit for a silent server does not end the wait."""
+    limit_s = 3.0
+    workers = await cramped.nodes("ab", "--nnodes", "2", *PATIENT, "--lease", "2", "--connect-timeout", f"{limit_s:g}")
+    small_disk.fill()
+    for worker in workers:
+        worker.order_exit(0)
+    for agent in cramped.agents.values():
+        await agent.line(part(words.cannot_write, path=f"{small_disk.path}/state.db", why="database or disk is full"))
+    await asyncio.sleep(2 * limit_s)  # an agent that waited only that long would end without the run's outcome
+    small_disk.free()
+    await cramped.finish([])
+    for agent in cramped.agents.values():
+        assert any(has_message(line, agent_words.progress.run_succeeded) for line in agent.said), agent.said
+
+
 async def test_agents_that_join_while_the_disk_is_full_learn_it_at_once_and_run_when_there_is_room(
     cramped: Cluster, small_disk: Disk
 ) -> None:

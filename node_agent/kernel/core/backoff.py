@@ -47,6 +47,13 @@ class Unreachable(Exception):
         self.is_cut = is_cut
 
 
+def is_from_server(error: Unreachable | ProtocolError) -> bool:
+    """Return whether rdzv-server itself answered that it cannot serve now. Such a server lives and may recover."""
+    if isinstance(error, Unreachable):
+        return error.stage in ("server", "leader")
+    return isinstance(error, ServerUnavailable | NotLeader)
+
+
 class ServerLost(Exception):
     """No server will ever come. One line says what to do."""
 

@@ -26,6 +26,10 @@ class ConnectionFailed(Struct, frozen=True):
     error: Unreachable | ProtocolError
 
 
+class ServerRefused(Struct, frozen=True):
+    """rdzv-server has answered that it cannot serve now. The transport tries the last join or poll again."""
+
+
 class PollCut(Struct, frozen=True):
     """The last poll was cut after the server had held it for a while. The next try was answered."""
 
@@ -139,6 +143,7 @@ Event = (
     Started
     | Answered
     | ConnectionFailed
+    | ServerRefused
     | PollCut
     | WorkersSucceeded
     | WorkerFailed

@@ -250,6 +250,8 @@ class AgentMachine:
                     self._effects.append(self.report(self.round, None))
             case events.ConnectionFailed(error):
                 self._connection_failed(error, now)
+            case events.ServerRefused():
+                self.outages.refused(now)
             case events.PollCut(cut):
                 self._log_outage(self.outages.cut(cut, hold_s(self._lease_s)), "warned")
             case events.WorkersSucceeded(round_, interrupted):
@@ -539,8 +541,8 @@ class AgentMachine:
         self.state, self._succeeded_at = State.SUCCEEDED, now
         self._effects.append(self.report(round_, None))
         if self.outages.failure:
-            failure, longest_s = str(self.outages.failure), self.outages.longest_s
-            self._log_outage(words.connection.success_not_delivered(self._server, failure, longest_s))
+            failure, longest_s, lives = str(self.outages.failure), self.outages.longest_s, self.outages.server_lives
+            self._log_outage(words.connection.success_not_delivered(self._server, failure, longest_s, lives))
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         is_first = self.state is State.RUNNING

@@ -1,7 +1,8 @@
 """Outages of the server as an agent sees them: what to log about them, and when the agent stops waiting.
 
 With running workers the agent waits as long as the user allows, by default forever. Without workers a long wait has no
-use, so the limit is that of the wait for the first answer.
+use, so the limit is that of the wait for the first answer. A server that answers that it cannot serve now, such as one
+whose disk is full, lives and still has the run: without a limit from the user, the agent waits as long as it answers.
 """
 
 from math import inf
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from rdzv_protocol.errors import ProtocolError
 
 from node_agent import words
-from node_agent.kernel.core.backoff import Cut, Unreachable
+from node_agent.kernel.core.backoff import Cut, Unreachable, is_from_server
 
 if TYPE_CHECKING:
     from node_agent.words.connection import Stage
@@ -50,6 +51,8 @@ class ServerOutages:
         self._server_lost_timeout_s = server_lost_timeout_s
         self._silent_since: float | None = None
         """Start of the time without an answer, None while the server answers."""
+        self._refused_at = -inf
+        """Time at which the server last answered that it cannot serve now."""
         self._notice_at: float | None = None
         """Time to log that the server has not answered yet."""
         self._cut: Cut | None = None
@@ -70,8 +73,19 @@ class ServerOutages:
         if not self.is_known:
             first_try_s = 0.0 if self.failure else FIRST_TRY_S
             return self._silent_since + max(self.longest_s, first_try_s)
-        is_idle = self._server_lost_timeout_s == inf and self.idle_since is not None
-        return (max(self._silent_since, self.idle_since or 0.0) if is_idle else self._silent_since) + self.longest_s
+        if self._waits_idle:
+            return max(self._silent_since, self.idle_since or 0.0, self._refused_at) + self.longest_s
+        return self._silent_since + self.longest_s
+
+    @property
+    def server_lives(self) -> bool:
+        """Whether the agent waits as long as the server answers that it cannot serve now."""
+        return self._waits_idle and self.failure is not None and is_from_server(self.failure)
+
+    @property
+    def _waits_idle(self) -> bool:
+        """Whether the agent waits without workers for a server that knows it, and the user gave no limit for that."""
+        return self.is_known and self.idle_since is not None and self._server_lost_timeout_s == inf
 
     @property
     def reason_to_give_up(self) -> str:
@@ -105,15 +119,22 @@ class ServerOutages:
             return ""
         return words.connection.server_reached(self._server, now - silent_since)
 
+    def refused(self, now: float) -> None:
+        """Record that the server has answered that it cannot serve now."""
+        self._refused_at = now
+
     def failed(self, error: Unreachable | ProtocolError, now: float) -> str:
         """Record that the connection has failed. Return a line about it."""
         is_first, self.failure, self._notice_at = self.failure is None, error, None
         if self._silent_since is None:
             self._silent_since = now
         if not is_first:
-            return words.connection.still_no_server(self._server, str(error))
+            return words.connection.still_no_server(self._server, str(error), self.longest_s, self.server_lives)
         if self.is_known:
-            return words.connection.server_lost(self._server, str(error), self.idle_since is None, self.longest_s)
+            has_workers = self.idle_since is None
+            return words.connection.server_lost(
+                self._server, str(error), has_workers, self.longest_s, self.server_lives
+            )
         return words.connection.not_reached_yet(self._server, str(error), self.longest_s, stage_of(error))
 
     def cut(self, cut: Cut, hold_s: float) -> str:

@@ -10,15 +10,15 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Ack, JoinRequest, PollRequest, Reply, Request
 
 from node_agent import words
-from node_agent.kernel.core.backoff import RETRIED, Cut, Retry, Unreachable
+from node_agent.kernel.core.backoff import RETRIED, Cut, Retry, Unreachable, is_from_server
 from node_agent.kernel.transport.base import Transport
 
 
 class RetryingClient:
     """Tries each request again on one transport until the server answers.
 
-    `failed` is called with failures to report. `cut` is called with held polls that were cut and answered at the next
-    try.
+    `failed` is called with failures to report. `refused` is called whenever rdzv-server answers that it cannot serve
+    now. `cut` is called with held polls that were cut and answered at the next try.
     """
 
     def __init__(
@@ -26,6 +26,7 @@ class RetryingClient:
         transport: Transport,
         failed: Callable[[Unreachable | ProtocolError], None] = lambda error: None,
         cut: Callable[[Cut], None] = lambda cut: None,
+        refused: Callable[[], None] = lambda: None,
         *,
         has_joined: bool = False,
     ) -> None:
@@ -35,6 +36,7 @@ class RetryingClient:
         self._transport = transport
         self._failed = failed
         self._cut = cut
+        self._refused = refused
         self._retry = Retry(has_joined=has_joined)
         self._is_free = asyncio.Lock()
 
@@ -77,6 +79,8 @@ class RetryingClient:
         """Wait until it is worth trying again. Raises the error if it never is."""
         now = asyncio.get_running_loop().time()
         pause = self._retry.failed(error, now, now - tried_at, os.urandom(1)[0] / 255, was_held=was_held)
+        if is_from_server(error):
+            self._refused()
         if pause.failure:
             self._failed(pause.failure)
         sooner = error.sooner if isinstance(error, Unreachable) else None

@@ -20,6 +20,7 @@ from node_agent.kernel.core.effects import (
 )
 from node_agent.kernel.core.events import (
     PollCut,
+    ServerRefused,
 )
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S
 from node_agent.words.connection import Stage
@@ -82,6 +83,17 @@ def server_given_up(within_s, failure=CONNECT, stage="connect"):
 WITHIN_300 = errs(words.connection.server_given_up(SERVER, 300.0, CONNECT, "connect"))
 
 
+FULL, NO_LEADER = ServerUnavailable("the disk is full"), Unreachable("leader", "etcd is lost")
+
+
+def refuses(agent):
+    """Let the server answer once a second for 400 s that it cannot serve now. The failure is reported once."""
+    for _ in range(400):
+        agent.time_passes(1.0)
+        agent.handle(ServerRefused())
+        assert not agent.effects
+
+
 CLOSED = Unreachable("HTTP", words.connection.CLOSED, is_cut=True)
 TIMED_OUT = Unreachable("proxy", words.connection.proxy_answered(504, True), is_cut=True)
 
@@ -138,7 +150,7 @@ OUTAGES = {  # limits of the wait, the events, and the agent's actions at the la
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e6)], []),
     "another cause is said":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), fails_to_connect(Unreachable("HTTP", "closed"))],
-         [warned(words.connection.still_no_server(SERVER, "HTTP: closed"))]),
+         [warned(words.connection.still_no_server(SERVER, "HTTP: closed", inf, False))]),
     "or for as long as the user says":
         ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect()],
          [lost(has_workers=True, longest_s=5.0)]),
@@ -149,7 +161,7 @@ OUTAGES = {  # limits of the wait, the events, and the agent's actions at the la
         ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0), gone], [Exit(START_AGAIN)]),
     "workers that finish without the server are spoken of":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1000.0), succeeds],
-         [report(), warned(words.connection.success_not_delivered(SERVER, str(CONNECT), 300.0))]),
+         [report(), warned(words.connection.success_not_delivered(SERVER, str(CONNECT), 300.0, False))]),
     "and wait for it":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), succeeds, passes(299.0)], []),
     "no longer than at the start":
@@ -167,6 +179,27 @@ OUTAGES = {  # limits of the wait, the events, and the agent's actions at the la
     "a server that comes back is told":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1)],
          [reached(10.0), report(), poll(revision=1)]),
+    "a server that answers that it cannot serve now lives, so its silence is the limit":
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(FULL), succeeds],
+         [report(), warned(words.connection.success_not_delivered(SERVER, str(FULL), 300.0, True))]),
+    "and it is waited for as long as it answers":
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(FULL), succeeds, refuses, passes(299.0)], []),
+    "but not once it is silent":
+        ({"connect_timeout_s": 300.0},
+         [RUNS, fails_to_connect(FULL), succeeds, refuses, fails_to_connect(), passes(300.0)],
+         [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
+    "an agent whose workers failed waits for it, too":
+        ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(FULL), fails, gone, refuses, passes(299.0)], []),
+    "and so does one of several servers without a leader":
+        ({"connect_timeout_s": 300.0}, [RUNS, succeeds, fails_to_connect(), fails_to_connect(NO_LEADER)],
+         [warned(words.connection.still_no_server(SERVER, str(NO_LEADER), 300.0, True))]),
+    "a server that has never served is waited for only as long as for its first answer":
+        ({"connect_timeout_s": 5.0}, [fails_to_connect(FULL), passes(4.0), happens(ServerRefused()), passes(1.0)],
+         server_given_up(5.0, FULL, "server")),
+    "the user's own limit holds whatever the server answers":
+        ({"server_lost_timeout_s": 5.0},
+         [RUNS, fails_to_connect(FULL), succeeds, passes(4.0), happens(ServerRefused()), passes(1.0)],
+         [errs(words.connection.server_given_up(SERVER, 5.0, str(FULL), "server")), ALL_SUCCEEDED, Exit(0)]),
     "a proxy that ends polls is named":
         ({}, [RUNS, is_cut(2.04, TIMED_OUT)], [warned_of_cut(2.0, TIMED_OUT)]),
     "but only once": ({}, [RUNS, is_cut(2.0, TIMED_OUT), is_cut(2.0, TIMED_OUT)], []),

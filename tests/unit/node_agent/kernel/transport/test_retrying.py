@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 from msgspec.structs import replace
-from rdzv_protocol.errors import AgentFenced, ServerUnavailable, Unauthorized
+from rdzv_protocol.errors import AgentFenced, NotLeader, ServerUnavailable, Unauthorized
 from rdzv_protocol.messages import Ack, JoinRequest, PollRequest, Reply, ReportRequest
 
 from node_agent import words
@@ -58,6 +58,17 @@ async def test_network_errors_are_retried_and_logged_once(trouble):
     assert await client.ask(POLL) == REPLY
     assert failures == [trouble] * 2, "and once more in the next outage"
     assert {replace(request, hold=True) for request in transport.requests} == {POLL}
+
+
+async def test_only_a_server_that_answers_that_it_cannot_serve_now_is_told_as_such_each_time() -> None:
+    proxy = Unreachable("proxy", words.connection.proxy_answered(503, False))
+    elsewhere = Unreachable("leader", "etcd is lost")
+    full, no_leader = ServerUnavailable("full"), NotLeader("etcd is lost", None)
+    told: list[str] = []
+    transport = ScriptedTransport(REFUSED, full, full, CLOSED, proxy, elsewhere, no_leader, Unauthorized("no"), REPLY)
+    client = RetryingClient(transport, refused=lambda: told.append("refused"), has_joined=True)
+    assert await client.ask(POLL) == REPLY
+    assert len(told) == 4
 
 
 async def test_a_poll_after_an_outage_is_not_held() -> None:
