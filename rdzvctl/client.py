@@ -36,6 +36,8 @@ PAUSE_S = 0.2
 """Seconds between two rounds of asking servers when none of them leads."""
 DEFAULT_TIMEOUT_S = 15.0
 """Seconds to wait for a leader: a takeover takes the leader's lease, 5 s by default, and a second."""
+TOLD_AFTER_S = 1.0
+"""Seconds after which a person is told that the command waits for a leader."""
 
 REFRESH_S = 5.0
 """Most seconds between two overviews while watching: ages grow, and servers that do not lead report no changes."""
@@ -101,10 +103,17 @@ class Overview(NamedTuple):
 class Client:
     """Client that sends questions and actions to the leader, whichever server that is."""
 
-    def __init__(self, place: Place, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """`timeout_s`: seconds to keep asking while no server leads. Raises `BadInput` for a bad token file."""
+    def __init__(
+        self, place: Place, timeout_s: float = DEFAULT_TIMEOUT_S, tell: Callable[[str], None] | None = None
+    ) -> None:
+        """`timeout_s`: seconds to keep asking while no server leads. `tell`: called with a sentence about a long wait.
+
+        Raises `BadInput` for a bad token file.
+        """
         self.place = place
-        self._timeout_s = timeout_s
+        self._timeout_s, self._tell = timeout_s, tell
+        self._is_told = False
+        """Whether the person knows that no server leads."""
         self._order = list(place.endpoints)
         self.versions: dict[str, str] = {}
         """Versions of the servers that have reported their status, by address."""
@@ -127,18 +136,18 @@ class Client:
 
     # Questions.
 
-    def overview(self, run_id: str | None = None, *, asks_all: bool = False) -> Overview:
+    def overview(self, run_id: str | None = None, *, asks_all: bool = False, tells: bool = True) -> Overview:
         """Return the servers and their runs, or only that run, from every server that leads a shard.
 
-        `asks_all`: whether to ask the other servers of the endpoint, too, which lead no shard.
+        `asks_all`: whether to ask the other servers of the endpoint, too, which lead no shard. `tells`: whether to tell
+        a person of a long wait.
         """
         path = paths.STATUS + (f"?run_id={quote(run_id, safe='')}" if run_id is not None else "")
-        deadline = time.monotonic() + self._timeout_s
+        began_at = time.monotonic()
         while True:
             found = self._overview(path)
-            if not found.unknown or time.monotonic() > deadline:
+            if not found.unknown or not self._waits("; ".join(found.unknown), began_at, tells=tells):
                 return self._with_others(found) if asks_all else found
-            time.sleep(PAUSE_S)
 
     def _with_others(self, found: Overview) -> Overview:
         """Add the other servers of the endpoint. Each that leads is known already, maybe by another address."""
@@ -224,7 +233,7 @@ class Client:
             time.sleep(SETTLE_S)
             changed.clear()
             try:
-                found = ask()
+                found = ask(tells=False)
             except Unreachable as error:
                 found = Overview([], [], [str(error)])
 
@@ -296,23 +305,34 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> T:  # fmt: skip
         """Return the leader's answer 200, read. Raises `Refused`, `KeptOut`, or `Unreachable` when the time is over."""
-        deadline, is_sent = time.monotonic() + self._timeout_s, False
+        began_at, is_sent = time.monotonic(), False
         while True:
             failures: dict[Endpoint, Failed] = {}
             waiting = [*self._order]
             while waiting:
                 each = waiting.pop(0)
                 try:
-                    return read(self._open(each, method, path, body, headers))
+                    answer, self._is_told = read(self._open(each, method, path, body, headers)), False
+                    return answer
                 except Failed as error:
                     failures[each], is_sent = error, is_sent or error.is_sent
                     if error.leader and (leader := endpoint(error.leader)) not in failures:
                         waiting.insert(0, leader)
-            if time.monotonic() > deadline or not any(error.may_pass for error in failures.values()):
-                unreachable = self._unreachable(failures)
+            unreachable = self._unreachable(failures)
+            if not any(error.may_pass for error in failures.values()) or not self._waits(str(unreachable), began_at):
                 unreachable.is_sent = is_sent
                 raise unreachable
-            time.sleep(PAUSE_S)
+
+    def _waits(self, why: str, began_at: float, *, tells: bool = True) -> bool:
+        """Return False if the time to wait for a leader is over; else pause before the servers are asked again."""
+        waited_s = time.monotonic() - began_at
+        if waited_s > self._timeout_s:
+            return False
+        if self._tell and tells and not self._is_told and waited_s >= TOLD_AFTER_S:
+            self._tell(words.connection.waits_for_leader(why, self._timeout_s))
+            self._is_told = True
+        time.sleep(PAUSE_S)
+        return True
 
     # HTTP.
 

@@ -68,7 +68,7 @@ class Session:
     def client(self) -> Client:
         if self._client is None:
             place = contexts.choose({key: str(value) for key, value in self.given.items()}, self.environment)
-            self._client = Client(place, self.given.get("timeout", DEFAULT_TIMEOUT_S))
+            self._client = Client(place, self.given.get("timeout", DEFAULT_TIMEOUT_S), self.out.note)
         return self._client
 
     @property

@@ -73,6 +73,10 @@ def no_server_leads(failures: Mapping[str, str]) -> str:
     return f"no rdzv-server leads: {_tried(failures)}"
 
 
+def waits_for_leader(why: str, limit_s: float) -> str:
+    return f"{why}; waiting for a leader, for {limit_s:g} s at most (--timeout)"
+
+
 WORKERS_RUN = "workers keep running meanwhile; try again, or read the server's log"
 
 

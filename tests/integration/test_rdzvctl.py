@@ -20,6 +20,7 @@ from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.words import completion
 from rdzv_server.words import service as service_words
 from rdzvctl import words as ctl
+from rdzvctl.client import TOLD_AFTER_S
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
 from tests.support.cluster import PATIENT, Cluster
@@ -540,7 +541,8 @@ async def test_the_leader_is_followed(replicas: Replicas) -> None:
         assert [run["run_id"] for run in status["runs"]] == ["r"]
     assert any("follows" in line for line in (await rdzvctl("status", endpoint=second.proxy.address)).lines)
     await first.kill()
-    assert (await rdzvctl("nodes", "r", endpoint=replicas.endpoint)).lines[1].split()[:2] == ["a", "running"]
+    nodes = await rdzvctl("nodes", "r", endpoint=replicas.endpoint)  # it may say that it waits
+    assert nodes.code == 0 and nodes.out[1].split()[:2] == ["a", "running"]
     assert (await rdzvctl("stop", "r", endpoint=replicas.endpoint)).lines[0].startswith("run r: ")
     assert await replicas.agents["a"].exit_code() == 1
 
@@ -559,6 +561,10 @@ async def test_commands_without_a_leader(unserved: Replicas) -> None:
         assert leader.proxy.address in done.err[0], done.err
     done = await rdzvctl("status", "--timeout", "0.1", endpoint=at)
     assert done.code == ExitCode.START_AGAIN and not any("No runs" in line for line in done.out)
+    for words in (("runs",), ("stop", "r")):
+        done = await rdzvctl(*words, "--timeout", str(2.0 * TOLD_AFTER_S), endpoint=at)
+        told = [has_message(line, ctl.connection.waits_for_leader, limit_s=2.0 * TOLD_AFTER_S) for line in done.err]
+        assert told == [True, *[False] * (len(told) - 1)], "a long wait is told, once"
 
 
 async def test_a_leader_that_has_lost_its_etcd_does_not_pass_for_one(unserved: Replicas) -> None:
