@@ -9,7 +9,6 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.features.checks import words as check_words
 from rdzv_server.core.policies.network_check import words
-from rdzv_server.words import health
 from tests.hosts.cluster import Hosts
 from tests.hosts.network import DEVICE
 from tests.hosts.switch import Switch
@@ -66,6 +65,6 @@ async def test_why_names_the_port_that_a_firewall_drops(hosts: Hosts) -> None:
     listens = next(node for node in run["nodes"] if f"{node['addr']}:{node['port']}" in link["problem"])
     said = check_words.no_answer(listens["node_id"], f"{listens['addr']}:{listens['port']}", 4.0)
     assert any(said in line for line in why.out), why.out
-    assert any(line == f"Next: {health.MEND_LINK}" for line in why.out), why.out
+    assert any(line == f"Next: {words.MEND_LINK}" for line in why.out), why.out
     hosts.switch.heal()
     await hosts.finish(workers)

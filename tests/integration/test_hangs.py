@@ -20,7 +20,6 @@ from node_agent.features.hangs import words as agent_words
 from node_agent.features.hangs import words as hang_words
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.repeated_hangs import STANDSTILL_S
-from rdzv_server.words import health
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.message_search import has_message, part, pattern
@@ -245,7 +244,7 @@ async def test_a_limit_that_ends_three_rounds_in_a_row_is_suspected_and_costs_no
     assert doubt in run["hang"]["withheld"] and doubt in run["reason"]
     assert doubt in str((await events(cluster, "hang_found"))[3]["reason"])
     why = await rdzvctl("why", endpoint=cluster.endpoint)
-    assert doubt in why.out[0] and [line for line in why.out if line.endswith(health.RAISE_LIMIT)]
+    assert doubt in why.out[0] and [line for line in why.out if line.endswith(words.RAISE_LIMIT)]
     await worker.tell("progress 8 end")
     while (run := await cluster.server.run())["hang"]:
         pass

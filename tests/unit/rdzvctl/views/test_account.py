@@ -13,7 +13,9 @@ from rdzv_protocol.words.run import (
 )
 
 from rdzv_server.core.events import NodeCordoned
+from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
+from rdzv_server.core.policies.network_check import words as network_words
 from rdzv_server.words import completion, failures, finishing, health, notices
 from rdzv_server.words import runs as run_words
 from rdzvctl import words as ctl
@@ -152,7 +154,7 @@ def test_why_says_that_a_limit_may_be_too_short_and_what_to_do() -> None:
     found = account.why(run, SERVER)
     assert has_message(found.text, hang_words.limit_doubted, in_row=3, setting="--progress-timeout", limit_s=30.0)
     assert found.text.startswith("Hung for 2s: ") and found.text.count("may be too short") == 1
-    assert found.next[:3] == [health.stacks("run"), health.restart("run"), health.RAISE_LIMIT]
+    assert found.next[:3] == [health.stacks("run"), health.restart("run"), hang_words.RAISE_LIMIT]
     assert found.next[3:] == [read_console("a"), health.events("run"), health.stop_and_mend("run")], "it loops, too"
 
 
@@ -254,8 +256,8 @@ def test_why_names_nodes_between_which_the_network_test_has_failed() -> None:
     run.join("a", "b", queries=("pair_test",), secret="s")
     run.tests_network(bad="b")
     found = account.why(told(run), SERVER)
-    assert found.text.lower().count(health.unreachable("a", "b", "0.3 MB/s, fewer than 10", 0).lower()) == 1
-    assert found.next == [health.MEND_LINK, health.restart_tests_network("run")]
+    assert found.text.lower().count(network_words.unreachable("a", "b", "0.3 MB/s, fewer than 10", 0).lower()) == 1
+    assert found.next == [network_words.MEND_LINK, network_words.restart_tests_network("run")]
 
 
 def test_why_begins_with_what_is_wrong_and_what_to_do_about_that() -> None:
@@ -271,7 +273,7 @@ def test_why_begins_with_what_is_wrong_and_what_to_do_about_that() -> None:
 def test_why_of_a_slow_run_says_once_which_node_is_slow() -> None:
     found = account.why(told(check(("2 lease_s=10", "join a b; steps 140 a=1.0 b=3.0"))), SERVER)
     assert found.text.startswith("Slow for ") and found.text.lower().count("node b is slow") == 1
-    assert found.next == [health.replace("b")]
+    assert found.next == [policy_words.replace("b")]
 
 
 def test_all_runs_are_asked_which_of_them_need_a_person() -> None:

@@ -4,6 +4,7 @@ import pytest
 from rdzv_protocol.words.run import read_console, read_output
 
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
+from rdzv_server.core.policies import words as policy_words
 from rdzv_server.words import health
 from rdzvctl import words as ctl
 from rdzvctl.views import account, next_steps, state, tables
@@ -103,7 +104,7 @@ def test_why_says_which_absent_cordoned_nodes_could_fill_free_seats() -> None:
 
 @pytest.mark.parametrize("program", ["rdzvctl --endpoint b:7", r"rdzvctl --context 'my '"])
 def test_a_printed_command_repeats_the_flags_for_the_server(program: str) -> None:
-    commands = [read_output("run", 0), health.stacks("run"), health.drain("b"), UNTOLD, uncordon_absent("b")]
+    commands = [read_output("run", 0), health.stacks("run"), policy_words.drain("b"), UNTOLD, uncordon_absent("b")]
     for text in commands:
         sentence, _, command = text.rpartition(": rdzvctl ")
         assert next_steps.with_flags(text, program) == f"{sentence}: {program} {command}"
