@@ -7,10 +7,9 @@ of all faults). `poisson` keeps only rate, classes and times to repair; `bursty`
 import csv
 import os
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from random import Random
 from typing import Literal
 
@@ -147,10 +146,3 @@ class _Lemons:
     def __call__(self) -> int:
         (node,) = self._rng.choices(self._nodes, cum_weights=self._weights)
         return node
-
-
-def variation(faults: Sequence[float]) -> float:
-    """Return the coefficient of variation of the gaps between these times: 1 without bursts."""
-    gaps = [after - before for before, after in pairwise(faults)]
-    mean = sum(gaps) / len(gaps)
-    return (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5 / mean

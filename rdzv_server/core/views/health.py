@@ -44,11 +44,6 @@ def findings(run: Run, now: float) -> list[Finding]:
     return sorted([found for rule in RULES if (found := rule(run, now)) is not None], key=_place)
 
 
-def worst(run: Run, now: float) -> Finding:
-    """Return the worst finding of a run, or that it is well."""
-    return next(iter(findings(run, now)), None) or well(run)
-
-
 def well(run: Run) -> Finding:
     """Return the finding of a run that is well."""
     return Finding("ok", words.OK, run.stage_since, is_trouble=False)

@@ -146,12 +146,13 @@ async def test_while_the_store_fails_nothing_is_decided_and_afterwards_everythin
     assert not leave.done()
     assert server.driver.unhealthy_reason == "no room"
     (run,) = server.registry.runs()
-    assert health.worst(run, server.driver.now()).state == "undecided", "each run says it"
-    assert server.driver.started_at <= health.worst(run, server.driver.now()).since <= server.driver.now()
+    (found,) = health.findings(run, server.driver.now())
+    assert found.state == "undecided", "each run says it"
+    assert server.driver.started_at <= found.since <= server.driver.now()
     server.store.has_room = True
     await leave
     assert server.driver.unhealthy_reason is None
-    assert not server.registry.runs()[0].agents and health.worst(run, server.driver.now()).state == "ok"
+    assert not server.registry.runs()[0].agents and not health.findings(run, server.driver.now())
 
 
 async def test_a_newcomer_learns_at_once_why_nothing_can_be_written_and_joins_when_it_can(started, monkeypatch):

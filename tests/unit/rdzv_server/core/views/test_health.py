@@ -367,7 +367,6 @@ def test_an_ordinary_run_is_well(story: str) -> None:
     run = Scenario("2", max_restarts=9)
     play(run, story)
     assert states(run) == []
-    assert health.worst(run.run, run.now).state == "ok"
 
 
 def test_a_run_that_has_ended_has_no_health() -> None:
