@@ -680,7 +680,7 @@ class Model:
                 continue
             self.leaving.pop(agent.name, None)
             was, agent.state = agent.state, "draining"
-            self._lose_place(agent, was, "node_drained", now)
+            self._lose_place(agent, was, "node_drained", now, explains=False)
 
     def _of(self, node: str, *states: str) -> list[Agent]:
         return [agent for agent in self.in_state(*states) if agent.node == node]
@@ -739,14 +739,15 @@ class Model:
         self.unanswered.discard(agent.name)
         self.departed.add(agent.name)
         self.left.add(agent.node)
-        self._lose_place(agent, agent.state, cause, now)
+        is_drained = cause != "node_lost" and (agent.state == "draining" or cause == "node_drained")
+        self._lose_place(agent, agent.state, cause, now, explains=not is_drained)
 
-    def _lose_place(self, agent: Agent, was: str, cause: str, now: float) -> None:
+    def _lose_place(self, agent: Agent, was: str, cause: str, now: float, *, explains: bool = True) -> None:
         if was == "running" or self._has_lost_its_reason():
             self._open(cause, now)
             self.lost_at = now
             return
-        free = self.cause in ("worker_failure", "hang", "retried", "node_arrived")
+        free = self.cause == "node_arrived" or (explains and self.cause in ("worker_failure", "hang", "retried"))
         if self.stage == "forming" and agent.name in self.seated:
             self.lost_at = now
         if self.stage == "forming" and agent.name in self.seated and free:

@@ -543,23 +543,30 @@ class RunMachine:
         self.record_event("node_left" if left else "node_lost", reason, now, node_id=node_id, group_rank=group_rank)
         if not (left or is_blameless or was_leaving):
             self.blame(node_id, LOST, reason)
-        self._left_its_place(agent, was, cause, reason, now)
+        is_drained = left and (was is AgentState.DRAINING or cause is Cause.NODE_DRAINED)
+        self._left_its_place(agent, was, cause, reason, now, explains=not is_drained)
 
     def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:
         """Tell an agent to leave: its workers are gone by `until`, and no later round counts on it."""
-        was = agent.state
+        was, was_leaving = agent.state, agent.agent_id in self.run.leaving
         self.run.drain(agent, until)
         self.direct([agent], Drain(reason=reason, remaining_s=max(0.0, until - now), unfit=unfit))
-        self._left_its_place(agent, was, cause, reason, now)
+        self._left_its_place(agent, was, cause, reason, now, explains=cause is not Cause.NODE_DRAINED or was_leaving)
 
-    def _left_its_place(self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float) -> None:
-        """Decide what follows for the round from an agent that is gone or leaves. `was`: its state before."""
+    def _left_its_place(
+        self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float, *, explains: bool
+    ) -> None:
+        """Decide what follows for the round from an agent that is gone or leaves. `was`: its state before.
+
+        `explains`: whether this may be why workers failed before. An operator's drain that came later is not.
+        """
         run = self.run
         if was is AgentState.RUNNING or notices.has_lost_its_reason(run):
             self.open_round(cause, reason, now)
             run.opening.lost_at = now
         elif run.stage is _FORMING and run.seat_of(agent.agent_id):
-            restart_budget.reclassify(run.opening, cause, reason)
+            if explains or not run.opening.cause.is_failure:
+                restart_budget.reclassify(run.opening, cause, reason)
             run.opening.lost_at = now
 
     def open_round(self, cause: Cause, reason: str, now: float) -> None:

@@ -121,6 +121,23 @@ def fatal(rank: int, node_id: str) -> str:
     ),
     # membership changes are free
     "a loss is not charged": ("1:3", "join a b c; lose b; rejoin", {"ranks": "a c", "ledger": "node_lost"}),
+    "an operator's drain of another node does not explain the failure before it": (
+        "1:2 max_restarts=1", "join a b; fail a; drain b; leave b; join a", {"ranks": "a", "ledger": "worker_failure!"},
+    ),
+    "nor does the drain of an agent that does not know how to drain": (
+        "1:2 max_restarts=1", "join a; join b drains=False; join a; fail a; drain b; join a",
+        {"ranks": "a", "ledger": "worker_failure!"},
+    ),
+    "nor one of the node whose worker failed": (
+        "1:2 max_restarts=1", "join a b; fail b; drain b; leave b; join a", {"ranks": "a", "ledger": "worker_failure!"},
+    ),
+    "the loss of a drained node explains it": (
+        "1:2 max_restarts=1", "join a b; fail a; drain b; lose b; join a", {"ranks": "a", "ledger": "node_lost"},
+    ),
+    "a drain that was announced before the failure explains it": (
+        "1:2 max_restarts=1 notice_timeout_s=20", "join a b; drain b deadline_s=300; fail a consequence=True; leave b",
+        {"drain": ""}, "join a", {"ranks": "a", "ledger": "node_drained"},
+    ),
     "a leave is not charged": ("1:3", "join a b c; leave b; rejoin", {"ranks": "a c", "ledger": "node_left"}),
     "an arrival is not charged": ("1:2", "join a; form; join b; rejoin", {"ranks": "a b", "ledger": "node_arrived"}),
     "a failure turns out to be a loss's doing": (
