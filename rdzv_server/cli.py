@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import NoReturn
 
 import rdzv_protocol
-from rdzv_protocol import inherited_signals, late_signals
+from rdzv_protocol import inherited, late_signals
 from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
@@ -99,9 +99,9 @@ def main() -> int:
     With `--exit-when-idle` it is FAILED also if a run has not succeeded. A stand-by server returns START_AGAIN if no
     round has begun on it. It also does if an earlier server is back and a run has not ended.
     """
+    inherited.correct()  # for the exit codes of --on-exclude's commands, among others
     config = _activated(parse())
     _open_log(is_json=config.log_format == "json")
-    inherited_signals.keep_exit_codes_of_children()  # of the command of --on-exclude
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_S)
     try:

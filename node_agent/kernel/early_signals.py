@@ -14,8 +14,8 @@ _waiting: list[int] = []
 def hold() -> None:
     """Hold SIGTERM until `release`. The second one ends the process at once, as does each SIGINT.
 
-    A SIGINT may have come before: during its own start, CPython prints `KeyboardInterrupt` and continues. If the parent
-    ignores SIGCHLD, this process does not: see `inherited_signals`.
+    A SIGINT may have come before: during its own start, CPython prints `KeyboardInterrupt` and continues. This also
+    corrects what the process has inherited.
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _wait)
@@ -23,9 +23,9 @@ def hold() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if getattr(sys, "last_type", None) is KeyboardInterrupt:
             signal.raise_signal(signal.SIGINT)
-    from rdzv_protocol import inherited_signals  # with SIGTERM held
+    from rdzv_protocol import inherited  # with SIGTERM held
 
-    inherited_signals.keep_exit_codes_of_children()
+    inherited.correct()
 
 
 def _wait(signum: int, _: object) -> None:

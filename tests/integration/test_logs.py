@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,25 @@ async def test_a_single_worker_s_stdout_is_its_own_and_an_unfinished_line_is_see
         await asyncio.to_thread(gate.write_text, "you")
         assert await process.stdout.read() == b"hello you\n"
         assert await process.wait() == 0
+
+
+@pytest.mark.parametrize("closed", ["<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
+async def test_an_agent_whose_standard_streams_are_closed_holds_up_no_worker(closed: str, tmp_path: Path) -> None:
+    """Its event loop's sockets would otherwise get their numbers, and the worker's output would fill one of them."""
+    stdin = tmp_path / "stdin"
+    script = f"readlink /proc/self/fd/0 > {stdin}; head -c 30000000 /dev/zero; head -c 30000000 /dev/zero >&2"
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "node_agent", *ONE, "--no-python",
+        "sh", "-c", script, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+    assert stdin.read_text() == "/dev/null\n"
 
 
 async def test_a_console_that_blocks_holds_up_no_worker_whose_output_is_teed(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ SERVER = (
 AGENT = (
     "node_agent.__main__", "node_agent.launch", "node_agent.agent", "node_agent.cli.*", "node_agent.kernel.*",
     "node_agent.features.*", "node_agent.servers.*", "node_agent.words.*", "rdzv_protocol.words.*",
-    "rdzv_protocol.inherited_signals", "rdzv_server.server:import_late", "shutil",
+    "rdzv_protocol.inherited", "rdzv_server.server:import_late", "shutil",
 )  # fmt: skip
 RDZVCTL = ("rdzvctl.__main__", "rdzvctl.*")
 """Modules that one process imports. Those of programs have a function `main`.
