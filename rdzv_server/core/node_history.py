@@ -40,6 +40,10 @@ EXCLUDED = "excluded"
 """Name that stands for a fault in the incident of an exclusion."""
 
 
+_WORD_WITH_NUMBER = r"(?<!\S)[^\s\d]*+\d\S*"
+"""Pattern that looks at each character once: an agent chooses the text."""
+
+
 class Incident(Struct, frozen=True):
     """Blame on a node, and when it was recorded: `at` by the server's clock, `wall_at` by the wall clock."""
 
@@ -75,7 +79,7 @@ class Blame(Struct, frozen=True):
     def _without_details(self) -> str:
         """The reason without the parts that differ between nodes with the same problem: the node's name and numbers."""
         own_name = rf"(?<!\w){re.escape(self.node_id)}(?!\w)"
-        return re.sub(rf"{own_name}|\S*\d\S*", "", self.reason)
+        return re.sub(_WORD_WITH_NUMBER, "", re.sub(own_name, "", self.reason))
 
     @property
     def is_evidence(self) -> bool:

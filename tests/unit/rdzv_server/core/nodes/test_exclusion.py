@@ -19,7 +19,15 @@ from rdzv_server.core.events import (
     RoundCompleted,
 )
 from rdzv_server.core.node_facts import NodeBlamed
-from rdzv_server.core.node_history import MOST_INCIDENTS, MOST_NODES, MOST_OF_A_NODE, Incident, NodeHistory
+from rdzv_server.core.node_history import (
+    MOST_INCIDENTS,
+    MOST_NODES,
+    MOST_OF_A_NODE,
+    UNFIT,
+    Blame,
+    Incident,
+    NodeHistory,
+)
 from rdzv_server.core.nodes.cordons import MOST_CORDONS
 from rdzv_server.core.nodes.exclusion import TOGETHER_S, ExclusionPolicy
 from rdzv_server.storage.record_codec import pack, unpack
@@ -480,3 +488,19 @@ def test_every_blame_is_recorded_before_its_exclusion() -> None:
     cluster.fails(cluster.run("run", "a", "b", max_restarts=3)["b"], "run", blame="node")
     journal = [type(record.fact) for record in cluster.records if record.run_id == journals.NODES[0]]
     assert journal == [NodeBlamed, NodeCordoned]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("words", ["a" * 10**6, "n/" * 10**6, "n " * 10**6, "(AaAa" * 10**6, "0" * 10**6])
+def test_the_time_for_the_words_of_a_check_grows_only_with_their_length(words: str) -> None:
+    """An agent chooses the words. A pattern that tries each word from each of its letters would take hours."""
+    assert Blame("n", UNFIT, f"node n is unfit: {words}").condition
+
+
+def test_words_with_numbers_and_the_nodes_name_do_not_tell_findings_apart() -> None:
+    def condition_of(node_id: str, reason: str) -> str:
+        return Blame(node_id, UNFIT, reason).condition
+
+    one = condition_of("gpu-a", "node gpu-a is unfit: /data-3: 17 of 20 GB are used (gpu-a:/dev/sda1)")
+    assert one == condition_of("b", "node b is unfit: /data-4: 18 of 20 GB are used (b:/dev/sdb2)")
+    assert one != condition_of("b", "node b is unfit: /data-4: 18 of 20 inodes are used (b:/dev/sdb2)")
