@@ -146,7 +146,7 @@ class Arguments(Struct, frozen=True):
         "if the run is known to have succeeded. Use it with schedulers that end a whole job by the exit code of one of "
         "its processes", is_commands=True)] = False
 
-    rerun: Annotated[bool, our_switch("start a run again that has already succeeded")] = False
+    rerun: Annotated[bool, our_switch("start a run again that has succeeded, or that an operator has stopped")] = False
 
     log_dir: Annotated[str, Flag(
         "DIR", text, "write log files to DIR/<run id>_<random>/attempt_<n>/<local rank>/ (default: a temporary folder; "

@@ -108,6 +108,10 @@ class RunFailed(ProtocolError, code="run_failed", status=410):
     """The run that the agent was part of has failed."""
 
 
+class RunStopped(ProtocolError, code="run_stopped", status=410):
+    """An operator has stopped the run, and the agent does not ask to start it again."""
+
+
 class OutcomeUnknown(ProtocolError, code="outcome_unknown", status=410):
     """The run that the agent was part of has ended and is forgotten: the server does not know how it ended."""
 

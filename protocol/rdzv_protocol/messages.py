@@ -223,7 +223,7 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     settings: RequestedSettings = field(default_factory=RequestedSettings)
     explicit_run_id: bool = False
     rerun: bool = False
-    """Whether to begin a new attempt of a run that has already succeeded."""
+    """Whether to begin a new attempt of a run that has already succeeded, or that an operator has stopped."""
     returning: bool = False
     """Whether the agent has lost its place in the run. It takes another place while the run lasts, and begins no
     attempt of a run that has ended."""

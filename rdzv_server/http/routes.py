@@ -401,7 +401,7 @@ ROUTES: tuple[Route, ...] = (
         paths.JOIN, messages.JoinRequest, messages.Reply,
         "Join the next round of a run. This is also the first long poll.",
         NotLeader, errors.AgentFenced, errors.SettingsConflict, errors.NodeRankTaken, errors.RunSucceeded,
-        errors.RunFailed,
+        errors.RunFailed, errors.RunStopped,
     ),
     _agents(
         paths.POLL, messages.PollRequest, messages.Reply, "Wait for the next directive: a long poll.",

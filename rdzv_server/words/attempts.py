@@ -45,6 +45,10 @@ def already_succeeded(run_id: str, end: str) -> str:
     return f"run {run_id} has already succeeded: {end}. --rerun starts it again"
 
 
+def was_stopped(run_id: str, end: str) -> str:
+    return f"run {run_id} was {end}. To start it again, give --rerun, or have the server forget the run first"
+
+
 def cannot_be_created(run_id: str, error: str) -> str:
     return f"run {run_id} cannot be created after {error}. Report this with the server's log"
 

@@ -8,7 +8,7 @@ MEND_SERVER = "Repair the server first: until it can decide, nothing else helps.
 # If nothing has to be done.
 
 ENDED = "Nothing: the run has ended."
-STOPPED = "Nothing: an operator stopped the run. To begin a new attempt, start the agents again."
+STOPPED = "Nothing: an operator stopped the run. To begin a new attempt, start the agents with --rerun."
 RUNS = "Nothing: it runs."
 STARTS = "Nothing: the round will start by itself."
 

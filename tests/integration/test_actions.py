@@ -14,10 +14,10 @@ from rdzv_protocol.actions import ADMIT, CORDON, DRAIN, FORGET, RESIZE, RESTART,
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.words import flags as flag_words
 
-from rdzv_server.words import admission, completion, operations
+from rdzv_server.words import admission, attempts, completion, operations
 from tests.integration.replicas import Replicas
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.programs import PATIENCE_S, Server
+from tests.support.programs import PATIENCE_S, Server, refuses
 from tests.support.worker_hub import Worker, WorkerHub, all_run
 
 NOW = ("--last-call-timeout", "0")
@@ -224,6 +224,18 @@ async def test_stopping_a_run_ends_every_agent_and_says_why(cluster: Cluster) ->
     stopped = operations.stopped("wrong data set")
     line = rf"INFO rdzv-server: run r/1 round 1: {stopped} \(by 127\.0\.0\.1\)"
     assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d {line}", said[0])
+
+
+async def test_a_late_node_does_not_start_a_stopped_run_again(cluster: Cluster) -> None:
+    flags = ("--nnodes", "1", "--run-id", "r", *PATIENT)
+    await cluster.nodes("a", *flags)
+    assert (await act(cluster.server, STOP, run_id="r", reason="wrong data"))[0] == 200
+    assert await cluster.agents.pop("a").exit_code() == 1
+    await cluster.node("b", *flags)
+    await refuses(
+        cluster.agents.pop("b"), attempts.was_stopped("r", operations.stopped("wrong data")), code=ExitCode.REFUSED
+    )
+    await cluster.finish(await cluster.nodes("c", *flags, "--rerun"))
 
 
 async def test_with_manual_scale_up_an_operator_admits_new_nodes(cluster: Cluster) -> None:

@@ -77,7 +77,8 @@ def test_every_refusal_of_agents_is_there_with_its_status() -> None:
 def test_a_refusal_that_ends_an_agent_is_there_with_the_agents_exit_code() -> None:
     exits = re.findall(r"`(\w+)` \| .*: exit with (\d+) \|", PAGE)
     assert dict(exits) == {
-        kind.code: f"{ExitCode.REFUSED:d}" for kind in (errors.SettingsConflict, errors.NodeRankTaken)
+        kind.code: f"{ExitCode.REFUSED:d}"
+        for kind in (errors.SettingsConflict, errors.NodeRankTaken, errors.RunStopped)
     }
 
 

@@ -6,7 +6,9 @@ from rdzv_protocol.errors import (
     RunSucceeded,
     SettingsConflict,
 )
+from rdzv_protocol.errors import RunStopped as RunWasStopped
 
+from rdzv_server.core.events import RunStopped
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.words import admission, attempts, runs
 from tests.support.message_search import pattern
@@ -78,6 +80,30 @@ def test_the_deserted_attempt_ends_when_a_new_one_begins(server):
     old, new = server.registry.runs()
     assert (old.stage, old.end_reason) == (Stage.FAILED, runs.superseded(has_agents=False))
     assert new.stage is Stage.RUNNING
+
+
+# After an operator's stop.
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_late_agent_of_a_stopped_run_does_not_start_it_again(server, restarts):
+    server.join("a")
+    server.handle("run", RunStopped("wrong data", "admin", "1"))
+    known = server.restarted() if restarts else server
+    with pytest.raises(RunWasStopped, match=pattern(attempts.was_stopped, run_id="run")):
+        known.join("late")
+    assert len(known.registry.runs()) == 1
+    known.join("late", rerun=True)
+    known.join("later")
+    assert [attempt for _, attempt, _ in known.attempts()] == [1, 2]
+
+
+@pytest.mark.parametrize(("first", "late"), [(NOBODYS, NOBODYS), (NOBODYS, {}), ({}, NOBODYS)])
+def test_a_stopped_run_without_an_explicit_id_has_a_new_attempt(server, first, late):
+    server.join("a", **first)
+    server.handle("run", RunStopped("", "admin", "1"))
+    server.join("b", **late)
+    assert [attempt for _, attempt, _ in server.attempts()] == [1, 2]
 
 
 # After a success.
