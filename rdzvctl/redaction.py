@@ -1,4 +1,8 @@
-"""Texts of a bundle made fit for strangers: without secrets and, on request, without names. Pure functions."""
+"""Texts of a bundle made fit for strangers: without secrets and, on request, without names. Pure functions.
+
+The texts may be a worker's output, so a word may be as long as a log. Parts of the patterns that could begin at many
+places of one word have a greatest length: otherwise the time would grow with the square of the word's length.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -22,18 +26,21 @@ HARMLESS = (
 
 _SECRET_NAME = re.compile(f"(?i)(?:{SECRET_WORDS.replace('_?', '[-_]?')})s?$|(?i:(?:^|[-_])(?:auth|key|pat)$)")
 _HARMLESS = re.compile(HARMLESS)
-_NAMED = re.compile(r"""(?<![\w-])(?P<flag>--?)?(?P<name>[A-Za-z_][\w.-]*)(?P<quote>["']?)(?P<sign>\s*[:=]\s*|\ +)"""
-                    r"""(?P<value>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[^\s,;&"'(){}\[\]]+)""")  # fmt: skip
-"""A name and its value: NAME=value, "name": "value", name: value, --name value."""
+_NAMED = re.compile(
+    r"""(?<![\w-])(?P<flag>--?)?(?P<name>[A-Za-z_][\w.-]{0,255})(?P<quote>["']?)(?P<sign>\s*[:=]\s*|\ +)"""
+    r"""(?=[^\s,;&(){}\[\]])"""
+)
+"""A name before its value: NAME=value, "name": "value", name: value, --name value."""
+_VALUE = re.compile(r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[^\s,;&"'(){}\[\]]+""")
 _KEY_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)")
 _END_OF_KEY_BLOCK = re.compile(r"\A(?:(?!-----BEGIN)[\s\S])*?-----END [A-Z0-9 ]*PRIVATE KEY-----")
 _KNOWN_FORMS = re.compile(
     r"(?<![A-Za-z0-9_])(?:"
     r"(?:AKIA|ASIA)[A-Z0-9]{16}|gh[a-z]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}"
     r"|sk-[\w-]{16,}|xox[a-z]-[\w-]{10,}|AIza[\w-]{30,}|pypi-[\w-]{16,}|npm_[A-Za-z0-9]{30,}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"
+    r"|eyJ[\w-]{8,4095}\.[\w-]{8,}(?:\.[\w-]*)?"
     r"|(?=[A-Fa-f0-9]*\d)[A-Fa-f0-9]{32,}"
-    r"|(?=[\w+-]*[a-z])(?=[\w+-]*[A-Z])(?=[\w+-]*\d)[A-Za-z0-9+-]{36,}={0,2}"
+    r"|(?=[\w+-]{0,255}[a-z])(?=[\w+-]{0,255}[A-Z])(?=[\w+-]{0,255}\d)[A-Za-z0-9+-]{36,}={0,2}"
     r")(?![A-Za-z0-9_])"
 )
 """Tokens with a known form; at the end, any long hexadecimal number and any long mixture."""
@@ -80,14 +87,14 @@ def _named_values(text: str) -> str:
     """Return the text without the values of secrets' names, and of environment variables."""
     made, at = [], 0
     while found := _NAMED.search(text, at):
-        begin, end = found.span("value")
-        if not _is_hidden(found):
-            made.append(text[at:begin])
-            at = begin if begin > at else end
-            continue
-        quote = found["value"][0] if found["value"][0] in "\"'" else ""
-        made.append(f"{text[at:begin]}{quote}{GONE}{quote}")
-        at = end
+        begin = found.end()
+        value = _VALUE.match(text, begin) if _may_hide(found) else None
+        made.append(text[at:begin])
+        at = begin
+        if value and not _is_harmless(found["name"], value[0]):
+            quote = value[0][0] if value[0][0] in "\"'" else ""
+            made.append(f"{quote}{GONE}{quote}")
+            at = value.end()
     return "".join((*made, text[at:]))
 
 
@@ -96,16 +103,18 @@ _COUNTS = re.compile(r"(?i)(?:tokens|keys|key)$")
 """Names of numbers, such as `max_tokens`."""
 
 
-def _is_hidden(found: re.Match[str]) -> bool:
-    name, value, has_sign = found["name"], found["value"], bool(found["sign"].strip())
+def _may_hide(found: re.Match[str]) -> bool:
+    """Whether the value of this name is hidden, unless it is harmless."""
+    name, has_sign = found["name"], bool(found["sign"].strip())
     if not has_sign and not found["flag"]:
         return False
-    if value.lower() in _NO_SECRETS or value.startswith(GONE) or (value.isdigit() and _COUNTS.search(name)):
-        return False
-    if is_secret_name(name):
-        return True
     is_variable = name.isupper() and len(name) > 2 and (found["sign"] == "=" or bool(found["quote"]))
-    return is_variable and not _HARMLESS.fullmatch(name)
+    return is_secret_name(name) or (is_variable and not _HARMLESS.fullmatch(name))
+
+
+def _is_harmless(name: str, value: str) -> bool:
+    is_count = value.isdigit() and _COUNTS.search(name) is not None
+    return value.lower() in _NO_SECRETS or value.startswith(GONE) or is_count
 
 
 def _walked(value: Any, change: Callable[[str], str], is_secret: Callable[[str], bool] = lambda name: False) -> Any:
@@ -138,9 +147,12 @@ _OWN_FILES = re.compile(
     r"attempt_\d+|\d+|stdout\.log|stderr\.log|error\.json|evidence_\d+|rank_\d+\.\w+\.txt|python\d[\d.]*|flight_recorder"
     r"|node-agent[\w.-]*|torchrun|python|Python|nccl_ras\.txt"
 )
-_PATH = re.compile(r"(?<![\w.:/~\]])(?:~?/)(?:[\w.@%+=,-]+/)*[\w.@%+=-]*[\w@%+=-]|(?<![\w./])(?:[\w-]+/)+[\w-]+\.\w+")
+_PATH = re.compile(
+    r"(?<![\w.:/~\]])(?:~?/)(?:[\w.@%+=,-]{1,255}/){0,63}[\w.@%+=-]{0,255}[\w@%+=-]"
+    r"|(?<![\w./])(?:[\w-]{1,255}/){1,63}[\w-]{1,255}\.\w+"
+)
 _LIBRARY = re.compile(r"(?:.*/)?(?:site-packages|dist-packages|python\d+\.\d+)/")
-_URL = re.compile(r"(?<![\w])([a-z][a-z0-9+.-]*)://([^\s/'\"<>]*)(/[^\s'\"<>]*)?")
+_URL = re.compile(r"(?<![\w])([a-z][a-z0-9+.-]{0,63})://([^\s/'\"<>]*)(/[^\s'\"<>]*)?")
 _EMAIL = re.compile(r"(?<![\w.+-])([\w.+-]+)@([\w-]+(?:\.[\w-]+)*)")
 _V4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]?\d)")
 _V6 = re.compile(r"(?<![\w:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?:%\w+)?(?![\w:])")

@@ -102,3 +102,13 @@ def test_redaction_keeps_our_own_words_if_a_run_has_the_same_name() -> None:
 def test_installed_packages_keep_their_names() -> None:
     path = "/opt/venv/lib/python3.12/site-packages/torch/nn/modules/module.py"
     assert Anonymizer().text(path).endswith("/lib/python3.12/site-packages/torch/nn/modules/module.py")
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("part", ["-", "a.", "a-", "A=", "eyJ", ",/", "a://"])
+def test_the_time_to_clean_a_word_grows_only_with_its_length(part: str) -> None:
+    """A worker may write anything. With the square of the length in the time, each of them takes minutes."""
+    text = part * (65_536 // len(part))
+    anonymizer = Anonymizer()
+    anonymizer.learn(text)
+    assert anonymizer.text(Redactor().text(text))
