@@ -4,7 +4,10 @@ import errno
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
+
+from rdzv_protocol.timing import LONGEST_PAUSE_S, TCP_RTO_MAX_MS
 
 from rdzv_server import words as sentences
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
@@ -166,7 +169,8 @@ def import_late() -> None:
 def bind(host: str | None, port: int) -> socket.socket:
     """Bind a socket for `listen`. If `host` is None: every address, IPv6 and IPv4. Raises `OSError`.
 
-    TCP keep-alive detects within 9 s that a peer has vanished silently, even if nothing is sent.
+    TCP keep-alive detects within 9 s that a peer has vanished silently, even if nothing is sent. TCP sends lost packets
+    again at least every second, if the kernel can do that.
     """
     if host is None and socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
@@ -191,4 +195,6 @@ def _watching_peers(listener: socket.socket) -> socket.socket:
         (socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3), (socket.TCP_USER_TIMEOUT, 9_000)
     ):  # fmt: skip
         listener.setsockopt(socket.IPPROTO_TCP, option, value)
+    with suppress(OSError):  # an older kernel
+        listener.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, round(1000 * LONGEST_PAUSE_S))
     return listener

@@ -9,6 +9,13 @@ ANSWER_TIMEOUT_S = LONGEST_HOLD_S + 5.0
 """Longest silence in seconds after which an agent gives up a connection and tries another one; see
 `answer_timeout_s`."""
 
+TCP_RTO_MAX_MS = 44
+"""Socket option of Linux 6.15 and later, for which Python has no name: longest pause until TCP sends a lost packet
+again."""
+LONGEST_PAUSE_S = 1.0
+"""Most seconds between two tries of TCP to send a lost packet, on kernels that have the option. Otherwise the pauses
+double, and on a lossy network an agent can be silent for longer than its lease."""
+
 LEADER_HOLD_S = 60.0
 """Most seconds for which an agent waits when it asks a server for a later leader. Nothing depends on how often it
 asks."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
+from rdzv_protocol.timing import LONGEST_PAUSE_S, TCP_RTO_MAX_MS
 
 from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
@@ -185,6 +186,8 @@ async def _connected(family: int, address: tuple[Any, ...]) -> socket.socket:
         connection.setblocking(False)
         for level, option, value in _SOCKET_OPTIONS:
             connection.setsockopt(level, option, value)
+        with suppress(OSError):  # an older kernel
+            connection.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, round(1000 * LONGEST_PAUSE_S))
         await asyncio.get_running_loop().sock_connect(connection, address)
     except BaseException:
         connection.close()

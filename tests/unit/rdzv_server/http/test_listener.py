@@ -17,6 +17,7 @@ from rdzv_server.http.listener import Listener
 from rdzv_server.http.opening import Opening
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import http as words
+from tests.support.lost_packets import longest_pause_ms
 from tests.support.process_info import until
 
 PATIENCE_S = 20.0
@@ -47,6 +48,11 @@ async def test_a_lack_of_descriptors_is_logged_once(
     assert caplog.messages == [
         f"{words.cannot_accept(os.strerror(errno.EMFILE))}; retrying", words.ACCEPTS_AGAIN,
     ]  # fmt: skip
+
+
+def test_lost_packets_to_a_peer_are_sent_again_at_least_every_second() -> None:
+    with bind("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()), bound.accept()[0] as accepted:
+        assert longest_pause_ms(accepted) == 1000
 
 
 async def test_a_peer_with_too_many_connections_is_logged_once_though_some_of_them_come_and_go(

@@ -21,6 +21,7 @@ from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.transport import connecting, name_lookup
 from node_agent.kernel.transport.http import HttpTransport
+from tests.support.lost_packets import longest_pause_ms
 from tests.support.message_search import pattern
 from tests.support.process_info import until
 from tests.unit.node_agent.kernel.transport.http_server import LEAVE, POLL, REPLY, HttpServer, http
@@ -123,6 +124,12 @@ async def test_packets_fit_every_path(server, transport):
         transport._connection.streams[1].get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     )
     assert max(longest_s, longest_c) + 60 <= 1280, "IPv6's and TCP's headers included: the least MTU there is"
+
+
+async def test_lost_packets_are_sent_again_at_least_every_second(server, transport):
+    server.answers = [http(REPLY)]
+    await transport.exchange(POLL)
+    assert longest_pause_ms(transport._connection.streams[1].get_extra_info("socket")) == 1000
 
 
 @pytest.mark.parametrize("token", ["secret", None])
