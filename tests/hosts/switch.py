@@ -11,7 +11,8 @@ from itertools import permutations
 
 LONGEST_FRAME = 1 << 16
 ETHERNET_HEADER = 14
-ARP = b"\x08\x06"
+ARP, IPV6 = b"\x08\x06", b"\x86\xdd"
+TCP = 6
 
 LOST_OF_TEN = frozenset({2, 5, 8})
 """Frames that a lossy network loses of every ten in one direction of a conversation. Never two in a row: TCP's pauses
@@ -27,6 +28,7 @@ class Switch:
         self._sent: dict[bytes, int] = {}
         self._unplugged: set[str] = set()
         self._cut: set[tuple[str, str]] = set()
+        self._without_ipv6: set[str] = set()
         self._lossy = False
         self._bad_link = ""
         self._delay_s = 0.0
@@ -60,6 +62,10 @@ class Switch:
         """Block all packets between the host and the others."""
         self._cut |= {pair for pair in permutations(self._ports, 2) if host in pair}
 
+    def lose_ipv6(self, host: str) -> None:
+        """Drop all TCP packets over IPv6 to and from the host, as a firewall that knows only IPv4 does."""
+        self._without_ipv6.add(host)
+
     def lose_three_of_ten(self) -> None:
         """Lose 30 % of all frames."""
         self._lossy = True
@@ -80,6 +86,7 @@ class Switch:
         """End all faults."""
         self._unplugged.clear()
         self._cut.clear()
+        self._without_ipv6.clear()
         self._lossy, self._bad_link, self._delay_s, self._longest = False, "", 0.0, LONGEST_FRAME
 
     # Frames.
@@ -99,6 +106,8 @@ class Switch:
         if self._unplugged & {source, target} or len(frame) > self._longest:
             return False
         if (source, target) in self._cut and frame[12:14] != ARP:
+            return False
+        if self._without_ipv6 & {source, target} and frame[12:14] == IPV6 and frame[20] == TCP:
             return False
         return not ((self._lossy or self._bad_link in (source, target)) and self._is_lost(frame))
 

@@ -14,6 +14,7 @@ from node_agent import words
 from rdzv_server.words import auth, operations
 from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
+from tests.hosts.network import DEVICE
 from tests.support.message_search import message_fields, pattern
 from tests.support.outages import LOST
 from tests.support.process_info import is_running
@@ -27,6 +28,7 @@ LEASE_S = 1.5
 KEEP_ALIVE_S = 9.0
 BY_KEEP_ALIVE = f"its agent knows by TCP keep-alive, {KEEP_ALIVE_S:g} s"
 NEW_ADDRESS = "10.77.0.77"
+NAME = "rdzv.example"
 LOOKUP_S = 10.0
 """Seconds that a lookup waits for a silent name server: two tries of 5 s."""
 SOONER_S = 0.8 * LOOKUP_S
@@ -103,6 +105,19 @@ async def test_on_an_ipv6_only_network_a_round_forms_again_after_a_lost_worker(i
     note("IPv6 only: a worker dies", took_s, 0.0, "nothing to wait for", steps)
 
 
+async def test_a_node_whose_ipv6_is_broken_meets_the_others_by_ipv4(hosts: Hosts) -> None:
+    """The server's name has addresses of both families, IPv6 first."""
+    both = f"127.0.0.1 localhost\nfd77::1 {NAME}\n{hosts.network[SERVER].address} {NAME}\n"
+    for number, host in enumerate(hosts.network.hosts.values(), start=1):
+        host.namespace.configure(f"addr add fd77::{number}/64 nodad dev {DEVICE}")
+        host.namespace.replace_file("hosts", both)
+    hosts.switch.lose_ipv6("b")
+    for name in "ab":
+        await hosts.agent(name, "--nnodes", "2", "--endpoint", f"{NAME}:{DEFAULT_PORT}")
+    workers = await hosts.hub.group(2)
+    await hosts.ends(workers)
+
+
 @pytest.fixture
 def nameless(hosts: Hosts) -> Hosts:
     """The name server neither answers nor refuses, so each lookup waits for `LOOKUP_S`."""
@@ -151,7 +166,7 @@ async def test_without_dns_torchruns_command_lines_do_not_wait(nameless: Hosts, 
     await nameless.finish(workers)
 
 
-NAME, BALANCER_PORT = "rdzv.example", 29_500
+BALANCER_PORT = 29_500
 DOWN_S = 3.0
 
 

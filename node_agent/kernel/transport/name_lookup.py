@@ -142,7 +142,13 @@ def _plain(host: str) -> bytes | str:
 
 
 def _addresses(found: list[Any]) -> list[Address]:
-    return [(family, address) for family, *_, address in found]
+    """Return the addresses, IPv4 first.
+
+    The agent's own address, from which it reaches the server, may become MASTER_ADDR. Its family must be one that every
+    node has, and more nodes lack IPv6.
+    """
+    addresses = [(family, address) for family, *_, address in found]
+    return sorted(addresses, key=lambda each: each[0] != socket.AF_INET)
 
 
 def _answered(names: _Names, name: Name, task: LookUp) -> None:

@@ -90,6 +90,13 @@ async def test_tries_of_a_server_that_is_gone_leave_a_thread_for_the_one_that_li
     await living.close()
 
 
+async def test_ipv4_comes_first_because_more_nodes_lack_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    four, six = (socket.AF_INET, ("192.0.2.1", 7)), (socket.AF_INET6, ("2001:db8::1", 7, 0, 0))
+    found = [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for family, address in (six, four)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
+    assert await name_lookup.addresses("both", 7) == [four, six]
+
+
 async def test_an_answer_that_came_too_late_is_used_by_the_next_try(resolver: Resolver, port: int) -> None:
     slow = HttpTransport("slow", port, None)
     await gives_up(slow)
