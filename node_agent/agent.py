@@ -186,6 +186,7 @@ class Agent:
             async with AsyncExitStack() as closing:  # each step runs even if another one fails
                 closing.push_async_callback(self.close)
                 closing.push_async_callback(self._logs.close)
+                closing.callback(self._forget_workers)  # before the logs: they show the last output
                 closing.push_async_callback(self._runner.close)
                 closing.callback(self._queries.close)
 

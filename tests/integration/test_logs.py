@@ -180,6 +180,13 @@ async def test_the_last_line_of_a_killed_worker_is_everywhere(tmp_path: Path) ->
             assert any(line.endswith("last words") for line in console)
 
 
+async def test_the_last_line_of_a_process_that_outlasts_its_worker_is_shown_too(tmp_path: Path) -> None:
+    program = "import subprocess; subprocess.Popen(('sh', '-c', \"trap '' TERM; sleep 0.5; echo last words\"))"
+    for number, flags in enumerate((("-t", "1"), ())):
+        agent = await python(program, *ONE, *flags, "--log-dir", str(tmp_path / str(number)))
+        assert [line.partition(":")[2] or line for line in agent.out] == ["last words"]
+
+
 # Trouble.
 
 
