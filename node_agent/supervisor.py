@@ -9,7 +9,8 @@ agent. A server that hears no agent of the run concludes nothing. So the supervi
 of which only it knows that it is dead.
 
 The supervisor adopts processes that the killed agent's workers have started. It ends those that the agent's guardian
-cannot find: processes that have cleared their environment and left their session.
+cannot find: processes that have cleared their environment and left their session. If the guardian was killed with its
+agent, the supervisor also ends those with the agent's mark.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ from node_agent.kernel import early_signals, late_imports
 from node_agent.kernel.config import LaunchPlan, UsageError
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.processes import orphans_helper
-from node_agent.kernel.processes.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
+from node_agent.kernel.processes.orphans import GUARDIAN, MARK, MOST_LOOKS, adopt_orphans, children, family, reap
 from node_agent.kernel.processes.orphans_helper import EMPTY_LOOKS, END_S, began, end
 from node_agent.kernel.processes.process import tie_to_parent, to_handle
 
@@ -85,10 +86,10 @@ def run(plan: LaunchPlan) -> int:
     if code >= 0:
         return code
     if is_reaper:
-        _end_unmarked()
+        _end_left()
         with suppress(OSError):  # no descriptor is left
             _wait_for_guardian()
-        _end_unmarked()  # a process may have dropped its mark before the guardian looked
+        _end_left(child)  # a process may have dropped its mark before the guardian looked
     signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)  # the agent is gone: signals have their usual effect again
     name = signal.Signals(-code).name
     if has_forwarded or not plan.target.endpoint:
@@ -171,11 +172,14 @@ def _becomes_reaper() -> bool:
     return os.getpid() != 1 and not children() and adopt_orphans()
 
 
-def _end_unmarked() -> None:
-    """End the killed agent's processes, except those with its mark: its guardian, and those that the guardian ends."""
+def _end_left(agent: int = 0) -> None:
+    """End the killed agent's processes that have no mark, or also those with the mark of this agent, given by its pid.
+
+    Without the pid, this leaves the processes that the guardian ends to it. It never ends a guardian.
+    """
     empty_looks = 0
     for _ in range(MOST_LOOKS):
-        found = {pid: began(pid) for pid in family(children()) if not _has_a_mark(pid)}
+        found = {pid: began(pid) for pid in family(children()) if _is_left_by(agent, pid)}
         leftovers = {pid: when for pid, when in found.items() if when >= 0}
         end(leftovers, END_S)
         reap()
@@ -202,19 +206,27 @@ def _wait_for_guardian() -> None:
 
 
 def _is_guardian(pid: int) -> bool:
-    """Return whether a process is a guardian, by its command line. False for one that has ended."""
-    try:
-        return os.fsencode(orphans_helper.__file__) in orphans_helper.command_line(pid)
-    except OSError:
-        return False
+    """Return whether a process is a guardian, by its environment. False for one that has ended."""
+    with suppress(OSError):
+        return GUARDIAN.encode() in _variables(pid)
+    return False
 
 
-def _has_a_mark(pid: int) -> bool:
-    """Return whether a process has any agent's mark, or an environment that cannot be read (another user's)."""
-    try:
-        return any(entry.startswith(f"{MARK}=".encode()) for entry in orphans_helper.environment(pid))
-    except OSError:
-        return True
+def _is_left_by(agent: int, pid: int) -> bool:
+    """Return whether a process has no mark, or the mark of the agent with this pid, and is no guardian.
+
+    False if its environment cannot be read (another user's).
+    """
+    with suppress(OSError):
+        variables = _variables(pid)
+        mark = variables.get(MARK.encode())
+        return GUARDIAN.encode() not in variables and (mark is None or mark.startswith(b"%d-" % agent))
+    return False
+
+
+def _variables(pid: int) -> dict[bytes, bytes]:
+    """Return the environment of a process. Raises `OSError` for a zombie or another user's process."""
+    return dict(entry.partition(b"=")[::2] for entry in orphans_helper.environment(pid))
 
 
 def _last_part(agents: socket.socket) -> Part:

@@ -27,7 +27,7 @@ ESTABLISHED = "01"
 """State of a connection in /proc/PID/net/tcp."""
 HELPERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "store helper": lambda command, name: b"store_helper.py" in command,
-    "guardian": lambda command, name: b"orphans_helper.py" in command,
+    "guardian": lambda command, name: b"\0guardian\0" in command,
     "fork server": lambda command, name: name == b"fork-server",
     "warm processes": lambda command, name: name == b"warm-process",
 }

@@ -276,6 +276,19 @@ async def test_a_killed_agent_leaves_no_process_behind_that_it_has_not_seen(hub:
         await ended(pid)
 
 
+async def test_a_supervisor_ends_what_is_left_if_the_guardian_was_killed_with_its_agent(hub: WorkerHub) -> None:
+    alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
+    (worker,) = await hub.group(1)
+    pids = [int(await worker.tell(order)) for order in ("fork", "daemon", "double-fork")]
+    (guardian,) = helpers(worker.agent_pid, "guardian")
+    os.kill(worker.agent_pid, signal.SIGSTOP)  # it replaces no guardian
+    for pid in (guardian, worker.agent_pid):
+        os.kill(pid, signal.SIGKILL)
+    assert await alone.exit_code() == 128 + signal.SIGKILL
+    for pid in pids:
+        await ended(pid)
+
+
 async def test_a_second_signal_is_forwarded_as_one(hub: WorkerHub) -> None:
     alone = await start_agent("--exit-with-run", "--standalone", "--shutdown-timeout", "100", env=hub.env)
     (worker,) = await hub.group(1)

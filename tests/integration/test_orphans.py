@@ -1,6 +1,7 @@
 """Workers that fork daemons, which leave the process group and session: none outlives its round or agent."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from node_agent.kernel.processes.orphans import MARK
 from node_agent.kernel.processes.orphans_helper import Roster, read_roster
 from tests.support import leaderless
 from tests.support.cluster import Cluster
-from tests.support.process_info import ended, guardians, is_running, process_ended, until
+from tests.support.process_info import command_line, ended, guardians, is_running, process_ended, until
 from tests.support.programs import Program
 from tests.support.worker_hub import Worker
 
@@ -117,6 +118,17 @@ async def test_a_guardian_survives_a_signal_that_a_scheduler_sends_to_every_proc
         os.kill(guardian, signum)
     await agent.kill()
     await all_ended(*pids, *(worker.pid for worker in workers))
+
+
+async def test_a_guardian_is_not_killed_by_the_name_of_its_agents_program(cluster: Cluster) -> None:
+    """An operator's `pkill -9 -f node-agent` kills what has this text in its command line."""
+    workers = await cluster.nodes(*ONE_NODE)
+    pids = await descendants(workers)
+    agent = cluster.agents.pop("a")
+    guardian = await guardian_of(agent)
+    assert not re.search("node[-_]agent", command_line(guardian))
+    await agent.kill()
+    await all_ended(*pids, guardian)
 
 
 async def test_an_agent_that_ends_well_is_held_up_by_no_guardian(cluster: Cluster) -> None:

@@ -361,11 +361,7 @@ def has_helpers_alone(agent: Program, workers: set[int]) -> bool:
     """Return whether the agent's only children are these workers, its guardian and the workers' store helper."""
     family = children(agent.pid)
     others = [command_line(pid) for pid in family - workers]  # empty for a zombie
-    return (
-        workers < family
-        and len(others) <= 2
-        and all("orphans_helper.py" in o or "store_helper.py" in o for o in others)
-    )
+    return workers < family and len(others) <= 2 and all("\0guardian\0" in o or "store_helper.py" in o for o in others)
 
 
 async def test_an_agent_with_its_own_server_that_is_killed_leaves_nothing(hub: WorkerHub) -> None:

@@ -85,7 +85,7 @@ def helpers(pid: int, script: str) -> list[int]:
 
 def guardians(agent: int) -> list[int]:
     """Return the processes that would end the orphans of the agent's workers."""
-    return helpers(agent, "orphans_helper.py")
+    return helpers(agent, "\0guardian\0")
 
 
 def process_ended(pid: int) -> asyncio.Event:

@@ -5,7 +5,8 @@ it finds orphans among its children, in any session and with any environment.
 
 A guardian handles the agent's sudden death. It is a shell that waits for the end of its stdin. Then it ends all
 processes that have the agent's mark in their environment or are related to the agent's roster. It also removes the
-agent's temporary folder. A guardian that is killed is replaced.
+agent's temporary folder. A guardian that is killed is replaced. While it waits, its command line names nothing of this
+package, so that `pkill -9 -f node-agent` does not kill it with its agent.
 
 An agent may adopt processes that no worker has started. As a container's first process, it adopts those of `docker
 exec`. If a shell script has become the agent (`exec node-agent`), it has the script's children. Such an agent ends an
@@ -57,8 +58,11 @@ MOST_LOOKS = 20
 """Most looks for orphans after a round, so that a program which keeps starting processes cannot block the agent."""
 
 _PR_SET_CHILD_SUBREAPER = 36
-_WAIT_THEN_REAP = "trap '' $1; shift; read -r word; exec \"$@\""
-"""Program of the guardian. It ignores the signals whose numbers it gets first."""
+GUARDIAN = "NODE_AGENT_GUARDIAN"
+"""Variable in the environment of every guardian: the path of its program."""
+_PYTHON, _FOLDER = "NODE_AGENT_GUARDIAN_PYTHON", "NODE_AGENT_GUARDIAN_FOLDER"
+_WAIT_THEN_REAP = f'trap \'\' $1; read -r word; exec "${_PYTHON}" -IS "${GUARDIAN}" "{MARK}=${MARK}" "${_FOLDER}" "$2"'
+"""Program of the guardian. It gets the numbers of the signals to ignore, and the descriptor of the roster."""
 
 
 def new_mark() -> str:
@@ -102,14 +106,14 @@ class Orphans:
         """
         if self._guardian is not None or self._is_closed:
             return
-        helper = (
-            sys.executable, "-IS", orphans_helper.__file__, os.fsdecode(self._entry), folder, str(self._roster_file),
-        )  # fmt: skip
+        variables = {GUARDIAN: orphans_helper.__file__, _PYTHON: sys.executable, _FOLDER: folder, **self.mark}
         passed = () if self._roster_file < 0 else (self._roster_file,)
-        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", " ".join(map(str, map(int, ignored))), *helper)
+        numbers = " ".join(map(str, map(int, ignored)))
+        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "guardian", numbers, str(self._roster_file))
+        known = {**environment, **variables}
         with suppress(OSError):  # no descriptor is left, or there is no shell
             self._guardian = Helper(
-                lambda life: OutlivingProcess(command, environment, DEVNULL, STDERR, stdin=life, pass_fds=passed),
+                lambda life: OutlivingProcess(command, known, DEVNULL, STDERR, stdin=life, pass_fds=passed),
                 partial(self._guardian_ended, environment, folder, ignored),
             )
 
