@@ -263,6 +263,7 @@ class Runner:
             case PollRequest():
                 poll = replace(
                     effect,
+                    round=self.machine.workers_round,
                     progress=self._host.progress(),
                     finished=self._host.finished(),
                     wants_summary=self._host.wants_summary(),

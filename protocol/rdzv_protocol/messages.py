@@ -308,6 +308,9 @@ class PollRequest(Struct, frozen=True, kw_only=True):
     revision: Revision
     hold: bool = True
     secret: Secret = ""
+    round: Round | None = None
+    """Round of the agent's workers, also after their end; 0 if the agent has joined the next round. None from an older
+    agent."""
     progress: Progress | None = None
     asked: QueryNumbers = ()
     """Numbers of the open queries that the agent already has. They do not end the poll."""

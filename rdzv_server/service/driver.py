@@ -16,6 +16,7 @@ from typing import NamedTuple
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
+from rdzv_protocol.messages import PollRequest
 from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, QueryClosed, Record, WakeAgents
@@ -270,16 +271,21 @@ class Driver:
         if self._stopped:
             raise ServerUnavailable(self._stopped)
 
-    async def check_revision(self, run_id: str, agent_id: str, revision: int) -> None:
-        """Check that an agent does not know a later directive than this server has found in the store or told it.
+    async def check_revision(self, poll: PollRequest) -> None:
+        """Check whether an agent knows a later directive than this server has found in the store or told it.
 
-        Raises `AgentFenced` if it does: the store has lost changes, or is an older copy. The agent then joins again;
-        otherwise its workers and this server would be in different rounds for ever.
+        Raises `AgentFenced` if its workers are of another round: the store has lost changes, or is an older copy. The
+        agent then joins again; otherwise its workers and this server would be in different rounds for ever. If the
+        rounds agree, another version of the server has written the records, and has numbered directives otherwise.
         """
-        if revision > self._revisions_at_start.get((run_id, agent_id), revision):
-            reason = attempts.records_are_older(run_id)
-            await self.submit(run_id, NodeLeft(agent_id, reason))
-            raise AgentFenced(reason)
+        run_id, agent_id = poll.run_id, poll.agent_id
+        if poll.revision <= self._revisions_at_start.get((run_id, agent_id), poll.revision):
+            return
+        if self.registry.machine_of(run_id, agent_id).catch_up(agent_id, poll.revision, _round_of(poll)):
+            return
+        reason = attempts.records_are_older(run_id)
+        await self.submit(run_id, NodeLeft(agent_id, reason))
+        raise AgentFenced(reason)
 
     def told(self, key: Key) -> None:
         """Note that this server has told the agent its directive, which may be later than the store's at the start."""
@@ -613,6 +619,12 @@ def _renews(machine: RunMachine, event: LeaseRenewed, now: float) -> bool:
         return machine.renew(event, now)
     except Exception:
         return False
+
+
+def _round_of(poll: PollRequest) -> int | None:
+    """Return the round of an agent's workers, 0 if it waits. None if an older agent does not report it."""
+    report = poll.progress or poll.finished
+    return report.round if poll.round is None and report else poll.round
 
 
 def _log(event: RunEvent) -> None:

@@ -132,7 +132,7 @@ class Rendezvous:
         key = (request.run_id, request.agent_id)
         heard = events.LeaseRenewed(request.agent_id, request.progress, request.finished)
         machine = self._machine_of_sender(request)
-        await self._driver.check_revision(request.run_id, request.agent_id, request.revision)
+        await self._driver.check_revision(request)
         waited_s = 0  # in whole seconds: holds of equal length share a timer
         try:
             with self.connections.bound(connection, key):

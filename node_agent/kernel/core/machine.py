@@ -204,6 +204,11 @@ class AgentMachine:
     def _has_workers(self) -> bool:
         return self.outages.idle_since is None
 
+    @property
+    def workers_round(self) -> int:
+        """Round of the workers, also after their end; 0 if the agent has joined the next round."""
+        return 0 if self.state is State.JOINING else self.round
+
     def report(self, round_: int, failure: Failure | None) -> ReportRequest:
         """Return the report of how the workers of the round have ended."""
         return ReportRequest(**self._sender(), round=round_, failure=failure)

@@ -228,6 +228,18 @@ class RunMachine:
         agent = self.run.agents.get(agent_id)
         return agent is None or agent.revision > revision
 
+    def catch_up(self, agent_id: str, revision: int, round_: int | None) -> bool:
+        """Number the directives of an agent, whose workers are of this round, from above `revision`, which it has seen.
+
+        An agent ignores lower revisions. `round_`: 0 if the agent waits, None if it is unknown. Return False, with
+        nothing changed, if the run has the agent in another round.
+        """
+        agent, run = self.run.agents.get(agent_id), self.run
+        if agent is None or round_ not in (None, 0 if agent.has_joined else agent.round):
+            return False
+        agent.revision = run.revision = max(run.revision, revision) + 1
+        return True
+
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """Return the agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
         agent = self.agent(agent_id)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from rdzv_protocol.events import RunEvent
-from rdzv_protocol.messages import Start
+from rdzv_protocol.messages import PollRequest, Start
 from rdzv_protocol.settings import RequestedSettings
 
 from rdzv_server.core.effects import Record
@@ -80,6 +80,22 @@ class Server:
 
     def directive(self, name: str):
         return self.registry.machine_of(RUN_ID, name).directive_for(name, self.driver.now())[1]
+
+    def revision(self, name: str) -> int:
+        return self.registry.machine_of(RUN_ID, name).directive_for(name, self.driver.now())[0]
+
+    def polls(self, names: str, ahead: int = 0) -> dict[str, PollRequest]:
+        """Return the next poll of each agent, with revisions that are `ahead` of those it was told."""
+        agents = {name: self.registry.machine_of(RUN_ID, name).agent(name) for name in names}
+        return {
+            name: PollRequest(
+                run_id=RUN_ID,
+                agent_id=name,
+                revision=self.revision(name) + ahead,
+                round=0 if agent.has_joined else agent.round,
+            )
+            for name, agent in agents.items()
+        }
 
     def runs_on(self, names: str) -> bool:
         return {type(self.directive(name)) for name in names} == {Start}

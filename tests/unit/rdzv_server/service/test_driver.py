@@ -1,11 +1,15 @@
 """The only caller of the core: writes first, then wakes and answers."""
 
 import asyncio
+import json
+from base64 import b64decode
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable, StaleRound
-from rdzv_protocol.messages import Start, Stop, Wait
+from rdzv_protocol.messages import FinishedWorkers, PollRequest, Progress, Start, Stop, Wait
 from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.events import (
@@ -20,11 +24,15 @@ from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.views import health
 from rdzv_server.service import driver as driver_module
 from rdzv_server.storage.base import MemoryStore
+from rdzv_server.storage.record_codec import unpack
 from rdzv_server.words import attempts
 from rdzv_server.words import service as words
 from tests.support.message_search import pattern
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable
 from tests.unit.rdzv_server.service.driven_server import PATIENCE_S, FullStore, Server
+
+JOURNALS = Path(__file__).parent / "journals"
+"""Records of released versions, each with the round and the revision that its server had told each agent."""
 
 # Writing before acting.
 
@@ -277,23 +285,82 @@ async def test_an_agent_that_knows_more_than_a_restored_copy_is_sent_to_join_aga
     first = await started(store)
     await first.join("a", "b", "c", nodes="2", max_restarts=2)
     older = deepcopy(store)
-    revisions = {name: first.registry.machine_of(RUN_ID, name).directive_for(name, 0.0)[0] for name in "abc"}
+    first_round = first.polls("abc")
     await first.driver.submit(RUN_ID, WorkersFailed("a", 1, a_failure("a")))
-    later = {name: first.registry.machine_of(RUN_ID, name).directive_for(name, 0.0)[0] for name in "abc"}
+    await first.driver.submit(RUN_ID, NodeJoined(a_join("a", after_round=1), "10.0.0.9"))
+    later = first.polls("abc")
     await first.driver.stop()
     second = await started(store)
     for _ in range(2):
-        for name, revision in later.items():
-            await second.driver.check_revision(RUN_ID, name, revision)
+        for poll in later.values():
+            await second.driver.check_revision(poll)
     await second.driver.stop()
     third = await started(older)
-    await third.driver.check_revision(RUN_ID, "c", later["c"])  # it stands by, as before
+    await third.driver.check_revision(later["c"])  # it stands by, as before
     for _ in range(2):  # the answer to the first poll may be lost
         with pytest.raises(AgentFenced, match=pattern(attempts.records_are_older)):
-            await third.driver.check_revision(RUN_ID, "a", later["a"])
-    await third.driver.check_revision(RUN_ID, "b", revisions["b"])  # it was away, too
+            await third.driver.check_revision(later["a"])
+    await third.driver.check_revision(first_round["b"])  # it was away, too
     third.driver.told((RUN_ID, "b"))
-    await third.driver.check_revision(RUN_ID, "b", later["b"])  # this server has told it more
+    await third.driver.check_revision(later["b"])  # this server has told it more
+
+
+@pytest.mark.parametrize("evidence", ["round", "progress", "finished", ""])
+async def test_an_agent_of_the_recorded_round_knows_later_numbers_only_and_hears_of_the_next_change(started, evidence):
+    """Another version of the server has numbered the directives otherwise."""
+    server = await started(MemoryStore())
+    await server.join("a", "b", max_restarts=2)
+    await server.driver.stop()
+    second = await started(server.store)
+    polls = {name: with_evidence(poll, evidence) for name, poll in server.polls("ab", ahead=9).items()}
+    for _ in range(2):  # the answer to the first poll may be lost
+        for poll in polls.values():
+            await second.driver.check_revision(poll)
+    assert second.runs_on("ab") and second.revision("a") != second.revision("b")
+    assert all(second.revision(name) > poll.revision for name, poll in polls.items())
+    answered = {name: second.revision(name) for name in "ab"}
+    await second.driver.submit(RUN_ID, WorkersFailed("a", 1, a_failure("a")))
+    assert isinstance(second.directive("b"), Stop) and second.revision("b") > max(answered.values())
+
+
+@pytest.mark.parametrize("evidence", ["round", "progress", "finished"])
+async def test_an_agent_of_another_round_than_the_recorded_one_is_sent_to_join_again(started, evidence):
+    server = await started(MemoryStore())
+    await server.join("a", "b", max_restarts=2)
+    await server.driver.stop()
+    second = await started(server.store)
+    poll = replace(server.polls("a", ahead=9)["a"], round=2)
+    with pytest.raises(AgentFenced, match=pattern(attempts.records_are_older)):
+        await second.driver.check_revision(with_evidence(poll, evidence))
+
+
+async def test_a_server_continues_with_the_agents_of_an_earlier_version_whose_rules_told_them_more(started):
+    """There, a worker's failure before its node's notice was over changed more directives than today."""
+    journal = json.loads((JOURNALS / "1.0.0rc1.json").read_text())
+    store = MemoryStore()
+    await store.append([unpack(*where, b64decode(body)) for *where, body in journal["records"]])
+    server = await started(store)
+    before = server.driver.runs()[0].revision
+    for agent_id, known in journal["agents"].items():
+        poll = PollRequest(run_id="run", agent_id=agent_id, revision=known["revision"])
+        for each in (poll, replace(poll, round=known["round"])):
+            await server.driver.check_revision(each)
+    (run,) = server.driver.runs()
+    assert run.revision > before, "the recorded agents knew more than the records show today"
+    assert run.stage is Stage.RUNNING and len(run.agents) == len(journal["agents"]) and not run.departures
+
+
+def with_evidence(poll: PollRequest, evidence: str) -> PollRequest:
+    """Return the poll of an agent that shows the round of its workers only by this field; by none if ""."""
+    older, round_ = replace(poll, round=None), poll.round
+    match evidence:
+        case "round":
+            return poll
+        case "progress":
+            return replace(older, progress=Progress(round=round_))
+        case "finished":
+            return replace(older, finished=FinishedWorkers(round=round_, ranks=(0,), ago_s=1.0))
+    return older
 
 
 async def test_events_that_a_crash_kept_from_being_written_are_made_up_for_by_the_next_server(started):
