@@ -235,7 +235,8 @@ class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
     """The node gets no seat in new rounds for `for_s` seconds, or until an operator uncordons it if `for_s` is None.
 
     `wall_until`: wall-clock time at which the cordon ends, if it did not begin now but with a cordon of another shard.
-    `general`, `is_of_run` and `condition` mean the same as in `Cordon`.
+    `general`, `is_of_run` and `condition` mean the same as in `Cordon`. `waits`: sentence about the runs that then have
+    too few nodes, for the answer; a run's own fact has none.
     """
 
     for_s: float | None = None
@@ -243,16 +244,13 @@ class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
     general: str = ""
     is_of_run: bool = False
     condition: str = ""
+    waits: str = ""
 
 
 class NodeDrained(NodeCordoned, frozen=True, kw_only=True):
-    """The node is cordoned and its agents leave; their workers have `deadline_s` seconds for a checkpoint.
-
-    `waits`: sentence about the runs that then have too few nodes, for the answer; a run's own fact has none.
-    """
+    """The node is cordoned and its agents leave; their workers have `deadline_s` seconds for a checkpoint."""
 
     deadline_s: float
-    waits: str = ""
 
 
 class NodeUncordoned(NodeOperation, frozen=True):

@@ -45,6 +45,14 @@ def stands_still(missing: int, join_timeout_s: float) -> str:
     return f"no worker runs until {_join(missing)}; if this takes more than {span(join_timeout_s)}, the run fails"
 
 
+def stands_still_later(missing: int, join_timeout_s: float) -> str:
+    """The run has enough running workers, and too few nodes for the next round."""
+    return (
+        f"its workers continue, but the next restart waits for {count(missing, 'more node')}; if this takes more than "
+        f"{span(join_timeout_s)}, the run fails"
+    )
+
+
 def nothing_stops(waits: str) -> str:
     """`waits`: message `stands_still`."""
     return f"no worker stops, but {waits}; {UNCHARGED}"

@@ -67,8 +67,9 @@ def forgotten(run_id: str, in_s: float) -> str:
     return f"run {run_id} is forgotten{when}"
 
 
-def cordoned(node_id: str, for_s: float | None, reason: str) -> str:
-    return f"node {node_id} is cordoned{_for(for_s)} by {_AN_OPERATOR}{_because(reason)}"
+def cordoned(node_id: str, for_s: float | None, reason: str, waits: str = "") -> str:
+    """`waits`: message `waiting_runs`; empty if every run has enough nodes."""
+    return f"node {node_id} is cordoned{_for(for_s)} by {_AN_OPERATOR}{_because(reason)}{waits and '; '}{waits}"
 
 
 def excluded(node_id: str, for_s: float | None, reason: str) -> str:
@@ -86,7 +87,9 @@ def drained(node_id: str, reason: str, waits: str = "") -> str:
 
 
 def waiting_runs(waits: Sequence[str], more: int) -> str:
-    """Runs that have too few nodes after a drain. `waits`: messages `costs.of_run`; `more`: number of further runs."""
+    """Runs that have too few nodes after a drain or a cordon. `waits`: messages `costs.of_run`; `more`: number of
+    further runs.
+    """
     others = f"; {count(more, 'more run')} {'waits' if more == 1 else 'wait'} for nodes, too" if more else ""
     return "; ".join(waits) + others
 

@@ -237,6 +237,10 @@ def cordons(servers: Iterable[Fields]) -> dict[str, Fields]:
 
 
 def cordon(found: Fields) -> str:
-    """Return the cordon as text: its author, its end, and its reason. The server's own cordon is an exclusion."""
-    until = strftime("%Y-%m-%d %H:%M", localtime(found["until"])) if found["until"] else ""
-    return words.servers.cordon(found["by"], until, found["reason"], excluded=found["excluded"])
+    """Return the cordon as text: its author, its time, and its reason. The server's own cordon is an exclusion."""
+    since, until = (_minute(found.get(name)) for name in ("since", "until"))
+    return words.servers.cordon(found["by"], until, found["reason"], excluded=found["excluded"], since=since)
+
+
+def _minute(at: float | None) -> str:
+    return strftime("%Y-%m-%d %H:%M", localtime(at)) if at else ""

@@ -38,10 +38,12 @@ def cannot_decide(address: str, why: str) -> str:
     return f"rdzv-server at {address} cannot decide anything now: {why}."
 
 
-def cordon(by: str, until: str, reason: str, *, excluded: bool) -> str:
-    """`until`: when it ends; empty if it does not. `excluded`: whether it is the server's own."""
+def cordon(by: str, until: str, reason: str, *, excluded: bool, since: str = "") -> str:
+    """`until`: when it ends; empty if it does not. `excluded`: whether it is the server's own. `since`: when it began;
+    empty if that is not known.
+    """
     who = "excluded" if excluded else f"cordoned by {by}"
-    return f"{who}{until and f' until {until}'}{reason and f': {reason}'}"
+    return f"{who}{since and f' since {since}'}{until and f' until {until}'}{reason and f': {reason}'}"
 
 
 def kept_out(node_id: str, cordon: str) -> str:

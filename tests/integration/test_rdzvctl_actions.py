@@ -93,9 +93,12 @@ async def test_a_node_is_cordoned_for_a_time(cluster: Cluster) -> None:
     at = cluster.endpoint
     await cluster.nodes("ab", "--run-id", "r", "--nnodes", "2", *PATIENT, nproc=1)
     done = await rdzvctl("cordon", "b", "--for", "10m", "--reason", "ECC errors", endpoint=at)
-    assert done.lines == [operations.cordoned("b", 600, "ECC errors")]
+    waits = costs.of_run("r", costs.stands_still_later(1, 500.0))
+    assert done.lines == [operations.cordoned("b", 600, "ECC errors", waits)]
     (row,) = (line for line in (await rdzvctl("nodes", endpoint=at)).lines if line.startswith("b "))
-    assert re.search(r"cordoned by .* until \d{4}-\d\d-\d\d \d\d:\d\d: ECC errors$", row)
+    assert re.search(
+        r"cordoned by .* since \d{4}-\d\d-\d\d \d\d:\d\d until \d{4}-\d\d-\d\d \d\d:\d\d: ECC errors$", row
+    )
     assert (await rdzvctl("uncordon", "b", endpoint=at)).lines == [operations.uncordoned("b", "", by_operator=True)]
     done = await rdzvctl("drain", "node-b", endpoint=at)
     assert done.code == ExitCode.FAILED and done.err[0] == f"rdzvctl: {ctl.actions.no_run_has('node-b', ['a', 'b'])}"

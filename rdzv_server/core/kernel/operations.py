@@ -241,8 +241,9 @@ def _wall_until(fact: events.NodeCordoned) -> float | None:
 
 
 def cordoned(fact: events.NodeCordoned) -> str:
-    kind = words.excluded if fact.by == EXCLUDER else words.cordoned
-    return kind(fact.node_id, fact.for_s, fact.reason)
+    if fact.by == EXCLUDER:
+        return words.excluded(fact.node_id, fact.for_s, fact.reason)
+    return words.cordoned(fact.node_id, fact.for_s, fact.reason, fact.waits)
 
 
 def uncordoned(fact: events.NodeUncordoned) -> str:

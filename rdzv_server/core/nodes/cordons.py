@@ -31,6 +31,9 @@ class CordonStatus(Struct, frozen=True, kw_only=True):
     ]
     drained: Annotated[bool, Meta(description="the node's agents have been told to leave")]
     excluded: Annotated[bool, Meta(description="the server itself excludes the node, because runs blamed it")]
+    since: Annotated[
+        float | None, Meta(description="time at which the cordon began, in seconds since 1970; null: not known")
+    ] = None
 
 
 def status(given: Cordon) -> CordonStatus:
@@ -42,6 +45,7 @@ def status(given: Cordon) -> CordonStatus:
         until=given.wall_until,
         drained=given.drain_s is not None,
         excluded=given.excludes,
+        since=given.wall_at,
     )
 
 

@@ -3,7 +3,7 @@
 It acts on the server's runs through `Runs`, and takes from them what they blame nodes for.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -117,14 +117,15 @@ class Nodes:
         last: if only part of the batch is written, a repetition of the request completes it.
         """
         self._check(event, concerned)
+        lacked = {machine.run.run_id: admission.lacks(machine.run) for machine in concerned}
         effects: list[Effect] = []
         for machine in concerned:
             if isinstance(event, events.NodeUncordoned) and event.by:
                 machine.history.forgive(event.node_id)
             shown = event if machine.run.run_id == quoted else for_others(event)
             effects += self._runs.deliver(machine, shown, now)
-        if isinstance(event, events.NodeDrained):
-            event = replace(event, waits=_waits([machine.run for machine in concerned]))
+        if isinstance(event, events.NodeCordoned) and event.by not in ("", EXCLUDER):
+            event = replace(event, waits=_waits([machine.run for machine in concerned], lacked))
         return effects + self._record(replace(event, incarnation=self._incarnation), now)
 
     def _check(self, event: events.NodeOperation, concerned: Collection[RunMachine]) -> None:
@@ -230,15 +231,18 @@ def _note(machine: RunMachine, blame: Blame, at: float) -> None:
     machine.history.note(blame.node_id, incident)
 
 
-def _waits(drained: Collection[Run]) -> str:
-    """Return the sentence about the runs that have too few nodes after a drain; empty if there are none."""
-    lacking = [
-        (run, missing)
-        for run in drained
-        if (run.stage is Stage.FORMING or run.leaving) and (missing := admission.lacks(run))
-    ]
-    named = [
-        costs.of_run(run.run_id, costs.stands_still(missing, run.settings.join_timeout_s))
-        for run, missing in lacking[:MOST_NAMED]
-    ]
-    return operations.waiting_runs(named, len(lacking) - len(named))
+def _waits(runs: Collection[Run], lacked: Mapping[str, int]) -> str:
+    """Return the sentence about the runs that have too few nodes after a drain or a cordon; empty if there are none.
+
+    `lacked`: number of nodes that each run lacked before. A run with running workers waits only at its next restart.
+    """
+    named, lacking = list[str](), 0
+    for run in runs:
+        missing, stops = admission.lacks(run), run.stage is Stage.FORMING or bool(run.leaving)
+        if not missing or (not stops and missing <= lacked[run.run_id]):
+            continue
+        lacking += 1
+        if len(named) < MOST_NAMED:
+            told = costs.stands_still if stops else costs.stands_still_later
+            named.append(costs.of_run(run.run_id, told(missing, run.settings.join_timeout_s)))
+    return operations.waiting_runs(named, lacking - len(named))

@@ -106,7 +106,13 @@ EXAMPLES: Examples = {
     words.servers.leads_shards: [{"shards": shards} for shards in ((), (0, 2))],
     words.servers.cordon: [
         {"by": "admin", "until": "", "reason": "", "excluded": False},
-        {"by": "admin", "until": "2026-01-02 03:04", "reason": "ECC errors", "excluded": False},
+        {
+            "by": "admin",
+            "since": "2026-01-01 12:00",
+            "until": "2026-01-02 03:04",
+            "reason": "ECC errors",
+            "excluded": False,
+        },
         {"by": "rdzv-server", "until": "", "reason": "blamed 3 times within 1 d", "excluded": True},
     ],
     **{each: [{"run_id": "r 1"}] for each in (words.steps.untold, words.steps.admit)},

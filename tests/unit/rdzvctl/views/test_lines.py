@@ -1,5 +1,7 @@
 """Lines about servers, runs, events and workers."""
 
+import time
+
 import pytest
 from rdzv_protocol.words.run import opened
 
@@ -62,10 +64,11 @@ def test_the_nodes_that_are_gone_and_may_have_had_a_rank(happens: str, rank: int
 
 
 def test_servers_and_the_nodes_that_they_keep_out() -> None:
-    cordon = Fields(node_id="n\x1b7", by="admin 10.0.0.1", reason="", until=None, drained=False)
+    cordon = Fields(node_id="n\x1b7", by="admin 10.0.0.1", reason="", until=None, drained=False, since=60.0)
     server = {"address": "a:1", "version": "1", "ready": True, "unhealthy_reason": None, "leads": True, "leader": None}
     server |= {"shards": [], "uptime_s": 61.0, "cordons": [cordon]}
-    cordoned = ctl.servers.cordon("admin 10.0.0.1", "", "", excluded=False)
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(60.0))
+    cordoned = ctl.servers.cordon("admin 10.0.0.1", "", "", excluded=False, since=since)
     assert lines.of_servers([server]) == [
         ctl.servers.server("1", "a:1", ctl.servers.READY, "", 61.0), ctl.servers.kept_out("n 7", cordoned)
     ]  # fmt: skip

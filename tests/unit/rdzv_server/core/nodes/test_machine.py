@@ -46,6 +46,19 @@ def test_the_answer_to_a_drain_names_no_run_that_has_enough_nodes(server):
     assert server.registry.answer_to(None, "1") == operations.drained("a", "")
 
 
+def test_the_answer_to_a_cordon_names_the_runs_whose_next_restart_waits(server):
+    for run_id, nodes in (("two", "2"), ("one", "1:2")):
+        for node in "ab":
+            server.join(f"{node}-{run_id}", run_id, node=node, settings=settings_of(nodes, last_call_timeout_s=0.0))
+    server.passes(1.0)
+    waits = operations.waiting_runs([costs.of_run("two", costs.stands_still_later(1, 600.0))], 0)
+    on_node(server, NodeCordoned, "b", request_id="1")
+    on_node(server, NodeCordoned, "b", request_id="2", reason="again")
+    for each in (server, server.restarted()):
+        assert each.registry.answer_to(None, "1") == operations.cordoned("b", None, "", waits)
+        assert each.registry.answer_to(None, "2") == operations.cordoned("b", None, "again")
+
+
 def test_a_cordon_and_its_time_survive_a_restart_and_its_end_comes_by_itself(server):
     on_node(server, NodeCordoned, "a", for_s=60.0, reason="burn-in")
     server.join("a", settings=settings_of("1", lease_s=1_000.0))
