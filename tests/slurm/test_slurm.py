@@ -60,10 +60,10 @@ while True:
 
 def submit(
     slurm: Slurm, name: str, hub: WorkerHub, *options: str,
-    flags: str = "", server: str = "", worker: str = WORKER, preload: str = "json", env: Mapping[str, str] = NO_MORE,
+    flags: str = "", server: str = "", worker: str = WORKER, env: Mapping[str, str] = NO_MORE,
 ) -> str:  # fmt: skip
     """Submit a script with workers that report to the hub."""
-    added = {**hub.env, "RDZV_SERVER": server, "PRELOAD": preload, **env}
+    added = {**hub.env, "RDZV_SERVER": server, **env}
     return slurm.submit(*options, str(SCRIPTS / f"{name}.sbatch"), *flags.split(), worker, env=added)
 
 
@@ -132,13 +132,16 @@ async def test_a_failed_run_is_a_failed_job(slurm: Slurm, hub: WorkerHub) -> Non
     assert "Root Cause" in slurm.output(job)
 
 
-@pytest.mark.parametrize("name", ["elastic", pytest.param("warm-spares", marks=pytest.mark.torch), "login-server"])
-async def test_a_spare_takes_the_place_of_a_lost_node(slurm: Slurm, hub: WorkerHub, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "is_warm"),
+    [("elastic", False), pytest.param("elastic", True, marks=pytest.mark.torch), ("login-server", False)],
+)
+async def test_a_spare_takes_the_place_of_a_lost_node(slurm: Slurm, hub: WorkerHub, name: str, is_warm: bool) -> None:
+    """Warm workers have torch, and one node less."""
     server = await serve(slurm) if name == "login-server" else ""
-    is_warm = name == "warm-spares"  # with torch, and one node less
-    size, how = (2, {"worker": TORCH_WORKER, "preload": "torch.distributed"}) if is_warm else (3, {})
-    flags = f"--nnodes 2:{size} --last-call-timeout 500"
-    job = submit(slurm, name, hub, f"--nodes={size + 1}", flags=flags, server=server, **how)
+    size, worker, warm = (2, TORCH_WORKER, "--preload torch.distributed") if is_warm else (3, WORKER, "")
+    flags = f"--nnodes 2:{size} --last-call-timeout 500 {warm}"
+    job = submit(slurm, name, hub, f"--nodes={size + 1}", flags=flags, server=server, worker=worker)
     chained = after(slurm, job)
     workers = await hub.group(size)
     (lost,) = of_node(workers, 1)
@@ -324,9 +327,9 @@ async def test_an_agent_that_leaves_a_login_servers_run_does_not_requeue_the_job
 
 async def test_before_the_time_limit_workers_save_and_the_job_starts_again(slurm: Slurm) -> None:
     (slurm.folder / "saves.py").write_text(SAVES)
-    env = {"RDZV_SERVER": await serve(slurm), "PRELOAD": "json"}
+    env = {"RDZV_SERVER": await serve(slurm)}
     jobs = {}
-    for name in ("fixed", "elastic", "warm-spares", "login-server", "array"):
+    for name in ("fixed", "elastic", "login-server", "array"):
         options = ("--time=30", "--signal=B:USR1@60", *(["--array=1"] if name == "array" else ["--nodes=2"]))
         script = (str(SCRIPTS / f"{name}.sbatch"), "saves.py", f"{slurm.folder}/{name}")
         jobs[name] = slurm.submit(*options, *script, env=env)
@@ -354,8 +357,7 @@ async def test_a_signal_to_all_processes_of_a_job_leaves_it_its_server(slurm: Sl
 
 
 async def test_a_wrong_flag_fails_the_job_even_while_its_server_starts(slurm: Slurm, hub: WorkerHub) -> None:
-    names = ("fixed", "elastic", "warm-spares")
-    for job in [submit(slurm, name, hub, "--nodes=2", flags="--max-resets 3") for name in names]:
+    for job in [submit(slurm, name, hub, "--nodes=2", flags="--max-resets 3") for name in ("fixed", "elastic")]:
         assert await slurm.ended(job) == "FAILED"
         assert "--max-resets" in slurm.output(job)
 
@@ -371,14 +373,14 @@ async def test_scancel_leaves_nothing_behind(slurm: Slurm, hub: WorkerHub) -> No
     assert slurm.processes("node-agent|rdzv-server|worker.py|helper") == {}
 
 
-@pytest.mark.parametrize("name", ["elastic", "warm-spares", "login-server"])
+@pytest.mark.parametrize("name", ["elastic", "login-server"])
 async def test_scancel_is_final_though_the_first_node_is_done_before_the_others(slurm: Slurm, name: str) -> None:
     """Slurm removes finished nodes from the job's list. The agents must not treat the first one as lost."""
     (slurm.folder / "lingers.py").write_text(LINGERS)
     server = await serve(slurm) if name == "login-server" else ""
     lingered = slurm.folder / f"{name}.lingered"
     script = (str(SCRIPTS / f"{name}.sbatch"), "--nnodes", "2", "lingers.py", str(lingered))
-    job = slurm.submit("--nodes=2", *script, env={"RDZV_SERVER": server, "PRELOAD": "json"})
+    job = slurm.submit("--nodes=2", *script, env={"RDZV_SERVER": server})
     await until(lambda: slurm.output(job).count("trains") == 2)
     slurm.call("scancel", job)
     await until(lingered.exists)
