@@ -55,6 +55,33 @@ def lock_left(path: str) -> str:
     )
 
 
+# meeting_place
+
+
+def master_is_here(host: str) -> str:
+    """For an address of this node, if no process of this machine has MASTER_PORT."""
+    return _apart(
+        host,
+        "this node has the same address, but another machine has MASTER_PORT. Let containers use the network of their "
+        "host (docker run --network host), or give each agent its own --local-addr",
+    )
+
+
+def no_route_to_master(host: str, why: str) -> str:
+    return _apart(host, f"{why}. {_OTHER_ADDRESS}")
+
+
+def master_unknown(host: str, why: str) -> str:
+    return _apart(host, f"this node cannot look up that name ({why}). {_OTHER_ADDRESS}")
+
+
+_OTHER_ADDRESS = "Give the agent on rank 0's node a --local-addr that every node can reach"
+
+
+def _apart(host: str, why: str) -> str:
+    return f"warning: the workers of this node cannot reach rank 0 at MASTER_ADDR {host}, and may wait for it: {why}"
+
+
 # file_timer
 
 TIMER_EXPIRED = (

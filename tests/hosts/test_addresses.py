@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent import words
+from node_agent.features import words as features
 from rdzv_server.words import auth, operations
 from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
@@ -18,7 +20,7 @@ from tests.hosts.network import DEVICE
 from tests.support.message_search import message_fields, pattern
 from tests.support.outages import LOST
 from tests.support.process_info import is_running
-from tests.support.programs import TORCH_WORKER, Program
+from tests.support.programs import TORCH_WORKER, WORKER, Program
 from tests.support.proxies import HAPROXY, haproxy_configuration, needs_proxies
 from tests.support.rdzvctl import RDZVCTL, environment
 
@@ -28,7 +30,7 @@ LEASE_S = 1.5
 KEEP_ALIVE_S = 9.0
 BY_KEEP_ALIVE = f"its agent knows by TCP keep-alive, {KEEP_ALIVE_S:g} s"
 NEW_ADDRESS = "10.77.0.77"
-NAME = "rdzv.example"
+NAME, CONTAINER = "rdzv.example", "172.17.0.2"
 LOOKUP_S = 10.0
 """Seconds that a lookup waits for a silent name server: two tries of 5 s."""
 SOONER_S = 0.8 * LOOKUP_S
@@ -116,6 +118,20 @@ async def test_a_node_whose_ipv6_is_broken_meets_the_others_by_ipv4(hosts: Hosts
         await hosts.agent(name, "--nnodes", "2", "--endpoint", f"{NAME}:{DEFAULT_PORT}")
     workers = await hosts.hub.group(2)
     await hosts.ends(workers)
+
+
+async def test_two_containers_with_one_address_are_told_that_they_cannot_meet(hosts: Hosts) -> None:
+    """Each is behind its own machine's NAT."""
+    hosts.script = WORKER
+    for name in "ab":
+        hosts.network[name].namespace.configure(f"addr add {CONTAINER}/16 dev lo")
+        await hosts.node(name, "--nnodes", "2", "--local-addr", CONTAINER)
+    workers = await hosts.hub.group(2)
+    first, other = (hosts.agents[host_of(worker)] for worker in sorted(workers, key=lambda worker: worker.rank))
+    apart = re.escape(features.master_is_here(CONTAINER))
+    await other.line(apart)
+    await hosts.finish(workers)
+    assert not any(re.search(apart, line) for line in first.err)
 
 
 @pytest.fixture

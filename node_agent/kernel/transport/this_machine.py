@@ -16,10 +16,10 @@ def names_this_machine(host: str) -> bool:
         found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
     except (OSError, ValueError):
         return False
-    return any(_is_local(family, str(address[0])) for family, *_, address in found)
+    return any(is_local(family, str(address[0])) for family, *_, address in found)
 
 
-def _is_local(family: int, address: str) -> bool:
+def is_local(family: int, address: str) -> bool:
     """Return whether the address is one of this machine's: only those can be bound."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
