@@ -40,7 +40,7 @@ from rdzv_server.storage.base import (
 from rdzv_server.storage.etcd_client import EtcdClient, delete, end_of, is_free, is_made_at, put
 from rdzv_server.storage.record_codec import (
     MalformedRecord,
-    UnknownKind,
+    OfLaterVersion,
     pack,
     pack_events,
     settled,
@@ -100,7 +100,7 @@ class EtcdStore:
                     chunks.append(_unpack(key.key, key.value))
                     await asyncio.sleep(0)  # the lease is renewed meanwhile
         except MalformedRecord as error:
-            place, is_later = words.place(self._client.name, self._root), isinstance(error, UnknownKind)
+            place, is_later = words.place(self._client.name, self._root), isinstance(error, OfLaterVersion)
             raise damaged(place, error, is_later=is_later, restore=words.SNAPSHOT_OR_DELETE) from error
         attempts: dict[tuple[str, int], list[Record]] = {}
         for number, records in sorted(chunks, key=itemgetter(0)):

@@ -1,13 +1,15 @@
 """Facts as bytes, for stores. The kind of a fact is the name of its class; its body is encoded by the wire's codec.
 
 A store may be older or newer than the program that reads it. As on the wire, an unknown field is ignored and a missing
-one has its default. A body that does not fit raises `MalformedRecord`, and an unknown kind `UnknownKind`.
+one has its default. An unknown kind of event is kept as it is. An unknown kind of record, or a value that does not fit,
+raises `OfLaterVersion`, and anything else that cannot be read `MalformedRecord`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
+from msgspec import structs
 from rdzv_protocol.codec import decode_own, encode
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
@@ -25,8 +27,8 @@ class MalformedRecord(Exception):
     """Error for stored data that is not a record of this server."""
 
 
-class UnknownKind(MalformedRecord):
-    """Error for a kind of record that this version of the server does not know; a later one may."""
+class OfLaterVersion(MalformedRecord):
+    """Error for a kind of record, or a value, that this version of the server does not know; a later one may."""
 
 
 _OF_RUN = [kind for kind in get_args(Fact) if kind is not PolicyFact]
@@ -45,11 +47,11 @@ def pack(record: Record) -> tuple[str, bytes]:
 def unpack(run_id: str, attempt: int, at: float, kind: str, body: bytes) -> Record:
     """Decode a record from its parts. Raises `MalformedRecord`."""
     if kind not in _KINDS:
-        raise UnknownKind(words.unknown_kind(kind, attempt, run_id))
+        raise OfLaterVersion(words.unknown_kind(kind, attempt, run_id))
     try:
         return Record(run_id, attempt, at, decode_own(_KINDS[kind], body))
     except ProtocolError as error:
-        raise MalformedRecord(words.malformed_record(kind, attempt, run_id, error)) from None
+        raise _unfit(body)(words.malformed_record(kind, attempt, run_id, error)) from None
 
 
 class EventBatch(NamedTuple):
@@ -83,9 +85,27 @@ def unpack_events(body: bytes) -> list[RunEvent]:
         try:
             return _events.decode(body)
         except msgspec.ValidationError:
-            return convert_own(list[RunEvent], msgspec.msgpack.decode(body))
-    except msgspec.DecodeError as error:
-        raise MalformedRecord(words.malformed_events(error)) from None
+            return [_of_any_version(event) for event in msgspec.msgpack.decode(body)]
+    except (msgspec.DecodeError, TypeError) as error:
+        raise _unfit(body)(words.malformed_events(error)) from None
+
+
+def _of_any_version(event: dict[str, Any]) -> RunEvent:
+    """Return an event, whatever its kind: readers must expect new kinds.
+
+    Raises `msgspec.ValidationError`, or `TypeError` if it is not an event.
+    """
+    known = convert_own(RunEvent, event | {"kind": "warning"})
+    return structs.replace(known, kind=event["kind"]) if isinstance(event.get("kind"), str) else known
+
+
+def _unfit(body: bytes) -> type[MalformedRecord]:
+    """Return the kind of error for data that do not fit: if they are whole, a later version may have written them."""
+    try:
+        msgspec.msgpack.decode(body)
+    except msgspec.DecodeError:
+        return MalformedRecord
+    return OfLaterVersion
 
 
 def settled(records: Sequence[Record]) -> list[Record]:

@@ -32,7 +32,7 @@ from rdzv_server.storage.base import (
 from rdzv_server.storage.file_watch import LastRecord, OpenFile, size
 from rdzv_server.storage.record_codec import (
     MalformedRecord,
-    UnknownKind,
+    OfLaterVersion,
     pack,
     pack_events,
     unpack,
@@ -176,7 +176,7 @@ class SqliteStore:
         except OWN_ERRORS as error:
             raise internal_error(self.path, error) from error
         except (sqlite3.DatabaseError, MalformedRecord) as error:
-            is_later = isinstance(error, UnknownKind)
+            is_later = isinstance(error, OfLaterVersion)
             raise damaged(self.path, error, is_later=is_later, restore=words.COPY_OR_MOVE_AWAY) from error
 
     def _unavailable(self, error: sqlite3.OperationalError) -> Exception:

@@ -12,7 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 
+import msgpack
 import pytest
+from msgspec.structs import replace
+from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
@@ -143,21 +146,45 @@ async def test_a_damaged_file_is_refused_and_left_as_it_is(store, first, path, d
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "what"),
+    ("kind", "body", "tell", "what"),
     [
-        ("NodeExploded", b"\x80", part(words.later_or_damaged, why=words.unknown_kind("NodeExploded", 1, RUN_ID))),
-        ("NodeLost", b"\x80", "NodeLost.agent_id is missing"),
-        ("NodeLost", b"\xc1", "not one msgpack value"),
+        ("NodeExploded", b"\x80", words.later_or_damaged, words.unknown_kind("NodeExploded", 1, RUN_ID)),
+        ("NodeLost", b"\x80", words.later_or_damaged, "NodeLost.agent_id is missing"),
+        ("NodeLost", b"\xc1", words.damaged, "not one msgpack value"),
     ],
 )
-async def test_a_record_that_is_none_is_damage(store, first, path, kind, body, what):
+async def test_a_record_that_is_none_is_damage_or_of_a_later_version(store, first, path, kind, body, tell, what):
     await first.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute(
             "INSERT INTO records (run_id, attempt, at, kind, body) VALUES (?, 1, 0, ?, ?)", (RUN_ID, kind, body)
         )
-    with pytest.raises(StoreBroken, match=what):
+    with pytest.raises(StoreBroken) as raised:
         await store().load()
+    assert what in message_fields(raised.value, tell, restore=words.COPY_OR_MOVE_AWAY)["why"]
+
+
+async def test_events_of_kinds_that_only_a_later_version_knows_are_read_as_they_are(store, first, path):
+    events = [RunEvent(number=1, run_id=RUN_ID, attempt=1, round=1, kind="node_lost", reason="gone", node_id="b")]
+    events.append(replace(events[0], number=2, kind="node_exploded"))
+    await first.append(RECORDS, events)
+    await first.close()
+    again = store()
+    await again.load()
+    assert await again.read_events(RUN_ID, 1, 0, 10) == events
+
+
+@pytest.mark.parametrize("body", [[1], [{}], [{"kind": "node_lost"}], 1])
+async def test_events_that_are_none_are_reported(store, first, path, body):
+    await first.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute(
+            "INSERT INTO events (run_id, attempt, last, body) VALUES (?, 1, 9, ?)", (RUN_ID, msgpack.packb(body))
+        )
+    again = store()
+    await again.load()
+    with pytest.raises(StoreBroken, match=part(words.later_or_damaged)):
+        await again.read_events(RUN_ID, 1, 0, 10)
 
 
 async def test_another_programs_database_is_not_changed(store, path):
