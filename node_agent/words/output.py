@@ -57,6 +57,14 @@ def console_too_slow(behind: int, folder: str) -> str:
     return f"the console was too slow for the last {behind:,} bytes: see {folder}"
 
 
+def console_full(stream: str, problem: str) -> str:
+    return f"{stream}: {problem}: the run continues, but its output is lost until there is room; free space"
+
+
+def console_lost(stream: str, size: int) -> str:
+    return f"{stream}: {size:,} bytes of output were lost while its disk was full"
+
+
 # A plug-in of `--logs-specs`.
 
 

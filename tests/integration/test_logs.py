@@ -15,7 +15,7 @@ import pytest
 from node_agent import words
 from tests.support.cluster import Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
-from tests.support.message_search import has_message, message_fields
+from tests.support.message_search import has_message, message_fields, part
 from tests.support.programs import Program, start_agent
 from tests.support.terminal import Terminal
 from tests.support.worker_hub import WorkerHub
@@ -257,6 +257,25 @@ async def limited(program: str, log_dir: Path, kib: int, *flags: str, code: int)
     shell = f'ulimit -f {kib}; exec "$@"'
     started = await Program.start("bash", "-c", shell, "bash", *command, sys.executable, "-uc", program)
     return await run_to_end(started, code=code)
+
+
+async def test_an_agent_whose_stdout_is_on_a_full_disk_says_so_and_says_how_much_was_lost(small_disk: Path) -> None:
+    filler, out, go = small_disk / "filler", small_disk / "out", small_disk / "go"
+    filler.write_bytes(b"x" * 700_000)
+    os.mkfifo(go)
+    script = f"head -c 1000000 /dev/zero; cat {go}"
+    agent = await Program.start(
+        "sh", "-c", f'exec "$@" >> {out}', "sh", sys.executable, "-m", "node_agent", *ONE,
+        "--no-python", "sh", "-c", script,
+    )  # fmt: skip
+    await agent.line(part(words.output.console_full, stream="stdout"))
+    filler.unlink()
+    await asyncio.to_thread(go.write_text, "there is room\n")
+    await run_to_end(agent)
+    assert out.read_bytes().endswith(b"there is room\n")
+    lost = int(message_fields(agent.err, words.output.console_lost, stream="stdout")["size"].replace(",", ""))
+    assert out.stat().st_size + lost == 1_000_000 + len("there is room\n")
+    assert len([line for line in agent.err if has_message(line, words.output.console_full)]) == 1
 
 
 async def test_a_worker_whose_log_file_reaches_the_size_limit_is_reported_with_the_limit(tmp_path: Path) -> None:

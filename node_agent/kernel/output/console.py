@@ -4,6 +4,9 @@ A console such as a pager or a stopped terminal may block for any time. Only a t
 stdout blocks, the agent can still write to stderr, unless one terminal shows both. The backlog is bounded: above `HIGH`
 bytes the agent stops reading the workers' output until the backlog falls below `LOW`.
 
+Output that a full disk does not take is lost, because workers must not wait for a person. The agent logs when that
+begins, and how much was lost when it ends.
+
 An unfinished line, such as a prompt or a progress bar, belongs to its writer, which may continue it. Any other writer
 begins a new line. So no line mixes the output of two writers. On a terminal the last line may be a live one (`draw`);
 the next writer overwrites it.
@@ -15,13 +18,16 @@ import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from errno import EDQUOT, EFBIG, ENOSPC
 from functools import partial
 from queue import SimpleQueue
 from time import monotonic, time
 
 from rdzv_protocol.log_lines import Context, LineFormat
 
+from node_agent import words
 from node_agent.kernel.core.effects import Level
+from node_agent.kernel.output.room import in_words
 
 HIGH, LOW = 8 << 20, 4 << 20
 PATIENCE_S = 2.0
@@ -31,6 +37,8 @@ SLOW_S = 0.1
 """Seconds after which a console counts as slow. The next piece is smaller, to show whether it still takes any."""
 
 OUT, ERR = 1, 2
+_NAMES = {OUT: "stdout", ERR: "stderr"}
+_FULL = (ENOSPC, EDQUOT, EFBIG)
 
 _Queue = SimpleQueue[tuple[int, bytes] | None]
 
@@ -49,6 +57,8 @@ class Console:
         self._paused: list[Callable[[], None]] = []
         self._err_screen = OUT if _same_file(OUT, ERR) else ERR
         self._screens: dict[int, _Screen] = {}
+        self._lost: dict[int, int] = {}
+        """Numbers of bytes that were lost on a full disk, by descriptor. 0 if there is room again."""
 
     def log(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
         """Write one of the agent's own lines to stderr, if its level is enabled. `event`: kind of what has happened."""
@@ -141,11 +151,23 @@ class Console:
         """Write a part of it in the console's thread. Return the number of bytes that are done."""
         while True:
             try:
-                return os.write(fd, view)
+                written = os.write(fd, view)
             except BlockingIOError:  # the program before often leaves a terminal in this mode
                 select.select([], [fd], [])
-            except OSError:
-                return len(view)  # the reader is gone: the run continues
+            except OSError as error:
+                self._lose(fd, len(view), error)
+                return len(view)  # the reader is gone, or the disk is full: the run continues
+            else:
+                if self._lost.get(fd) and written == len(view):
+                    self._call_in_loop(partial(self.log, words.output.console_lost(_NAMES[fd], self._lost[fd])))
+                    self._lost[fd] = 0
+                return written
+
+    def _lose(self, fd: int, size: int, error: OSError) -> None:
+        if error.errno in _FULL:
+            if fd not in self._lost:
+                self._call_in_loop(partial(self.log, words.output.console_full(_NAMES[fd], in_words(error))))
+            self._lost[fd] = self._lost.get(fd, 0) + size
 
     def _screen(self, fd: int) -> "_Screen":
         number = self._err_screen if fd == ERR else fd
