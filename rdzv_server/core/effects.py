@@ -16,6 +16,15 @@ class Record(Struct, frozen=True):
     fact: Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed | NumbersUsed
 
 
+class Replayed(Struct, frozen=True):
+    """Tell observers of a fact about nodes that an earlier incarnation of the server recorded.
+
+    So they can continue what was left undone.
+    """
+
+    fact: Fact
+
+
 class WakeAgents(Struct, frozen=True):
     """Answer the polls of these agents, which have a new directive."""
 
@@ -60,4 +69,4 @@ class Answered(Struct, frozen=True):
     has_changed: bool = True
 
 
-Effect = Record | WakeAgents | Happened | ForgetRun | QueryClosed | Answered
+Effect = Record | Replayed | WakeAgents | Happened | ForgetRun | QueryClosed | Answered

@@ -19,12 +19,14 @@ from rdzv_protocol.log_lines import Context
 from rdzv_protocol.messages import PollRequest
 from rdzv_protocol.timing import hold_s
 
-from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, QueryClosed, Record, WakeAgents
+from rdzv_server.core import journals
+from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, QueryClosed, Record, Replayed, WakeAgents
 from rdzv_server.core.events import (
     DescriptionAsked,
     Event,
     LeaseRenewed,
     LogAsked,
+    NodeCordoned,
     NodeJoined,
     NodeLeft,
     NodeUncordoned,
@@ -122,6 +124,8 @@ class Driver:
         self._stopped = ""
         """Reason why the driver accepts no more events; empty while it does."""
         self._observers: list[Observer] = [RunMeasurements(self.measurements).observe]
+        self._replayed: list[Replayed] = []
+        """Cordons, and their ends, that the store had at the start."""
         self._event_errors: dict[str, set[str]] = {}
         """Names of the observers that raised over an event, by run id. Only the first error of each is logged."""
         self._late: list[RunEvent] = []
@@ -148,6 +152,11 @@ class Driver:
             records, numbers = await self._store.load(), await self._store.event_numbers()
         for count, record in enumerate(records):
             happened = self.registry.replay(record)
+            if (
+                isinstance(record.fact, NodeCordoned | NodeUncordoned)
+                and (record.run_id, record.attempt) == journals.NODES
+            ):
+                self._replayed.append(Replayed(record.fact))
             self._late += [event for event in happened if event.number > numbers.get((event.run_id, event.attempt), 0)]
             if count % REPLAY_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -165,6 +174,7 @@ class Driver:
         }
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
         self._task.add_done_callback(self._ended)
+        self._tell_observers(self._replayed)
         self._arm()
 
     def heard(self, unheard_s: float = 0.0) -> None:
@@ -303,8 +313,10 @@ class Driver:
         self._called.set()
 
     def observe(self, observer: Observer) -> None:
-        """Call `observer` for every batch from now on."""
+        """Call `observer` for every batch from now on, after the facts about nodes that the store had at the start."""
         self._observers.append(observer)
+        if self._task and self._replayed:
+            self._tell(observer, self._replayed)
 
     def event_failed(self, run_id: str, observer: str, error: Exception) -> None:
         """Count an error of an observer over an event of the run, and log the observer's first one.

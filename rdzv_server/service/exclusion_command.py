@@ -4,13 +4,15 @@ The server runs it once for each exclusion, after it has recorded the exclusion:
 the command fails, the server logs an error with the end of its output, and does not try again: the node stays excluded.
 
 If a check has found the node unfit, or it was lost, the server waits until no other node can show a common cause any
-more, which would end the exclusion. If an exclusion has ended before its time, the command does not run.
+more, which would end the exclusion. If an exclusion has ended before its time, the command does not run. A server that
+crashed in this time runs the command after its restart, if the time is not over then.
 """
 
 import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -18,8 +20,8 @@ from rdzv_protocol.node_conditions import condition
 from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import Effect, Record
-from rdzv_server.core.events import EXCLUDER, NodeCordoned, NodeUncordoned
+from rdzv_server.core.effects import Effect, Record, Replayed
+from rdzv_server.core.events import EXCLUDER, Fact, NodeCordoned, NodeUncordoned
 from rdzv_server.core.nodes.exclusion import TOGETHER_S
 from rdzv_server.words import operations
 from rdzv_server.words import service as words
@@ -49,18 +51,27 @@ class ExclusionCommand:
     def observe(self, effects: Iterable[Effect]) -> None:
         """Note new exclusions, and those that end. The leader of another shard handles those that it has decided."""
         for effect in effects:
-            if not isinstance(effect, Record) or (effect.run_id, effect.attempt) != journals.NODES:
+            if isinstance(effect, Replayed):
+                wait_s = self._left_s(effect.fact)
+            elif isinstance(effect, Record) and (effect.run_id, effect.attempt) == journals.NODES:
+                wait_s = self._together_s if isinstance(effect.fact, NodeCordoned) and effect.fact.condition else 0.0
+            else:
                 continue
             fact = effect.fact
             if isinstance(fact, NodeCordoned):
                 is_own = fact.by == EXCLUDER and fact.wall_until is None
-                if is_own and len(self._waiting) < MOST_WAITING:
+                if is_own and wait_s is not None and len(self._waiting) < MOST_WAITING:
                     self._waiting[fact.node_id] = fact
-                    asyncio.get_running_loop().call_later(
-                        self._together_s if fact.condition else 0.0, self._due.put_nowait, fact
-                    )
+                    asyncio.get_running_loop().call_later(wait_s, self._due.put_nowait, fact)
             elif isinstance(fact, NodeUncordoned) and fact.reason != operations.TIME_OVER:
                 self._drop(fact)
+
+    def _left_s(self, fact: Fact) -> float | None:
+        """Return how long the command for an earlier exclusion still waits; None if it may have run already."""
+        if not isinstance(fact, NodeCordoned) or not fact.condition or fact.wall_at is None:
+            return None
+        left_s = fact.wall_at + self._together_s - time.time()
+        return min(left_s, self._together_s) if left_s > 0 else None
 
     def _drop(self, fact: NodeUncordoned) -> None:
         if self._waiting.pop(fact.node_id, None):

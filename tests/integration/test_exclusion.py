@@ -57,11 +57,11 @@ async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart
 async def test_the_operators_command_waits_for_other_nodes_with_the_same_finding(
     hub: WorkerHub, tmp_path: Path
 ) -> None:
-    """So an operator who knows better can uncordon the node before it runs."""
+    """So an operator who knows better can uncordon the node before it runs, also after a crash of the server."""
     told, shared = tmp_path / "told", tmp_path / "shared"
     shared.mkdir()
     flags = ("--exclude-after", "2/1h", "--on-exclude", f"echo >{told}")
-    async with Cluster(hub, *flags) as cluster:
+    async with Cluster(hub, *flags, "--store", f"sqlite:{tmp_path}/runs.db") as cluster:
         await cluster.serve()
         agent = await cluster.node("a", "--max-restarts", "5", "--check", f"storage={shared}", *PATIENT, nproc=1)
         (worker,) = await hub.group(1)
@@ -70,6 +70,7 @@ async def test_the_operators_command_waits_for_other_nodes_with_the_same_finding
         del cluster.agents["a"]
         assert await agent.exit_code() == ExitCode.NODE_UNFIT
         await cluster.server.line(r"excluded.*\(StorageFailed, temporary\)")
+        await cluster.restart_server()
         await rdzvctl("uncordon", "a", endpoint=cluster.endpoint)
         await cluster.server.line(pattern(service.on_exclude_not_needed, node_id="a"))
         assert not told.exists()

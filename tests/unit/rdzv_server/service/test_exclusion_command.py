@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import Record
+from rdzv_server.core.effects import Record, Replayed
 from rdzv_server.core.events import NodeCordoned, NodeUncordoned
 from rdzv_server.service.exclusion_command import ExclusionCommand
 from rdzv_server.words import nodes as node_words
@@ -104,6 +105,29 @@ async def test_it_does_not_run_for_a_finding_that_turns_out_to_be_shared(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert caplog.messages[-1] == words.on_exclude_left("d")
+
+
+async def test_after_a_crash_it_runs_for_exclusions_whose_wait_is_not_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The command may have run for the others."""
+    caplog.set_level(logging.INFO)
+    made = ExclusionCommand(f'echo "$RDZV_NODE $RDZV_CONDITION" >>{tmp_path}/seen', together_s=10.0)
+    task = asyncio.create_task(made.run())
+    now, found = time.time(), {"condition": "DiskFull", "reason": FULL}
+    facts = [
+        exclusion("before", wall_at=now - 10.0, **found).fact, exclusion("at once", wall_at=now).fact,
+        exclusion("shared", wall_at=now - 9.0, **found).fact, exclusion("alone", wall_at=now - 9.0, **found).fact,
+        exclusion("b", by="admin", wall_at=now - 9.0, **found).fact,
+        NodeUncordoned(node_words.SHARED, node_id="shared"),
+    ]  # fmt: skip
+    made.observe([Replayed(fact) for fact in facts])
+    made.observe([exclusion("new")])
+    await until(lambda: words.on_exclude_done("alone") in caplog.text)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (tmp_path / "seen").read_text().splitlines() == ["new ", "alone DiskFull"]
+    assert not any(words.on_exclude_left(node) in caplog.messages for node in ("before", "at once", "b"))
 
 
 async def test_a_failing_on_exclude_command_is_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
