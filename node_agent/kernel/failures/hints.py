@@ -157,7 +157,11 @@ TABLE = (
         blame="program",
     ),
     Advice(r"too many open files", words.hints.TOO_MANY_FILES),
-    Advice(r"can't start new thread|BlockingIOError: \[Errno 11\]", words.hints.TOO_MANY_PROCESSES),
+    Advice(
+        r"can't start new thread|BlockingIOError: \[Errno 11\]|\bcannot fork\b"
+        r"|(could not start|fork|thread).{0,200}resource temporarily unavailable",
+        words.hints.TOO_MANY_PROCESSES,
+    ),
     # GPUs and their network.
     Advice(
         r"uncorrectable (NVLink|ECC) error|GPU has fallen off the bus|system not yet initialized"

@@ -611,12 +611,17 @@ async def _is_node_full() -> bool:
 
 
 def _not_started(spec: WorkerSpec, error: OSError) -> Failure:
+    from node_agent.kernel.failures import hints
+
+    cause = words.workers.cannot_start(spec.title, error.strerror or str(error))
+    advice = hints.find((cause,))
     return Failure(
         node_id=spec.node_id,
         rank=spec.rank,
         local_rank=spec.local_rank,
         pid=0,
         exit_code=NOT_STARTED,
-        cause=words.workers.cannot_start(spec.title, error.strerror or str(error)),
+        cause=cause,
+        hint=advice.hint if advice else "",
         failed_at=time.time(),
     )

@@ -625,6 +625,7 @@ async def test_a_worker_without_a_pipe_for_its_errors_fails_and_leaves_none_for_
         await agent.server.answers(one_worker())
         failure = (await agent.server.hears(ReportRequest)).failure
         assert failure.cause == words.workers.cannot_start("sh", "Too many open files")
+        assert failure.hint == words.hints.TOO_MANY_FILES
         await agent.server.answers(stop(1))
         await agent.server.hears(JoinRequest, 2)
         assert held("pipe:") == before

@@ -95,6 +95,11 @@ CAUSES = {
     words.hints.TOO_MANY_PROCESSES: [
         "RuntimeError: can't start new thread",
         "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+        words.workers.cannot_start("train.py", "Resource temporarily unavailable"),
+        "bash: fork: retry: Resource temporarily unavailable",
+        "run.sh: 7: Cannot fork",
+        "OpenBLAS blas_thread_init: pthread_create failed for thread 3 of 8: Resource temporarily unavailable",
+        "libgomp: Thread creation failed: Resource temporarily unavailable",
     ],
     words.hints.DISK_FULL: ["OSError: [Errno 28] No space left on device: '/data/ckpt.pt'"],
     words.output.RAISE_THE_LIMIT: [
