@@ -24,6 +24,7 @@ from rdzv_protocol.text import clip, printable
 
 from rdzvctl import words
 from rdzvctl.answers import Fields, decoded
+from rdzvctl.connecting import HttpConnection, HttpsConnection
 from rdzvctl.contexts import Place
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable
 
@@ -373,8 +374,8 @@ class Client:
     def _connection(self, to: Endpoint) -> http.client.HTTPConnection:
         limit_s = CONNECT_S if len(self._order) == 1 else 1.0
         if self._context:
-            return http.client.HTTPSConnection(*to, timeout=limit_s, context=self._context)
-        return http.client.HTTPConnection(*to, timeout=limit_s)
+            return HttpsConnection(*to, timeout=limit_s, context=self._context)
+        return HttpConnection(*to, timeout=limit_s)
 
     def _failed(self, to: Endpoint, error: Exception) -> Exception:
         """Return why a server did not answer; a lasting reason ends the command."""

@@ -14,6 +14,7 @@ from rdzv_protocol.paths import DEFAULT_PORT
 from node_agent import words
 from node_agent.features import words as features
 from rdzv_server.words import auth, operations
+from rdzvctl.client import CONNECT_S
 from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
 from tests.hosts.network import DEVICE
@@ -117,6 +118,11 @@ async def test_a_node_whose_ipv6_is_broken_meets_the_others_by_ipv4(hosts: Hosts
     for name in "ab":
         await hosts.agent(name, "--nnodes", "2", "--endpoint", f"{NAME}:{DEFAULT_PORT}")
     workers = await hosts.hub.group(2)
+    command = (*RDZVCTL, "--endpoint", f"{NAME}:{DEFAULT_PORT}", "runs")
+    began = time.monotonic()
+    runs = await hosts.network["b"].start(Program, *command, env=environment())
+    assert await runs.exit_code() == 0, runs.err
+    assert time.monotonic() - began < CONNECT_S, "rdzvctl does not wait for IPv6 first"
     await hosts.ends(workers)
 
 
