@@ -18,7 +18,7 @@ _HINTS: dict[Stage, str] = {
     "another program": "name rdzv-server's port, or stop that program",
     "port": "another program listens at this port of this node: stop it, or choose another port",
     "host": "this node hosts rdzv-server: give --master-addr or --rdzv-endpoint an address of this node",
-    "proxy": "check that rdzv-server runs, and that the proxy reaches it",
+    "proxy": "check that rdzv-server runs, and that the proxy reaches it and allows two connections for each agent",
     "server": "read rdzv-server's log",
     "address": "name rdzv-server by a global address, or give --local-addr",
     "leader": "check that etcd runs, and that rdzv-server reaches it",
@@ -155,7 +155,8 @@ def answer_unreadable(why: str) -> str:
 
 
 def proxy_answered(status: int, has_timed_out: bool) -> str:
-    why = "rdzv-server did not answer it in time" if has_timed_out else "it cannot reach rdzv-server"
+    limit = ", or allows no more connections" if status == 503 else ""
+    why = "rdzv-server did not answer it in time" if has_timed_out else f"it cannot reach rdzv-server{limit}"
     return f"the proxy there answered {status} because {why}"
 
 

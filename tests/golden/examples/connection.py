@@ -21,5 +21,5 @@ EXAMPLES: Examples = {
         _FAILED | {"longest_s": longest_s, "lives": lives}
         for longest_s, lives in ((300.0, False), (300.0, True), (inf, False))
     ],
-    connection.proxy_answered: [{"status": 502, "has_timed_out": False}, {"status": 504, "has_timed_out": True}],
+    connection.proxy_answered: [{"status": status, "has_timed_out": status == 504} for status in (502, 503, 504)],
 }
