@@ -196,11 +196,14 @@ class Notice:
         self.deadline = float(str(fields.get("deadline", 0.0)))
         """Wall-clock time in seconds since 1970 at which the workers are stopped, unless all of them acknowledge
         before."""
+        self._until = fields.get("monotonic_deadline")
+        """The same by the monotonic clock of this machine. None from an older agent."""
 
     @property
     def remaining_s(self) -> float:
-        """Seconds that remain, not below 0."""
-        return max(0.0, self.deadline - time.time())
+        """Seconds that remain, not below 0. It does not matter if the wall clock is set meanwhile."""
+        left_s = self.deadline - time.time() if self._until is None else float(str(self._until)) - time.monotonic()
+        return max(0.0, left_s)
 
 
 def notice() -> Notice | None:

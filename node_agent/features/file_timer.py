@@ -28,6 +28,8 @@ from node_agent.kernel.threads import in_thread, leave_to_thread
 from node_agent.words import failures as failure_words
 
 READ_BYTES = 1 << 16
+LATE_S = 0.5
+"""Seconds by which an expiry may be noticed late. If it is later, the agent did not run, and perhaps no worker did."""
 CInt = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
 """Number that the kernel accepts as a pid or signal. A larger one raises `OverflowError` there."""
 
@@ -159,10 +161,17 @@ class FileTimer:
         if old := self._timers.pop(key, None):
             old.cancel()
         if request.expiration_time >= 0:
-            left_s = request.expiration_time - time.time()
-            self._timers[key] = self._loop.call_later(left_s, self._expire, request)
+            self._arm(request, self._loop.time() + max(0.0, request.expiration_time - time.time()))
 
-    def _expire(self, request: Request) -> None:
+    def _arm(self, request: Request, at: float) -> None:
+        self._timers[request.pid, request.scope_id] = self._loop.call_at(at, self._expire, request, at)
+
+    def _expire(self, request: Request, due_at: float) -> None:
+        """Act on an expired timer. If the whole machine stood still, the worker gets that time on top."""
+        now = self._loop.time()
+        if now > due_at + LATE_S:
+            self._arm(request, now + (now - due_at))
+            return
         del self._timers[request.pid, request.scope_id]
         if not self._is_worker(request.pid):
             return

@@ -155,6 +155,7 @@ class NoticeBoard:
             "deadline": now + notice.remaining_s,
             "remaining_s": notice.remaining_s,
             "given_at": now,
+            "monotonic_deadline": time.monotonic() + notice.remaining_s,
         }
         with open(f"{self._path}.new", "w") as file:
             json.dump(content, file)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.features import words
+from node_agent.features import file_timer, words
 from node_agent.features.file_timer import FileTimer, open_pipe
 from tests.support.changes import PATIENCE_S
 from tests.support.message_search import pattern
 from tests.support.process_info import until
 
-LONG_AGO, SOON_ENOUGH = 0.0, 0.05
+LONG_AGO, SOON_ENOUGH, PAUSED_S = 0.0, 0.05, 1.0
 
 
 class Served:
@@ -68,6 +68,22 @@ async def test_a_released_or_reset_timer_no_longer_counts(served):
     served.ask(LONG_AGO, scope="anew", signum=0)
     assert await served.hears() == words.timer_expired("anew", served.worker.pid)
     assert served.worker.returncode is None
+
+
+async def test_a_machine_that_stood_still_costs_no_worker(served, monkeypatch):
+    """Such as a virtual machine that was paused: the worker had no time for its work either."""
+    monkeypatch.setattr(file_timer, "LATE_S", 0.25)
+    served.ask(time.time() + SOON_ENOUGH, scope="paused")
+    served.ask(LONG_AGO, scope="read", signum=0)
+    assert await served.hears() == words.timer_expired("read", served.worker.pid)
+    time.sleep(PAUSED_S)  # noqa: ASYNC251 - the agent stands still
+    await asyncio.sleep(SOON_ENOUGH)  # the agent notices that the timer has expired
+    served.ask(-1, scope="paused")
+    served.ask(LONG_AGO, scope="released", signum=0)
+    assert await served.hears() == words.timer_expired("released", served.worker.pid)
+    assert served.worker.returncode is None
+    served.ask(time.time() + SOON_ENOUGH)
+    assert await served.exit_code() == -9
 
 
 async def test_only_workers_are_signalled(served):

@@ -3,17 +3,20 @@
 import asyncio
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from rdzv_protocol.queries import Notice, Noticed
 
+from node_agent import in_worker
 from node_agent.features.notices import words
 from node_agent.features.notices.notice_board import HANDLER_INTERVAL_S, NoticeBoard
 from node_agent.kernel.processes.temp_dir import TempDir
 from tests.support.process_info import until
 
+HOUR_S = 3600.0
 NOTICE = Notice(number=1, round=1, remaining_s=500.0, source="node_drained", node_id="a", reason="drained")
 
 
@@ -120,3 +123,19 @@ async def test_the_board_knows_which_workers_have_saved(tmp_path: Path) -> None:
     assert [await board.has_saved(rank) for rank in range(3)] == [True, False, False]
     listens(board, 1, "saved")
     assert await board.has_saved(1)
+
+
+async def test_a_wall_clock_that_jumps_does_not_change_the_time_that_a_worker_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script may leave out its last save if too little time seems to remain."""
+    board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 1, None)
+    await board.give(NOTICE, dict, lambda problem: None)
+    for name, value in board.environment(0).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(in_worker, "_listens", False)
+    true_time = time.time
+    for jump_s in (HOUR_S, -HOUR_S):
+        monkeypatch.setattr(time, "time", lambda jump_s=jump_s: true_time() + jump_s)
+        given = in_worker.notice()
+        assert given and NOTICE.remaining_s / 2 < given.remaining_s <= NOTICE.remaining_s
