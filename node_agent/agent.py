@@ -142,7 +142,9 @@ class Agent:
         self._leaving_error: asyncio.Task[None] | None = None
         self._exit_code: asyncio.Future[ExitCode] = asyncio.get_running_loop().create_future()
         self._runner: Runner
-        self._queries = Queries(config.join.node_id, self._features, lambda *answer: self._runner.feed(Answer(*answer)))
+        self._queries = Queries(
+            config.join.node_id, self._features, self.console, lambda *answer: self._runner.feed(Answer(*answer))
+        )
         self._has_shutdown_timeout = True
         """Whether the workers' last stop gave them the user's `--shutdown-timeout`, not the time of a drain."""
         self._is_closed = False

@@ -18,6 +18,7 @@ from node_agent.kernel.transport.base import spawn
 AFTER_S = 1.0
 """Seconds after the first start of workers, so that the workers' own imports come first."""
 MODULES = (
+    "node_agent.features.description", "node_agent.features.evidence.feature", "node_agent.features.log_reads.feature",
     "node_agent.kernel.failures.diagnose", "node_agent.kernel.failures.error_file", "node_agent.kernel.failures.oom",
     "node_agent.kernel.failures.report", "node_agent.words.agent", "node_agent.words.connection",
     "node_agent.words.devices", "node_agent.words.failures", "node_agent.words.hints", "node_agent.words.leaving",

@@ -25,5 +25,12 @@ def query_too_slow(node_id: str) -> str:
     return f"node {node_id} did not finish in time"
 
 
+def query_failed(node_id: str, kind: str, error: str) -> str:
+    return (
+        f"node {node_id} failed to answer: {kind}: {error}. If another version of node-agent was installed since this "
+        "agent started, the agent can answer only after a restart of itself"
+    )
+
+
 def query_unknown(node_id: str) -> str:
     return f"node {node_id} cannot answer this query"
