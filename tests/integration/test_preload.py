@@ -188,6 +188,22 @@ async def test_warm_processes_end_with_their_agent(cluster: Cluster, end: str) -
             await ended(pid)
 
 
+async def test_a_process_that_a_preloaded_module_has_started_ends_with_the_agent(tmp_path: Path) -> None:
+    """It is in a session of its own, and has no mark of the agent."""
+    pid_file = tmp_path / "pid"
+    (tmp_path / "starts_one.py").write_text(
+        "import subprocess\n"
+        "process = subprocess.Popen(('sleep', '1000'), env={}, start_new_session=True)\n"
+        f"open({str(pid_file)!r}, 'w').write(str(process.pid))\n"
+    )
+    script = tmp_path / "train.py"
+    script.touch()
+    code, agent = await finished("--preload", "starts_one", script=str(script), cwd=tmp_path)
+    assert code == 0
+    assert is_said_to_be_warm(agent)
+    assert not is_running(int(pid_file.read_text()))
+
+
 # Workers that cannot be kept warm start cold, and a message says so.
 
 

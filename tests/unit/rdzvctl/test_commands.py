@@ -187,14 +187,16 @@ class OtherServer(ThreadingHTTPServer):
             AgentDescription(node_id="a", versions=(), system="Linux", cpus=2, gpu_driver="", variables=()),
             Done(epoch="1", message="run running is stopped"),
         )
+        self._whole = {type(each).__name__: msgspec.json.decode(msgspec.json.encode(each)) for each in self.answers}
         self._told: dict[str, Any] = {}
 
     def lacks(self, *fields: Field, unhealthy_reason: str | None = None) -> None:
         """Omit these fields from now on. The server can make decisions, or cannot for this reason."""
-        self._told = {type(answer).__name__: msgspec.to_builtins(answer) for answer in self.answers}
-        self._told["Status"]["server"] |= {"ready": not unhealthy_reason, "unhealthy_reason": unhealthy_reason}
+        status = self._whole["Status"]
+        health = {"ready": not unhealthy_reason, "unhealthy_reason": unhealthy_reason}
+        self._told = self._whole | {"Status": status | {"server": status["server"] | health}}
         for kind, *field in fields:
-            self._told[kind] = without(json.loads(json.dumps(self._told[kind])), tuple(field))
+            self._told[kind] = without(self._told[kind], tuple(field))
 
     def answer(self, path: str) -> Any:
         url = urlsplit(path)
@@ -212,10 +214,11 @@ class OtherServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: OtherServer
+    wbufsize = -1  # a reply is sent in one piece
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        body = json.dumps(self.server.answer(self.path)).encode()
+        body = msgspec.json.encode(self.server.answer(self.path))
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
