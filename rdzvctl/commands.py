@@ -518,7 +518,7 @@ def _follow_logs(session: Session, place: lines.Worker, found: list[Fields]) -> 
 def act(action: "Action", session: Session) -> None:
     """Have the action carried out after the user has confirmed it. The request id makes a repetition harmless."""
     given, out = session.given, session.out
-    target, shown = _node_target(action, session) if action.of_node else _run_target(action, session)
+    target, shown, seen = _node_target(action, session) if action.of_node else _run_target(action, session)
     if action.question and sys.stdin.isatty() and not given.get("yes"):
         costs = _costs(action, session, target)
         out.note(shown)
@@ -528,6 +528,7 @@ def act(action: "Action", session: Session) -> None:
             raise Refused(words.actions.NOT_DONE)
     body = {
         **target,
+        **{name: seen[name] for name in action.fields if name in seen},
         "reason": clip(printable(given.get("reason", "")), MOST_REASON_BYTES),
         "request_id": given.get("request_id") or f"rdzvctl-{os.urandom(8).hex()}",
         **{name: given[name] for name in action.fields if name in given},
@@ -579,30 +580,33 @@ def _costs(action: "Action", session: Session, target: Request) -> Fields:
         return Fields(sentence="", is_high=True)
 
 
-def _run_target(action: "Action", session: Session) -> tuple[Request, str]:
-    """Return the run, and its state as text. A repetition, with a request id and a run, does not check the state."""
+def _run_target(action: "Action", session: Session) -> tuple[Request, str, Request]:
+    """Return the run, its state as text, and the round that the person sees.
+
+    A repetition, with a request id and a run, does not check the state.
+    """
     given = session.given
     if "request_id" in given and given.get("run_id") is not None:
-        return {"run_id": given["run_id"]}, words.actions.named_run(given["run_id"])
+        return {"run_id": given["run_id"]}, words.actions.named_run(given["run_id"]), {}
     run = session.run(is_over=action.of_ended)
     if not (run["can_be_forgotten"] if action.of_ended else not state.is_over(run)):
         raise Refused(words.actions.nothing_to_do(action.name, lines.of_run(run)))
-    return {"run_id": run["run_id"]}, lines.of_run(run)
+    return {"run_id": run["run_id"]}, lines.of_run(run), {"round": run["round"]}
 
 
-def _node_target(action: "Action", session: Session) -> tuple[Request, str]:
-    """Return the node, and what runs there now. For a node that no run has, a similar name is suggested."""
+def _node_target(action: "Action", session: Session) -> tuple[Request, str, Request]:
+    """Return the node, what runs there now, and nothing. For a node that no run has, a similar name is suggested."""
     node_id = session.given["node_id"]
     if action.of_absent:
-        return {"node_id": node_id}, words.actions.named_node(node_id)
+        return {"node_id": node_id}, words.actions.named_node(node_id), {}
     all_runs = [run for run in session.overview().runs if not state.is_over(run)]
     there = [(run, node) for run in all_runs for node in run["nodes"] if node["node_id"] == node_id]
     if there:
         states = [(str(node["state"]), str(run["run_id"])) for run, node in there[:MOST_NAMED]]
-        return {"node_id": node_id}, words.actions.node_in_runs(node_id, states)
+        return {"node_id": node_id}, words.actions.node_in_runs(node_id, states), {}
     known = sorted({node["node_id"] for run in all_runs for node in run["nodes"]})
     session.out.note(words.actions.no_run_has(node_id, known))
-    return {"node_id": node_id}, words.actions.in_no_run(node_id)
+    return {"node_id": node_id}, words.actions.in_no_run(node_id), {}
 
 
 # Contexts.

@@ -70,6 +70,9 @@ class StopRequest(RunAction, frozen=True, kw_only=True):
 class RestartRequest(RunAction, frozen=True, kw_only=True):
     """Restart the workers of every node in a new round, which is not charged to `max_restarts`."""
 
+    round: Round | None = None
+    """Round whose workers to restart: if it is over, nothing changes. If null, any round."""
+
 
 class ResizeRequest(RunAction, frozen=True, kw_only=True):
     """Change the limits of the run's number of nodes. If the run has more nodes, it continues at once with fewer.

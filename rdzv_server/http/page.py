@@ -84,7 +84,7 @@ class Button:
         self.of_ended = action.of_ended
         """Whether the button is for a run that has ended, rather than an active one."""
         self.asks = ["reason", *action.fields]
-        """Fields of the dialog, by their names in the request."""
+        """Fields of the dialog, by their names in the request, and `round`, which the page itself fills in."""
 
 
 class Pages:

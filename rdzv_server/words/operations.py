@@ -34,6 +34,11 @@ def nothing_to_restart(run_id: str) -> str:
     return f"run {run_id} has no workers to restart: a round is forming and will start them"
 
 
+def round_over(run_id: str, wanted: int, current: int) -> str:
+    """An operator wants to restart the workers of an earlier round."""
+    return f"round {wanted} of run {run_id} is over: this is round {current}, whose workers continue"
+
+
 def has_size(run_id: str, min_nodes: int, max_nodes: int) -> str:
     return f"run {run_id} already has this size: {_nodes(min_nodes, max_nodes)}"
 

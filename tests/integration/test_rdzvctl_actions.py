@@ -55,6 +55,18 @@ async def test_a_resize_that_the_next_restart_would_wait_for_is_asked_about(clus
         assert await shown.exit_code() == ExitCode.FAILED
 
 
+async def test_a_restart_that_is_confirmed_too_late_leaves_the_next_round_alone(cluster: Cluster) -> None:
+    (worker,) = await cluster.nodes("a", "--run-id", "r", "--max-restarts", "1", *PATIENT, nproc=1)
+    async with terminal(cluster, "restart", "r", columns=200) as shown:
+        await shown.shows(r"\[y/N\] ")
+        worker.order_exit(3)
+        next_workers = await cluster.hub.group(1)
+        shown.type("y\n")
+        assert await shown.exit_code() == ExitCode.FAILED
+        assert operations.round_over("r", 1, 2) in shown.text
+    await cluster.finish(next_workers)
+
+
 async def test_a_script_is_never_asked_for_confirmation(cluster: Cluster) -> None:
     await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     done = await rdzvctl("stop", "r", "--json", endpoint=cluster.endpoint)

@@ -28,8 +28,13 @@ REASON_BYTES, EVIDENCE_BYTES = 128, 192
 """Most bytes of a cordon's reason: for an operator's, as there may be a thousand of them, and for the server's."""
 
 
-class RunRestarted(events.Operation, frozen=True):
-    """An operator has restarted the workers of every node."""
+class RunRestarted(events.Operation, frozen=True, kw_only=True):
+    """An operator has restarted the workers of every node.
+
+    `round`: round that the operator saw, None for any. If it is over, nothing changes.
+    """
+
+    round: int | None = None
 
 
 class RunResized(events.Operation, frozen=True, kw_only=True):
@@ -106,6 +111,9 @@ def stop(machine: Machine, fact: events.RunStopped, now: float) -> None:
 
 def restart(machine: Machine, fact: RunRestarted, now: float) -> None:
     """Restart the running round. While a round forms, its workers have already stopped: then only a back-off ends."""
+    if over := _restarts_over(machine.run, fact):
+        machine.run.answer(fact, fact.idle or over)
+        return
     is_running = machine.run.stage is Stage.RUNNING
     sentence = words.restarted(fact.reason) if is_running else words.backoff_ended(fact.reason)
     _tell(machine, "run_restarted", fact, sentence, now)
@@ -114,7 +122,14 @@ def restart(machine: Machine, fact: RunRestarted, now: float) -> None:
     machine.run.opening.backoff_until = None
 
 
+def _restarts_over(run: Run, fact: RunRestarted) -> str:
+    """Return the sentence that the round to restart is over; empty if it is not."""
+    return "" if fact.round in (None, run.round) else words.round_over(run.run_id, fact.round, run.round)
+
+
 def restarts_nothing(run: Run, fact: RunRestarted) -> str:
+    if over := _restarts_over(run, fact):
+        return over
     is_idle = run.stage is Stage.FORMING and run.opening.backoff_until is None
     return words.nothing_to_restart(run.run_id) if is_idle else ""
 

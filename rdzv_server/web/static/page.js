@@ -997,7 +997,8 @@ let pressed = null; // button whose dialog is open, or the element that gets the
 
 function ask(button) {
   pressed = button;
-  const dialog = byId("dialog"), asks = button.dataset.asks.split(" ");
+  const dialog = byId("dialog"), asks = button.dataset.asks.split(" ").filter((name) => name !== "round");
+  const seen = button.dataset.asks.includes("round") ? { round: shown.run.round } : {}; // a later round keeps its workers
   const { node } = button.dataset; // the button may belong to another node, or be gone, while the viewer types a reason
   fill(byId("dialog-title"), `${button.textContent}: ${node ? `node ${node}` : runId}`);
   fill(byId("dialog-means"), button.dataset.means);
@@ -1018,7 +1019,7 @@ function ask(button) {
   const requestId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // the same for all attempts, so that the action is carried out once
   dialog.querySelector("form").onsubmit = (event) => {
     event.preventDefault();
-    act(button, asks, { request_id: requestId, ...(node ? { node_id: node } : { run_id: runId }) });
+    act(button, asks, { request_id: requestId, ...seen, ...(node ? { node_id: node } : { run_id: runId }) });
   };
   dialog.showModal();
 }

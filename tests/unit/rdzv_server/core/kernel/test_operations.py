@@ -236,6 +236,17 @@ def test_a_run_that_is_over_is_neither_restarted_nor_resized(action: Any) -> Non
         run.handle(action)
 
 
+def test_a_restart_of_a_round_that_is_over_leaves_the_next_one_alone() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("a")
+    run.join("a", "b")
+    run.handle(RunRestarted("it hangs", "me", "1", round=1))
+    assert (run.run.stage, run.run.round, run.run.answers["1"]) == (Stage.RUNNING, 2, words.round_over("run", 1, 2))
+    assert not happened(run)
+    run.handle(RunRestarted("it hangs", "me", "2", round=2))
+    assert (run.run.stage, run.run.round) == (Stage.FORMING, 3)
+
+
 def test_the_number_of_remembered_requests_is_bounded() -> None:
     run = running("1:2", "a")
     for number in range(3 * REQUESTS):

@@ -366,6 +366,10 @@ IDLE: dict[str, tuple[str | None, Operation, Operation, str]] = {
         "run", RunRestarted("x", "me", "1"), RunResized("x", "me", "2", min_nodes=1, max_nodes=1),
         operations.nothing_to_restart("run"),
     ),
+    "restart of a round that is over": (
+        "run", RunRestarted("x", "me", "1", round=7), RunResized("x", "me", "2", min_nodes=1, max_nodes=1),
+        operations.round_over("run", 7, 1),
+    ),
     "resize": (
         "run", RunResized("x", "me", "1", min_nodes=2, max_nodes=2),
         RunResized("x", "me", "2", min_nodes=1, max_nodes=1), operations.has_size("run", 2, 2),
