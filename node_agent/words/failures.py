@@ -23,6 +23,11 @@ def with_broken_error_file(cause: str, problem: str) -> str:
     return f"{cause} (its error file cannot be read: {problem})"
 
 
+def error_after(error: str, first: str) -> str:
+    """`error`: the exception that ended a worker; `first`: the one that began the chain."""
+    return f"{error}, after {first}"
+
+
 OUTPUT_NOT_WRITTEN = "Python could not write its last output: a closed pipe, or a full disk"
 NOT_EXECUTABLE = "the program cannot be executed: no permission, or no executable format"
 PROGRAM_NOT_FOUND = "the program, or one that it calls, was not found"

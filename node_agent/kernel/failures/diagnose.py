@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from errno import EFBIG
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +33,8 @@ RUNNING_BYTES = 4_096
 """Most bytes of a running worker's traceback: one message carries many of them."""
 MOST_LINES = 200
 """Most lines of a traceback that are examined."""
+SEARCHED_LINES = 64
+"""Most lines at the end of stderr that are searched for a known error: older ones may be about something else."""
 
 
 class LeftOnDisk(NamedTuple):
@@ -117,10 +119,10 @@ def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:
     found = last_words(stderr)
     if not found.error:
         return None
-    advice = hints.find([found.error, *reversed(found.traceback[-MOST_LINES:])])
+    advice = _advice([found.error, *reversed(found.traceback[-MOST_LINES:])], found)
     return LastError(
         rank=rank,
-        error=clip(printable(found.error), LINE_BYTES),
+        error=clip(printable(_in_one_line(found.error, found)), LINE_BYTES),
         traceback=last_lines(_fit(found.traceback, TRACEBACK_LINES), TRACEBACK_LINES, RUNNING_BYTES),
         is_uncaught=found.is_uncaught,
         is_consequence=bool(advice and advice.is_consequence),
@@ -141,20 +143,23 @@ def diagnose(
     in words; empty if it did not. `is_node_full`: whether a disk of the node itself is full.
     """
     recorded, status = recorded or ErrorFile(), exit_status(ended.exit_code, out_of_memory)
-    found = LastWords() if status.signal in _FROM_OUTSIDE else last_words(stderr)
+    if in_file := recorded.traceback.splitlines()[-MOST_LINES:]:
+        found = last_words(in_file)
+    else:
+        found = LastWords() if status.signal in _FROM_OUTSIDE else last_words(stderr)
     error = one_line(recorded.error.splitlines()) or found.error
-    traceback = recorded.traceback.splitlines()[-MOST_LINES:] or found.traceback
-    written = [recorded.error or found.error, *reversed(traceback or stderr)]
+    traceback = in_file or found.traceback
+    written = [recorded.error or found.error, *reversed(traceback or stderr[-SEARCHED_LINES:])]
     if status.signal == "SIGABRT":
-        written += reversed(stderr)  # a library writes the reason before it aborts
-    advice = hints.find(written) if status.signal in ("", "SIGABRT") else None
+        written += reversed(stderr[-SEARCHED_LINES:])  # a library writes the reason before it aborts
+    advice = _advice(written, found) if status.signal in ("", "SIGABRT") else None
     cause = status.cause
     if recorded.problem:
         cause = words.failures.with_broken_error_file(cause, recorded.problem)
     return replace(
         ended,
         cause=clip(printable(cause), LINE_BYTES),
-        error=clip(error, LINE_BYTES),
+        error=clip(_in_one_line(error, found), LINE_BYTES),
         traceback=_fit(traceback, TRACEBACK_LINES),
         stderr_tail=_fit(stderr, TAIL_LINES),
         hint=advice.hint if advice else status.hint,
@@ -162,6 +167,27 @@ def diagnose(
         blame=_blame(advice, out_of_memory, is_node_full),
         recurs=advice.recurs if advice else "unknown",
     )
+
+
+def _advice(written: Iterable[str], found: LastWords) -> hints.Advice | None:
+    """Return the advice on what a worker has written.
+
+    The first exception of a chain decides whether the failure follows from another worker's. If the script itself
+    failed first, the others may have ended because of that, and it noticed while it cleaned up.
+    """
+    if found.first_error:
+        first = hints.find([found.first_error, *reversed(found.first_lines)])
+        if first is None or not first.is_consequence:
+            return first or hints.find(written, consequences=False)
+    return hints.find(written)
+
+
+def _in_one_line(error: str, found: LastWords) -> str:
+    """Return the exception that ended a process, with the one that began its chain."""
+    if not found.first_error or found.first_error == error:
+        return error
+    first = clip(printable(found.first_error), LINE_BYTES // 3)
+    return words.failures.error_after(clip(error, LINE_BYTES // 2), first)
 
 
 def _blame(advice: hints.Advice | None, out_of_memory: str, is_node_full: bool) -> Blame:

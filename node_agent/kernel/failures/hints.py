@@ -37,16 +37,16 @@ class Advice(Struct, frozen=True):
     takes precedence, wherever it is."""
 
 
-def find(texts: Iterable[str]) -> Advice | None:
+def find(texts: Iterable[str], *, consequences: bool = True) -> Advice | None:
     """Return the advice on the first text that matches a phrase. If several phrases match it, the first in the table
-    counts.
+    counts. `consequences`: whether phrases of consequences count.
 
     If that phrase is general, the first text with a phrase that is not general takes precedence.
     """
     general: Advice | None = None
     for text in texts:
         for advice in TABLE:
-            if general and advice.is_general:
+            if (general and advice.is_general) or (advice.is_consequence and not consequences):
                 continue
             if re.search(advice.phrase, text[:LONGEST_TEXT], re.IGNORECASE):
                 if not advice.is_general:

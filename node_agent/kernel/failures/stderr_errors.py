@@ -10,6 +10,13 @@ _RANK = re.compile(r"\[rank\d+\]: ?")
 _HEADER = re.compile(r"(?:  \+ Exception Group )?Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'\s+(?:\| +)?File ".*", line \d+')
 _GROUP_MARGIN = re.compile(r"  [|+] ?")
+_CHAINED = re.compile(
+    r"The above exception was the direct cause of the following exception:$"
+    r"|During handling of the above exception, another exception occurred:$"
+)
+_FATAL_THREAD = re.compile(r"Current thread ")
+MOST_AFTER = 10
+"""Most lines after an exception that may be its message, if torch has not marked them."""
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
 _FATAL = re.compile(r"Fatal Python error: ")
 _CXX = re.compile(r"terminate called after throwing an instance of '(.+)'")
@@ -22,13 +29,19 @@ class LastWords(Struct, frozen=True):
     error: str = ""
     """The exception, as Python writes it: "ValueError: boom"."""
     traceback: tuple[str, ...] = ()
-    """Lines of the traceback, from the first one that is left to the last one."""
+    """Lines of the traceback, from the first one that is left to the last one. In a chain, those of all exceptions."""
     is_uncaught: bool = False
     """Whether the exception ended the script: torch marks the lines of an uncaught exception."""
+    first_error: str = ""
+    """The first exception of a chain; empty if there is no chain."""
+    first_lines: tuple[str, ...] = ()
+    """Lines of `traceback` about the first exception."""
 
 
 def last_words(lines: Sequence[str]) -> LastWords:
-    """Return the last error in these lines. In a chain of exceptions, the last one ended the process."""
+    """Return the last error in these lines. In a chain of exceptions, the last one ended the process, and the first one
+    is why.
+    """
     plain = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in lines]
     for look in (_fatal, _traceback, _cxx):
         if found := look(plain, lines):
@@ -48,10 +61,32 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
         if not _SYNTAX.match(error):
             return None  # a frame without a traceback before it: a printed stack
         header = frame
-    last = len(lines)  # a message may have any lines, so the lines after it belong to it...
+    last = len(lines)  # a message may have some lines, so the lines after it belong to it...
     if _RANK.match(lines[end]):  # ... but if torch marks them, the next line without a mark does not
         last = next((at for at in range(end + 1, last) if not _RANK.match(lines[at])), last)
-    return LastWords(error, tuple(plain[max(header, 0) : last]), bool(_RANK.match(lines[end])))
+    else:
+        last = min(last, end + 1 + MOST_AFTER)
+    start = max(header, 0)
+    begin, first_end = _chain(plain, start)
+    is_uncaught = bool(_RANK.match(lines[end]))
+    if begin == start:
+        return LastWords(error, tuple(plain[start:last]), is_uncaught)
+    first_lines = plain[begin:first_end]
+    first = _last(first_lines, _FRAME)
+    first_error = next((line.strip() for line in first_lines[first + 1 :] if _ends_frames(line)), "")
+    return LastWords(error, tuple(plain[begin:last]), is_uncaught, first_error, tuple(first_lines))
+
+
+def _chain(plain: Sequence[str], header: int) -> tuple[int, int]:
+    """Return the beginning and the end of the first exception in the chain that ends with the traceback at `header`.
+
+    Both are `header` if there is no chain.
+    """
+    begin, end = header, header
+    while begin >= 2 and _CHAINED.match(plain[begin - 2]):
+        end = begin - 2
+        begin = max(_last(plain[:end], _HEADER), 0)
+    return begin, end
 
 
 def _ends_frames(line: str) -> bool:
@@ -63,7 +98,14 @@ def _ends_frames(line: str) -> bool:
 def _fatal(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
     """Return the error as Python's fault handler prints it. Torch's `@record` switches that handler on."""
     at = _last(plain, _FATAL)
-    return LastWords(plain[at].strip(), tuple(plain[at:])) if at >= 0 else None
+    if at < 0:
+        return None
+    dump = plain[at:]
+    crashed = next((line for line in range(len(dump)) if _FATAL_THREAD.match(dump[line])), 0)
+    if crashed:  # of all threads, the one that crashed
+        end = next((line for line in range(crashed, len(dump)) if not dump[line].strip()), len(dump))
+        dump = [dump[0], "", *dump[crashed:end]]
+    return LastWords(dump[0].strip(), tuple(dump))
 
 
 def _cxx(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:

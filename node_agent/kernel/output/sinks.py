@@ -15,7 +15,7 @@ UNFINISHED_S = 1.0
 LONGEST_COPY = 1 << 20
 """Most bytes of one line that are searched together for a filter's texts."""
 TAIL_BYTES = 1 << 16
-TAIL_LINES = 64
+TAIL_LINES = 400
 TAIL_LINE_CHARACTERS = 500
 
 

@@ -11,7 +11,7 @@ from rdzv_protocol.messages import Failure, ReportRequest
 
 from node_agent import words
 from node_agent.kernel.failures import diagnose
-from node_agent.kernel.failures.diagnose import examine, exit_status, look_at_disk
+from node_agent.kernel.failures.diagnose import SEARCHED_LINES, examine, exit_status, look_at_disk
 from node_agent.kernel.failures.error_file import ErrorFile
 from node_agent.kernel.worker_spec import WorkerSpec
 
@@ -117,6 +117,39 @@ def test_a_consequence_is_recognized_although_the_script_wrapped_its_error():
     found = evidence(1, recorded=ErrorFile("RuntimeError: epoch 3 failed", stack))
     assert found.error == "RuntimeError: epoch 3 failed"
     assert found.consequence
+
+
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:6058."
+
+
+def chain(first: str, last: str) -> tuple[str, ...]:
+    again = "During handling of the above exception, another exception occurred:"
+    return (*TRACEBACK[:2], first, "", again, "", *TRACEBACK[:2], last)
+
+
+@pytest.mark.parametrize("in_file", [False, True], ids=["on-stderr", "in-the-error-file"])
+def test_the_first_exception_of_a_chain_decides_what_to_blame(in_file):
+    def of(first: str, last: str) -> Failure:
+        written = chain(first, last)
+        return evidence(1, recorded=ErrorFile(last, "\n".join(written))) if in_file else evidence(1, *written)
+
+    lost = of(CLOSED, "ValueError: epoch 3 failed")
+    assert lost.consequence, "the script wrapped the error of a lost peer"
+    assert lost.error == words.failures.error_after("ValueError: epoch 3 failed", CLOSED)
+
+    own = of("ValueError: bad batch", CLOSED)
+    assert not own.consequence, "the others had left because of the bad batch, before this one cleaned up"
+    assert own.error == words.failures.error_after(CLOSED, "ValueError: bad batch")
+    assert not own.hint
+
+    full = of("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", CLOSED)
+    assert (full.hint, full.blame, full.consequence) == (words.hints.GPU_MEMORY_FULL, "program", False)
+
+
+def test_old_output_is_not_searched_for_a_known_error():
+    old = "n7:77:150 [1] NCCL WARN socketProgress: Connection closed by remote peer n8<42830>"
+    assert evidence(1, old, *map(str, range(SEARCHED_LINES - 1))).consequence
+    assert not evidence(1, old, *map(str, range(SEARCHED_LINES))).consequence
 
 
 def test_a_crash_in_native_code_after_a_consequence_is_a_consequence_too():

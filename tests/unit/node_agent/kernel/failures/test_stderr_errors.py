@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from node_agent.kernel.failures.stderr_errors import LastWords, last_words
+from node_agent.kernel.failures.stderr_errors import MOST_AFTER, LastWords, last_words
 
 HEADER = "Traceback (most recent call last):"
 
@@ -54,7 +54,59 @@ def test_the_last_output_of_python(script, error, first, last):
     assert found.error == error
     assert found.traceback[0] == first
     assert found.traceback[-1].endswith(last)
-    assert not any("ZeroDivisionError" in line for line in found.traceback), "of chained exceptions the last"
+
+
+@pytest.mark.parametrize(
+    ("second", "error"),
+    [
+        ("  raise RuntimeError('epoch 3 failed') from e", "RuntimeError: epoch 3 failed"),
+        ("  raise RuntimeError('cannot tell the others')", "RuntimeError: cannot tell the others"),
+        (
+            "  try: raise RuntimeError('epoch 3 failed') from e\n  finally: open('/nowhere')",
+            "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere'",
+        ),
+    ],
+    ids=["from", "while-handling", "three"],
+)
+@pytest.mark.parametrize("mark", ["", "[rank3]: "], ids=["plain", "marked"])
+def test_of_a_chain_the_last_exception_ended_the_process_and_the_first_is_why(second, error, mark):
+    script = f"def load(): raise KeyError('shard 7')\ntry: load()\nexcept KeyError as e:\n{second}"
+    found = last_words(["step 1", *(f"{mark}{line}" for line in written_by(script))])
+    assert found.error == error
+    assert found.first_error == "KeyError: 'shard 7'"
+    assert found.traceback[0] == HEADER and found.traceback[-1] == error
+    assert found.first_lines == found.traceback[: len(found.first_lines)]
+    assert found.first_lines[0] == HEADER
+    assert not any(error in line for line in found.first_lines)
+
+
+def test_the_beginning_of_a_chain_may_be_lost():
+    script = "def dig(n):\n  if not n: raise KeyError('a')\n  dig(n - 1)\ntry: dig(3)\nexcept KeyError: 1 / 0"
+    lines = written_by(script)
+    cut = last_words(lines[3:])
+    assert (cut.error, cut.first_error) == ("ZeroDivisionError: division by zero", "KeyError: 'a'")
+    assert last_words(lines[next(at for at in range(len(lines)) if "KeyError" in lines[at] and at > 5) :]).error
+
+
+def test_what_a_library_writes_after_an_exception_does_not_hide_it():
+    lines = written_by("raise ValueError('boom')")
+    more = [f"wandb: metric {number}" for number in range(300)]
+    found = last_words([*lines, *more])
+    assert found.error == "ValueError: boom"
+    assert found.traceback == (*lines, *more[:MOST_AFTER])
+
+
+def test_of_a_crash_with_many_threads_the_stack_of_the_crashed_thread_is_shown():
+    script = (
+        "import faulthandler, threading, time\n"
+        "faulthandler.enable()\n"
+        "for _ in range(9): threading.Thread(target=time.sleep, args=[60], daemon=True).start()\n"
+        "faulthandler._sigsegv()"
+    )
+    found = last_words(written_by(script))
+    assert found.error == "Fatal Python error: Segmentation fault"
+    assert found.traceback[2].startswith("Current thread")
+    assert len(found.traceback) < 8, "the other threads only wait"
 
 
 def test_a_deep_traceback_is_recognized_without_its_beginning():

@@ -109,9 +109,9 @@ async def test_without_a_thread_the_files_are_read_by_the_event_loop(
 
 
 async def test_the_worker_writes_to_the_file_and_the_report_reads_its_end(bench: Bench) -> None:
-    log = bench.run("for n in range(100): print(n)\nprint('last words', end='')")
-    assert log.path.read_bytes().endswith(b"98\n99\nlast words")
-    assert log.stream.tail() == (*map(str, range(101 - TAIL_LINES, 100)), "last words")
+    log = bench.run("for n in range(1000): print(n)\nprint('last words', end='')")
+    assert log.path.read_bytes().endswith(b"998\n999\nlast words")
+    assert log.stream.tail() == (*map(str, range(1001 - TAIL_LINES, 1000)), "last words")
     assert bench.console.lines == []
 
 
