@@ -386,6 +386,7 @@ class Agent:
                 signals=self.config.eviction_signals,
                 succeeded=lambda: self._workers_succeeded(round_),
                 failed=lambda failure: self._worker_failed(round_, failure),
+                raised=lambda failure: self._worker_failed(round_, failure, before_stop=True),
                 stopped=lambda left: self._workers_stopped(round_, left),
                 exited=self.orphans.exited if self.orphans else lambda pid: None,
                 leftovers=self.orphans.leftovers if self.orphans else None,
@@ -514,12 +515,12 @@ class Agent:
     async def _succeed_after(self, round_: int, asked: list[Awaitable[bool]]) -> None:
         self._runner.feed(WorkersSucceeded(round_, any([await each for each in asked])))
 
-    def _worker_failed(self, round_: int, failure: Failure) -> None:
+    def _worker_failed(self, round_: int, failure: Failure, *, before_stop: bool = False) -> None:
         if not self._logs.keeps_error_files:
             failure = replace(failure, error_file="")
         for feature in self._features:
             failure = feature.failed(failure)
-        self._runner.feed(WorkerFailed(round_, failure))
+        self._runner.feed(WorkerFailed(round_, failure, before_stop))
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         if self.started and (late := self.started.group.killed_late):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rdzv_protocol.queries import Describe, Examine, Query
+from rdzv_protocol.queries import Describe, Examine, FindCause, Query
 
 from node_agent.features.table import OPTIONS
 from node_agent.kernel.config import Options
@@ -24,6 +24,7 @@ UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
 ANSWERING: dict[type[Query], str] = {
     Examine: "node_agent.features.evidence.feature:Evidence",
     Describe: "node_agent.features.description:Describer",
+    FindCause: "node_agent.features.causes:Causes",
 }
 """Features without flags that only answer queries, by the kind of query."""
 

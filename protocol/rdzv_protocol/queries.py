@@ -97,7 +97,18 @@ class Describe(Struct, frozen=True, kw_only=True, tag_field="tag", tag="describe
     remaining_s: Seconds
 
 
-Query = TailLog | Examine | Notice | PairTest | Describe
+class FindCause(Struct, frozen=True, kw_only=True, tag_field="tag", tag="find_cause"):
+    """Look for a worker that an exception has ended and that has not exited yet; answered with `CauseSought`.
+
+    Workers of other nodes have lost one. If there is such a worker, the agent reports its failure before it answers.
+    """
+
+    number: QueryNumber
+    round: Round
+    remaining_s: Seconds
+
+
+Query = TailLog | Examine | Notice | PairTest | Describe | FindCause
 """Any query. `number`, `round` and `remaining_s` have the same meaning in each kind as in `TailLog`."""
 
 
@@ -167,11 +178,18 @@ class Description(Struct, frozen=True, kw_only=True, tag_field="tag", tag="descr
     variables: Variables
 
 
+class CauseSought(Struct, frozen=True, kw_only=True, tag_field="tag", tag="cause_sought"):
+    """Result of the search for a worker that an exception has ended."""
+
+    found: bool
+    """Whether the agent has found one, and reports its failure."""
+
+
 class Refused(Struct, frozen=True, kw_only=True, tag_field="tag", tag="refused"):
     """Refusal to answer a query, with the reason for a person."""
 
     reason: Sentence
 
 
-QueryAnswer = LogTail | Evidence | Noticed | PairTested | Description | Refused
+QueryAnswer = LogTail | Evidence | Noticed | PairTested | Description | CauseSought | Refused
 Queries = Annotated[tuple[Query, ...], Meta(max_length=16)]

@@ -125,6 +125,29 @@ async def test_every_node_names_the_root_and_not_its_consequence(cluster: Cluste
     assert run["end_failure"]["exit_code"] == run["first_failure"]["exit_code"] == 7
 
 
+EXITING = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "ValueError: boom")
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+async def test_the_worker_that_still_exits_after_its_exception_is_the_root(cluster: Cluster, restarts: int) -> None:
+    """It has left its process group, so the other node's worker is gone before it."""
+    workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", str(restarts), *PATIENT, nproc=1)
+    for left in reversed(range(restarts + 1)):
+        names = {worker.rank: worker for worker in workers}
+        for line in EXITING:
+            await names[1].tell(f"complain [rank1]: {line}")
+        await names[0].tell("complain RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+        names[0].order_exit(1)
+        workers = await cluster.hub.group(2) if left else []
+    for agent in cluster.agents.values():
+        assert await agent.exit_code() == 1
+        root = section(agent, "Root Cause")
+        assert "\n  rank      : 1 (local_rank: 0)\n  exitcode  : 1 " in root
+        assert words.failures.STILL_EXITING in root and "ValueError: boom" in root
+    run = await cluster.server.run()
+    assert run["first_failure"]["rank"] == run["end_failure"]["rank"] == 1
+
+
 CONSEQUENCE = """\
 import os, traceback, torch, torch.distributed as dist
 dist.init_process_group("gloo")

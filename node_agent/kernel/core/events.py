@@ -44,10 +44,14 @@ class WorkersSucceeded(Struct, frozen=True):
 
 
 class WorkerFailed(Struct, frozen=True):
-    """First worker of the round that did not exit 0."""
+    """First worker of the round that did not exit 0, or whose script an exception has ended.
+
+    `before_stop`: whether the failure is known to have happened before the agent was told to stop the workers.
+    """
 
     round: int
     failure: Failure
+    before_stop: bool = False
 
 
 class FailureJudged(Struct, frozen=True):

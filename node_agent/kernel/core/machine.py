@@ -261,8 +261,8 @@ class AgentMachine:
                 self._log_outage(self.outages.cut(cut, hold_s(self._lease_s)), "warned")
             case events.WorkersSucceeded(round_, interrupted):
                 self._workers_succeeded(round_, interrupted, now)
-            case events.WorkerFailed(round_, failure):
-                self._worker_failed(round_, failure)
+            case events.WorkerFailed(round_, failure, before_stop):
+                self._worker_failed(round_, failure, before_stop=before_stop)
             case events.FailureJudged(round_, failure):
                 self._effects += self._reporter.judged(round_, failure)
             case events.Reported(round_):
@@ -549,12 +549,13 @@ class AgentMachine:
             failure, longest_s, lives = str(self.outages.failure), self.outages.longest_s, self.outages.server_lives
             self._log_outage(words.connection.success_not_delivered(self._server, failure, longest_s, lives))
 
-    def _worker_failed(self, round_: int, failure: Failure) -> None:
+    def _worker_failed(self, round_: int, failure: Failure, *, before_stop: bool) -> None:
         is_first = self.state is State.RUNNING
         is_own = round_ == self._after_round  # not of the fenced agent that this one was before
         if not is_own or not (is_first or self.state in (State.STOPPING, State.DRAINING)):
             return
-        self._effects += self._reporter.worker_failed(round_, failure, is_late=not is_first)
+        is_late = not is_first and not (before_stop and self.state is State.STOPPING)
+        self._effects += self._reporter.worker_failed(round_, failure, is_late=is_late)
         if is_first:
             self._stop_workers()
             self.state, self._has_failed, self._last_reason = State.STOPPING, True, ""

@@ -33,6 +33,8 @@ RUNNING_BYTES = 4_096
 """Most bytes of a running worker's traceback: one message carries many of them."""
 MOST_LINES = 200
 """Most lines of a traceback that are examined."""
+UNCAUGHT = 1
+"""Exit code of Python after an uncaught exception."""
 SEARCHED_LINES = 64
 """Most lines at the end of stderr that are searched for a known error: older ones may be about something else."""
 
@@ -112,6 +114,27 @@ def failure_from_torch(rank: int, failure: Any, node_id: str) -> Failure:
         failed_at=float(failure.timestamp),
     )
     return diagnose(ended, (), recorded, is_node_full=is_node_full())
+
+
+def raised(spec: "WorkerSpec", pid: int, stderr: Sequence[str]) -> Failure | None:
+    """Return the failure of a running worker, if an exception of its own has ended its script; else None.
+
+    Such a worker may have left its process group and still run its exit handlers, or wait for a thread.
+    """
+    found = last_words(stderr)
+    if not found.is_uncaught:
+        return None
+    ended = Failure(
+        node_id=spec.node_id,
+        rank=spec.rank,
+        local_rank=spec.local_rank,
+        pid=pid,
+        exit_code=UNCAUGHT,
+        cause="",
+        failed_at=time.time(),
+    )
+    failure = replace(diagnose(ended, stderr), cause=words.failures.STILL_EXITING)
+    return None if failure.consequence else failure
 
 
 def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:

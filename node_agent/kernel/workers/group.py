@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SIDE_BY_SIDE = 8
 """Most workers that are started at the same time: few enough for the processors of a small machine."""
+UNCAUGHT_MARK = "[rank"
+"""Beginning of the lines with which torch writes an uncaught exception."""
 LEFT_S = 3.0
 """Seconds from SIGTERM to SIGKILL for the remaining processes of a worker that has ended by itself."""
 SIGNAL_IN_EXIT_CODE = 128
@@ -127,6 +129,16 @@ class Worker:
         """Kill the worker, which cannot be watched."""
         signal_group(self.pid, signal.SIGKILL)
         self._process.reap()
+
+    def raised(self) -> Failure | None:
+        """Return the failure of the running worker if an exception of its own has ended its script, else None."""
+        tail = self.stderr_tail
+        if not any(line.startswith(UNCAUGHT_MARK) for line in tail):
+            return None
+        from node_agent.kernel.failures.diagnose import raised
+
+        failure = raised(self.spec, self.pid, tail)
+        return failure and replace(failure, both_streams=self._streams[1].has_both)
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """Return the worker's failure with its evidence. Valid once it has exited."""
@@ -449,7 +461,7 @@ class WorkerGroup(ProcessGroup):
     The group holds three results back for a moment:
 
     - A failure that follows from another worker's failure. If that worker is in this group and ends soon, the group
-      reports its failure instead.
+      reports its failure instead, or if an exception has ended its script and it has not exited yet.
     - A worker's end by a signal that schedulers send to all processes of a node, or by an exit code with which a shell
       reports such a signal. If the agent gets that signal too, before or after, the node leaves and no worker has
       failed.
@@ -465,17 +477,20 @@ class WorkerGroup(ProcessGroup):
         succeeded: Callable[[], None],
         failed: Callable[[Failure], None],
         stopped: Callable[[list[int]], None],
+        raised: Callable[[Failure], None] = lambda failure: None,
         exited: Callable[[int], None] = lambda pid: None,
         leftovers: ListLeftovers | None = None,
         is_last: bool = False,
     ) -> None:
-        """`signals`: signals that a scheduler sends to every process of a node. `exited` is called with the pid of each
-        worker that has exited, before it is reaped. `is_last`: whether a failure ends the run, as no restart is left.
+        """`signals`: signals that a scheduler sends to every process of a node. `raised` is called at the beginning of
+        a stop with the failure of a worker whose script an exception had ended before, if no failure was reported.
+        `exited` is called with the pid of each worker that has exited, before it is reaped. `is_last`: whether a
+        failure ends the run, as no restart is left.
         """
         super().__init__(leftovers)
         self._signals, self._is_last = signals, is_last
         self._exiting = exited
-        self._succeeded, self._failed, self._stopped = succeeded, failed, stopped
+        self._succeeded, self._failed, self._stopped, self._raised = succeeded, failed, stopped, raised
         self._settled = False
         """Whether the group has called back how it ended, or is being stopped."""
         self._suspect: Failure | None = None
@@ -535,8 +550,24 @@ class WorkerGroup(ProcessGroup):
                 worker.look()
 
     def stop(self, signum: int, grace_s: float) -> None:
+        if failure := self._find_raised():
+            self._settle(self._raised, failure)
         self._settled = True
         super().stop(signum, grace_s)
+
+    def report_raised(self) -> bool:
+        """Report a worker whose script an exception of its own has ended as failed, although it has not exited yet.
+
+        Returns whether there is one.
+        """
+        if failure := self._find_raised():
+            self._settle(self._failed, failure)
+        return failure is not None
+
+    def _find_raised(self) -> Failure | None:
+        if self._settled:
+            return None
+        return next((failure for worker in self._alive.values() if (failure := worker.raised())), None)
 
     def _spares(self, pid: int) -> bool:
         self._exiting(pid)
@@ -576,7 +607,12 @@ class WorkerGroup(ProcessGroup):
         elif not self._alive and not self._suspect_is_evicted:
             self._settle(self._failed, self._suspect)
         elif is_first:
-            asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle, self._failed, self._suspect)
+            asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle_suspect)
+
+    def _settle_suspect(self) -> None:
+        """Report the suspect, or the worker that others have lost before it exits."""
+        assert self._suspect
+        self._settle(self._failed, (not self._suspect_is_evicted and self._find_raised()) or self._suspect)
 
     def _may_be_evicted(self, worker: Worker) -> bool:
         """Return whether the worker may have ended because of a signal that its agent may be about to get too."""

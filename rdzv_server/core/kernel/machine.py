@@ -174,6 +174,8 @@ class RunMachine:
         run = self.run
         if notices.may_end(run) or run.notice is not None:
             notices.settle(self, now)
+        if run.verdict_at is not None:
+            worker_reports.seek_cause(self, now)
 
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
         """Handle a `LeaseRenewed` if it only renews a lease; else return False, with nothing changed.

@@ -458,6 +458,8 @@ class Run(RunState, kw_only=True):
     queries: Queries = field(default_factory=Queries)
     notice: OpenNotice | None = None
     """Notice of the running round's end that the server has asked its agents to pass on."""
+    cause_sought: int = 0
+    """Round whose agents the server has asked for the cause of a consequence; 0 if none."""
     by_state: dict[AgentState, OrderedDict[str, Agent]] = field(
         default_factory=lambda: {state: OrderedDict() for state in AgentState}
     )

@@ -3,11 +3,12 @@
 from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.messages import Failure
+from rdzv_protocol.queries import FindCause, Query, QueryAnswer
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import events
-from rdzv_server.core.kernel import failed_rounds, final_report, kept_failures, notices, restart_budget
-from rdzv_server.core.kernel.protocols import Machine
+from rdzv_server.core.kernel import failed_rounds, final_report, kept_failures, notices, queries, restart_budget
+from rdzv_server.core.kernel.protocols import Kernel, Machine
 from rdzv_server.core.kernel.run import Agent, AgentState, Cause, FailureRecord, Run, Stage
 from rdzv_server.core.node_history import FAILED, HARDWARE
 from rdzv_server.words import failures as words
@@ -136,7 +137,8 @@ def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
     reason = failure.sentence
     _tell_of_failure(machine, record, reason, now)
     is_leaving = fact.agent_id in run.leaving
-    is_explained = fact.awaits_loss or is_leaving
+    is_gone_before = run.stage is Stage.FORMING and not run.opening.cause.is_failure
+    is_explained = fact.awaits_loss or is_leaving or is_gone_before
     is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry" or is_explained
     if run.first_of_round is record and not is_excused:
         fault = HARDWARE if failure.blame == "node" else FAILED
@@ -169,6 +171,24 @@ def _wait_for_cause(machine: Machine, until: float) -> None:
         machine.wake([agent for agent in run.running.values() if agent.agent_id not in run.failed])
     run.verdict_at = until if run.verdict_at is None else run.verdict_at
     run.scale_up_at = None
+
+
+def seek_cause(machine: Machine, now: float) -> None:
+    """Ask the other agents of the round, once, for the cause of a consequence that would end the run.
+
+    A worker that an exception has ended may have left its process group, and not have exited yet.
+    """
+    run, root = machine.run, machine.run.first_of_round
+    if run.cause_sought == run.round or root is None or not restart_budget.awaits_cause(run, root):
+        return
+    run.cause_sought = run.round
+    for agent in run.running.values():
+        if agent.agent_id not in run.failed and queries.knows(agent, FindCause):
+            queries.ask(machine, agent, FindCause, restart_budget.CAUSE_WINDOW_S, _sought, now)
+
+
+def _sought(machine: Kernel, agent: Agent, query: Query, answer: QueryAnswer | None, now: float) -> None:
+    """Do nothing: an agent that has found the cause reports it as a failure."""
 
 
 def _attribute_restart(machine: Machine, root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:

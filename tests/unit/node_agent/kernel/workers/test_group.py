@@ -40,6 +40,7 @@ class Crew:
         self.console = FakeConsole()
         self.calls: list[str] = []
         self.failures: list[Failure] = []
+        self.raised: list[Failure] = []
         self.left: list[int] = []
         self.error_file = ""
         self.have_one_pipe = False
@@ -62,6 +63,7 @@ class Crew:
             succeeded=lambda: self._call("succeeded"),
             failed=self._failed,
             stopped=self._stopped,
+            raised=self.raised.append,
             is_last=self.is_last,
         )
         self.groups.append(group)
@@ -75,6 +77,9 @@ class Crew:
 
     async def says(self, text: bytes) -> None:
         await self.console.until(lambda: text in self.console.text())
+
+    async def complains(self, text: bytes) -> None:
+        await self.console.until(lambda: text in self.console.text(2))
 
     async def all_reaped(self, group: WorkerGroup) -> None:
         await until(lambda: not group.pids)
@@ -218,6 +223,56 @@ async def test_a_consequence_without_a_cause_is_reported_soon(crew):
     assert asyncio.get_running_loop().time() - began >= workers.CAUSE_TIMEOUT_S
     assert crew.failures[0].rank == 10
     assert crew.failures[0].consequence
+
+
+def raises(error: str) -> tuple[str, ...]:
+    """Return the command of a worker whose script an exception has ended, and which takes its time to exit."""
+    lines = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', error)
+    return sh("; ".join(f"echo '[rank7]: {line}' >&2" for line in lines) + "; exec sleep 1000")
+
+
+async def test_a_worker_that_takes_its_time_to_exit_after_an_exception_is_the_cause(crew):
+    crew.start(sh(SUFFERS), raises("ValueError: boom"))
+    await crew.complains(b"ValueError")
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.rank, failure.error, failure.consequence) == (11, "ValueError: boom", False)
+    assert failure.cause == words.failures.STILL_EXITING and failure.exit_code == 1
+
+
+async def test_a_worker_that_has_lost_its_peer_too_is_not_the_cause(crew):
+    crew.start(sh(SUFFERS), raises("RuntimeError: gloo/pair.cc: Connection closed by peer"))
+    await crew.complains(b"rank7]: RuntimeError")
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [10]
+
+
+async def test_a_stop_reports_the_exception_that_ended_a_script_before_it(crew):
+    group = crew.start(sh("exec sleep 1000"), raises("ValueError: boom"))
+    await crew.complains(b"ValueError")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert [(failure.rank, failure.error) for failure in crew.raised] == [(11, "ValueError: boom")]
+    assert crew.calls == ["stopped"], "it is not reported twice"
+
+
+async def test_a_script_that_prints_a_traceback_and_continues_has_not_failed(crew):
+    group = crew.start(
+        sh("printf '%s\\n' 'Traceback (most recent call last):' '  File \"t.py\", line 7' KeyError >&2; exec sleep 99")
+    )
+    await crew.complains(b"KeyError")
+    assert not group.report_raised()
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert not crew.raised
+
+
+async def test_the_agent_can_be_asked_for_the_cause(crew):
+    group = crew.start(raises("ValueError: boom"))
+    await crew.complains(b"ValueError")
+    assert group.report_raised()
+    await crew.calls_back("failed")
+    assert not group.report_raised(), "it is reported once"
 
 
 @pytest.mark.parametrize("end_of_the_other", ["exit 0", SUFFERS])
@@ -463,8 +518,8 @@ async def test_a_worker_that_ends_at_the_same_time_as_its_grace_is_not_killed_la
 async def test_a_shorter_grace_is_counted_from_the_first_signal(crew):
     group = crew.start(sh("trap '' TERM INT; echo ready; while :; do sleep 0.05; done"))
     await crew.says(b"ready\n")
-    group.stop(signal.SIGTERM, NEVER_S)
     began = asyncio.get_running_loop().time()
+    group.stop(signal.SIGTERM, NEVER_S)
     await asyncio.sleep(0.1)
     group.stop(signal.SIGINT, 0.1)
     await crew.calls_back("stopped")

@@ -1,13 +1,15 @@
 """Budget of restarts: their cost, what ends a run, and which failure is to blame."""
 
 from rdzv_protocol.messages import Finish, Stop
+from rdzv_protocol.queries import CauseSought, FindCause
 from rdzv_protocol.words.run import worker_failed
 
+from rdzv_server.core.events import QueryAnswered
 from rdzv_server.core.kernel.restart_budget import CAUSE_WINDOW_S
 from rdzv_server.core.kernel.run import HISTORY, Stage
 from rdzv_server.words import failures as words
 from rdzv_server.words import losses
-from tests.support.scenario import running
+from tests.support.scenario import Scenario, running
 from tests.support.stories import check, stories
 
 SUFFERS = "consequence=True"
@@ -283,6 +285,27 @@ def test_a_consequence_asks_the_other_agents_for_a_sign_of_life():
     assert set(run.woken()) == set("ac")
     run.fails("c", consequence=True)
     assert not run.woken()
+
+
+def test_agents_are_asked_once_for_the_cause_of_a_consequence_that_would_end_the_run():
+    run = Scenario("3")
+    for name in "abc":
+        run.join(name, queries=() if name == "c" else ("find_cause",))
+    run.fails("b", consequence=True)
+    assert [*run.asked(FindCause)] == ["a"], "c is older, and b has failed"
+    run.handle(QueryAnswered("a", run.asked(FindCause)["a"].number, CauseSought(found=False)))
+    run.now += CAUSE_WINDOW_S / 2
+    run.renews("a")
+    assert not run.asked(FindCause)
+
+
+def test_agents_are_not_asked_for_a_cause_that_is_known_or_that_a_restart_will_find():
+    for max_restarts, changes in ((0, {}), (1, {"consequence": True})):
+        run = Scenario("2", max_restarts=max_restarts)
+        for name in "ab":
+            run.join(name, queries=("find_cause",))
+        run.fails("b", **changes)  # type: ignore[arg-type]
+        assert not run.asked(FindCause)
 
 
 def test_the_cause_ends_the_run_at_once():

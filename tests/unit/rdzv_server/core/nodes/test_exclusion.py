@@ -240,6 +240,15 @@ def test_a_failure_that_follows_from_another_workers_end_blames_no_node() -> Non
     assert list(cluster.registry.nodes.state.history.by_node) == ["b"]
 
 
+def test_a_failure_that_is_reported_after_another_node_was_lost_blames_no_node() -> None:
+    """Its worker lost that node, even if its output does not say so."""
+    cluster = Cluster()
+    agents = cluster.run("run", "a", "b", nnodes="1:2", max_restarts=1)
+    cluster.handle("run", NodeLeft(agents["b"], "SIGTERM"))
+    cluster.fails(agents["a"], "run")
+    assert not cluster.registry.nodes.state.history.by_node
+
+
 def test_nodes_that_are_lost_one_by_one_are_blamed_and_those_lost_together_are_not() -> None:
     cluster = Cluster()
     names = [f"n{number}" for number in range(6)]
