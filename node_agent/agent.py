@@ -256,7 +256,8 @@ class Agent:
         if self.started is None or self.assignment is None:
             return None
         group, assignment = self.started.group, self.assignment
-        if not group.pids or not 0 < len(group.finished_at) <= MAX_ITEMS:
+        most = min(MAX_ITEMS, assignment.local_world_size - 1)
+        if not 0 < len(group.finished_at) <= most:
             return None
         ago_s = asyncio.get_running_loop().time() - max(group.finished_at.values())
         ranks = tuple(sorted(assignment.first_rank + local_rank for local_rank in group.finished_at))

@@ -270,7 +270,12 @@ class Runner:
                 )
                 spawn(self._exchange(poll), self._exchanges)
             case ReportRequest():
-                report = replace(effect, progress=self._host.progress(), ago_s=self._host.failed_ago_s())
+                report = replace(
+                    effect,
+                    progress=self._host.progress(),
+                    finished=self._host.finished(),
+                    ago_s=self._host.failed_ago_s(),
+                )
                 spawn(self._deliver(report), self._notifications)
             case SuspectRequest():
                 spawn(self._deliver(effect), self._notifications)

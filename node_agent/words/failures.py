@@ -54,6 +54,12 @@ def out_of_memory(limit: str) -> str:
     return "killed by the kernel: out of memory" + (f" (cgroup limit {limit})" if limit else "")
 
 
+def killed_beside(limit: str) -> str:
+    """`limit`: as in `out_of_memory`."""
+    within = f" (cgroup limit {limit})" if limit else ""
+    return f"while the workers ran, the kernel killed a process of theirs for lack of memory{within}: {MORE_MEMORY}"
+
+
 # In the final report, whose form is torchrun's.
 
 FOLLOWS = "follows from another worker's end"

@@ -329,6 +329,8 @@ class ReportRequest(Struct, frozen=True, kw_only=True):
     secret: Secret = ""
     progress: Progress | None = None
     """Progress of the workers at their end, later than in the last poll."""
+    finished: FinishedWorkers | None = None
+    """Workers of the node that have finished, later than in the last poll."""
     ago_s: Seconds = 0.0
     """Seconds since the failed worker ended."""
 

@@ -105,8 +105,9 @@ class Rendezvous:
                         return await self._ask_for_description(wanted, connection)
                 return await self._act(wanted, by, request.run_id, idle)
         self._machine_of_sender(request)
-        if isinstance(request, messages.ReportRequest) and request.progress:
-            self._driver.notify(request.run_id, events.LeaseRenewed(request.agent_id, request.progress))
+        if isinstance(request, messages.ReportRequest) and (request.progress or request.finished):
+            renewed = events.LeaseRenewed(request.agent_id, request.progress, request.finished)
+            self._driver.notify(request.run_id, renewed)
         await self._driver.submit(request.run_id, _event(request))
         return messages.Ack(epoch=self.epoch)
 

@@ -27,6 +27,14 @@ def restart_useless(why: str) -> str:
     return f"a restart would not help: {why}"
 
 
+def exited_before(finished: str) -> str:
+    """Return advice on a worker that has lost another one. `finished`: ranks that had exited with 0 before."""
+    return (
+        f"{finished} had already exited with 0: if that was too early, see why, since every worker must take part in "
+        "the last collective"
+    )
+
+
 def hints(of_agent: str, of_server: str) -> str:
     return f"{of_agent}; {of_server}" if of_agent else of_server
 

@@ -1,5 +1,6 @@
 """Evidence of a failed run: the report on every node's console, the agent's error file, the status page."""
 
+import asyncio
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
+from rdzv_server.words import failures
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
 from tests.support.programs import Program, start_agent
@@ -92,6 +94,25 @@ def memory_cgroup() -> Iterator[Path]:
     pytest.skip("no memory cgroup can be made here: that takes root and a writable /sys/fs/cgroup")
 
 
+async def test_a_child_that_was_killed_for_lack_of_memory_is_named(tmp_path: Path, memory_cgroup: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "if not (child := os.fork()):\n"
+        "    open('/proc/self/oom_score_adj', 'w').write('1000')\n"
+        "    hoard = []\n"
+        "    while True: hoard.append(bytearray(1 << 20))\n"
+        "os.waitpid(child, 0)\n"
+        "sys.exit(1)\n"
+    )
+    agent = await Program.start(
+        "sh", "-c", 'echo $$ > "$0/cgroup.procs"; shift; exec "$@"', str(memory_cgroup), "-",
+        sys.executable, "-m", "node_agent", "--standalone", str(script),
+    )  # fmt: skip
+    assert await agent.exit_code() == 1, agent.err
+    assert f"what to do: {words.failures.killed_beside('256 MiB')}" in section(agent, "Root Cause")
+
+
 async def test_a_kill_for_lack_of_memory_is_named(tmp_path: Path, memory_cgroup: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("hoard = []\nwhile True: hoard.append(bytearray(1 << 20))\n")
@@ -123,6 +144,19 @@ async def test_every_node_names_the_root_and_not_its_consequence(cluster: Cluste
         assert root.endswith("stderr    : the data loader found no data")
     run = await cluster.server.run()
     assert run["end_failure"]["exit_code"] == run["first_failure"]["exit_code"] == 7
+
+
+async def test_a_worker_that_exits_0_while_others_need_it_is_named(cluster: Cluster) -> None:
+    a, b = await cluster.nodes("ab", "--nnodes", "2", *PATIENT, nproc=1)
+    names = {worker.rank: worker for worker in (a, b)}
+    names[1].order_exit(0)
+    while (await cluster.server.run())["phase"] != "finishing":  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    await names[0].tell("complain RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+    names[0].order_exit(1)
+    for agent in cluster.agents.values():
+        assert await agent.exit_code() == 1
+        assert failures.exited_before("rank 1") in section(agent, "Root Cause")
 
 
 EXITING = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "ValueError: boom")

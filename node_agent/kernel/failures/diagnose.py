@@ -97,6 +97,9 @@ def examine(
     failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory, is_node_full=is_node_full)
     if not failure.error and left and left.why_lost:
         failure = replace(failure, hint=clip(printable(left.why_lost), LINE_BYTES))
+    is_open = failure.hint in _OPEN_HINTS and not failure.consequence
+    if is_open and oom and not out_of_memory and (killed := oom.killed_any):
+        failure = replace(failure, hint=killed, blame="program" if failure.blame == "unknown" else failure.blame)
     return failure
 
 
@@ -272,6 +275,9 @@ _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP")
 """Signals that other processes send. If one of them killed the worker, an exception on its stderr was not the cause."""
+
+_OPEN_HINTS = ("", words.hints.DATA_LOADER_KILLED, words.hints.DATA_LOADER_EXITED)
+"""Hints that leave open whether a process of the worker was killed for lack of memory."""
 
 _EXIT_CODES = {
     120: words.failures.OUTPUT_NOT_WRITTEN,

@@ -34,6 +34,11 @@ class OomWatch:
         before, self._before = self._before, self._count()
         return words.failures.out_of_memory(self._limit()) if self._before > before else ""
 
+    @property
+    def killed_any(self) -> str:
+        """Advice if the kernel has killed a process of the cgroup since the start or the last verdict, else empty."""
+        return words.failures.killed_beside(self._limit()) if self._count() > self._before else ""
+
     def _count(self) -> int:
         for name in _COUNTERS:
             if found := re.search(r"^oom_kill (\d+)$", _read(f"{self._group}/{name}"), re.MULTILINE):

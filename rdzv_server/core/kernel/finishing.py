@@ -66,6 +66,13 @@ def view(run: Run) -> Finishing | None:
     return None if at is None or not run.running else Finishing(at, _finished(run), _still_running(run))
 
 
+def finished(run: Run) -> str:
+    """Return the workers of the running round that have finished: their ranks, or the number of their nodes. Empty if
+    none has.
+    """
+    return _finished(run) if has_begun(run) else ""
+
+
 def _finished(run: Run) -> str:
     nodes = len(run.succeeded) + len(run.finished)
     if nodes > NAMED:

@@ -67,7 +67,7 @@ def _count(run: Run, record: FailureRecord) -> None:
     if len(run.failed) <= FAILURES_OF_A_ROUND or record is run.first_of_round:
         remember(run.failures, record)
     node_id = record.failure.node_id
-    if record.failure.singled_out:
+    if record.failure.singled_out and not record.failure.consequence:
         keep_latest(run.failures_by_node, node_id, run.failures_by_node.get(node_id, 0) + 1, MOST_NODES)
 
 

@@ -397,6 +397,7 @@ class RunState(Struct, kw_only=True):
     first_of_round: FailureRecord | None = None
     """Root failure of the last completed round, which is blamed for the end of that round."""
     failures_by_node: dict[str, int] = field(default_factory=dict)
+    """Numbers of failures on each node that single a worker out and do not follow from another worker's."""
     departures: list[Departure] = field(default_factory=list)
     unfit: dict[str, str] = field(default_factory=dict)
     """Latest nodes that have left as unfit, each with the evidence."""

@@ -7,7 +7,15 @@ from rdzv_protocol.queries import FindCause, Query, QueryAnswer
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import events
-from rdzv_server.core.kernel import failed_rounds, final_report, kept_failures, notices, queries, restart_budget
+from rdzv_server.core.kernel import (
+    failed_rounds,
+    final_report,
+    finishing,
+    kept_failures,
+    notices,
+    queries,
+    restart_budget,
+)
 from rdzv_server.core.kernel.protocols import Kernel, Machine
 from rdzv_server.core.kernel.run import Agent, AgentState, Cause, FailureRecord, Run, Stage
 from rdzv_server.core.node_history import FAILED, HARDWARE
@@ -45,6 +53,8 @@ def note_failure(machine: Machine, event: events.WorkersFailed, now: float) -> e
         return None
     machine.run.leases.renew(event.agent_id, now)
     failure = kept_failures.bounded(event.failure)
+    if failure.consequence and (gone := finishing.finished(machine.run)):
+        failure = replace(failure, hint=words.exited_before(gone))
     return replace(event, failure=failure, awaits_loss=awaits_loss(machine.run, event.agent_id))
 
 

@@ -189,6 +189,36 @@ def a_spec(folder: str) -> WorkerSpec:
     )
 
 
+class Killed:
+    """A kernel that has killed a process of the workers for lack of memory."""
+
+    killed_any = words.failures.killed_beside("2 GiB")
+
+    def verdict(self) -> str:
+        raise AssertionError("no worker was killed")
+
+
+@pytest.mark.parametrize(
+    ("stderr", "hint", "blame"),
+    [
+        ((), Killed.killed_any, "program"),
+        (
+            (*TRACEBACK[:2], "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."),
+            Killed.killed_any,
+            "program",
+        ),
+        ((*TRACEBACK[:2], CLOSED), words.hints.SEE_THE_OTHERS, "unknown"),
+        ((*TRACEBACK[:2], "OSError: [Errno 28] No space left on device"), words.hints.DISK_FULL, "unknown"),
+    ],
+    ids=["no-exception", "a-data-loader", "a-lost-peer", "a-known-error"],
+)
+def test_a_child_that_was_killed_for_lack_of_memory_explains_a_worker_that_ends_without_it(
+    tmp_path, stderr, hint, blame
+):
+    found = examine(a_spec(str(tmp_path)), 1, 1, stderr, Killed())
+    assert (found.hint, found.blame) == (hint, blame)
+
+
 def test_a_full_log_disk_explains_missing_last_lines(tmp_path, monkeypatch):
     path = str(tmp_path / "e.json")
     assert examine(a_spec(tmp_path), 7, 3, (), None, look_at_disk(path)).hint == ""

@@ -65,8 +65,9 @@ def test_an_out_of_memory_kill_in_the_agents_cgroup_is_attributed_to_the_kernel(
     watch = machine.watch()
     assert watch.verdict() == "", "that one was before"
     machine.kills(group, 2)
+    assert watch.killed_any == words.failures.killed_beside(limit)
     assert watch.verdict() == words.failures.out_of_memory(limit)
-    assert watch.verdict() == "", "that one has been told"
+    assert watch.verdict() == watch.killed_any == "", "that one has been told"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from rdzv_server.core.kernel import finishing
 from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.views import run_view, status_view, watch_view
+from rdzv_server.words import failures
 from rdzv_server.words import finishing as words
 from tests.support.scenario import Scenario, running
 
@@ -100,6 +101,25 @@ def test_signs_that_do_not_fit_the_round_are_ignored(ranks: tuple[int, ...], rou
     run = with_workers(2, "1", "a")
     polls(run, "a", *ranks, round=round)
     assert found(run) is None
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["other-node", "own-node"])
+def test_a_worker_that_has_lost_one_that_exited_0_is_told_which(is_own: bool) -> None:
+    run = with_workers(2, "2", "a", "b", max_restarts=1)
+    if is_own:
+        polls(run, "a", 1)
+    else:
+        run.succeeds("b")
+    run.fails("a", consequence=True, hint="see others")
+    ranks = words.rank(1) if is_own else words.ranks([(2, 3)], 0)
+    assert run.run.failures[-1].failure.hint == failures.exited_before(ranks)
+
+
+def test_a_failure_of_its_own_is_not_explained_by_a_worker_that_exited_0() -> None:
+    run = with_workers(2, "2", "a", "b", max_restarts=1)
+    run.succeeds("b")
+    run.fails("a", hint="use less memory")
+    assert run.run.failures[-1].failure.hint == "use less memory"
 
 
 def test_the_next_round_knows_nothing_of_it() -> None:

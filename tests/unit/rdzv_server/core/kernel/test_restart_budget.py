@@ -287,6 +287,15 @@ def test_a_consequence_asks_the_other_agents_for_a_sign_of_life():
     assert not run.woken()
 
 
+def test_a_worker_that_has_lost_another_one_does_not_count_as_a_failure_of_its_node():
+    run = running("3", "a", "b", "c", max_restarts=1)
+    run.fails("a", consequence=True)
+    run.fails("b")
+    run.fails("c", consequence=True)
+    assert run.run.failures_by_node == {"b": 1}
+    assert len(run.run.failures) == 3
+
+
 def test_agents_are_asked_once_for_the_cause_of_a_consequence_that_would_end_the_run():
     run = Scenario("3")
     for name in "abc":
