@@ -207,6 +207,8 @@ class Watch:
             run, code_without_progress = self._run_of(process.agent_id), ExitCode.NO_PROGRESS
         except LookupError:  # refused: the run was over before this agent joined or returned
             run, code_without_progress = [run for run in self._registry.runs() if run.stage.is_end][-1], ExitCode.FAILED
+            if run.is_stopped and code == ExitCode.REFUSED:
+                return  # only `--rerun` starts it again
         failed = code_without_progress if run.no_progress else ExitCode.FAILED
         expected = {Stage.SUCCEEDED: 0, Stage.FAILED: failed}.get(run.stage)
         assert code == expected, f"{process.name} exits with {code}, and the run is {run.stage}"
