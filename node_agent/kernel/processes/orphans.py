@@ -186,10 +186,13 @@ class Orphans:
                 write_roster(self._roster_file, self._roster)
 
     def close(self) -> list[int]:
-        """End the guardian, since the agent exits in order. Return the pids of helpers and orphans that could not be
-        ended.
+        """End what the agent's helpers have left behind, and the guardian, since the agent exits in order. Return the
+        pids of helpers and orphans that could not be ended.
+
+        For example, a module that is imported before the workers may have started a process.
         """
         self._is_closed = True
+        self.end()
         if self._roster_file >= 0:
             os.close(self._roster_file)
             self._roster_file = -1
