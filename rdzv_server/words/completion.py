@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
-from rdzv_protocol.text import count
+from rdzv_protocol.text import count, span
 
 from rdzv_server.words import unheard
 
@@ -181,10 +181,14 @@ def ends_soon(why: str, in_s: float | None = None) -> str:
     return f"its workers know that it ends {within}{why and ': '}{why}"
 
 
-NO_AGENT_HEARD = (
-    f"the server does not hear from any agent of the run: {unheard.NODES_OR_PATH_GONE}; the server waits for them"
-)
-"""It contains no time, so that it changes only when something happens."""
+def no_agent_heard(most_s: float) -> str:
+    """`most_s`: seconds of silence after which the run ends. It names no time that passes, so that it changes
+    only when something happens.
+    """
+    return (
+        f"the server does not hear from any agent of the run: {unheard.NODES_OR_PATH_GONE}; the server waits for them, "
+        f"and ends the run after {span(most_s)} of silence"
+    )
 
 
 def running(round_: int, nodes: int, *, of: int | None = None, sizes: str = "", also: Iterable[str] = ()) -> str:

@@ -14,7 +14,15 @@ from rdzv_protocol.shell import quoted
 from rdzv_protocol.states import HEALTH, Health
 from rdzv_protocol.text import printable
 
-from rdzv_server.core.kernel import completion, failed_rounds, finishing, legal_sizes, progress, restart_budget
+from rdzv_server.core.kernel import (
+    completion,
+    failed_rounds,
+    finishing,
+    legal_sizes,
+    progress,
+    restart_budget,
+    unheard,
+)
 from rdzv_server.core.kernel.policy import Finding
 from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.core.policies import POLICIES, time_ledger
@@ -95,7 +103,7 @@ def _silent(run: Run, now: float) -> Finding | None:
         return None
     steps = words.LOOK_AT_NODES, words.START_AGENTS, words.stop(quoted(run.run_id))
     if run.unheard_since is not None:
-        return Finding("silent", completion_words.NO_AGENT_HEARD, run.unheard_since, steps)
+        return Finding("silent", completion_words.no_agent_heard(unheard.MOST_S), run.unheard_since, steps)
     absent = run.leases.absent_since
     if not absent:  # the server has just restarted, and no agent has been missed yet
         return None

@@ -13,6 +13,7 @@ from rdzv_protocol.words.run import (
 )
 
 from rdzv_server.core.events import NodeCordoned
+from rdzv_server.core.kernel.unheard import MOST_S
 from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.network_check import words as network_words
@@ -245,7 +246,8 @@ def test_why_reports_silent_agents_since_when_and_what_to_do() -> None:
     run = told(check(("2 lease_s=10", "join a b; 42s")))
     found = account.why(run, SERVER)
     assert found.text == (
-        f"Silent for 42s: {completion.NO_AGENT_HEARD}. Run run has been running for 42s: {completion.running(1, 2)}."
+        f"Silent for 42s: {completion.no_agent_heard(MOST_S)}. "
+        f"Run run has been running for 42s: {completion.running(1, 2)}."
     )
     assert found.next == [health.LOOK_AT_NODES, health.START_AGENTS, health.stop("run")]
     assert not any("lost within" in row[-1] for row in tables.nodes_table(run).rows)

@@ -163,9 +163,9 @@ def test_a_run_whose_agents_are_all_silent_waits(story):
 def test_the_run_reports_the_silence_while_it_lasts():
     run = running("2", "a", "b", lease_s=10)
     run.passes(60.0)
-    assert completion.NO_AGENT_HEARD in run_view.reason(run.run, run.now)
+    assert completion.no_agent_heard(MOST_S) in run_view.reason(run.run, run.now)
     run.renews("a")
-    assert completion.NO_AGENT_HEARD not in run_view.reason(run.run, run.now)
+    assert completion.no_agent_heard(MOST_S) not in run_view.reason(run.run, run.now)
 
 
 # Attempts.

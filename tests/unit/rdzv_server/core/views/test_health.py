@@ -14,6 +14,7 @@ from rdzv_server.core.kernel.failed_rounds import steady_s
 from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
 from rdzv_server.core.kernel.policy import Finding
 from rdzv_server.core.kernel.run import Undecided
+from rdzv_server.core.kernel.unheard import MOST_S
 from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S, Hangs
@@ -155,7 +156,7 @@ BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = 
         (words.start_nodes(1, RUN_ID), words.stop(RUN_ID)),
     ),
     "silent": (
-        silent, completion.NO_AGENT_HEARD, 0.0, (words.LOOK_AT_NODES, words.START_AGENTS, words.stop(RUN_ID)),
+        silent, completion.no_agent_heard(MOST_S), 0.0, (words.LOOK_AT_NODES, words.START_AGENTS, words.stop(RUN_ID)),
     ),
     "overdue": (
         overdue, finishing.finishing(finishing.rank(0), finishing.on_node(finishing.rank(1), "b")), 0.0,
