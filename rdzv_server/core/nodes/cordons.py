@@ -13,6 +13,10 @@ from rdzv_server.core.kernel.run import Run
 
 MOST_CORDONS = 1_000
 """Most cordons of a server: a snapshot of them is one record."""
+MOST_EXCLUSIONS = 900
+"""Most cordons by which the server itself excludes nodes. The others are left to operators, since agents can make up
+nodes and have them excluded.
+"""
 MOST_OF_RUN = 128
 """Most cordons of a run that are for this run only."""
 

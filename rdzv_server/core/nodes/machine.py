@@ -18,7 +18,7 @@ from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.core.node_facts import NodeBlamed, NodeFact
 from rdzv_server.core.node_history import REASON_BYTES, Blame, Incident
-from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_OF_RUN, for_others
+from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_EXCLUSIONS, MOST_OF_RUN, for_others
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy, sharing, verdict
 from rdzv_server.core.nodes.state import NodesState
 from rdzv_server.words import costs, operations
@@ -140,6 +140,11 @@ class Nodes:
     def _has_room(self) -> bool:
         return len(self.state.cordons) < MOST_CORDONS
 
+    @property
+    def _has_room_for_exclusion(self) -> bool:
+        excluded = sum(cordon.excludes for cordon in self.state.cordons.values())
+        return self._has_room and excluded < MOST_EXCLUSIONS
+
     # Blame.
 
     def take_blames(self, machine: RunMachine, now: float) -> list[Effect]:
@@ -197,7 +202,7 @@ class Nodes:
                 why.reason, EXCLUDER, node_id=node_id, for_s=why.for_s, wall_at=run.wall_clock(now),
                 general=why.general, is_of_run=run.is_scoped, condition=blame.condition,
             )  # fmt: skip
-            if not run.is_scoped and self._has_room:
+            if not run.is_scoped and self._has_room_for_exclusion:
                 blaming = [each for each, _ in blames if not each.run.stage.is_end]  # the node may be gone from them
                 concerned = dict.fromkeys([*self._runs.with_node(node_id), *blaming])
                 effects += self._operate(event, concerned, run.run_id, now)

@@ -28,7 +28,7 @@ from rdzv_server.core.node_history import (
     Incident,
     NodeHistory,
 )
-from rdzv_server.core.nodes.cordons import MOST_CORDONS
+from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_EXCLUSIONS
 from rdzv_server.core.nodes.exclusion import TOGETHER_S, ExclusionPolicy
 from rdzv_server.storage.record_codec import pack, unpack
 from rdzv_server.words import completion, operations
@@ -414,6 +414,16 @@ def test_a_server_that_may_have_no_more_cordons_continues() -> None:
         cluster.registry.handle(None, NodeCordoned("x", "me", node_id=f"n{number}"), 0.0)
     cluster.fails(cluster.run("run", "b")["b"], "run", blame="node")
     assert cluster.excluded == {}
+
+
+def test_exclusions_leave_room_for_the_cordons_of_operators() -> None:
+    """An agent can make up nodes, and have each of them excluded."""
+    cluster = Cluster()
+    for number in range(MOST_EXCLUSIONS + 1):
+        cluster.fails(cluster.run(f"run{number}", f"n{number}")[f"n{number}"], f"run{number}", blame="node")
+    assert len(cluster.excluded) == MOST_EXCLUSIONS
+    for number in range(MOST_CORDONS - MOST_EXCLUSIONS):
+        cluster.registry.handle(None, NodeCordoned("x", "me", node_id=f"bad{number}"), 0.0)
 
 
 def test_the_memory_is_bounded_so_that_a_snapshot_is_one_value_of_etcd() -> None:
