@@ -208,11 +208,12 @@ class Client:
     def _status(self, at: str, path: str, answer_s: float = ANSWER_S) -> Status:
         """Return the status of the server at an address. Raises `Failed`."""
         found = self._read(self._open(endpoint(at), "GET", path, answer_s=answer_s))
-        if not {"server", "runs"} <= found.keys():
+        shown, runs = found.get("server"), found.get("runs")
+        if not (isinstance(shown, Fields) and isinstance(runs, list) and all(isinstance(run, Fields) for run in runs)):
             raise NoServer()
-        server = Fields({"address": at} | found["server"])
+        server = Fields({"address": at} | shown)
         self.versions[at] = server["version"]
-        return Status(server, found["runs"])
+        return Status(server, runs)
 
     def changes(self, run_id: str | None = None) -> Iterator[Overview]:
         """Yield the overview now, again soon after each change, and every `REFRESH_S` seconds, forever.
@@ -406,7 +407,7 @@ class Client:
         text = self._text(answer)
         try:
             found = decoded(text)
-        except ValueError:
+        except (ValueError, RecursionError):  # RecursionError: from a thousand brackets
             found = None
         if not isinstance(found, Fields):
             raise NoServer()

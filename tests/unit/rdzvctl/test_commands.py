@@ -189,6 +189,8 @@ class OtherServer(ThreadingHTTPServer):
         )
         self._whole = {type(each).__name__: msgspec.json.decode(msgspec.json.encode(each)) for each in self.answers}
         self._told: dict[str, Any] = {}
+        self.other_body = b""
+        """Body of every answer, if it is not empty."""
 
     def lacks(self, *fields: Field, unhealthy_reason: str | None = None) -> None:
         """Omit these fields from now on. The server can make decisions, or cannot for this reason."""
@@ -218,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        body = msgspec.json.encode(self.server.answer(self.path))
+        body = self.server.other_body or msgspec.json.encode(self.server.answer(self.path))
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -416,6 +418,16 @@ def test_an_answer_that_is_not_a_servers_is_reported_as_such(server: OtherServer
         {server.at: words.connection.no_server(words.connection.NO_ANSWER_OF_A_SERVER)}
     )
     assert done.err.splitlines()[0] == f"rdzvctl: error: {says}"
+
+
+@pytest.mark.parametrize("body", ['{"server": [], "runs": []}', '{"server": {}, "runs": {"a": 1}}', "[" * 100_000])
+def test_json_of_another_program_is_reported_as_such(
+    server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    monkeypatch.setattr(server, "other_body", body.encode())
+    done = commands.run("status")
+    assert done.code == ExitCode.START_AGAIN
+    assert words.connection.no_server(words.connection.NO_ANSWER_OF_A_SERVER) in done.err
 
 
 def test_an_action_whose_answer_is_lost_in_an_outage_names_the_outage(
