@@ -76,6 +76,13 @@ class NoServer(Failed):
         super().__init__(words.connection.no_server(what or words.connection.NO_ANSWER_OF_A_SERVER), may_pass=False)
 
 
+class NoHost(Failed):
+    """Error of a name that has no address: `why`."""
+
+    def __init__(self, why: str | None) -> None:
+        super().__init__(words.connection.no_host(why), may_pass=False)
+
+
 class Status(NamedTuple):
     """Status of one server, with the address at which it was asked, and of the runs that it leads."""
 
@@ -386,7 +393,7 @@ class Client:
         if isinstance(error, TimeoutError):
             return Failed(words.connection.NO_ANSWER_IN_TIME, may_pass=False)
         if isinstance(error, socket.gaierror):
-            return Failed(words.connection.no_host(error.strerror), may_pass=False)
+            return NoHost(error.strerror)
         if isinstance(error, http.client.HTTPException) and not isinstance(error, http.client.RemoteDisconnected):
             return NoServer(words.connection.NO_HTTP)
         if isinstance(error, ConnectionResetError | BrokenPipeError):
@@ -449,8 +456,10 @@ class Client:
         why, tried = words.connection, {address(*each): clip(str(error), 400) for each, error in failures.items()}
         if any(error.may_pass for error in failures.values()):
             return Unreachable(why.no_server_leads(tried), why.WORKERS_RUN)
-        is_no_server = all(isinstance(error, NoServer) for error in failures.values())
-        what_to_do = why.NAME_ITS_PORT if is_no_server else why.IS_IT_RUNNING
+        what_to_do = why.IS_IT_RUNNING
+        for kind, advice in ((NoServer, why.NAME_ITS_PORT), (NoHost, why.CHECK_NAME)):
+            if all(isinstance(error, kind) for error in failures.values()):
+                what_to_do = advice
         return Unreachable(why.no_server_answers(tried), why.asked_because(self.place.source), what_to_do)
 
 

@@ -11,7 +11,7 @@ Stage = Literal[
     "name", "connect", "TLS", "HTTP", "another program", "port", "host", "proxy", "server", "address", "leader"
 ]
 _HINTS: dict[Stage, str] = {
-    "name": "check the name in --endpoint, or in --master-addr",
+    "name": "check the name in --endpoint, or in --master-addr, and this node's name servers",
     "connect": "check that rdzv-server runs there and that no firewall blocks the connection",
     "TLS": "",  # the failure itself contains the advice
     "HTTP": "check that this port is rdzv-server's",
@@ -117,6 +117,10 @@ OTHER_CODING = "its Transfer-Encoding is not chunked"
 
 def moved(host: str) -> str:
     return f"{host} has a new address"
+
+
+def name_server_silent(host: str, within_s: float) -> str:
+    return f"{host}: the name server does not answer within {within_s:g} s"
 
 
 def address_silent(address: str, within_s: float) -> str:

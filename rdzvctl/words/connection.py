@@ -35,7 +35,7 @@ BROKEN_OFF = "the connection broke"
 
 
 def no_host(why: str | None) -> str:
-    return f"no such host: {why}"
+    return f"its name cannot be looked up: {why}"
 
 
 def answer_broken_off(why: str) -> str:
@@ -89,10 +89,9 @@ def asked_because(source: str) -> str:
 
 
 NAME_ITS_PORT = f"name rdzv-server's own port, {paths.DEFAULT_PORT} unless it has --port: rdzvctl --endpoint HOST:PORT"
-IS_IT_RUNNING = (
-    "check that rdzv-server runs there and that no firewall blocks the connection. To ask another server, give "
-    "--endpoint HOST:PORT, set RDZV_ENDPOINT, or use a context"
-)
+_ANOTHER = "To ask another server, give --endpoint HOST:PORT, set RDZV_ENDPOINT, or use a context"
+IS_IT_RUNNING = f"check that rdzv-server runs there and that no firewall blocks the connection. {_ANOTHER}"
+CHECK_NAME = f"check the name, and this machine's name servers. {_ANOTHER}"
 
 
 def does_not_answer(at: str, why: str) -> str:

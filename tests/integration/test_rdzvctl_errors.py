@@ -68,7 +68,9 @@ async def test_an_absent_server_is_reported(unused_tcp_port: int) -> None:
     assert done.code == ExitCode.START_AGAIN
     failures = {at: "connection refused", "nonexistent.invalid:1": ctl.connection.no_host("")}
     assert done.err[0].startswith(f"rdzvctl: error: {ctl.connection.no_server_answers(failures)}")
-    assert done.err[1] == f"  {ctl.connection.asked_because('--endpoint')}"
+    assert done.err[1:] == [f"  {ctl.connection.asked_because('--endpoint')}", f"  {ctl.connection.IS_IT_RUNNING}"]
+    done = await rdzvctl("status", "--endpoint", "nonexistent.invalid:1")
+    assert done.code == ExitCode.START_AGAIN and done.err[-1] == f"  {ctl.connection.CHECK_NAME}"
 
 
 async def test_the_port_of_an_agents_metrics(cluster: Cluster, unused_tcp_port: int) -> None:

@@ -32,6 +32,9 @@ HEAD_START_S = 0.25
 that answered last."""
 LOOK_UP_S = 0.5
 """Most seconds to wait for a name server while the server may still be where it answered last."""
+NAME_SERVER_S = 1.8
+"""Seconds after which a try fails whose look-up has no answer. The look-up continues, for the next try. It is less than
+the time after which the agent logs that it waits for the server, so that it names the name server instead."""
 SEGMENT_BYTES = 1220
 """Most bytes of data in a packet, in both directions. It fits IPv6's smallest MTU of 1280, so messages also pass on a
 path that silently drops large packets."""
@@ -131,7 +134,10 @@ class Connector:
 
     async def _resolve(self) -> list[Address]:
         try:
-            return await name_lookup.addresses(self._host, self._port)
+            async with asyncio.timeout(NAME_SERVER_S):
+                return await name_lookup.addresses(self._host, self._port)
+        except TimeoutError:
+            raise Unreachable("name", words.connection.name_server_silent(self._host, NAME_SERVER_S)) from None
         except (socket.gaierror, UnicodeError) as error:
             raise Unreachable("name", f"{self._host}: {name_lookup.in_words(error)}") from None
 

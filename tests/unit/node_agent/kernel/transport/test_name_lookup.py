@@ -107,6 +107,22 @@ async def test_an_answer_that_came_too_late_is_used_by_the_next_try(resolver: Re
     await slow.close()
 
 
+async def test_a_try_names_the_name_server_that_is_silent_and_the_next_one_uses_its_late_answer(
+    resolver: Resolver, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "NAME_SERVER_S", 0.05)
+    slow = HttpTransport("slow", port, None)
+    with pytest.raises(Unreachable) as caught:
+        await slow.connect()
+    assert (caught.value.stage, caught.value.detail) == ("name", words.connection.name_server_silent("slow", 0.05))
+    monkeypatch.setattr(connecting, "NAME_SERVER_S", PATIENCE_S)
+    resolver.may_answer.set()
+    async with asyncio.timeout(PATIENCE_S):
+        await slow.connect()
+    assert resolver.asked == ["slow"]
+    await slow.close()
+
+
 async def test_a_host_that_may_have_moved_is_resolved_again(resolver: Resolver, port: int) -> None:
     resolver.may_answer.set()
     moving = HttpTransport("moving", port, None)
