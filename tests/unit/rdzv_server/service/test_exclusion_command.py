@@ -63,8 +63,9 @@ async def test_the_samples_hand_on_what_a_check_has_found(
     sample: str, reason: str, arguments: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    for name in ("kubectl", "scontrol"):
-        (program := tmp_path / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >>{tmp_path}/seen\n')
+    notes = f'printf "%s\\n" "$@" >>{tmp_path}/seen'
+    for name, does in {"kubectl": notes, "scontrol": notes, "sinfo": "echo n7"}.items():
+        (program := tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     command = str(Path(__file__).parents[4] / "deploy" / "on-exclude" / sample)
