@@ -20,9 +20,10 @@ MOVED_S = 1.0
 
 
 def note(run: Run, agent_id: str, progress: Progress, now: float) -> None:
-    """Keep the progress that an agent reports, if it is about workers of the running round."""
-    if is_of_running_round(run, agent_id, progress):
-        run.pace.falls = run.pace.falls or _falls(run.progress.get(agent_id), progress)
+    """Keep the progress that an agent reports, if it is about workers of the running round and not a late copy."""
+    before = run.progress.get(agent_id)
+    if is_of_running_round(run, agent_id, progress) and not _is_overtaken(before, progress):
+        run.pace.falls = run.pace.falls or _falls(before, progress)
         run.progress[agent_id] = ProgressSign(progress, now)
         _note_pace(run.pace, progress, now)
         _note_moved(run.pace.moved, agent_id, progress, now - progress.age_s)
@@ -44,6 +45,15 @@ def _falls(before: ProgressSign | None, progress: Progress) -> bool:
     """Whether the highest step of a node's workers is lower than in its report before."""
     highest = before.progress.highest_step if before else None
     return highest is not None and progress.highest_step is not None and progress.highest_step < highest
+
+
+def _is_overtaken(before: ProgressSign | None, progress: Progress) -> bool:
+    """Whether the agent made this report before the last one that was noted: a network may deliver a copy late.
+
+    The agent's time since its workers' start tells. The other times of a report are of workers, which may begin anew.
+    """
+    noted_s = before.progress.spawned_ago_s if before else None
+    return noted_s is not None and progress.spawned_ago_s is not None and progress.spawned_ago_s < noted_s
 
 
 def _note_moved(moved: dict[str, float], agent_id: str, progress: Progress, at: float) -> None:

@@ -32,6 +32,16 @@ def test_progress_of_another_round_is_not_kept(round_: int) -> None:
     assert run.run.progress == {} and run.effects == []
 
 
+@pytest.mark.parametrize(("spawned_ago_s", "falls"), [(20.0, False), (40.0, True), (None, True)])
+def test_a_late_copy_of_a_report_is_no_fall_of_the_steps(spawned_ago_s: float | None, falls: bool) -> None:
+    """A real fall is reported later than the higher step. An older agent does not say when it made its report."""
+    run = running("1", "a")
+    run.tells("a", highest_step=9, spawned_ago_s=30.0, age_s=1.0)
+    run.tells("a", highest_step=5, spawned_ago_s=spawned_ago_s, age_s=1.0)
+    assert run.run.pace.falls is falls
+    assert run.run.progress["a"].progress.highest_step == (5 if falls else 9)
+
+
 def test_a_node_that_is_gone_has_no_progress() -> None:
     run = running("1:2", "a", "b")
     run.tells("b", lowest_step=1)
