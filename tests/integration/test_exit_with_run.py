@@ -295,7 +295,7 @@ async def test_a_second_signal_is_forwarded_as_one(hub: WorkerHub) -> None:
     await worker.tell("ignore SIGTERM")
     alone.signal(signal.SIGTERM)
     await alone.line("SIGTERM")
-    alone.signal(signal.SIGTERM)
+    await alone.signal_again(signal.SIGTERM)
     await alone.line(words.leaving.killing_workers("SIGTERM"))
     assert await alone.exit_code() == ExitCode.FAILED
 

@@ -159,7 +159,7 @@ async def test_without_the_flag_workers_are_stopped_at_once_and_have_no_variable
 
 async def test_a_second_signal_and_a_server_that_is_gone_end_the_wait(cluster: Cluster) -> None:
     _, impatient = await b_leaves(cluster)
-    impatient.signal(signal.SIGTERM)
+    await impatient.signal_again(signal.SIGTERM)
     second = await cluster.hub.group(2)
     assert await impatient.exit_code() == ExitCode.START_AGAIN
     await all_listen(second)

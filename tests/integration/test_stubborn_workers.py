@@ -21,6 +21,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
+from node_agent.kernel.leave_signals import ONE_REQUEST_S
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import has_message, pattern
@@ -97,6 +98,23 @@ async def test_a_worker_that_ignores_sigterm_holds_up_the_next_round_for_its_gra
     await cluster.finish(second)
 
 
+@pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_that_a_job_script_forwards_too_leaves_workers_their_grace(
+    cluster: Cluster, again: signal.Signals
+) -> None:
+    """The script's group is signalled, with the agent in it, and the script has a trap that signals the agent."""
+    workers = await cluster.nodes("a", "--nnodes", "1", *GRACE)
+    await workers[0].tell(f"ignore {again.name}")
+    await workers[0].tell("ignore SIGTERM")
+    agent = cluster.agents.pop("a")
+    async with within(GRACE_S, at_least=GRACE_S):
+        agent.signal(signal.SIGTERM)
+        await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
+        agent.signal(again)
+        assert await agent.exit_code() == ExitCode.START_AGAIN
+    assert not any(has_message(line, words.leaving.killing_workers) for line in agent.err)
+
+
 async def test_a_second_signal_ends_the_grace_and_a_third_changes_nothing(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", "--shutdown-timeout", "500")
     await workers[0].tell("ignore SIGTERM")
@@ -104,8 +122,8 @@ async def test_a_second_signal_ends_the_grace_and_a_third_changes_nothing(cluste
     agent.signal(signal.SIGTERM)
     await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
     assert is_running(workers[0].pid)
-    async with within(0.0):
-        agent.signal(signal.SIGTERM)
+    async with within(ONE_REQUEST_S):
+        await agent.signal_again(signal.SIGTERM)
         await agent.line(words.leaving.killing_workers("SIGTERM"))
         if agent.process.returncode is None:
             agent.signal(signal.SIGTERM)
@@ -212,7 +230,7 @@ async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
     async with within(GRACE_S + KILL_S, at_least=KILL_S):
         agent.signal(signal.SIGTERM)
         await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
-        agent.signal(signal.SIGTERM)
+        await agent.signal_again(signal.SIGTERM)
         await agent.line(words.leaving.killing_workers("SIGTERM"))
         agent.signal(signal.SIGTERM)
         assert await agent.exit_code() == ExitCode.START_AGAIN

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent.kernel.leave_signals import ONE_REQUEST_S
 from tests.support import forked
 from tests.support.process_info import tree
 
@@ -124,6 +125,11 @@ class Program:
         except TimeoutError:
             print(f"{type(self).__name__} {self.pid} has not ended:", *tree(self.pid), sep="\n", file=sys.stderr)
             raise
+
+    async def signal_again(self, signum: int) -> None:
+        """Send an agent the signal as another request to leave."""
+        await asyncio.sleep(ONE_REQUEST_S)
+        self.signal(signum)
 
     def signal(self, signum: signal.Signals) -> None:
         self.process.send_signal(signum)

@@ -32,6 +32,7 @@ from node_agent.kernel.config import AgentConfig, UsageError
 from node_agent.kernel.core.effects import StopWorkers, WriteFailureReport
 from node_agent.kernel.failures import error_file
 from node_agent.kernel.failures.report import paint, report
+from node_agent.kernel.leave_signals import Requests
 from node_agent.kernel.output.console import Console
 from node_agent.kernel.output.routing import PluginFailed, Routing
 from node_agent.kernel.threads import in_thread
@@ -119,6 +120,7 @@ class _Launch:
         self._plan = plan
         self._entry = entry
         self._signal: signal.Signals | None = None
+        self._requests = Requests()
         self._thread = LoopThread("elastic_launch", self._main)
         self._task: asyncio.Task[Any] | None = None
         self._agent: LaunchedAgent | None = None
@@ -145,10 +147,14 @@ class _Launch:
 
     def _signalled(self, signum: signal.Signals) -> None:
         self._signal = signum
-        self._thread.call(self._leave, signum.name)
+        if self._requests.take():
+            self._thread.call(self._leave, signum.name)
 
     def _interrupted(self, error: BaseException) -> None:
-        self._thread.call(self._leave, "SIGINT" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
+        if not isinstance(error, KeyboardInterrupt):
+            self._thread.call(self._leave, "SIGTERM")
+        elif self._requests.take():
+            self._thread.call(self._leave, "SIGINT")
 
     # Methods that run in the agent's thread.
 

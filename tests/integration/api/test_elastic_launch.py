@@ -33,6 +33,7 @@ from node_agent import (
 from node_agent.features.checks import CHECKS
 from node_agent.features.checks import words as check_words
 from node_agent.features.hangs import words as hang_words
+from node_agent.kernel import leave_signals
 from rdzv_server.words import completion
 from tests.integration.api import functions
 from tests.integration.api.line import PATIENCE_S, Line
@@ -420,6 +421,13 @@ def test_a_signal_stops_the_workers_and_is_raised(line: Line) -> None:
     assert signal.getsignal(signal.SIGHUP) is before
 
 
+def test_a_signal_that_also_comes_from_the_programs_parent_leaves_workers_their_grace(line: Line) -> None:
+    began = time.monotonic()
+    with signalled(line, signal.SIGHUP, times=2), pytest.raises(SignalException):
+        elastic_launch(alone(2, shutdown_timeout=1), functions.report_and_wait)(line.path, (signal.SIGHUP,))
+    assert time.monotonic() - began >= 1.0
+
+
 def test_handlers_of_the_programs_own_stay(line: Line) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGHUP, lambda signum, frame: (seen.append(signum), line.close_connections()))
@@ -432,7 +440,10 @@ def test_handlers_of_the_programs_own_stay(line: Line) -> None:
 
 
 @pytest.mark.parametrize(("times", "ignored"), [(1, ()), (2, (signal.SIGINT,))], ids=["it stops", "a second one kills"])
-def test_ctrl_c_ends_the_workers_and_is_raised_again(times: int, ignored: tuple[int, ...], line: Line) -> None:
+def test_ctrl_c_ends_the_workers_and_is_raised_again(
+    times: int, ignored: tuple[int, ...], line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leave_signals, "ONE_REQUEST_S", 0.0)
     began = time.monotonic()
     with signalled(line, signal.SIGINT, times) as pids, pytest.raises(KeyboardInterrupt):
         elastic_launch(alone(2, shutdown_timeout=500), functions.report_and_wait)(line.path, ignored)
