@@ -115,6 +115,20 @@ async def test_a_signal_that_a_job_script_forwards_too_leaves_workers_their_grac
     assert not any(has_message(line, words.leaving.killing_workers) for line in agent.err)
 
 
+async def test_a_scheduler_that_ends_all_nodes_of_a_failed_run_leaves_workers_their_grace(cluster: Cluster) -> None:
+    """A job's first failed process often makes its scheduler signal all others."""
+    workers = await cluster.nodes("ab", "--nnodes", "2", *GRACE)
+    agent = cluster.agents.pop("b")
+    saves = next(worker for worker in workers if worker.agent_pid == agent.pid)
+    await saves.tell("ignore SIGTERM")
+    async with within(GRACE_S, at_least=GRACE_S):
+        next(worker for worker in workers if worker.agent_pid != agent.pid).order_exit(3)
+        await agent.line(pattern(words.progress.run_failed))
+        agent.signal(signal.SIGTERM)
+        await agent.line(words.leaving.workers_end_already("SIGTERM"))
+        assert await agent.exit_code() == ExitCode.FAILED
+
+
 async def test_a_second_signal_ends_the_grace_and_a_third_changes_nothing(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", "--shutdown-timeout", "500")
     await workers[0].tell("ignore SIGTERM")

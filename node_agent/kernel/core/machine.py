@@ -131,6 +131,8 @@ class AgentMachine:
         self._notice_s, self._stop_s = notice_s, stop_s
         self._leaving: events.Signalled | None = None
         """The signal because of which this agent leaves, once all workers have saved."""
+        self._has_heard_signal = False
+        """Whether the workers end because of a signal, or a signal has come while they ended."""
         self._leaves_at = self._stops_at = inf
         """Latest times at which the agent leaves and at which its workers have ended, set with `_leaving`."""
         self._incarnation = 1
@@ -596,6 +598,9 @@ class AgentMachine:
             self._end_unknown(ExitCode.START_AGAIN)
         elif self.state is not State.ENDING:
             self._go(signalled, now)
+        elif self._has_workers and not self._leaving and not self._has_heard_signal:
+            self._has_heard_signal = True  # a scheduler ends all nodes when one has failed, and workers may be saving
+            self._log_change(words.leaving.workers_end_already(name), event="node_left")
         elif self._has_workers:
             self._log_change(words.leaving.killing_workers(name), event="node_left")
             self._effects.append(StopWorkers(name, kill=True))
@@ -618,6 +623,7 @@ class AgentMachine:
 
     def _go(self, signalled: events.Signalled, now: float) -> None:
         """Leave the run now."""
+        self._has_heard_signal = True
         name, why, message = signalled.name, signalled.why, words.leaving.leaving(signalled.why)
         is_for_workers = self._has_workers and not self._leaving and name.startswith("SIG") and self._stop_s < inf
         if is_for_workers:

@@ -101,6 +101,7 @@ TOLD_OF_HANG = SuspectRequest(
 OVER_SAID = Log("run r has already succeeded", Level.ROUTINE, "run_succeeded")
 REFUSED_SAID = Log(words.leaving.error("no"), Level.ERROR, "refused")
 ANEW = Log(words.leaving.rejoining("gone", 0.0), event="fenced")
+ALREADY_SAID = Log(words.leaving.workers_end_already("SIGINT"), event="node_left")
 KILLING_SAID = Log(words.leaving.killing_workers("SIGINT"), event="node_left")
 begins = partial(Log, level=Level.ROUTINE, event="round_started")
 SPENT = [Log(words.progress.run_failed("spent"), Level.ERROR, "run_failed"), WriteFailureReport("spent", FAILED)]
@@ -337,8 +338,11 @@ STORIES = {  # the events, and the agent's actions at the last one
     "and exits when they are gone": ([RUNS, signalled(), gone], [Exit(START_AGAIN)]),
     "a second signal kills the workers":
         ([RUNS, signalled("SIGINT"), signalled("SIGINT")], [KILLING_SAID, KILL]),
-    "a signal after the end of the run kills the workers":
-        ([RUNS, told(finish()), signalled("SIGINT")], [KILLING_SAID, KILL]),
+    **{f"a signal leaves workers their grace if they end already: {name}":
+        ([RUNS, told(ending), signalled("SIGINT")], [ALREADY_SAID])
+       for name, ending in {"the run is over": finish(), "the run has failed": finish(succeeded=False)}.items()},
+    "and a second one kills them":
+        ([RUNS, told(finish()), signalled("SIGINT"), signalled("SIGINT")], [KILLING_SAID, KILL]),
     "an agent without workers leaves at once": ([signalled()], [*SIGTERM, SIGTERM_REPORT, Exit(START_AGAIN)]),
     "an agent that was signalled while its workers stop does not signal them twice":
         ([RUNS, told(stop(1)), signalled()], [*SIGTERM, SIGTERM_REPORT]),
