@@ -64,6 +64,8 @@ SAME_NAMES = {
 """Settings of the run that an argument sets, with the argument's name, which is the same without the unit."""
 TLS_FILES = ("tls_ca", "tls_cert", "tls_key")
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+ELF = b"\x7fELF"
+"""First bytes of a compiled program."""
 
 
 def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env: bool = True) -> LaunchPlan:
@@ -500,6 +502,8 @@ def _check_script(script: str) -> None:
     try:
         with open(script, "rb") as file:
             first = file.readline(256)
+            if first.startswith(ELF):
+                raise UsageError(words.command.script_is_binary(script))
             interpreter = os.path.basename(first.split()[-1]) if first.startswith(b"#!") else b""
             if interpreter.decode(errors="replace") in SHELLS or script.endswith(".sh"):
                 compile(first + file.read(), script, "exec", dont_inherit=True)

@@ -96,6 +96,10 @@ def log_dir_is_a_file(path: object, no_files: str) -> str:
     return f"log_dir: {path} is a file: name a folder, or {no_files} for no files"
 
 
+def not_launch_config(given: object) -> str:
+    return f"config: expected a LaunchConfig, not {given!r:.80}"
+
+
 def not_logs_specs(given: object) -> str:
     return f"logs_specs: expected a DefaultLogsSpecs, or a class with torch's reify(), not {given!r:.80}"
 

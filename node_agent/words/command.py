@@ -60,6 +60,10 @@ def script_of_a_shell(script: str, needs_shell: bool) -> str:
     return f"{script} is a shell script, not Python: give {before} before it"
 
 
+def script_is_binary(script: str) -> str:
+    return f"{script} is a compiled program, not Python: give --no-python before it"
+
+
 def no_interpreter(program: str, interpreter: str) -> str:
     return f"{program}: its first line names the interpreter {interpreter}, which does not exist"
 

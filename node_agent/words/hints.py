@@ -83,7 +83,10 @@ GLOO_LOOPBACK = (
 
 PORT_TAKEN = "another process uses that port: let the agent choose, which reserves a fresh MASTER_PORT for each round"
 NO_LOCAL_RANK_FLAG = "the script does not accept --local-rank: read LOCAL_RANK from the environment, as under torchrun"
-MODULE_MISSING = "this node's Python lacks the module: compare the interpreters and PYTHONPATH of the nodes"
+MODULE_MISSING = (
+    "this node's Python lacks the module. Workers run with node-agent's own Python: install the module there, or name "
+    "another Python in PYTHON_EXEC. If only some nodes fail, compare their interpreters and PYTHONPATH"
+)
 LIBRARY_MISSING = "this node lacks a native library, or has another version: compare the nodes, and LD_LIBRARY_PATH"
 NAME_MISSING = (
     "the module is there, but not that name: two versions do not fit together, or modules import each other. Compare "

@@ -43,7 +43,11 @@ def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> End
     is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # for a part of an IPv6 address
     if ":" in host and not host.startswith("[") and not is_too_long and "/" not in host:
         raise ValueError(words.flags.no_port(text, f"[{text}]:{DEFAULT_PORT}"))
+    if colon and not host:
+        raise ValueError(words.flags.no_host(text))
     if not colon or "]" in port:
+        if text.isdigit() and len(text) < 6:
+            raise ValueError(words.flags.no_host(text))
         if default_port is None or not text:
             raise ValueError(words.flags.no_port(text, f"{text or 'HOST'}:{DEFAULT_PORT}"))
         host, port = text, str(default_port)

@@ -24,7 +24,7 @@ from node_agent.compat.api.errors import (
     in_torchs_terms,
     process_failure,
 )
-from node_agent.compat.api.launch_config import LaunchConfig, Plan, make_plan
+from node_agent.compat.api.launch_config import LaunchConfig, Plan, as_ours, make_plan
 from node_agent.compat.api.loop_thread import ApiConsole, LoopThread
 from node_agent.compat.api.signals import SignalWatch
 from node_agent.features.event_log.feature import EventLog
@@ -81,7 +81,7 @@ class elastic_launch(Generic[R]):
     ) -> None:
         if health_check_server is not None:
             raise ValueError(words.api.NO_HEALTH_CHECK_SERVER)
-        self._config = config
+        self._config = as_ours(config)
         self._entrypoint = entrypoint
 
     def __call__(self, *args: Any) -> dict[int, R]:

@@ -99,6 +99,16 @@ class LaunchConfig:
             raise ValueError(words.api.not_seconds("shutdown_timeout", self.shutdown_timeout))
 
 
+def as_ours(config: Any) -> LaunchConfig:
+    """Return torch's `LaunchConfig` as ours, which has the same fields. Raises `TypeError` for other objects."""
+    if isinstance(config, LaunchConfig):
+        return config
+    given = {each.name: getattr(config, each.name) for each in fields(LaunchConfig) if hasattr(config, each.name)}
+    if "nproc_per_node" not in given:
+        raise TypeError(words.api.not_launch_config(config))
+    return LaunchConfig(**given)
+
+
 class Plan(NamedTuple):
     """A `LaunchConfig`, checked."""
 

@@ -34,6 +34,10 @@ def bad_time(text: str) -> str:
     return f"expected {A_TIME}, not {text!r}"
 
 
+def no_host(text: str) -> str:
+    return f"{text!r} has no host: give HOST:PORT; if the host is a shell variable, it is empty"
+
+
 def no_port(text: str, example: str) -> str:
     return f"{text!r} has no port: give HOST:PORT, such as {example}"
 

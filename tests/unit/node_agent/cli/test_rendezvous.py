@@ -298,8 +298,15 @@ def test_an_endpoint(text, endpoint):
     assert place(f"--endpoint {text}").endpoint == endpoint
 
 
-NO_PORT = ["host", "::1", "[::1]", "fe80::1:2940", "http://host", "", "29400"]
-BAD_PORT = [":29400", "host:", "host:0", "host:65536", "host:http", "host:²", "host:-1", "a b:1", "[]:1", "a/b:1"]
+NO_HOST = [":29400", "29400"]
+NO_PORT = ["host", "::1", "[::1]", "fe80::1:2940", "http://host", ""]
+BAD_PORT = ["host:", "host:0", "host:65536", "host:http", "host:²", "host:-1", "a b:1", "[]:1", "a/b:1"]
+
+
+@pytest.mark.parametrize("text", NO_HOST)
+@pytest.mark.parametrize("flag", ["--endpoint", "--rdzv-backend=c10d --nnodes=2 --rdzv-endpoint"])
+def test_an_endpoint_without_a_host_is_often_an_empty_variable(flag, text):
+    assert flag_words.no_host(text) in complaint(*flag.split(), text, "train.py")
 
 
 @pytest.mark.parametrize("text", [*NO_PORT, *BAD_PORT])

@@ -109,6 +109,8 @@ def test_a_file_that_cannot_be_executed_is_refused_in_one_line(tmp_path):
     assert complaint("run.sh") == words.command.script_of_a_shell("run.sh", needs_shell=False)
     (tmp_path / "lines.sh").write_text("python train.py\n")
     assert complaint("lines.sh") == words.command.script_of_a_shell("lines.sh", needs_shell=True)
+    (tmp_path / "program").write_bytes(b"\x7fELF\x02\x01")
+    assert complaint("program") == words.command.script_is_binary("program")
     assert complaint("--no-python", "./run.sh") == words.command.program_not_executable("./run.sh")
     assert complaint("--no-python", "./folder") == words.command.program_is_a_folder("./folder")
     (tmp_path / "run.sh").write_text("#!/bin/sh\n'''exec' python3 \"$0\" \"$@\"\n'''\nimport sys\n")

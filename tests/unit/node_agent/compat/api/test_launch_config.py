@@ -14,7 +14,7 @@ from node_agent import DefaultLogsSpecs, LaunchConfig, Std, elastic_launch, word
 from node_agent.cli.arguments import FLAGS, SETTINGS
 from node_agent.cli.command_line import read
 from node_agent.compat.api.children import START_METHODS
-from node_agent.compat.api.launch_config import Plan, arguments_of, make_plan
+from node_agent.compat.api.launch_config import Plan, arguments_of, as_ours, make_plan
 from node_agent.features.event_log import EventLog
 from node_agent.features.hangs import Hangs
 from node_agent.features.numa import MODES, NumaBinding
@@ -45,6 +45,21 @@ def test_fields_and_defaults_are_torchs() -> None:
         ]
 
     assert described(LaunchConfig) == [*described(theirs), ("exit_barrier_timeout", None)]  # proposed for torch
+
+
+@pytest.mark.torch
+def test_torchs_own_object_is_understood() -> None:
+    theirs = pytest.importorskip("torch.distributed.launcher.api").LaunchConfig
+    given: dict[str, Any] = {"run_id": "nightly", "rdzv_backend": "c10d", "rdzv_configs": {"is_host": False}}
+    ours = as_ours(theirs(1, 2, 3, rdzv_endpoint="host:1", max_restarts=5, **given))
+    config = make_plan(ours, "train").launch.config
+    assert (config.join.run_id, config.join.local_world_size, config.join.settings.max_nodes) == ("nightly", 3, 2)
+    assert config.join.settings.max_restarts == 5
+
+
+def test_an_object_that_is_no_configuration_is_refused() -> None:
+    with pytest.raises(TypeError, match=escape(words.api.not_launch_config("--nnodes 1"))):
+        as_ours("--nnodes 1")
 
 
 def test_by_default_a_run_has_only_this_node() -> None:
