@@ -39,6 +39,7 @@ from node_agent.compat.api.signals import SignalWatch
 from node_agent.kernel.config import SIGNALS
 from node_agent.kernel.core.log_options import Std
 from node_agent.kernel.failures.diagnose import exit_status
+from node_agent.kernel.leave_signals import Requests
 from node_agent.kernel.output.console import ERR, OUT
 from node_agent.kernel.output.log_files import LogFiles
 from node_agent.kernel.output.logs import RoundLogs, default_prefix
@@ -208,6 +209,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
 
     def _begin(self, signals: tuple[str, ...]) -> None:
         self._thread = LoopThread(self.name, self._main)
+        self._requests = Requests()
         self._signals = SignalWatch(signals, self._signalled)
         self._thread.start()
         atexit.register(self._at_exit)
@@ -225,7 +227,8 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         return self._thread.result.result()
 
     def _signalled(self, signum: signal.Signals) -> None:
-        raise in_torchs_terms(SignalException)(words.api.signalled(os.getpid(), signum.name), signum)
+        if self._requests.take():  # another exception would end the grace of processes that are closed because of it
+            raise in_torchs_terms(SignalException)(words.api.signalled(os.getpid(), signum.name), signum)
 
     def _at_exit(self) -> None:
         """Close the processes of a program that exits without having closed them."""

@@ -21,6 +21,7 @@ from node_agent import (
     MultiprocessContext,
     PContext,
     RunProcsResult,
+    SignalException,
     Std,
     SubprocessContext,
     start_processes,
@@ -364,6 +365,17 @@ def test_waiting_has_a_limit(line: Line) -> None:
         line.close_connections()
         assert context.wait() is not None
         assert context.wait(0) is not None, "and again"
+
+
+def test_a_signal_that_comes_twice_at_once_is_raised_once(method: str, line: Line) -> None:
+    """It comes to the program's process group, and from a job script in that group."""
+    with waiting(line, 1, start_method=method) as context:
+        (pid,) = line.pids(1)
+        with pytest.raises(SignalException):
+            os.kill(os.getpid(), signal.SIGHUP)
+            context.wait()
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert is_running(pid)
 
 
 def test_close_stops_them_with_a_signal_of_ones_choice(method: str, line: Line) -> None:
