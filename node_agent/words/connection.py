@@ -15,7 +15,7 @@ _HINTS: dict[Stage, str] = {
     "connect": "check that rdzv-server runs there and that no firewall blocks the connection",
     "TLS": "",  # the failure itself contains the advice
     "HTTP": "check that this port is rdzv-server's",
-    "another program": "name rdzv-server's port, or stop that program",
+    "another program": "name rdzv-server's port, not that of etcd or another store, or stop that program",
     "port": "another program listens at this port of this node: stop it, or choose another port",
     "host": "this node hosts rdzv-server: give --master-addr or --rdzv-endpoint an address of this node",
     "proxy": "check that rdzv-server runs, and that the proxy reaches it and allows two connections for each agent",
@@ -45,7 +45,7 @@ def own_name_unknown(name: str, why: str) -> str:
 
 
 def not_answered_yet(server: str) -> str:
-    return f"waiting for rdzv-server at {server} to answer: {hint('connect')}"
+    return f"waiting for rdzv-server at {server} to answer. If it has not just started, {hint('connect')}"
 
 
 def not_reached_yet(server: str, failure: str, longest_s: float, stage: Stage) -> str:
