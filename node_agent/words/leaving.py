@@ -22,6 +22,10 @@ def leaving_after_notice(why: str, within_s: float) -> str:
 WORKERS_ENDED_AFTER_NOTICE = "all workers have ended after the notice: waiting for the end of the round"
 
 
+def leaves_already(signal_name: str) -> str:
+    return f"{signal_name}: already leaving when the workers have saved; another {signal_name} ends the wait"
+
+
 def workers_end_already(signal_name: str) -> str:
     return f"{signal_name}: the workers are already ending; another {signal_name} kills them"
 

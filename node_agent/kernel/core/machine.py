@@ -132,7 +132,7 @@ class AgentMachine:
         self._leaving: events.Signalled | None = None
         """The signal because of which this agent leaves, once all workers have saved."""
         self._has_heard_signal = False
-        """Whether the workers end because of a signal, or a signal has come while they ended."""
+        """Whether a signal has come, not only another request to leave."""
         self._leaves_at = self._stops_at = inf
         """Latest times at which the agent leaves and at which its workers have ended, set with `_leaving`."""
         self._incarnation = 1
@@ -589,17 +589,20 @@ class AgentMachine:
     # End of the agent.
 
     def _signalled(self, signalled: events.Signalled, now: float) -> None:
-        name = signalled.name
+        name, is_first = signalled.name, not self._has_heard_signal
+        self._has_heard_signal = self._has_heard_signal or not signalled.reason
         if self._can_give_notice():
             self._give_notice(signalled, now)
         elif self.state is State.SUCCEEDED and self.outages.failure and not self._retracts_success(signalled, now):
             self._log(words.leaving.leaving_without_server(name), Level.WARNING, "node_left")
             self._leave(name)
             self._end_unknown(ExitCode.START_AGAIN)
+        elif self.state is not State.ENDING and self._leaving and is_first:
+            # The machine is preempted, and its shutdown then signals the agent.
+            self._log_change(words.leaving.leaves_already(name), event="node_left")
         elif self.state is not State.ENDING:
             self._go(signalled, now)
-        elif self._has_workers and not self._leaving and not self._has_heard_signal:
-            self._has_heard_signal = True  # a scheduler ends all nodes when one has failed, and workers may be saving
+        elif is_first and self._has_workers:  # such as a scheduler's, which ends all nodes when one has failed
             self._log_change(words.leaving.workers_end_already(name), event="node_left")
         elif self._has_workers:
             self._log_change(words.leaving.killing_workers(name), event="node_left")
@@ -623,7 +626,6 @@ class AgentMachine:
 
     def _go(self, signalled: events.Signalled, now: float) -> None:
         """Leave the run now."""
-        self._has_heard_signal = True
         name, why, message = signalled.name, signalled.why, words.leaving.leaving(signalled.why)
         is_for_workers = self._has_workers and not self._leaving and name.startswith("SIG") and self._stop_s < inf
         if is_for_workers:

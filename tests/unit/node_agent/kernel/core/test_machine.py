@@ -101,6 +101,7 @@ TOLD_OF_HANG = SuspectRequest(
 OVER_SAID = Log("run r has already succeeded", Level.ROUTINE, "run_succeeded")
 REFUSED_SAID = Log(words.leaving.error("no"), Level.ERROR, "refused")
 ANEW = Log(words.leaving.rejoining("gone", 0.0), event="fenced")
+PREEMPTED = happens(Signalled("SIGTERM", "preempted: the file is there"))
 ALREADY_SAID = Log(words.leaving.workers_end_already("SIGINT"), event="node_left")
 KILLING_SAID = Log(words.leaving.killing_workers("SIGINT"), event="node_left")
 begins = partial(Log, level=Level.ROUTINE, event="round_started")
@@ -341,6 +342,10 @@ STORIES = {  # the events, and the agent's actions at the last one
     **{f"a signal leaves workers their grace if they end already: {name}":
         ([RUNS, told(ending), signalled("SIGINT")], [ALREADY_SAID])
        for name, ending in {"the run is over": finish(), "the run has failed": finish(succeeded=False)}.items()},
+    "a signal after a preemption, such as that of the machine's shutdown, leaves them their grace, too":
+        ([RUNS, PREEMPTED, signalled("SIGINT")], [ALREADY_SAID]),
+    "and a further one kills them":
+        ([RUNS, PREEMPTED, signalled("SIGINT"), signalled("SIGINT")], [KILLING_SAID, KILL]),
     "and a second one kills them":
         ([RUNS, told(finish()), signalled("SIGINT"), signalled("SIGINT")], [KILLING_SAID, KILL]),
     "an agent without workers leaves at once": ([signalled()], [*SIGTERM, SIGTERM_REPORT, Exit(START_AGAIN)]),
@@ -418,6 +423,16 @@ def test_workers_that_end_before_a_preemption_without_a_signal_have_succeeded():
     agent.handle(Signalled("SIGTERM", "preempted: the file is there"))
     agent.handle(WorkersSucceeded(1))
     assert agent.effects == [report()]
+
+
+def test_a_signal_after_a_preemption_does_not_end_the_notice_and_a_second_one_does():
+    agent = Story(notice_s=24.0, stop_s=30.0)
+    for step in (RUNS, PREEMPTED):
+        step(agent)
+    agent.handle(Signalled("SIGTERM"))
+    assert agent.effects == [Log(words.leaving.leaves_already("SIGTERM"), event="node_left")]
+    agent.handle(Signalled("SIGTERM"))
+    assert StopWorkers("SIGTERM", grace_s=30.0) in agent.effects
 
 
 def test_an_agent_of_a_node_unfit_by_the_network_test_exits_with_the_code_for_unfit_nodes():
