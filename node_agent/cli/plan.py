@@ -40,7 +40,7 @@ AGENT_FILES, WORKER_FILES = 15, 4
 CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
 """Default of `--rdzv-id`, as in torchrun."""
-RUN_PATH = """\
+RUN_PATH_OF_1_0 = """\
 import os, runpy, sys
 del sys.argv[0]
 sys.path[:] = [path or os.getcwd() for path in sys.path]
@@ -52,10 +52,18 @@ except SystemExit as end:
 import atexit, threading
 threading._shutdown()
 atexit._run_exitfuncs()
-for stream in sys.stdout, sys.stderr:
-    getattr(stream, "closed", not stream) or stream.flush()
+sys.stdout.flush()
+sys.stderr.flush()
 os._exit(0)
 """
+"""Program of `--run-path` in version 1.0. It stays as it is: the fingerprints of all versions are made of it."""
+RUN_PATH = RUN_PATH_OF_1_0.replace("""
+sys.stdout.flush()
+sys.stderr.flush()
+""", """
+for stream in sys.stdout, sys.stderr:
+    getattr(stream, "closed", not stream) or stream.flush()
+""")  # fmt: skip
 """Program of `--run-path`. After a success it exits without destroying the script's objects: a process group with
 running threads would abort the process. torchrun keeps such a worker until all have finished."""
 SAME_NAMES = {
@@ -450,21 +458,22 @@ def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool
     if not use_env:
         after = (f"--local-rank={LOCAL_RANK}", *after)
     python: tuple[str, ...] = (sys.executable, "-u", "-c", RUN_PATH)
+    compared: tuple[str, ...] = (*python[:-1], RUN_PATH_OF_1_0)
     if not arguments.run_path:
         if arguments.no_python and arguments.module:
             raise UsageError(words.command.MODULE_AND_PROGRAM)
         if arguments.no_python:
             return Command((_program(script, environment),), after, _name(script, arguments.args))
-        python = (_interpreter(environment), "-u", *(("-m",) if arguments.module else ()))
+        compared, python = (), (_interpreter(environment), "-u", *(("-m",) if arguments.module else ()))
     if "$" in script:  # torchrun substitutes the local rank there too
-        return Command(python, (script, *after), _name(script))
+        return Command(python, (script, *after), _name(script), compared)
     if not (arguments.exit_with_run and rendezvous.is_our_endpoint(arguments)):
         if python[-1] != "-m":
             _check_script(script)
         elif python[0] == sys.executable:
             _check_module(script)
         # In other cases the run itself fails: other nodes, and a server of the job, wait for its end.
-    return Command((*python, script), after, _name(script))
+    return Command((*python, script), after, _name(script), (*compared, script) if compared else ())
 
 
 def _name(script: str, arguments: Sequence[str] = ()) -> str:

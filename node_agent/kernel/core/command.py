@@ -23,6 +23,8 @@ class Command(Struct, frozen=True):
     arguments: tuple[str, ...] = ()
     name: str = ""
     """Name of the script, module or program without its folder, by which people tell runs apart; empty if unknown."""
+    compared: tuple[str, ...] = ()
+    """Program that the fingerprint is made of, the same in all versions of the agent; empty if it is `program`."""
 
     @property
     def title(self) -> str:
@@ -43,7 +45,7 @@ class Command(Struct, frozen=True):
         """
         words: list[str] = []
         is_value = False
-        for word in (*self.program, *self.arguments):
+        for word in (*(self.compared or self.program), *self.arguments):
             if not is_value or word.startswith("-"):
                 name, equals, _ = word.partition("=")
                 is_of_node = bool(equals or word.startswith("-")) and re.search(_OF_NODE, name) is not None

@@ -45,6 +45,25 @@ def test_a_script_or_a_module(argv, environment, expected):
     assert replace(command(*argv.split(), **environment), name="") == expected
 
 
+FINGERPRINTS = {
+    "train.py": "cf884101",
+    "train.py --lr 3 --node-rank 1": "17bb7513",
+    "-m http.server 8": "ff6f0fe6",
+    "--no-python bash run.sh": "2290289d",
+    "-": "52509c06",
+    "-- -c print(1)": "08b1ad87",
+    "--run-path train.py": "c6d4d9fb",
+    "--run-path train.py --lr 3": "9d4d7175",
+}
+"""Fingerprints of 1.0.0rc1. If they changed, agents of two versions would refuse each other as of other commands."""
+
+
+@pytest.mark.parametrize(("argv", "fingerprint"), FINGERPRINTS.items())
+def test_agents_of_all_versions_have_the_same_fingerprint_of_a_command(argv, fingerprint, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    assert command(*argv.split()).fingerprint == fingerprint
+
+
 @pytest.mark.parametrize(
     ("argv", "name"),
     [
