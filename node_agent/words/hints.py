@@ -32,6 +32,9 @@ DATA_LOADER_EXITED = (
     "num_workers=0 shows the error in full"
 )
 DISK_FULL = "the disk is full: check df -h, and df -i for its inodes"
+NODE_DISK_FULL = (
+    "the disk of this node is full: check df -h, and df -i for its inodes, and what has filled it (DiskFull, temporary)"
+)
 NODE_MEMORY_FULL = (
     "there is not enough memory on the node, or within a limit (ulimit -v): use a smaller batch, or fewer data loader "
     "workers"

@@ -188,7 +188,7 @@ def diagnose(
         error=clip(_in_one_line(error, found), LINE_BYTES),
         traceback=_fit(traceback, TRACEBACK_LINES),
         stderr_tail=_fit(stderr, TAIL_LINES),
-        hint=advice.hint if advice else status.hint,
+        hint=_hint(advice, is_node_full) if advice else status.hint,
         consequence=bool(advice and advice.is_consequence),
         blame=_blame(advice, out_of_memory, is_node_full),
         recurs=advice.recurs if advice else "unknown",
@@ -214,6 +214,10 @@ def _in_one_line(error: str, found: LastWords) -> str:
         return error
     first = clip(printable(found.first_error), LINE_BYTES // 3)
     return words.failures.error_after(clip(error, LINE_BYTES // 2), first)
+
+
+def _hint(advice: hints.Advice, is_node_full: bool) -> str:
+    return words.hints.NODE_DISK_FULL if advice.is_of_disk and is_node_full else advice.hint
 
 
 def _blame(advice: hints.Advice | None, out_of_memory: str, is_node_full: bool) -> Blame:

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.messages import Failure
+from rdzv_protocol.node_conditions import condition
 from rdzv_protocol.queries import FindCause, Query, QueryAnswer
 from rdzv_protocol.text import clip
 
@@ -151,7 +152,8 @@ def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
     is_explained = fact.awaits_loss or is_leaving or is_gone_before
     is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry" or is_explained
     if run.first_of_round is record and not is_excused:
-        fault = HARDWARE if failure.blame == "node" else FAILED
+        is_broken = failure.blame == "node" and condition(failure.hint)[1] != "temporary"
+        fault = HARDWARE if is_broken else FAILED
         machine.blame(agent.node_id, fault, words.with_hint(reason, failure.hint))
     verdict = restart_budget.verdict(run, failure, now)
     if restart_budget.is_fatal(run, failure):

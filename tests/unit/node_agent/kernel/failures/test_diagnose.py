@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import Failure, ReportRequest
+from rdzv_protocol.node_conditions import condition
 
 from node_agent import words
 from node_agent.kernel.failures import diagnose
@@ -217,6 +218,14 @@ def test_a_child_that_was_killed_for_lack_of_memory_explains_a_worker_that_ends_
 ):
     found = examine(a_spec(str(tmp_path)), 1, 1, stderr, Killed())
     assert (found.hint, found.blame) == (hint, blame)
+
+
+def test_a_full_disk_of_the_node_itself_is_named_and_its_node_is_to_blame():
+    ended = Failure(node_id="a", rank=0, local_rank=0, pid=1, exit_code=1, cause="")
+    stderr = (*TRACEBACK[:2], "OSError: [Errno 28] No space left on device: '/tmp/ckpt'")
+    found = diagnose.diagnose(ended, stderr, is_node_full=True)
+    assert (found.hint, found.blame) == (words.hints.NODE_DISK_FULL, "node")
+    assert condition(found.hint) == ("DiskFull", "temporary")
 
 
 def test_a_full_log_disk_explains_missing_last_lines(tmp_path, monkeypatch):

@@ -209,6 +209,18 @@ def test_evidence_against_a_node_excludes_it_at_once_and_a_standby_takes_its_pla
     assert isinstance(cluster.directive("c.9", "run"), Start)
 
 
+def test_a_full_disk_counts_like_any_failure_since_a_script_may_have_filled_it() -> None:
+    """Otherwise a script that fills /tmp would have one node after the other excluded."""
+    cluster = Cluster()
+    for number in range(3):
+        assert cluster.excluded == {}
+        agents = cluster.run(f"run{number}", "a", "b")
+        cluster.fails(agents["b"], f"run{number}", blame="node", hint="clean up (DiskFull, temporary)")
+        cluster.stalls(60.0)
+    assert [*cluster.excluded] == ["b"]
+    assert words.HARDWARE_FAILED not in cluster.excluded["b"]
+
+
 def test_a_second_agent_of_the_node_that_is_excluded_does_not_take_the_seat_in_the_same_moment() -> None:
     cluster = Cluster(ExclusionPolicy(1, 600.0, 60.0))
     agents = cluster.run("run", "a", lease_s=10.0)
