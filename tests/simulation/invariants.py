@@ -339,8 +339,8 @@ class Watch:
         """Return the latest start of an agent's lease: the close of its connection, if the path is suspect."""
         heard_at = self._server.renewed_at[agent_id]
         closed_at = self._server.closed_at.get(agent_id, heard_at)
-        is_sign = closed_at <= heard_at + OVERDUE * run.settings.lease_s
-        return max(heard_at, closed_at) if is_sign and self._is_path_suspect(run, agent_id, closed_at) else heard_at
+        is_sign = heard_at < closed_at <= heard_at + OVERDUE * run.settings.lease_s
+        return closed_at if is_sign and self._is_path_suspect(run, agent_id, closed_at) else heard_at
 
     def _note_heard(self, run: Run, seen: Seen) -> None:
         """Record when the run's agents were heard. A dead agent is no witness of the others' fate."""
