@@ -76,6 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.xdist_group("torch"))  # one process imports torch for all of them
             if config.getoption("timeout") is None and not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(TORCH_S))
+        # One process has the etcd of these tests: even while nothing happens it takes a hundredth of a processor.
+        if "etcd_member" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group("etcd"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -175,9 +178,9 @@ async def cluster(hub: WorkerHub) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def etcd_member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """A cluster of one member."""
+    """A cluster of one member, which ends with the module: idle for a minute it takes more time than to start."""
     need_etcd()
     with etcd_cluster(tmp_path_factory.mktemp("etcd"), 1) as etcd:
         yield etcd

@@ -22,6 +22,8 @@ WEEK_S = 604_800
 DAYS, LAST_HOUR, FINE = (0, 2 * 86_400), (WEEK_S - 3_600, WEEK_S), 10
 MOST_BYTES = 100_000
 MOST_RECORDS = 5_000
+OF_A_WEEK = pytest.mark.xdist_group("week")
+"""One process plays the week for all its tests: it takes a second or two."""
 
 
 def shown(run: Scenario) -> TimelineView:
@@ -154,6 +156,7 @@ def week() -> Scenario:
     return run
 
 
+@OF_A_WEEK
 def test_a_week_of_a_run_fits_into_100_kb(week: Scenario) -> None:
     state, run = Timeline.of(week.run), week.run
     state.validate(run)
@@ -169,6 +172,7 @@ def test_a_week_of_a_run_fits_into_100_kb(week: Scenario) -> None:
     assert records < MOST_RECORDS
 
 
+@OF_A_WEEK
 def test_a_week_of_a_run_loses_no_second_and_no_event(week: Scenario) -> None:
     rounds, spent = shown(week).rounds, TimeLedger.of(week.run).time.spent_s
     assert rounds[0].first == 1 and rounds[-1].last == week.run.round
@@ -181,6 +185,7 @@ def test_a_week_of_a_run_loses_no_second_and_no_event(week: Scenario) -> None:
     assert counted == happened
 
 
+@OF_A_WEEK
 def test_the_last_hour_of_a_week_is_finer_than_its_first_days(week: Scenario) -> None:
     samples = Timeline.of(week.run).samples
     early, late = ([one.at for one in samples if begin <= one.at <= end] for begin, end in (DAYS, LAST_HOUR))
@@ -191,6 +196,7 @@ def test_the_last_hour_of_a_week_is_finer_than_its_first_days(week: Scenario) ->
     assert gaps[0] < WEEK_S / 50, "a picture of the week shows the first days, too"
 
 
+@OF_A_WEEK
 def test_a_week_of_a_run_is_the_same_after_a_restart(week: Scenario) -> None:
     before = Timeline.of(week.run)
     assert Timeline.of(replayed(week.created, week.records)) == before
