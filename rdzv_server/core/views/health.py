@@ -90,7 +90,7 @@ def _lacks_nodes(run: Run, now: float) -> Finding | None:
     """Return a finding if the round cannot start unless other nodes come than those that still stop their workers."""
     missing, since = run_view.missing(run), run.opening.below_since
     least_s = LACKS_NODES_S if run.agents else NO_AGENTS_S
-    if missing is None or run.set_apart or now - since < least_s or missing.more_nodes <= len(missing.stopping):
+    if missing is None or now - since < least_s or missing.more_nodes <= len(missing.stopping):
         return None
     run_id, more = quoted(run.run_id), missing.more_nodes - len(missing.stopping)
     kept_out = [agent.node_id for agent in islice(run.cordoned.values(), min(more, MOST_NAMED))]

@@ -174,8 +174,8 @@ def unheard_s(run: Run, now: float) -> float | None:
 
 
 def missing(run: Run) -> Missing | None:
-    """Return the nodes that a forming round waits for; None if no round forms."""
-    if run.stage is not Stage.FORMING:
+    """Return the nodes that a forming round waits for; None if no round forms, as in a run that is set apart."""
+    if run.stage is not Stage.FORMING or run.set_apart:
         return None
     more = max(0, legal_sizes.smallest(run.settings) - len(run.waiting))
     stopping = [agent.node_id for agent in run.stopping.values()]
