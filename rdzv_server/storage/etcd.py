@@ -248,7 +248,7 @@ async def read_journal(client: EtcdClient, folder: bytes) -> tuple[list[Record],
             chunks += [_unpack(key.key, key.value) for key in keys]
             revision = revision or now
     except MalformedRecord as error:
-        raise StoreBroken(words.damaged(words.place(client.name, folder.decode()), error)) from error
+        raise _unreadable(words.place(client.name, folder.decode()), error) from error
     return [record for _, records in sorted(chunks, key=itemgetter(0)) for record in records], revision
 
 
@@ -272,8 +272,15 @@ async def read_attempts_with(client: EtcdClient, root: str, text: str) -> list[l
     try:
         chunks = {folder: [_unpack(key.key, key.value) for key in folders[folder]] for folder in sorted(mentions)}
     except MalformedRecord as error:
-        raise StoreBroken(words.damaged(words.place(client.name, root), error)) from error
+        raise _unreadable(words.place(client.name, root), error) from error
     return [settled([record for _, records in each for record in records]) for each in chunks.values()]
+
+
+def _unreadable(place: str, error: MalformedRecord) -> StoreBroken:
+    """Return the error for another server's records that this one cannot read."""
+    if isinstance(error, OfLaterVersion):
+        return damaged(place, error, is_later=True, restore=words.SNAPSHOT_OR_DELETE)
+    return StoreBroken(words.damaged(place, error))
 
 
 def _unpack(key: bytes, value: bytes) -> tuple[int, list[Record]]:

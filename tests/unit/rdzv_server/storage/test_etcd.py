@@ -19,7 +19,15 @@ from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
 need_etcd()
 
-from rdzv_server.storage.etcd import FORMAT, MAX_OPERATIONS, EtcdStore, settle_format  # noqa: E402
+from rdzv_server.storage.etcd import (  # noqa: E402
+    FORMAT,
+    MAX_OPERATIONS,
+    EtcdStore,
+    folder_of,
+    read_attempts_with,
+    read_journal,
+    settle_format,
+)
 from rdzv_server.storage.etcd_client import EtcdClient, end_of  # noqa: E402
 
 
@@ -193,6 +201,14 @@ async def test_foreign_records_are_reported_as_damage(shared, key, value, what):
         await held(shared)
     why = message_fields(raised.value, tell, restore=words.SNAPSHOT_OR_DELETE)["why"]
     assert has_message(f"{why} ", what), "msgpack's errors may have no text"
+
+
+async def test_another_servers_records_of_a_later_version_are_no_damage(shared):
+    await shared.put("/records/run/00000001/0000000000000000", b"\x91\x93\x00\xa4Boom\xc4\x01\x80")
+    with pytest.raises(StoreBroken, match=part(storage_words.later_or_damaged)):
+        await read_journal(shared.client, folder_of(shared.prefix, "run", 1))
+    with pytest.raises(StoreBroken, match=part(storage_words.later_or_damaged)):
+        await read_attempts_with(shared.client, shared.prefix, "Boom")
 
 
 async def test_a_cluster_keeps_its_format_and_its_number_of_shards(client, prefix):
