@@ -4,7 +4,7 @@ Promises of only the server's core, such as complete and sticky ranks, the time 
 rounds, are tested in `tests/property`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -310,7 +310,7 @@ class Watch:
         entered = sum(run.restarts.values())
         assert entered - seen.entered in (0, 1), "one event completed two rounds"
         if entered > seen.entered:
-            _check_restart(run, seen, run.ledger[-1])
+            _check_restart(run, seen, run.ledger[-1], self.drained_nodes)
         seen.entered = entered
 
     def _check_liveness(self, run: Run, seen: Seen) -> None:
@@ -593,22 +593,26 @@ class Watch:
         raise LookupError(f"{agent_id} is part of no attempt")
 
 
-def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
-    """Check that a restart in the ledger matches what happened to the previous round."""
+def _check_restart(run: Run, seen: Seen, restart: Restart, drained_nodes: Collection[str]) -> None:
+    """Check that a restart in the ledger matches what happened to the previous round.
+
+    An operator's drain that comes after a failure does not explain that failure.
+    """
     gone = [
         departure
         for departure in run.departures
         if departure.group_rank is not None and departure.round == restart.round - 1 and departure.at >= run.opening.at
     ]
+    explaining = [each for each in gone if not (each.left and each.node_id in drained_nodes)]
     assert restart.charged is (restart.cause in (Cause.WORKER_FAILURE, Cause.HANG))
     if restart.cause is Cause.HANG:
         assert seen.found[restart.round - 1].reason == restart.reason, f"charged for no hang: {restart}"
-        since = [departure for departure in gone if departure.at > run.opening.at]
+        since = [departure for departure in explaining if departure.at > run.opening.at]
         assert not since, f"charged for a departure: {restart}, {since}"
     elif restart.charged:
         failures = seen.failed.get(restart.round - 1, {}).values()
         assert any(failure.sentence in restart.reason for failure in failures), f"charged for no failure: {restart}"
-        assert not gone, f"charged for a departure: {restart}, {gone}"
+        assert not explaining, f"charged for a departure: {restart}, {explaining}"
     elif restart.cause in (Cause.NODE_LOST, Cause.NODE_LEFT):
         goes = any(agent.state is AgentState.DRAINING for agent in run.agents.values())
         assert gone or goes, f"nobody departed: {restart}"
