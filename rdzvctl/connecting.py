@@ -71,7 +71,11 @@ def _first(found: Sequence[Address], within_s: float) -> socket.socket:
         while later or trying.get_map():
             if later:
                 family, address = later.popleft()
-                begun = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                try:
+                    begun = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                except OSError as error:  # this machine has no IPv6
+                    failures.append(error.errno or errno.EAFNOSUPPORT)
+                    continue
                 begun.setblocking(False)
                 if (code := begun.connect_ex(address)) not in _BEGUN:
                     failures.append(code)

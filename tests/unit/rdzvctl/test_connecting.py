@@ -1,5 +1,6 @@
 """Connections to a name with several addresses, some of which do not answer."""
 
+import errno
 import os
 import signal
 import socket
@@ -54,6 +55,26 @@ def test_the_next_address_does_not_wait_for_the_one_before(
     with connecting.connected("name", 1, PATIENCE_S) as connection:
         assert connection.getpeername()[1] == good and connection.gettimeout() == PATIENCE_S
     assert time.monotonic() - began < PATIENCE_S
+
+
+def test_an_address_of_a_family_that_this_machine_lacks_does_not_hide_the_others(
+    good: int, refusing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacked, (known,) = (socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("::1", 1, 0, 0)), answering(good)()
+    make = socket.socket
+
+    def without_ipv6(family: int = -1, *rest: int, **more: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return make(family, *rest, **more)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [lacked, known])
+    with connecting.connected("name", 1, PATIENCE_S) as connection:
+        assert connection.getpeername()[1] == good
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [*answering(refusing)(), lacked])
+    with pytest.raises(ConnectionRefusedError):
+        connecting.connected("name", 1, PATIENCE_S)
 
 
 def test_if_no_address_answers_the_error_says_why(silent: int, refusing: int, monkeypatch: pytest.MonkeyPatch) -> None:
