@@ -284,9 +284,10 @@ class Driver:
     async def check_revision(self, poll: PollRequest) -> None:
         """Check whether an agent knows a later directive than this server has found in the store or told it.
 
-        Raises `AgentFenced` if its workers are of another round: the store has lost changes, or is an older copy. The
-        agent then joins again; otherwise its workers and this server would be in different rounds for ever. If the
-        rounds agree, another version of the server has written the records, and has numbered directives otherwise.
+        Raises `AgentFenced` if the agent waits, or if its workers are of another round: the store has lost changes, or
+        is an older copy. The agent then joins again; otherwise its workers and this server would be in different rounds
+        for ever. If the rounds agree, another version of the server has written the records, and has numbered
+        directives otherwise.
         """
         run_id, agent_id = poll.run_id, poll.agent_id
         if poll.revision <= self._revisions_at_start.get((run_id, agent_id), poll.revision):

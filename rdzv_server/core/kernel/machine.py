@@ -233,11 +233,12 @@ class RunMachine:
     def catch_up(self, agent_id: str, revision: int, round_: int | None) -> bool:
         """Number the directives of an agent, whose workers are of this round, from above `revision`, which it has seen.
 
-        An agent ignores lower revisions. `round_`: 0 if the agent waits, None if it is unknown. Return False, with
-        nothing changed, if the run has the agent in another round.
+        An agent ignores lower revisions. `round_`: None if it is unknown. Return False, with nothing changed, if the
+        run has the agent in another round, or has it waiting. A waiting agent does not report its last round. If that
+        round is later than the run's, the agent would ignore the next one.
         """
         agent, run = self.run.agents.get(agent_id), self.run
-        if agent is None or round_ not in (None, 0 if agent.has_joined else agent.round):
+        if agent is None or agent.has_joined or round_ not in (None, agent.round):
             return False
         agent.revision = run.revision = max(run.revision, revision) + 1
         return True

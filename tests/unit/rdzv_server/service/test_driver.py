@@ -305,6 +305,29 @@ async def test_an_agent_that_knows_more_than_a_restored_copy_is_sent_to_join_aga
     await third.driver.check_revision(later["b"])  # this server has told it more
 
 
+@pytest.mark.parametrize("evidence", ["round", ""])
+async def test_a_waiting_agent_that_knows_more_joins_again_since_it_may_have_had_a_round_that_the_copy_lacks(
+    started, evidence
+):
+    """It would ignore the start of a round that it has already had."""
+    store = MemoryStore()
+    first = await started(store)
+    await first.join("a", "b", max_restarts=2)
+    await first.driver.submit(RUN_ID, WorkersFailed("a", 1, a_failure("a")))
+    await first.driver.submit(RUN_ID, NodeJoined(a_join("a", after_round=1), "10.0.0.9"))
+    older = deepcopy(store)
+    await first.driver.submit(RUN_ID, NodeJoined(a_join("b", after_round=1), "10.0.0.9"))
+    await first.driver.submit(RUN_ID, WorkersFailed("a", 2, a_failure("a")))
+    await first.driver.submit(RUN_ID, NodeJoined(a_join("a", after_round=2), "10.0.0.9"))
+    poll = with_evidence(first.polls("a")["a"], evidence)
+    await first.driver.stop()
+    second = await started(older)
+    assert second.registry.machine_of(RUN_ID, "a").agent("a").has_joined
+    for _ in range(2):  # the answer to the first poll may be lost
+        with pytest.raises(AgentFenced, match=pattern(attempts.records_are_older)):
+            await second.driver.check_revision(poll)
+
+
 @pytest.mark.parametrize("evidence", ["round", "progress", "finished", ""])
 async def test_an_agent_of_the_recorded_round_knows_later_numbers_only_and_hears_of_the_next_change(started, evidence):
     """Another version of the server has numbered the directives otherwise."""
