@@ -95,7 +95,7 @@ def examine(
     out_of_memory = oom.verdict() if oom and exit_code in _KILLED else ""
     is_node_full = left is not None and left.is_node_full
     failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory, is_node_full=is_node_full)
-    if not failure.error and left and left.why_lost:
+    if not failure.error and left and left.why_lost and failure.blame != "node":  # else its condition would be lost
         failure = replace(failure, hint=clip(printable(left.why_lost), LINE_BYTES))
     is_open = failure.hint in _OPEN_HINTS and not failure.consequence
     if is_open and oom and not out_of_memory and (killed := oom.killed_any):

@@ -236,3 +236,6 @@ def test_a_full_log_disk_explains_missing_last_lines(tmp_path, monkeypatch):
     hint = examine(a_spec(tmp_path), 7, 3, (), None, look_at_disk(path)).hint
     assert hint == words.failures.disk_full(str(tmp_path))
     assert examine(a_spec(tmp_path), 7, 1, TRACEBACK, None, look_at_disk(path)).hint == "", "it has said why"
+    left = look_at_disk(path)._replace(is_node_full=True)
+    found = examine(a_spec(tmp_path), 7, 3, ("cannot write: No space left on device",), None, left)
+    assert (found.hint, found.blame) == (words.hints.NODE_DISK_FULL, "node")
