@@ -32,7 +32,7 @@ OUTPUT_NOT_WRITTEN = "Python could not write its last output: a closed pipe, or 
 NOT_EXECUTABLE = "the program cannot be executed: no permission, or no executable format"
 PROGRAM_NOT_FOUND = "the program, or one that it calls, was not found"
 
-STILL_EXITING = "an exception has ended its script, and it has not exited yet"
+STILL_EXITING = "an exception has ended its script, but the process has not exited yet"
 
 KILLED_FROM_OUTSIDE = "killed from outside"
 SEGMENTATION_FAULT = "segmentation fault"

@@ -23,7 +23,7 @@ WORKERS_ENDED_AFTER_NOTICE = "all workers have ended after the notice: waiting f
 
 
 def leaves_already(signal_name: str) -> str:
-    return f"{signal_name}: already leaving when the workers have saved; another {signal_name} ends the wait"
+    return f"{signal_name}: the agent already waits for its workers to save; another {signal_name} ends the wait"
 
 
 def workers_end_already(signal_name: str) -> str:

@@ -58,7 +58,7 @@ def console_too_slow(behind: int, folder: str) -> str:
 
 
 def console_full(stream: str, problem: str) -> str:
-    return f"{stream}: {problem}: the run continues, but its output is lost until there is room; free space"
+    return f"{stream}: {problem}: the run continues, but this output is lost until there is room; free space"
 
 
 def console_lost(stream: str, size: int) -> str:

@@ -46,7 +46,7 @@ def already_succeeded(run_id: str, end: str) -> str:
 
 
 def was_stopped(run_id: str, end: str) -> str:
-    return f"run {run_id} was {end}. To start it again, give --rerun, or have the server forget the run first"
+    return f"run {run_id} was {end}. To start it again, give --rerun, or forget the run first (rdzvctl forget)"
 
 
 def cannot_be_created(run_id: str, error: str) -> str:

@@ -36,7 +36,7 @@ def nothing_to_restart(run_id: str) -> str:
 
 def round_over(run_id: str, wanted: int, current: int) -> str:
     """An operator wants to restart the workers of an earlier round."""
-    return f"round {wanted} of run {run_id} is over: this is round {current}, whose workers continue"
+    return f"round {wanted} of run {run_id} is over, so nothing restarts: the run is in round {current} now"
 
 
 def has_size(run_id: str, min_nodes: int, max_nodes: int) -> str:

@@ -39,9 +39,10 @@ class Advice(Struct, frozen=True):
 
 def find(texts: Iterable[str], *, consequences: bool = True) -> Advice | None:
     """Return the advice on the first text that matches a phrase. If several phrases match it, the first in the table
-    counts. `consequences`: whether phrases of consequences count.
+    counts.
 
-    If that phrase is general, the first text with a phrase that is not general takes precedence.
+    If that phrase is general, the first text with a phrase that is not general takes precedence. `consequences`:
+    whether phrases of consequences count.
     """
     general: Advice | None = None
     for text in texts:

@@ -40,7 +40,7 @@ class LastWords(Struct, frozen=True):
 
 def last_words(lines: Sequence[str]) -> LastWords:
     """Return the last error in these lines. In a chain of exceptions, the last one ended the process, and the first one
-    is why.
+    was the cause.
     """
     plain = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in lines]
     for look in (_fatal, _traceback, _cxx):

@@ -34,7 +34,7 @@ LOOK_UP_S = 0.5
 """Most seconds to wait for a name server while the server may still be where it answered last."""
 NAME_SERVER_S = 1.8
 """Seconds after which a try fails whose look-up has no answer. The look-up continues, for the next try. It is less than
-the time after which the agent logs that it waits for the server, so that it names the name server instead."""
+the time after which the agent logs that it waits for the server. So the agent names the name server instead."""
 SEGMENT_BYTES = 1220
 """Most bytes of data in a packet, in both directions. It fits IPv6's smallest MTU of 1280, so messages also pass on a
 path that silently drops large packets."""

@@ -461,7 +461,7 @@ class WorkerGroup(ProcessGroup):
     The group holds three results back for a moment:
 
     - A failure that follows from another worker's failure. If that worker is in this group and ends soon, the group
-      reports its failure instead, or if an exception has ended its script and it has not exited yet.
+      reports its failure instead. It also does if an exception has ended that worker's script, and not yet its process.
     - A worker's end by a signal that schedulers send to all processes of a node, or by an exit code with which a shell
       reports such a signal. If the agent gets that signal too, before or after, the node leaves and no worker has
       failed.
@@ -483,7 +483,7 @@ class WorkerGroup(ProcessGroup):
         is_last: bool = False,
     ) -> None:
         """`signals`: signals that a scheduler sends to every process of a node. `raised` is called at the beginning of
-        a stop with the failure of a worker whose script an exception had ended before, if no failure was reported.
+        a stop if no failure was reported. It gets the failure of a worker whose script an exception had ended before.
         `exited` is called with the pid of each worker that has exited, before it is reaped. `is_last`: whether a
         failure ends the run, as no restart is left.
         """

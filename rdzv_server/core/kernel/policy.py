@@ -125,7 +125,7 @@ class Policy(Generic[StateT, SignsT]):
     def finding(cls, run: Run, now: float) -> Finding | None:
         """Return what is wrong with the run; None if nothing is. The run has not ended.
 
-        It must not begin or end by time alone: those who watch the run would not hear of it.
+        A finding must not begin or end by time alone: watchers of the run would not hear of it.
         """
         return None
 
