@@ -55,7 +55,7 @@ async def test_a_second_ctrl_c_kills_at_once(hub: WorkerHub) -> None:
     await stubborn.tell("ignore SIGINT")
     agent.signal(signal.SIGINT)
     await agent.line(pattern(words.leaving.leaving, why="SIGINT"))
-    agent.signal(signal.SIGINT)
+    await agent.signal_again(signal.SIGINT)
     assert await agent.exit_code() == 1
 
 

@@ -12,7 +12,7 @@ from rdzv_server.config import MOST_CONNECTIONS, Limits, Rate
 from rdzv_server.core.kernel.admission import MOST_AGENTS, MOST_GRACE_S
 from rdzv_server.core.kernel.event_sizes import BLOCK_BYTES
 from rdzv_server.core.kernel.run import MOST_DEPARTED
-from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_OF_RUN
+from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_EXCLUSIONS, MOST_OF_RUN
 from rdzv_server.core.runs import registry
 from rdzv_server.core.runs.kept_events import EVENTS_KEPT, MEAN_BYTES, MOST_EVENTS
 from rdzv_server.core.runs.registry import MOST_RUNS
@@ -75,7 +75,8 @@ def test_the_table_has_the_limits_that_there_are() -> None:
         f"| events of an attempt | the latest {EVENTS_KEPT:,}, ",
         f"| agents of a run | {MOST_AGENTS:,} |",
         f"| `--disconnect-grace` of a new run | {MOST_GRACE_S:,.0f} s |",
-        f"| cordons | {MOST_CORDONS:,}; of a run's own, {MOST_OF_RUN} |",
+        f"| cordons | {MOST_CORDONS:,}, of these {MOST_EXCLUSIONS} nodes that the server excludes; "
+        f"of a run's own, {MOST_OF_RUN} |",
     ):
         assert row in PAGE
 

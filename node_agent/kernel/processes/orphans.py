@@ -85,7 +85,8 @@ class Orphans:
         """Variable that the workers' environment must contain."""
         self._entry = os.fsencode(f"{MARK}={mark}")
         self._guardian: Helper | None = None
-        self._killed: set[int] = set()
+        self._killed: dict[int, int] = {}
+        """Orphans that were killed, and when each began. One that survives is not waited for again."""
         self._roster = Roster({}, {})
         self._roster_file = _new_roster()
         self._look_at, self._pause_s = 0.0, MIN_INTERVAL_S
@@ -146,20 +147,19 @@ class Orphans:
 
         Further looks find processes that started during the first look or were left by killed processes.
         """
-        ended: dict[int, int] = {}
-        until, empty_looks = monotonic() + END_S, 0
+        number, until, empty_looks = 0, monotonic() + END_S, 0
         for _ in range(MOST_LOOKS):
             found = {pid: when for pid in self.leftovers() if (when := began(pid)) >= 0}
-            leftovers = {pid: when for pid, when in found.items() if ended.get(pid) != when}
+            leftovers = {pid: when for pid, when in found.items() if self._killed.get(pid) != when}
             end(leftovers, until - monotonic())
-            ended |= leftovers
+            self._killed |= leftovers
+            number += len(leftovers)
             reap()
             empty_looks = 0 if leftovers else empty_looks + 1
             if empty_looks == EMPTY_LOOKS:
                 break
-        self._killed |= ended.keys()
         self._enter({}, {})
-        return len(ended)
+        return number
 
     def leftovers(self) -> set[int]:
         """Return the orphans and their descendants."""
@@ -200,7 +200,7 @@ class Orphans:
         if self._guardian:
             self._guardian.close()  # killed before its stdin ends, which it would take for the agent's death
         until = monotonic() + KILL_TIMEOUT_S
-        left = self._killed & children() - own_children
+        left = self._killed.keys() & children() - own_children
         return [*outlived_kill, *(pid for pid in left if not has_ended(pid, until - monotonic()))]
 
     def _guardian_ended(
