@@ -515,6 +515,7 @@ class RunStory(RunInvariants):
             "leases",
             "queries",
             "notice",
+            "cause_sought",
             "progress",
             "pace",
             "signs",
@@ -523,7 +524,7 @@ class RunStory(RunInvariants):
         assert _without(snapshot(machine.run), unordered) == _without(snapshot(self.run_), unordered)
         assert machine.run.agents == self.run_.agents
         machine.run.leases, machine.run.queries = self.run_.leases, self.run_.queries  # these are not recorded
-        machine.run.notice = self.run_.notice
+        machine.run.notice, machine.run.cause_sought = self.run_.notice, self.run_.cause_sought
         for policy, before in zip(machine.policies, self.machine.policies, strict=True):
             policy.signs = machine.run.signs[policy.name] = before.signs
         self.machine = machine
@@ -619,7 +620,7 @@ class RunStory(RunInvariants):
         if isinstance(event, REQUESTS) and len(self.records) > recorded:
             self.taken.append((event, model))
         if len(self.records) == recorded:
-            silent = {"leases", "revision", "queries", "notice", "progress", "pace", "signs", "held"}
+            silent = {"leases", "revision", "queries", "notice", "cause_sought", "progress", "pace", "signs", "held"}
             assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
 
     def _seats(self) -> dict[str, Seat]:
