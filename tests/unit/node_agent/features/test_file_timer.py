@@ -15,7 +15,7 @@ from tests.support.changes import PATIENCE_S
 from tests.support.message_search import pattern
 from tests.support.process_info import until
 
-LONG_AGO, SOON_ENOUGH, PAUSED_S = 0.0, 0.05, 1.0
+LONG_AGO, SOON_ENOUGH, PAUSED_S = 0.0, 0.05, 2.0
 
 
 class Served:
@@ -73,7 +73,7 @@ async def test_a_released_or_reset_timer_no_longer_counts(served):
 async def test_a_machine_that_stood_still_costs_no_worker(served, monkeypatch):
     """Such as a virtual machine that was paused: the worker had no time for its work either."""
     monkeypatch.setattr(file_timer, "LATE_S", 0.25)
-    served.ask(time.time() + SOON_ENOUGH, scope="paused")
+    served.ask(time.time() + PAUSED_S / 2, scope="paused")
     served.ask(LONG_AGO, scope="read", signum=0)
     assert await served.hears() == words.timer_expired("read", served.worker.pid)
     time.sleep(PAUSED_S)  # noqa: ASYNC251 - the agent stands still
