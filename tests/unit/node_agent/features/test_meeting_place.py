@@ -42,9 +42,13 @@ def test_agents_of_one_machine_share_its_address(host: str, reserved: int) -> No
     assert why_unreachable(host, reserved) == ""
 
 
-def test_a_port_that_this_user_may_not_have_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node_agent.features.meeting_place.is_local", lambda *_: True)
-    assert why_unreachable(ELSEWHERE, 80) == ""
+def test_a_port_that_this_user_may_not_have_shows_nothing(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object, address: tuple[str, int]) -> None:
+        if address[1] == free:
+            raise PermissionError
+
+    monkeypatch.setattr(socket, "socket", type("Socket", (socket.socket,), {"bind": refuse}))
+    assert why_unreachable(HERE, free) == ""
 
 
 def test_an_address_without_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
