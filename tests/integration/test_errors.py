@@ -94,6 +94,16 @@ def memory_cgroup() -> Iterator[Path]:
     pytest.skip("no memory cgroup can be made here: that takes root and a writable /sys/fs/cgroup")
 
 
+async def fails_in(cgroup: Path, script: Path) -> Program:
+    """Return an agent that has run the script in this cgroup and failed."""
+    agent = await Program.start(
+        "sh", "-c", 'echo $$ > "$0/cgroup.procs"; shift; exec "$@"', str(cgroup), "-",
+        sys.executable, "-m", "node_agent", "--standalone", str(script),
+    )  # fmt: skip
+    assert await agent.exit_code() == 1, agent.err
+    return agent
+
+
 async def test_a_child_that_was_killed_for_lack_of_memory_is_named(tmp_path: Path, memory_cgroup: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -105,22 +115,14 @@ async def test_a_child_that_was_killed_for_lack_of_memory_is_named(tmp_path: Pat
         "os.waitpid(child, 0)\n"
         "sys.exit(1)\n"
     )
-    agent = await Program.start(
-        "sh", "-c", 'echo $$ > "$0/cgroup.procs"; shift; exec "$@"', str(memory_cgroup), "-",
-        sys.executable, "-m", "node_agent", "--standalone", str(script),
-    )  # fmt: skip
-    assert await agent.exit_code() == 1, agent.err
+    agent = await fails_in(memory_cgroup, script)
     assert f"what to do: {words.failures.killed_beside('256 MiB')}" in section(agent, "Root Cause")
 
 
 async def test_a_kill_for_lack_of_memory_is_named(tmp_path: Path, memory_cgroup: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("hoard = []\nwhile True: hoard.append(bytearray(1 << 20))\n")
-    agent = await Program.start(
-        "sh", "-c", 'echo $$ > "$0/cgroup.procs"; shift; exec "$@"', str(memory_cgroup), "-",
-        sys.executable, "-m", "node_agent", "--standalone", str(script),
-    )  # fmt: skip
-    assert await agent.exit_code() == 1, agent.err
+    agent = await fails_in(memory_cgroup, script)
     root = section(agent, "Root Cause")
     assert f"SIGKILL): {words.failures.out_of_memory('256 MiB')}" in root
     assert f"what to do: {words.failures.MORE_MEMORY}" in root
