@@ -39,6 +39,7 @@ from rdzv_server.core.runs.registry import Registry
 from rdzv_server.core.views import health
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
+from rdzv_server.words import failures as failure_words
 from rdzv_server.words import losses
 from simulation.agent import HANGS_AT, AgentProcess
 from simulation.clock import Clock
@@ -630,7 +631,8 @@ def _check_blame(run: Run, seen: Seen) -> None:
 
 
 def _without_advice(failure: Failure) -> Failure:
-    """Return the failure without advice, which the server may add: simulated workers have none."""
+    """Return the failure without the only advice that the server adds: simulated workers have none."""
+    assert not failure.hint or failure.hint.endswith(failure_words.exited_before("")), failure.hint
     return replace(failure, hint="")
 
 
