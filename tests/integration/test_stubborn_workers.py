@@ -103,11 +103,11 @@ async def test_a_signal_that_a_job_script_forwards_too_leaves_workers_their_grac
     cluster: Cluster, again: signal.Signals
 ) -> None:
     """The script's group is signalled, with the agent in it, and the script has a trap that signals the agent."""
-    workers = await cluster.nodes("a", "--nnodes", "1", *GRACE)
+    workers = await cluster.nodes("a", "--nnodes", "1", LIMIT, str(ONE_REQUEST_S))
     await workers[0].tell(f"ignore {again.name}")
     await workers[0].tell("ignore SIGTERM")
     agent = cluster.agents.pop("a")
-    async with within(GRACE_S, at_least=GRACE_S):
+    async with within(ONE_REQUEST_S, at_least=ONE_REQUEST_S):
         agent.signal(signal.SIGTERM)
         await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
         agent.signal(again)
@@ -117,11 +117,12 @@ async def test_a_signal_that_a_job_script_forwards_too_leaves_workers_their_grac
 
 async def test_a_scheduler_that_ends_all_nodes_of_a_failed_run_leaves_workers_their_grace(cluster: Cluster) -> None:
     """A job's first failed process often makes its scheduler signal all others."""
-    workers = await cluster.nodes("ab", "--nnodes", "2", *GRACE)
+    grace_s = 3.0  # the signal must come in this time
+    workers = await cluster.nodes("ab", "--nnodes", "2", LIMIT, str(grace_s))
     agent = cluster.agents.pop("b")
     saves = next(worker for worker in workers if worker.agent_pid == agent.pid)
     await saves.tell("ignore SIGTERM")
-    async with within(GRACE_S, at_least=GRACE_S):
+    async with within(grace_s, at_least=grace_s):
         next(worker for worker in workers if worker.agent_pid != agent.pid).order_exit(3)
         await agent.line(pattern(words.progress.run_failed))
         agent.signal(signal.SIGTERM)
@@ -136,8 +137,9 @@ async def test_a_second_signal_ends_the_grace_and_a_third_changes_nothing(cluste
     agent.signal(signal.SIGTERM)
     await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
     assert is_running(workers[0].pid)
-    async with within(ONE_REQUEST_S):
-        await agent.signal_again(signal.SIGTERM)
+    await asyncio.sleep(ONE_REQUEST_S)
+    async with within(0.0):
+        agent.signal(signal.SIGTERM)
         await agent.line(words.leaving.killing_workers("SIGTERM"))
         if agent.process.returncode is None:
             agent.signal(signal.SIGTERM)
@@ -238,13 +240,14 @@ async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
     impatient: Impatient, freezer: Freezer
 ) -> None:
     """Further signals do not make it wait longer."""
-    workers = await impatient.nodes("a", "--nnodes", "1", *GRACE)
+    workers = await impatient.nodes("a", "--nnodes", "1", LIMIT, "500")
     freezer.freeze(workers[1].pid)
     agent = impatient.agents.pop("a")
-    async with within(GRACE_S + KILL_S, at_least=KILL_S):
+    agent.signal(signal.SIGTERM)
+    await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
+    await asyncio.sleep(ONE_REQUEST_S)
+    async with within(KILL_S, at_least=KILL_S):
         agent.signal(signal.SIGTERM)
-        await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
-        await agent.signal_again(signal.SIGTERM)
         await agent.line(words.leaving.killing_workers("SIGTERM"))
         agent.signal(signal.SIGTERM)
         assert await agent.exit_code() == ExitCode.START_AGAIN

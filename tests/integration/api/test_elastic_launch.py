@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -395,37 +396,45 @@ async def test_the_blocking_form_works_within_a_running_loop() -> None:
     assert elastic_launch(alone(1), functions.rank)() == {0: 0}
 
 
+@dataclass
+class Sent:
+    """Signals to this process: the pids of its workers, and the time of the first signal."""
+
+    pids: set[int] = field(default_factory=set)
+    at: float = 0.0
+
+
 @contextmanager
-def signalled(line: Line, signum: signal.Signals, times: int = 1) -> Iterator[set[int]]:
-    """Send this process a signal when both workers wait at the line. Yield the set that will have their pids."""
-    pids: set[int] = set()
+def signalled(line: Line, signum: signal.Signals, times: int = 1) -> Iterator[Sent]:
+    """Send this process a signal when both workers wait at the line."""
+    sent = Sent()
 
     def send() -> None:
-        pids.update(line.pids(2))
+        sent.pids.update(line.pids(2))
+        sent.at = time.monotonic()
         for _ in range(times):
             os.kill(os.getpid(), signum)
             time.sleep(0.2 * (times > 1))  # otherwise the main thread would see the two as one
 
     sender = threading.Thread(target=send)
     sender.start()
-    yield pids
+    yield sent
     sender.join()
 
 
 def test_a_signal_stops_the_workers_and_is_raised(line: Line) -> None:
     before = signal.getsignal(signal.SIGHUP)
-    with signalled(line, signal.SIGHUP) as pids, pytest.raises(SignalException) as caught:
+    with signalled(line, signal.SIGHUP) as sent, pytest.raises(SignalException) as caught:
         elastic_launch(alone(2), functions.report_and_wait)(line.path)
-    assert not any(map(is_running, pids))
+    assert not any(map(is_running, sent.pids))
     assert caught.value.sigval is signal.SIGHUP
     assert signal.getsignal(signal.SIGHUP) is before
 
 
 def test_a_signal_that_also_comes_from_the_programs_parent_leaves_workers_their_grace(line: Line) -> None:
-    began = time.monotonic()
-    with signalled(line, signal.SIGHUP, times=2), pytest.raises(SignalException):
+    with signalled(line, signal.SIGHUP, times=2) as sent, pytest.raises(SignalException):
         elastic_launch(alone(2, shutdown_timeout=1), functions.report_and_wait)(line.path, (signal.SIGHUP,))
-    assert time.monotonic() - began >= 1.0
+    assert time.monotonic() - sent.at >= 1.0
 
 
 def test_handlers_of_the_programs_own_stay(line: Line) -> None:
@@ -445,9 +454,9 @@ def test_ctrl_c_ends_the_workers_and_is_raised_again(
 ) -> None:
     monkeypatch.setattr(leave_signals, "ONE_REQUEST_S", 0.0)
     began = time.monotonic()
-    with signalled(line, signal.SIGINT, times) as pids, pytest.raises(KeyboardInterrupt):
+    with signalled(line, signal.SIGINT, times) as sent, pytest.raises(KeyboardInterrupt):
         elastic_launch(alone(2, shutdown_timeout=500), functions.report_and_wait)(line.path, ignored)
-    assert not any(map(is_running, pids))
+    assert not any(map(is_running, sent.pids))
     assert time.monotonic() - began < PATIENCE_S
 
 
