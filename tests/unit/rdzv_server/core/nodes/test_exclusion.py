@@ -522,10 +522,10 @@ def test_every_blame_is_recorded_before_its_exclusion() -> None:
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("words", ["a" * 10**6, "n/" * 10**6, "n " * 10**6, "(AaAa" * 10**6, "0" * 10**6])
-def test_the_time_for_the_words_of_a_check_grows_only_with_their_length(words: str) -> None:
+@pytest.mark.parametrize("part", ["a", "n/", "n ", "(AaAa", "0"])
+def test_the_time_for_the_words_of_a_check_grows_only_with_their_length(part: str) -> None:
     """An agent chooses the words. A pattern that tries each word from each of its letters would take hours."""
-    assert Blame("n", UNFIT, f"node n is unfit: {words}").condition
+    assert Blame("n", UNFIT, f"node n is unfit: {part * 10**6}").condition
 
 
 def test_words_with_numbers_and_the_nodes_name_do_not_tell_findings_apart() -> None:
