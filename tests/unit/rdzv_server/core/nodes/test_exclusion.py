@@ -10,6 +10,7 @@ from rdzv_protocol.node_conditions import condition
 from rdzv_server.core import journals
 from rdzv_server.core.effects import Happened
 from rdzv_server.core.events import (
+    EXCLUDER,
     AgentDisconnected,
     LeaseRenewed,
     NodeCordoned,
@@ -431,9 +432,11 @@ def test_a_server_that_may_have_no_more_cordons_continues() -> None:
 def test_exclusions_leave_room_for_the_cordons_of_operators() -> None:
     """An agent can make up nodes, and have each of them excluded."""
     cluster = Cluster()
-    for number in range(MOST_EXCLUSIONS + 1):
-        cluster.fails(cluster.run(f"run{number}", f"n{number}")[f"n{number}"], f"run{number}", blame="node")
-    assert len(cluster.excluded) == MOST_EXCLUSIONS
+    for number in range(MOST_EXCLUSIONS - 1):
+        cluster.registry.handle(None, NodeCordoned("x", EXCLUDER, node_id=f"n{number}"), 0.0)
+    for node in ("last", "one more"):
+        cluster.fails(cluster.run(f"run of {node}", node)[node], f"run of {node}", blame="node")
+    assert len(cluster.excluded) == MOST_EXCLUSIONS and "one more" not in cluster.excluded
     for number in range(MOST_CORDONS - MOST_EXCLUSIONS):
         cluster.registry.handle(None, NodeCordoned("x", "me", node_id=f"bad{number}"), 0.0)
 
