@@ -1,12 +1,20 @@
-"""A pytest plug-in: a test of an `xdist_group` has the same name in reports as when it runs by itself.
+"""A pytest plug-in for the names of tests: none is as long as an argument, and groups do not change names.
 
-pytest-xdist appends the group to the name. `--last-failed` then finds no test of that name, so a failed test would not
-run again.
+pytest-xdist appends the `xdist_group` of a test to its name. `--last-failed` then finds no test of that name, so a
+failed test would not run again.
 """
 
 from collections.abc import Generator
 
 import pytest
+
+LONGEST = 1_000
+"""Length of the longest argument that is part of a test's name."""
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Return a name for a long argument, None for any other. Each process sends all names to the first one."""
+    return argname if isinstance(val, str | bytes) and len(val) > LONGEST else None
 
 
 @pytest.hookimpl(wrapper=True)
