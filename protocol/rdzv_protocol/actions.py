@@ -71,7 +71,7 @@ class RestartRequest(RunAction, frozen=True, kw_only=True):
     """Restart the workers of every node in a new round, which is not charged to `max_restarts`."""
 
     round: Round | None = None
-    """Round whose workers to restart: if it is over, nothing changes. If null, any round."""
+    """Round whose workers to restart. If it is over, nothing changes. If null, the running round's workers restart."""
 
 
 class ResizeRequest(RunAction, frozen=True, kw_only=True):
