@@ -75,7 +75,7 @@ def test_the_table_has_the_limits_that_there_are() -> None:
         f"| events of an attempt | the latest {EVENTS_KEPT:,}, ",
         f"| agents of a run | {MOST_AGENTS:,} |",
         f"| `--disconnect-grace` of a new run | {MOST_GRACE_S:,.0f} s |",
-        f"| cordons | {MOST_CORDONS:,}, of these {MOST_EXCLUSIONS} nodes that the server excludes; "
+        f"| cordons | {MOST_CORDONS:,}, of which the server's exclusions take at most {MOST_EXCLUSIONS}; "
         f"of a run's own, {MOST_OF_RUN} |",
     ):
         assert row in PAGE
