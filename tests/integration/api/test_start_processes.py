@@ -280,8 +280,11 @@ def test_one_failure_stops_the_others(method: str) -> None:
     assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {1: 3}
 
 
-ODD = "trap 'exit 5' TERM; echo '{' > $TORCHELASTIC_ERROR_FILE; echo > ready; sleep 1000 & wait"
-"""Command that leaves an unreadable error file, and has an exit code of its own when it is told to end."""
+ODD = "trap 'exit 5' TERM; echo '{' > $TORCHELASTIC_ERROR_FILE; (echo > ready; exec sleep 1000) & wait"
+"""Command that leaves an unreadable error file, and has an exit code of its own when it is told to end.
+
+Its child, which has no trap of its own by then, says that both are ready.
+"""
 
 
 def test_commands_that_were_stopped_are_failures_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
