@@ -82,16 +82,10 @@ def examine(
 ) -> Failure:
     """Return the failure of a worker that has been reaped. Never raises, even if files on the disk are broken."""
     recorded = left.recorded if left else None
-    ended = Failure(
-        node_id=spec.node_id,
-        rank=spec.rank,
-        local_rank=spec.local_rank,
-        pid=pid,
-        exit_code=exit_code,
-        cause="",
-        error_file=spec.error_file if recorded and not recorded.problem else "",
-        failed_at=(recorded and recorded.at) or time.time(),
-    )
+    ended = _ended(spec, pid, exit_code)
+    if recorded:
+        error_file_ = "" if recorded.problem else spec.error_file
+        ended = replace(ended, error_file=error_file_, failed_at=recorded.at or ended.failed_at)
     out_of_memory = oom.verdict() if oom and exit_code in _KILLED else ""
     is_node_full = left is not None and left.is_node_full
     failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory, is_node_full=is_node_full)
@@ -127,17 +121,16 @@ def raised(spec: "WorkerSpec", pid: int, stderr: Sequence[str]) -> Failure | Non
     found = last_words(stderr)
     if not found.is_uncaught:
         return None
-    ended = Failure(
-        node_id=spec.node_id,
-        rank=spec.rank,
-        local_rank=spec.local_rank,
-        pid=pid,
-        exit_code=UNCAUGHT,
-        cause="",
-        failed_at=time.time(),
-    )
-    failure = replace(diagnose(ended, stderr), cause=words.failures.STILL_EXITING)
+    failure = replace(diagnose(_ended(spec, pid, UNCAUGHT), stderr), cause=words.failures.STILL_EXITING)
     return None if failure.consequence else failure
+
+
+def _ended(spec: "WorkerSpec", pid: int, exit_code: int) -> Failure:
+    """Return the failure of a worker that fails now, without its cause."""
+    return Failure(
+        node_id=spec.node_id, rank=spec.rank, local_rank=spec.local_rank, pid=pid, exit_code=exit_code, cause="",
+        failed_at=time.time(),
+    )  # fmt: skip
 
 
 def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:
