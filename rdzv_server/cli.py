@@ -131,8 +131,8 @@ def _open_log(*, is_json: bool) -> None:
 class LineFormatter(logging.Formatter):
     """Formatter of log records in the format of `lines`.
 
-    Each message is one printable line, whatever a request has put into it. A record's attribute `about`, if it has one,
-    is its `Context`.
+    Each message becomes one printable line, even if a request's text in it contains line ends. If a record has the
+    attribute `about`, that is its `Context`.
     """
 
     def __init__(self, lines: LineFormat) -> None:

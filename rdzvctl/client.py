@@ -38,7 +38,7 @@ PAUSE_S = 0.2
 DEFAULT_TIMEOUT_S = 15.0
 """Seconds to wait for a leader: a takeover takes the leader's lease, 5 s by default, and a second."""
 TOLD_AFTER_S = 1.0
-"""Seconds after which a person is told that the command waits for a leader."""
+"""Seconds after which the command tells its user that it waits for a leader."""
 
 REFRESH_S = 5.0
 """Most seconds between two overviews while watching: ages grow, and servers that do not lead report no changes."""
@@ -121,7 +121,7 @@ class Client:
         self.place = place
         self._timeout_s, self._tell = timeout_s, tell
         self._is_told = False
-        """Whether the person knows that no server leads."""
+        """Whether the command has told its user that no server leads."""
         self._order = list(place.endpoints)
         self.versions: dict[str, str] = {}
         """Versions of the servers that have reported their status, by address."""
@@ -148,7 +148,7 @@ class Client:
         """Return the servers and their runs, or only that run, from every server that leads a shard.
 
         `asks_all`: whether to ask the other servers of the endpoint, too, which lead no shard. `tells`: whether to tell
-        a person of a long wait.
+        the user about a long wait.
         """
         path = paths.STATUS + (f"?run_id={quote(run_id, safe='')}" if run_id is not None else "")
         began_at = time.monotonic()

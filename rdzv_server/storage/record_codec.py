@@ -91,7 +91,7 @@ def unpack_events(body: bytes) -> list[RunEvent]:
 
 
 def _of_any_version(event: dict[str, Any]) -> RunEvent:
-    """Return an event, whatever its kind: readers must expect new kinds.
+    """Return an event of any kind. A later version may have written it, so readers must expect new kinds.
 
     Raises `msgspec.ValidationError`, or `TypeError` if it is not an event.
     """
