@@ -18,6 +18,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whatever needs neither torch nor several servers, hosts or minutes, and the main paths of the real programs.
 CHECKED := tests/unit tests/golden tests/property tests/simulation \
   tests/integration/test_programs.py tests/integration/test_elastic.py
+# Tests of other people's programs and of minutes of chance, more than half of the time of `make test`.
+LONG := browser chaos containers distribution frameworks fuzz load parity slurm
+FEWER := HYPOTHESIS_PROFILE=quick SIMULATION_SCHEDULES=100
 # Exit code 1 of pytest: every test ran, and some failed. A test that fails alone as well fails the suite.
 AGAIN = echo "make: running the failed tests again, one at a time; a test that passes now is flaky, which is a bug" && \
   $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
@@ -46,8 +49,12 @@ test: $(VENV)/dev.done $(VENV)/programs.done  ## the whole test suite; as root o
 	@tests/install-debian-packages.sh
 	$(BIN)/python -m pytest -n $(WORKERS) $(TESTS) || { [ $$? -eq 1 ] && $(AGAIN); }
 
+suite: $(VENV)/dev.done $(VENV)/examples.done  ## before a push: all tests except the long ones of other programs, with fewer examples; ten minutes
+	@tests/install-debian-packages.sh
+	$(FEWER) $(BIN)/python -m pytest -n $(WORKERS) $(LONG:%=--ignore=tests/%)
+
 check: check-static  ## before a commit: style, types, layers, unit tests, simulation, the programs' main paths; 2 minutes
-	HYPOTHESIS_PROFILE=quick SIMULATION_SCHEDULES=100 $(BIN)/python -m pytest -n $(CHECK_WORKERS) -m "not torch" $(CHECKED)
+	$(FEWER) $(BIN)/python -m pytest -n $(CHECK_WORKERS) -m "not torch" $(CHECKED)
 
 check-static: $(VENV)/dev.done  ## style, types, layers
 	$(BIN)/ruff check .

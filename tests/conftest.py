@@ -1,7 +1,7 @@
 """Hypothesis profiles, and the real programs that tests start.
 
 `ci` tries the same examples on every machine and every day, as long as the sources and the collected tests are the
-same. `quick` tries the first part of them, for `make check`. `thorough` tries more.
+same. `quick` tries the first part of them, for `make check` and `make suite`. `thorough` tries more.
 """
 
 import faulthandler

@@ -23,7 +23,7 @@ from rdzv_server.http.listener import MOST_HANDSHAKES
 from rdzv_server.http.page import MOST_LOGIN_BYTES
 from rdzv_server.service.fair_scheduler import TURNS_AN_AGENT, UNAUTHENTICATED_PER_TURN
 from rdzv_server.words import auth
-from tests.integration.test_strangers import DOORS, WAITS_S
+from tests.load.test_strangers import DOORS, WAITS_S
 from tests.support.cluster import Cluster
 from tests.support.message_search import has_message
 

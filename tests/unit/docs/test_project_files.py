@@ -99,5 +99,5 @@ def test_the_citation_names_this_project() -> None:
 
 def test_python_versions_match_the_tested_ones() -> None:
     classified = [each.rpartition(" ")[2] for each in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", each)]
-    (tested,) = re.findall(r"^VERSIONS = \((.+)\)$", (ROOT / "tests/integration/test_packaging.py").read_text(), re.M)
+    (tested,) = re.findall(r"^VERSIONS = \((.+)\)$", (ROOT / "tests/distribution/test_packaging.py").read_text(), re.M)
     assert classified == re.findall(r"[\d.]+", tested)

@@ -29,7 +29,7 @@ from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600), pytest.mark.usefixtures("programs")]
 
 PATIENCE_S = 280.0
 """Seconds for several parallel imports of large frameworks, on a small, busy machine."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_gallery import (
+from tests.frameworks.test_gallery import (
     GALLERY,
     INTERRUPTED,
     PATIENCE_S,
@@ -28,7 +28,7 @@ from tests.support.launchers import FSDP_MODULES, warm_python
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600), pytest.mark.usefixtures("programs")]
 
 
 class Nodes:
@@ -67,9 +67,7 @@ class Nodes:
 
 
 @pytest.mark.xdist_group(FSDP_MODULES)
-async def test_every_sample_is_trained_on_once_an_epoch_by_five_four_three_five_and_two_ranks(
-    programs: None, tmp_path: Path
-) -> None:
+async def test_every_sample_is_trained_on_once_an_epoch_by_five_four_three_five_and_two_ranks(tmp_path: Path) -> None:
     """A checkpoint is saved every 3 steps, and each change is between two checkpoints. Neither is 50 samples a multiple
     of the global batch of 8, nor 8 of 3 or 5. The last batch of an epoch has fewer samples than there are ranks.
     """
@@ -122,7 +120,7 @@ async def run_of(folder: Path, ranks: int, env: Mapping[str, str]) -> list[str]:
 
 
 @pytest.mark.xdist_group(FSDP_MODULES)
-async def test_the_pages_script_continues_with_another_number_of_ranks(programs: None, tmp_path: Path) -> None:
+async def test_the_pages_script_continues_with_another_number_of_ranks(tmp_path: Path) -> None:
     """It ends in the middle of an epoch, as if its two ranks were killed there, and three ranks continue."""
     python = warm_python(FSDP_MODULES, tmp_path, QUIET)
     ends = "            print(loader.state_dict())\n"
@@ -140,7 +138,7 @@ async def test_the_pages_script_continues_with_another_number_of_ranks(programs:
 
 
 @pytest.mark.xdist_group(FSDP_MODULES)
-async def test_the_pages_script_reads_each_line_once_an_epoch(programs: None, tmp_path: Path) -> None:
+async def test_the_pages_script_reads_each_line_once_an_epoch(tmp_path: Path) -> None:
     """Two ranks end after the first steps, and three ranks read the rest. Ranks have different numbers of batches."""
     python = warm_python(FSDP_MODULES, tmp_path, QUIET)
     os.mkdir(tmp_path / "shards")

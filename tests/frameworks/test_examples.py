@@ -10,7 +10,7 @@ from tests.support.later import need
 from tests.support.launchers import DIGITS, LONG_S, NODE_AGENT, TORCHRUN, start, warm_python, warm_torch
 from tests.support.programs import Program
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("programs")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -27,6 +27,8 @@ from tests.support.message_search import pattern
 from tests.support.programs import Program, Server
 from tests.support.scenario import a_join
 
+pytestmark = pytest.mark.usefixtures("programs")
+
 TOKEN = "0123456789abcdef0123456789abcdef"
 LOST_AFTER_S, HEALTHY_LEASE_S = 3.0, 60.0
 POLL_S, POLLS = 0.005, 300

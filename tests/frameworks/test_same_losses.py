@@ -31,7 +31,7 @@ from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import Program
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("programs")]
 
 TO_FILES = ("--log-dir", "logs", "--redirects", "3")
 FAIR = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
