@@ -18,8 +18,7 @@ from rdzv_protocol.states import PHASES
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.kernel import restart_budget
 from rdzv_server.core.kernel.run import AgentState, Cause, Run
-from rdzv_server.core.policies import restart_cost, time_ledger
-from rdzv_server.core.policies.stragglers import Stragglers
+from rdzv_server.core.policies import POLICIES
 from rdzv_server.core.views import health, run_view
 from rdzv_server.http.listener import Listener
 from rdzv_server.service.interface import Service
@@ -82,10 +81,6 @@ NODES_JOINED = _counter("nodes_joined_total", "Agents that have newly joined a r
 NODES_LOST = _counter("nodes_lost_total", "Agents that were lost without notice.")
 LEASES_EXPIRED = _counter("lease_expirations_total", "Lost agents whose lease had expired.")
 NODES_LEFT = _counter("nodes_left_total", "Agents that announced that they leave.")
-HANGS_FOUND = _counter("hangs_found_total", "Hangs that the server has found.")
-STRAGGLERS_FOUND = _counter(
-    "stragglers_found_total", "Nodes that the server has found to be much slower than the others."
-)
 
 LONG_POLLS = _gauge("long_polls", "Requests of agents that the server holds until there is something new.")
 CONNECTIONS = _gauge("http_connections", "Open connections; authenticated: the server has accepted a request.", "state")
@@ -113,32 +108,15 @@ RUN_FORMING = _gauge("run_forming_seconds", "Time for which the run has been for
 RUN_RESTARTS = _counter(
     "run_restarts_total", "Restarts of the run; only worker_failure and hang are charged.", "run_id", "cause"
 )
-RUN_UNPRODUCTIVE = _counter(
-    "run_unproductive_seconds_total", "Part of the running phase without progress for the run.", "run_id", "kind"
-)
-RUN_RESTART_TIME = _counter(
-    "run_restart_seconds_total",
-    "Time from each fault to the workers' next progress, by part, once it is known.",
-    "run_id",
-    "part",
-)
-RUN_STANDSTILL = _gauge("run_standstill_seconds", "Time without progress in a round that probably hangs.", "run_id")
 RUN_FINISHING = _gauge(
     "run_finishing_seconds", "Time since a worker last finished while others still run, or 0.", "run_id"
 )
 RUN_UNHEARD = _gauge(
     "run_unheard_seconds", "Time since the server last heard an agent of the running round, or 0.", "run_id"
 )
-RUN_ETTR = _gauge(
-    "run_effective_training_time_ratio",
-    "Training time divided by the age of the run; absent without progress.",
-    "run_id",
-)
-RUN_TIME = _counter("run_time_seconds_total", "Time of the run, by use.", "run_id", "phase")
 RUN_HEALTH = _gauge(
     "run_health", "1 for each state of health that the run is in; only ok if nothing is wrong.", "run_id", "state"
 )
-RUN_STRAGGLERS = _gauge("run_stragglers", "Nodes of the run that are much slower than the others.", "run_id")
 RUN_RESTARTS_LEFT = _gauge("run_restarts_left", "Restarts that may still be charged before the run fails.", "run_id")
 
 
@@ -147,11 +125,11 @@ OF_KIND = {
     NODES_JOINED: "node_joined",
     NODES_LOST: "node_lost",
     NODES_LEFT: "node_left",
-    HANGS_FOUND: "hang_found",
-    STRAGGLERS_FOUND: "straggler_found",
     WORKERS_FAILED: "workers_failed",
+    **{metric: kind for policy in POLICIES for metric, kind in policy.counters.items()},
 }
 """Metrics that count all events of a kind, by kind."""
+METRICS += [metric for policy in POLICIES for metric in (*policy.counters, *policy.metrics)]
 
 
 LATELY_S = 600.0
@@ -320,24 +298,14 @@ class _Survey:
         yield Sample(RUN_WORLD_SIZE, run_view.world_size(run), (label,))
         yield Sample(RUN_FORMING, run_view.forming_s(run, now), (label,))
         yield Sample(RUN_RESTARTS_LEFT, restart_budget.left(run, now), (label,))
-        yield Sample(RUN_STRAGGLERS, len(Stragglers.of(run).stragglers), (label,))
-        spent = time_ledger.view(run, now)
-        for name in ("running", "forming", "restarting", "waiting"):
-            yield Sample(RUN_TIME, getattr(spent, name), (label, name))
-        for name, seconds in time_ledger.counted(run, now).items():
-            yield Sample(RUN_UNPRODUCTIVE, round(seconds, 3), (label, name))
-        for part in restart_cost.PARTS:
-            seconds = getattr(restart_cost.counted(run).cost, part)
-            yield Sample(RUN_RESTART_TIME, round(seconds or 0.0, 3), (label, part.removesuffix("_s")))
-        yield Sample(RUN_STANDSTILL, time_ledger.standstill_s(run, now), (label,))
         yield Sample(RUN_FINISHING, run_view.finishing_s(run, now) or 0.0, (label,))
         yield Sample(RUN_UNHEARD, run_view.unheard_s(run, now) or 0.0, (label,))
-        if spent.ettr is not None:
-            yield Sample(RUN_ETTR, spent.ettr, (label,))
         for found in health.findings(run, now) or [health.well(run)]:
             yield Sample(RUN_HEALTH, 1, (label, found.state))
         for cause in RESTART_CAUSES:
             yield Sample(RUN_RESTARTS, run.restarts.get(cause, 0), (label, cause.value))
+        for policy in POLICIES:
+            yield from policy.samples(run, now, label)
 
     def totals(self) -> list[Sample]:
         return [

@@ -10,11 +10,12 @@ overridden costs nothing. A hook that returns a value only answers a question, a
 also keeps what it has heard.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from msgspec import Struct
-from rdzv_protocol.events import RunEvent
+from rdzv_protocol.events import EventKind, RunEvent
+from rdzv_protocol.exposition import Metric, Sample
 from rdzv_protocol.messages import Progress
 from rdzv_protocol.states import Health
 
@@ -77,6 +78,10 @@ class Policy(Generic[StateT, SignsT]):
     """Rules of the policy's own facts, and of the events that lead to them."""
     faults: ClassVar[Sequence[Fault]] = ()
     """Faults that only this policy blames nodes for."""
+    metrics: ClassVar[Sequence[Metric]] = ()
+    """Metrics of single runs, for `samples`. The first label of each is `run_id`."""
+    counters: ClassVar[Mapping[Metric, EventKind]] = {}
+    """Metrics that count all events of a kind."""
 
     def __init__(self, kernel: Kernel, now: float) -> None:
         self.kernel = kernel
@@ -128,6 +133,11 @@ class Policy(Generic[StateT, SignsT]):
         A finding must not begin or end by time alone: watchers of the run would not hear of it.
         """
         return None
+
+    @classmethod
+    def samples(cls, run: Run, now: float, label: str) -> Iterable[Sample]:
+        """Yield the values of `metrics` for a run that has not ended. `label`: value of `run_id`."""
+        return ()
 
     # Hooks that a replay calls, too.
 

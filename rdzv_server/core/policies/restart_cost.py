@@ -8,12 +8,13 @@ records it when all agents have reported, or when the round ends. Each part ends
 If workers report no progress, the time after their start is unknown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 from rdzv_protocol.events import RunEvent
+from rdzv_protocol.exposition import Metric, Sample
 from rdzv_protocol.messages import Progress, RestartCost, RestartCosts
 
 from rdzv_server.core.events import Fact, PolicyFact
@@ -25,6 +26,10 @@ from rdzv_server.core.policies.time_ledger import TimeLedger
 PARTS = RestartCost.__struct_fields__
 STARTS = ("spawned", "imported", "initialized", "loaded")
 """Moments of a start, in their usual order. Each ends one of the parts from `spawning_s` on."""
+TOOK = Metric(
+    "rdzv_run_restart_seconds_total", "counter",
+    "Time from each fault to the workers' next progress, by part, once it is known.", ("run_id", "part"),
+)  # fmt: skip
 _STARTING = PARTS[PARTS.index("spawning_s") :]
 
 
@@ -71,6 +76,13 @@ class StartMeasured(PolicyFact, frozen=True):
 class RestartTimes(Policy[RestartCostState, NoSigns]):
     name = "restart_cost"
     State = RestartCostState
+    metrics = (TOOK,)
+
+    @classmethod
+    def samples(cls, run: Run, now: float, label: str) -> Iterator[Sample]:
+        for part in PARTS:
+            seconds = getattr(counted(run).cost, part) or 0.0
+            yield Sample(TOOK, round(seconds, 3), (label, part.removesuffix("_s")))
 
     def on_event(self, event: RunEvent, now: float) -> None:
         if event.kind == "round_opened":

@@ -12,10 +12,12 @@ The limit is `straggler_factor` times the median. If nodes differ more than that
 `SPREAD` times the usual distance from it. How often a node was slow is a sign; that it is a straggler is a fact.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import ClassVar
 
 from msgspec import Struct, field
+from rdzv_protocol.events import EventKind
+from rdzv_protocol.exposition import Metric, Sample
 from rdzv_protocol.messages import Progress
 from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import printable
@@ -37,6 +39,10 @@ REPLACED_AGAIN_AFTER_S = 600.0
 """Least seconds between two replacements, since each costs a restart."""
 SLOW = Fault("slow", words.WAS_SLOW, for_s=3_600.0)
 """Fault of a replaced straggler. Every server excludes it for a time: else it would get its seat back."""
+FOUND = Metric(
+    "rdzv_stragglers_found_total", "counter", "Nodes that the server has found to be much slower than the others."
+)
+PRESENT = Metric("rdzv_run_stragglers", "gauge", "Nodes of the run that are much slower than the others.", ("run_id",))
 
 
 class Straggler(Struct, frozen=True):
@@ -102,6 +108,8 @@ class Stragglers(Policy[StragglersState, Comparisons]):
     State = StragglersState
     Signs = Comparisons
     faults = (SLOW,)
+    metrics = (PRESENT,)
+    counters: ClassVar[Mapping[Metric, EventKind]] = {FOUND: "straggler_found"}
 
     def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
         """Whether to start comparing nodes: several run workers, and this is the first report of a step's time."""
@@ -148,6 +156,10 @@ class Stragglers(Policy[StragglersState, Comparisons]):
         remove = words.replace if admission.lacks(run, slowest.node_id) else words.drain
         sentence, since = words.slowest(slowest.sentence, len(found) - 1), min(each.at for each in found)
         return Finding("slow", sentence, since, (remove(quoted(slowest.node_id)),))
+
+    @classmethod
+    def samples(cls, run: Run, now: float, label: str) -> Iterator[Sample]:
+        yield Sample(PRESENT, len(cls.of(run).stragglers), (label,))
 
     def _compare(self, now: float) -> StragglersFound | None:
         """Compare the nodes. Return what the last comparisons show; None if that is nothing new."""

@@ -14,10 +14,11 @@ If the workers have reported no progress (`node_agent.progress`) in any round, t
 it is unknown how much of the running phase was training.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
+from rdzv_protocol.exposition import Metric, Sample
 from rdzv_protocol.messages import Progress, RunningTime, RunTime
 
 from rdzv_server.core.events import Fact, PolicyFact
@@ -31,6 +32,18 @@ FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG, Cause.RETRIED)
 """Causes of a round's end that had to be detected; all others are announced."""
 STARTING = "starting"
 PARTS = (STARTING, "checkpointing", "detecting", "lost")
+SPENT = Metric("rdzv_run_time_seconds_total", "counter", "Time of the run, by use.", ("run_id", "phase"))
+UNPRODUCTIVE = Metric(
+    "rdzv_run_unproductive_seconds_total", "counter", "Part of the running phase without progress for the run.",
+    ("run_id", "kind"),
+)  # fmt: skip
+STANDSTILL = Metric(
+    "rdzv_run_standstill_seconds", "gauge", "Time without progress in a round that probably hangs.", ("run_id",)
+)
+ETTR = Metric(
+    "rdzv_run_effective_training_time_ratio", "gauge",
+    "Training time divided by the age of the run; absent without progress.", ("run_id",),
+)  # fmt: skip
 Duration = Annotated[float, Meta(description="seconds")]
 
 
@@ -143,6 +156,18 @@ class TrainingBegan(PolicyFact, frozen=True):
 class TimeLedger(Policy[TimeLedgerState, NoSigns]):
     name = "time_ledger"
     State = TimeLedgerState
+    metrics = (SPENT, UNPRODUCTIVE, STANDSTILL, ETTR)
+
+    @classmethod
+    def samples(cls, run: Run, now: float, label: str) -> Iterator[Sample]:
+        spent = view(run, now)
+        for name in ("running", "forming", "restarting", "waiting"):
+            yield Sample(SPENT, getattr(spent, name), (label, name))
+        for part, seconds in counted(run, now).items():
+            yield Sample(UNPRODUCTIVE, round(seconds, 3), (label, part))
+        yield Sample(STANDSTILL, standstill_s(run, now), (label,))
+        if spent.ettr is not None:
+            yield Sample(ETTR, spent.ettr, (label,))
 
     def first_state(self, now: float) -> TimeLedgerState:
         return TimeLedgerState(Ledger(since=now))

@@ -22,6 +22,8 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, StaleRound, TooManyRequests
+from rdzv_protocol.events import EventKind
+from rdzv_protocol.exposition import Metric
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import clip, printable
@@ -63,6 +65,7 @@ HUNG = 1
 CAUSE_BYTES = 900
 HINT_BYTES = 900
 ERROR_BYTES = 512
+FOUND = Metric("rdzv_hangs_found_total", "counter", "Hangs that the server has found.")
 MOST_SOURCES = 16
 """Most sources by which one agent may suspect its workers at the same time."""
 
@@ -97,6 +100,7 @@ class Hangs(Policy[HangsState, HangSigns]):
     name = "hangs"
     State = HangsState
     Signs = HangSigns
+    counters: ClassVar[Mapping[Metric, EventKind]] = {FOUND: "hang_found"}
 
     @classmethod
     def node_remarks(cls, run: Run, agent_id: str) -> Mapping[str, str]:

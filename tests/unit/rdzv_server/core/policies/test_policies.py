@@ -20,6 +20,7 @@ from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.policies.restart_cost import RestartTimes
 from rdzv_server.core.policies.time_ledger import TimeLedger
 from rdzv_server.core.views.node_costs import FAULTS, FaultName
+from rdzv_server.http.metrics import METRICS
 from tests.support.scenario import Scenario, durable, replayed, snapshot
 from tests.support.stories import play
 
@@ -69,6 +70,10 @@ class Watched(Scenario):
             if self.stage is Stage.RUNNING:
                 policy.run_remark(self.run, self.now)
             if not self.stage.is_end:
+                assert all(
+                    sample.metric in policy.metrics and len(sample.labels) == len(sample.metric.labels)
+                    for sample in policy.samples(self.run, self.now, "a run")
+                )
                 found, later = (policy.finding(self.run, at) for at in (self.now, self.now + A_DAY_S))
                 assert (found and found.state) == (later and later.state), "it begins or ends by time alone"
         assert snapshot(self.run) == before, "a question has a side effect"
@@ -156,6 +161,12 @@ def test_the_kernel_knows_a_hang_only_as_a_cause_of_restarts_and_no_other_policy
         for path in (*kernel.rglob("*.py"), *kernel.with_name("nodes").rglob("*.py"))
     }
     assert {name: found for name, found in known.items() if found} == {"run.py": ["hang"]}
+
+
+def test_each_metric_of_a_policy_is_of_one_run_or_counts_events_and_has_a_name_of_its_own() -> None:
+    assert all(metric.labels[0] == "run_id" for policy in POLICIES for metric in policy.metrics)
+    assert not any(metric.labels for policy in POLICIES for metric in policy.counters)
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 
 def test_no_two_faults_of_the_kernel_and_the_policies_have_the_same_name() -> None:
