@@ -138,6 +138,7 @@ class Agent:
         """Task that starts workers. It waits for their files, for a plug-in's answer, and for what features prepare."""
         self._guarding: asyncio.TimerHandle | None = None
         """Timer of the guardian's start. Before a check or the first workers, the agent starts it at once."""
+        self._checking: asyncio.Task[None] | None = None
         self._judging: asyncio.Task[None] | None = None
         self._leaving_error: asyncio.Task[None] | None = None
         self._exit_code: asyncio.Future[ExitCode] = asyncio.get_running_loop().create_future()
@@ -204,9 +205,15 @@ class Agent:
                 closing.callback(self.port.release)
             for feature in reversed(self._features):
                 closing.push_async_callback(feature.close)
-            if self._judging:
-                closing.callback(self._judging.cancel)
+            closing.push_async_callback(self._end_questions)
             closing.callback(self._forget_workers)
+
+    async def _end_questions(self) -> None:
+        """Cancel what the features are still asked: whether the node is fit, and their verdict about a failure."""
+        asked = [each for each in (self._checking, self._judging) if each]
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
 
     async def _warn_of_tmpdir(self) -> None:
         if warning := await in_thread(temp_dir.warning):
@@ -285,7 +292,7 @@ class Agent:
                     self._judging.cancel()
                 self._judging = spawn(self._judge(round_, failure))
             case CheckNode(after_failure):
-                spawn(self._check_node(after_failure))
+                self._checking = spawn(self._check_node(after_failure))
             case Log(text, level, event):
                 self.console.log(text, level, event)
             case WriteFailureReport():

@@ -1,7 +1,5 @@
 """Feature: checks this node when the machine asks for it, and tests the network with another node."""
 
-import asyncio
-
 from rdzv_protocol.queries import PairTest, PairTested, Query
 
 from node_agent.features import checks
@@ -24,14 +22,7 @@ class NodeChecks(Feature):
         self._check = PreJoinCheck(options, node_id, environment, kernel.console.log)
 
     async def unfit(self, after_failure: bool) -> str:
-        verdict: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        def tell(unfit: str) -> None:
-            if not verdict.done():  # unless cancelled at the same time
-                verdict.set_result(unfit)
-
-        self._check.start(after_failure, tell)
-        return await verdict
+        return await self._check.unfit(after_failure)
 
     async def answer(self, query: Query) -> PairTested:
         """Measure bandwidth and latency to another node."""
@@ -46,6 +37,3 @@ class NodeChecks(Feature):
             message = words.network_tested(query.peer, tested.mb_per_s, tested.latency_s)
             self.kernel.console.log(message, Level.ROUTINE)
         return tested
-
-    async def close(self) -> None:
-        self._check.close()

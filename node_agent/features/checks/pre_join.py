@@ -22,7 +22,7 @@ from node_agent.features.checks import NodeChecks, words
 from node_agent.features.checks.links import SEEN
 from node_agent.kernel.core.effects import WAITING, Level
 from node_agent.kernel.failures.diagnose import exit_status
-from node_agent.kernel.processes.bounded_command import BoundedCommand
+from node_agent.kernel.processes.bounded_command import run_bounded
 
 QUIET_S = 2.0
 """Seconds after which a check that still runs is logged."""
@@ -57,70 +57,52 @@ def built_in(options: NodeChecks, *, is_brief: bool = False, seen: str = "") -> 
 
 
 class PreJoinCheck:
-    """Checks of one node, one at a time. `log` takes the agent's own lines."""
+    """Checks of one node. `log` takes the agent's own lines."""
 
     def __init__(
         self, options: NodeChecks, node_id: str, environment: Mapping[str, str], log: Callable[[str, Level, str], None]
     ) -> None:
         self._options, self._node_id, self._environment, self._log = options, node_id, environment, log
         self._limit_s = options.pre_join_check_timeout
-        self._loop = asyncio.get_running_loop()
-        self._left: list[tuple[str, Sequence[str]]] = []
-        self._child: BoundedCommand | None = None
-        self._began_at = 0.0
-        self._done: Callable[[str], None] = lambda unfit: None
-        self._quiet: asyncio.TimerHandle | None = None
+        self._running = ""
+        """Name of the check that runs."""
         self._seen = ""
         """What the last look at this node has seen, as JSON, for the next one."""
 
-    def start(self, after_failure: bool, done: Callable[[str], None]) -> None:
-        """Check the node. `done` is called with the reason why it is unfit, empty if it is fit."""
-        self._done, self._began_at, self._left = done, self._loop.time(), list(commands(self._options, seen=self._seen))
-        self._reason = "after_failure" if after_failure else "join"
-        self._quiet = self._loop.call_later(QUIET_S, self._tell_of_wait)
-        self._loop.call_soon(self._next)
+    async def unfit(self, after_failure: bool) -> str:
+        """Check the node. Return the reason why it is unfit, empty if it is fit."""
+        loop = asyncio.get_running_loop()
+        began_at, quiet = loop.time(), loop.call_later(QUIET_S, self._tell_of_wait)
+        reason = "after_failure" if after_failure else "join"
+        environment = {**self._environment, "NODE_AGENT_CHECK": reason, "NODE_AGENT_NODE_ID": self._node_id}
+        try:
+            for name, command in commands(self._options, seen=self._seen):
+                self._running = name
+                if unfit := await self._finding(name, command, environment):
+                    return unfit
+        finally:
+            quiet.cancel()
+        if (took_s := loop.time() - began_at) >= QUIET_S:
+            self._log(words.checked(took_s), Level.NOTICE, WAITING)
+        return ""
 
-    def close(self) -> None:
-        """Kill the check that still runs."""
-        self._left = []
-        if self._quiet:
-            self._quiet.cancel()
-        if self._child:
-            self._child.kill()
-
-    def _next(self) -> None:
-        if self._left:
-            name, command = self._left.pop(0)
-            own = {"NODE_AGENT_CHECK": self._reason, "NODE_AGENT_NODE_ID": self._node_id}
-            try:
-                ended = self._ended(name, is_ours=PROGRAM in command)
-                self._child = BoundedCommand(command, {**self._environment, **own}, self._limit_s, ended)
-            except OSError as error:
-                self._warn(words.not_started(name, error.strerror or str(error), ExitCode.NODE_UNFIT.value))
-                self._loop.call_soon(self._next)
-        else:
-            took_s = self._loop.time() - self._began_at
-            if took_s >= QUIET_S:
-                self._log(words.checked(took_s), Level.NOTICE, WAITING)
-            self._end("")
-
-    def _ended(self, name: str, *, is_ours: bool) -> Callable[[int | None, str], None]:
-        def ended(exit_code: int | None, output: str) -> None:
-            self._child = None
-            wrote = evidence(self._without_seen(output))
-            if exit_code is None:
-                self._end(words.too_slow(self._node_id, name, self._limit_s, wrote))
-            elif exit_code == ExitCode.NODE_UNFIT:
-                self._end(words.rejected(self._node_id, name, wrote))
-            else:
-                if exit_code:
-                    cause = exit_status(exit_code).cause
-                    self._warn(words.broken(name, cause, wrote, ExitCode.NODE_UNFIT.value))
-                elif wrote and is_ours:
-                    self._warn(words.suspect(name, wrote))
-                self._next()
-
-        return ended
+    async def _finding(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> str:
+        """Run one check. Return why it finds the node unfit, empty if it does not."""
+        try:
+            exit_code, output = await run_bounded(command, environment, self._limit_s)
+        except OSError as error:
+            self._warn(words.not_started(name, error.strerror or str(error), ExitCode.NODE_UNFIT.value))
+            return ""
+        wrote = evidence(self._without_seen(output))
+        if exit_code is None:
+            return words.too_slow(self._node_id, name, self._limit_s, wrote)
+        if exit_code == ExitCode.NODE_UNFIT:
+            return words.rejected(self._node_id, name, wrote)
+        if exit_code:
+            self._warn(words.broken(name, exit_status(exit_code).cause, wrote, ExitCode.NODE_UNFIT.value))
+        elif wrote and PROGRAM in command:
+            self._warn(words.suspect(name, wrote))
+        return ""
 
     def _without_seen(self, output: str) -> str:
         """Return the output without the line for the next look, which is kept."""
@@ -133,15 +115,7 @@ class PreJoinCheck:
         self._log(text, Level.WARNING, "check_failed")
 
     def _tell_of_wait(self) -> None:
-        running = [name for name, _ in commands(self._options)]
-        name = running[len(running) - len(self._left) - 1]
-        self._log(words.checking(name, self._limit_s), Level.NOTICE, WAITING)
-
-    def _end(self, unfit: str) -> None:
-        if self._quiet:
-            self._quiet.cancel()
-        self._left = []
-        self._done(unfit)
+        self._log(words.checking(self._running, self._limit_s), Level.NOTICE, WAITING)
 
 
 def evidence(output: str) -> str:

@@ -6,12 +6,11 @@ matches them, in parallel with the agent's other work, and is killed after a whi
 there were no rules.
 """
 
-import asyncio
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
@@ -21,7 +20,7 @@ from node_agent.features import rules
 from node_agent.features.rules import words
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.processes.bounded_command import BoundedCommand
+from node_agent.kernel.processes.bounded_command import run_bounded
 
 CPU_S = 2
 """Seconds of processor time that the patterns of all rules may take together."""
@@ -39,79 +38,49 @@ _TOO_LONG = (None, -signal.SIGXCPU)
 
 
 class FailureRules(Feature):
-    """Verdicts about failures, one at a time."""
+    """Verdicts about failures."""
 
     def __init__(self, kernel: Kernel, options: rules.FailureRules) -> None:
         super().__init__(kernel)
         self._options = options
 
     async def judged(self, failure: Failure) -> Failure:
-        future: asyncio.Future[tuple[Failure, str]] = asyncio.get_running_loop().create_future()
-        environment = self.kernel.config.environment
-
-        def tell(judged: Failure, problem: str) -> None:
-            if not future.done():  # unless cancelled at the same time
-                future.set_result((judged, problem))
-
         try:
-            match = RuleMatch(self._options, failure, environment, tell)
-        except OSError as error:
-            tell(failure, words.unmatched(words.not_started(str(error))))
-        try:
-            judged, problem = await future
-        except asyncio.CancelledError:
-            match.close()
-            raise
-        if problem:
-            self.kernel.console.log(words.warning(problem), Level.WARNING)
-        return judged
+            return await matched(self._options, failure, self.kernel.config.environment)
+        except Unmatched as why:
+            self.kernel.console.log(words.warning(words.unmatched(str(why))), Level.WARNING)
+            return failure
 
 
-class RuleMatch:
-    """One failure that is being compared with the rules, for at most `MATCHED_WITHIN_S`.
+class Unmatched(Exception):
+    """The rules could not be applied. `str(error)` says why."""
 
-    `matched` is called with the failure and its verdict. Its second argument says why the rules could not be applied,
-    empty if they were.
-    """
 
-    def __init__(
-        self,
-        rules: rules.FailureRules,
-        failure: Failure,
-        environment: Mapping[str, str],
-        matched: Callable[[Failure, str], None],
-    ) -> None:
-        """Start the match. Raises `OSError` if no process can be started."""
-        self._rules, self._failure, self._matched = rules, failure, matched
-        lines = (failure.cause, failure.error, *failure.traceback, *failure.stderr_tail)
-        asked = os.memfd_create("rules")
-        try:
-            with open(asked, "w", closefd=False) as file:
-                json.dump(((*rules.fatal_rule, *rules.retry_rule), lines, CPU_S), file)
-            os.lseek(asked, 0, os.SEEK_SET)
-            command = (sys.executable, "-I", "-S", "-W", "ignore", "-c", _MATCH)
-            self._command = BoundedCommand(command, environment, MATCHED_WITHIN_S, self._ended, stdin=asked)
-        finally:
-            os.close(asked)
+async def matched(rules: rules.FailureRules, failure: Failure, environment: Mapping[str, str]) -> Failure:
+    """Return the failure with the verdict of the first rule that matches it. Raises `Unmatched`."""
+    lines = (failure.cause, failure.error, *failure.traceback, *failure.stderr_tail)
+    asked = os.memfd_create("rules")
+    try:
+        os.write(asked, json.dumps(((*rules.fatal_rule, *rules.retry_rule), lines, CPU_S)).encode())
+        os.lseek(asked, 0, os.SEEK_SET)
+        command = (sys.executable, "-I", "-S", "-W", "ignore", "-c", _MATCH)
+        exit_code, output = await run_bounded(command, environment, MATCHED_WITHIN_S, stdin=asked)
+    except OSError as error:
+        raise Unmatched(words.not_started(str(error))) from None
+    finally:
+        os.close(asked)
+    wrote = output.splitlines()[-1:]
+    if exit_code in _TOO_LONG:
+        raise Unmatched(words.too_slow(CPU_S if exit_code else MATCHED_WITHIN_S))
+    if exit_code or not wrote:
+        raise Unmatched(words.ended(exit_code, one_line(wrote)))
+    return _judged(rules, failure, int(wrote[0]))
 
-    def close(self) -> None:
-        """Stop the match."""
-        self._command.kill()
 
-    def _ended(self, exit_code: int | None, output: str) -> None:
-        wrote = output.splitlines()[-1:]
-        if exit_code in _TOO_LONG:
-            limit_s = CPU_S if exit_code else MATCHED_WITHIN_S
-            self._matched(self._failure, words.unmatched(words.too_slow(limit_s)))
-        elif exit_code or not wrote:
-            self._matched(self._failure, words.unmatched(words.ended(exit_code, one_line(wrote))))
-        else:
-            self._matched(self._judged(int(wrote[0])), "")
-
-    def _judged(self, at: int) -> Failure:
-        """Return the failure with the verdict of the pattern at this position, -1 if no pattern matches."""
-        if at < 0:
-            return self._failure
-        patterns = (*self._rules.fatal_rule, *self._rules.retry_rule)
-        verdict = "fatal" if at < len(self._rules.fatal_rule) else "retry"
-        return replace(self._failure, verdict=verdict, rule=clip(patterns[at], RULE_BYTES))
+def _judged(rules: rules.FailureRules, failure: Failure, at: int) -> Failure:
+    """Return the failure with the verdict of the pattern at this position, -1 if no pattern matches."""
+    if at < 0:
+        return failure
+    patterns = (*rules.fatal_rule, *rules.retry_rule)
+    verdict = "fatal" if at < len(rules.fatal_rule) else "retry"
+    return replace(failure, verdict=verdict, rule=clip(patterns[at], RULE_BYTES))

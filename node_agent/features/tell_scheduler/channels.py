@@ -19,7 +19,7 @@ from rdzv_protocol.messages import RunSummary
 from rdzv_protocol.text import clip, one_line, printable
 
 from node_agent.features.tell_scheduler import words
-from node_agent.kernel.processes.bounded_command import BoundedCommand
+from node_agent.kernel.processes.bounded_command import run_bounded
 from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport import name_lookup
 from node_agent.kernel.transport.http_client import FAILURES, HttpConnection, authority
@@ -116,23 +116,12 @@ class SlurmComment:
         self._job, self._environment = job, environment
 
     async def send(self, summary: RunSummary) -> None:
-        ended: asyncio.Future[tuple[int | None, str]] = asyncio.get_running_loop().create_future()
-
-        def has_ended(exit_code: int | None, output: str) -> None:
-            if not ended.done():
-                ended.set_result((exit_code, output))
-
         comment = clip(in_short(summary), COMMENT_BYTES)
         command = ("scontrol", "update", f"JobId={self._job}", f"Comment={comment}")
         try:
-            running = BoundedCommand(command, self._environment, COMMAND_S, has_ended)
+            exit_code, output = await run_bounded(command, self._environment, COMMAND_S)
         except OSError as error:
             raise Untold(f"scontrol: {error.strerror or error}") from None
-        try:
-            exit_code, output = await ended
-        except asyncio.CancelledError:
-            running.kill()
-            raise
         if exit_code != 0:
             raise Untold(words.command_failed(exit_code, one_line(output.splitlines()[:1])))
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from node_agent.kernel.processes.process import DEVNULL, CommandProcess, own_children, signal_group
@@ -13,23 +13,32 @@ TAIL_BYTES = 16_384
 _READS = 8
 """Number of reads that empty a pipe, even if a process still writes to it."""
 
+Outcome = tuple[int | None, str]
+"""Exit code of a command, None if it took too long, and the end of its output."""
 
-class BoundedCommand:
-    """A running command that reads `stdin`. Raises `OSError` if it cannot be started.
 
-    `ended` is called with its exit code, None if it took longer than `limit_s`, and the end of its output.
+async def run_bounded(
+    command: Sequence[str], environment: Mapping[str, str], limit_s: float, stdin: int = DEVNULL
+) -> Outcome:
+    """Run a command that reads `stdin` for at most `limit_s` seconds. Raises `OSError` if it cannot be started.
+
+    Cancelling the call kills the command.
     """
+    running = _Running(command, environment, limit_s, stdin)
+    try:
+        return await running.outcome
+    finally:
+        running.give_up()
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        limit_s: float,
-        ended: Callable[[int | None, str], None],
-        stdin: int = DEVNULL,
-    ) -> None:
-        self._ended: Callable[[int | None, str], None] | None = ended
+
+class _Running:
+    """A running command. Raises `OSError` if it cannot be started."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], limit_s: float, stdin: int) -> None:
         self._loop = asyncio.get_running_loop()
+        self.outcome: asyncio.Future[Outcome] = self._loop.create_future()
+        self._is_told = False
+        """Whether the outcome is known, even if the caller has been cancelled."""
         self._output = b""
         self._pipe, theirs = os.pipe()
         try:
@@ -44,9 +53,10 @@ class BoundedCommand:
         self._loop.add_reader(self._process.fileno(), self._exited)
         self._timer = self._loop.call_later(limit_s, self._took_too_long)
 
-    def kill(self) -> None:
-        """Kill the command without waiting: it may be in uninterruptible sleep."""
-        self._ended = None
+    def give_up(self) -> None:
+        """Kill the command unless its outcome is known, without waiting: it may be in uninterruptible sleep."""
+        if self._is_told:
+            return
         self._timer.cancel()
         signal_group(self._process.pid, signal.SIGKILL)
         self._close_pipe()
@@ -72,9 +82,9 @@ class BoundedCommand:
 
     def _tell(self, exit_code: int | None) -> None:
         self._timer.cancel()
-        ended, self._ended = self._ended, None
-        if ended:
-            ended(exit_code, self._output.decode(errors="replace"))
+        self._is_told = True
+        if not self.outcome.done():  # else the caller has just been cancelled
+            self.outcome.set_result((exit_code, self._output.decode(errors="replace")))
 
     def _read(self) -> None:
         """Read what is there, at most a bounded amount at a time, so that the loop can do other work."""

@@ -45,7 +45,7 @@ from node_agent.kernel.leave_signals import LeaveSignals
 from node_agent.kernel.processes.orphans import Orphans
 from node_agent.kernel.processes.process import own_children
 from tests.support.message_search import has_message
-from tests.support.process_info import until
+from tests.support.process_info import ended, until
 from tests.unit.node_agent.rig import Rig, rig
 from tests.unit.node_agent.story import finish, join, start, stop
 
@@ -146,6 +146,16 @@ async def test_the_guardian_starts_before_a_check_of_the_node(monkeypatch: pytes
     async with rig(make=lambda config, console: Agent(config, console, orphans), features=(checks,)) as agent:
         await agent.server.hears(JoinRequest)
         orphans.guard.assert_called_once()
+
+
+async def test_an_agent_that_leaves_kills_the_check_of_its_node(tmp_path: Path):
+    pid = tmp_path / "pid"
+    checks = NodeChecks(pre_join_check=f"echo $$ >{pid}.new; mv {pid}.new {pid}; exec sleep 600")
+    async with rig(features=(checks,)) as agent:
+        await until(pid.exists)
+        agent.agent.leave("SIGTERM")
+        assert await agent.exit_code() == ExitCode.START_AGAIN
+        await ended(int(pid.read_text()))
 
 
 async def test_each_round_has_a_port_of_its_own():
@@ -632,10 +642,10 @@ async def test_a_worker_without_a_pipe_for_its_errors_fails_and_leaves_none_for_
 
 
 async def test_a_failure_is_reported_even_if_the_rules_cannot_be_matched(monkeypatch):
-    def full(*args: object, **kwargs: object) -> None:
+    async def full(*args: object, **kwargs: object) -> None:
         raise OSError("no more processes")
 
-    monkeypatch.setattr("node_agent.features.rules.feature.BoundedCommand", full)
+    monkeypatch.setattr("node_agent.features.rules.feature.run_bounded", full)
     async with rig("exit 3", features=(FailureRules(fatal_rule=("exit code 3",)),)) as agent:
         await agent.server.answers(one_worker())
         failure = (await agent.server.hears(ReportRequest)).failure

@@ -10,7 +10,7 @@ from rdzv_protocol.messages import Failure
 
 from node_agent.features.rules import FailureRules, words
 from node_agent.features.rules import feature as rules
-from node_agent.features.rules.feature import RuleMatch
+from node_agent.features.rules.feature import Unmatched
 from tests.support.scenario import a_failure
 
 FAILED = a_failure(
@@ -22,11 +22,8 @@ FAILED = a_failure(
 )
 
 
-async def matched(failure: Failure, given: FailureRules) -> tuple[Failure, str]:
-    told: asyncio.Future[tuple[Failure, str]] = asyncio.get_running_loop().create_future()
-    RuleMatch(given, failure, os.environ, lambda *said: told.set_result(said))
-    assert not told.done()
-    return await told
+async def matched(failure: Failure, given: FailureRules) -> Failure:
+    return await rules.matched(given, failure, os.environ)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +39,8 @@ async def matched(failure: Failure, given: FailureRules) -> tuple[Failure, str]:
     ids=["no match", "the error", "stderr", "the exit code in words", "fatal goes first", "one that Python warns of"],
 )
 async def test_the_first_matching_rule_wins(fatal, retry, verdict, rule):
-    found, problem = await matched(FAILED, FailureRules(fatal_rule=fatal, retry_rule=retry))
-    assert (found.verdict, found.rule, problem) == (verdict, rule, "")
+    found = await matched(FAILED, FailureRules(fatal_rule=fatal, retry_rule=retry))
+    assert (found.verdict, found.rule) == (verdict, rule)
 
 
 @pytest.mark.parametrize(("name", "limit_s"), [("CPU_S", 1), ("MATCHED_WITHIN_S", 0.5)])
@@ -61,10 +58,11 @@ async def test_a_pattern_that_never_finishes_is_given_up_without_blocking(monkey
             took_turns += 1
 
     other = asyncio.create_task(take_turns())
-    found, problem = await matched(failure, FailureRules(fatal_rule=(r"^(a+)+$",)))
+    with pytest.raises(Unmatched) as why:
+        await matched(failure, FailureRules(fatal_rule=(r"^(a+)+$",)))
     other.cancel()
-    assert found == failure and took_turns > 100, "the loop was held up"
-    assert problem == words.unmatched(words.too_slow(limit_s))
+    assert took_turns > 100, "the loop was held up"
+    assert str(why.value) == words.too_slow(limit_s)
 
 
 async def test_a_killed_matcher_leaves_no_core_dump(monkeypatch, tmp_path):
@@ -76,19 +74,21 @@ async def test_a_killed_matcher_leaves_no_core_dump(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
     try:
-        _, problem = await matched(a_failure("a", error="a" * 60 + "!"), FailureRules(fatal_rule=(r"^(a+)+$",)))
+        with pytest.raises(Unmatched) as why:
+            await matched(a_failure("a", error="a" * 60 + "!"), FailureRules(fatal_rule=(r"^(a+)+$",)))
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, limits)
-    assert problem == words.unmatched(words.too_slow(1)) and list(tmp_path.iterdir()) == []
+    assert str(why.value) == words.too_slow(1) and list(tmp_path.iterdir()) == []
 
 
 async def test_a_process_that_fails_gives_no_verdict(monkeypatch):
     monkeypatch.setattr(rules, "_MATCH", "raise SystemExit('no memory')")
-    found, problem = await matched(FAILED, FailureRules(fatal_rule=("shard",)))
-    assert found == FAILED and problem == words.unmatched(words.ended(1, "no memory"))
+    with pytest.raises(Unmatched) as why:
+        await matched(FAILED, FailureRules(fatal_rule=("shard",)))
+    assert str(why.value) == words.ended(1, "no memory")
 
 
 async def test_a_process_that_cannot_be_started_is_no_match(monkeypatch):
     monkeypatch.setattr(rules.sys, "executable", "/no/such/python")
-    with pytest.raises(OSError, match="No such file or directory"):
+    with pytest.raises(Unmatched, match="No such file or directory"):
         await matched(FAILED, FailureRules(fatal_rule=("x",)))

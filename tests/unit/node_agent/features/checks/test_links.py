@@ -127,10 +127,8 @@ class Agent:
         self._check = PreJoinCheck(made, "a", dict(os.environ), self._log)
 
     async def looks(self) -> str:
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._check.start(True, told.set_result)
         async with asyncio.timeout(30):
-            return await told
+            return await self._check.unfit(after_failure=True)
 
     def _log(self, text: str, level: Level, event: str) -> None:
         if event != WAITING:

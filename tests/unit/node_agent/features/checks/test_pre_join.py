@@ -19,14 +19,12 @@ class Checked:
 
     def __init__(self, command: str, limit_s: float = 30.0) -> None:
         self.said: list[str] = []
-        self.unfit: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         options = NodeChecks(pre_join_check=command, pre_join_check_timeout=limit_s)
         self.check = PreJoinCheck(options, "a", {"PATH": "/usr/bin:/bin"}, self._log)
 
     async def run(self, *, after_failure: bool = False) -> str:
-        self.check.start(after_failure, self.unfit.set_result)
         async with asyncio.timeout(30):
-            return await self.unfit
+            return await self.check.unfit(after_failure)
 
     def _log(self, text: str, level: Level, event: str) -> None:
         if event != WAITING:  # it logs a wait only on a busy machine
@@ -64,11 +62,12 @@ async def test_a_check_that_hangs_is_a_sign_of_a_broken_node_and_is_killed_with_
 async def test_a_running_check_ends_with_its_agent(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     checked = Checked(f"echo $$ >{pids}.new; mv {pids}.new {pids}; sleep 600")
-    checked.check.start(False, checked.unfit.set_result)
+    running = asyncio.create_task(checked.run())
     await until(pids.exists)
-    checked.check.close()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
     await ended(int(pids.read_text()))
-    assert not checked.unfit.done()
+    assert running.cancelled()
 
 
 async def test_a_check_reports_its_name_and_purpose() -> None:
