@@ -300,7 +300,7 @@ class _Survey:
         yield Sample(RUN_RESTARTS_LEFT, restart_budget.left(run, now), (label,))
         yield Sample(RUN_FINISHING, run_view.finishing_s(run, now) or 0.0, (label,))
         yield Sample(RUN_UNHEARD, run_view.unheard_s(run, now) or 0.0, (label,))
-        for found in health.findings(run, now) or [health.well(run)]:
+        for found in health.of(run, now):
             yield Sample(RUN_HEALTH, 1, (label, found.state))
         for cause in RESTART_CAUSES:
             yield Sample(RUN_RESTARTS, run.restarts.get(cause, 0), (label, cause.value))

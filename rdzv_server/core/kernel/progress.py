@@ -37,8 +37,8 @@ def _note_pace(pace: Pace, progress: Progress, now: float) -> None:
     if pace.moved_at is None or moved_at > pace.moved_at + MOVED_S:
         pace.moved_at = moved_at
     pace.step_s = pace.step_s if progress.step_s is None else progress.step_s
-    pace.highest_step = _higher(pace.highest_step, progress.highest_step)
-    pace.checkpoint_step = _higher(pace.checkpoint_step, progress.checkpoint_step)
+    pace.highest_step = higher(pace.highest_step, progress.highest_step)
+    pace.checkpoint_step = higher(pace.checkpoint_step, progress.checkpoint_step)
 
 
 def _falls(before: ProgressSign | None, progress: Progress) -> bool:
@@ -64,7 +64,8 @@ def _note_moved(moved: dict[str, float], agent_id: str, progress: Progress, at: 
         moved[agent_id] = at
 
 
-def _higher(one: int | None, other: int | None) -> int | None:
+def higher(one: int | None, other: int | None) -> int | None:
+    """Return the higher step; None if neither is known."""
     return one if other is None or (one is not None and one >= other) else other
 
 

@@ -5,7 +5,7 @@
 contain no times, so that they change only when something happens. Times are in seconds by the run's clock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from rdzv_protocol import words as protocol_words
@@ -52,9 +52,15 @@ def findings(run: Run, now: float) -> list[Finding]:
     return sorted([found for rule in RULES if (found := rule(run, now)) is not None], key=_place)
 
 
-def well(run: Run) -> Finding:
-    """Return the finding of a run that is well."""
-    return Finding("ok", words.OK, run.stage_since, is_trouble=False)
+def of(run: Run, now: float) -> list[Finding]:
+    """Return the findings about a run that has not ended; the only one is `ok` if nothing is wrong."""
+    return findings(run, now) or [Finding("ok", words.OK, run.stage_since, is_trouble=False)]
+
+
+def next_steps(found: Sequence[Finding]) -> list[str]:
+    """Return the steps of the worst finding, then those of the other troubles, each step once."""
+    worst = found[:1]
+    return list(dict.fromkeys(step for each in found if each.is_trouble or each in worst for step in each.next))
 
 
 def timed(run: Run, now: float) -> tuple[Health, ...]:
@@ -199,18 +205,12 @@ def _below_size(run: Run, now: float) -> Finding | None:
     return Finding("below_size", sentence, run.started_at, (words.why(quoted(run.run_id)),), is_trouble=False)
 
 
+_TIMED: tuple[Rule, ...] = (_undecided, _lacks_nodes, _silent, _overdue, _looping, _stalled, _last_restart_spent)
+"""Rules whose findings begin or end only by time or by signs: a connection closes, or a step is reported."""
 RULES: tuple[Rule, ...] = (
+    *_TIMED,
     _unhealthy,
-    _undecided,
-    _lacks_nodes,
-    _silent,
-    _overdue,
-    _looping,
-    _stalled,
-    _last_restart_spent,
     _below_size,
     *(policy.finding for policy in POLICIES if "finding" in vars(policy)),
 )
 """Rules of the rendezvous itself and of its policies."""
-_TIMED: tuple[Rule, ...] = (_undecided, _lacks_nodes, _silent, _overdue, _looping, _stalled, _last_restart_spent)
-"""Rules whose findings begin or end only by time or by signs: a connection closes, or a step is reported."""

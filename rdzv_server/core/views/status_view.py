@@ -30,7 +30,7 @@ from rdzv_server.core.policies import restart_cost, time_ledger
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.hangs.suspicions import Hang
 from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
-from rdzv_server.core.views import health, run_view, steps, watch_view
+from rdzv_server.core.views import health, run_view, watch_view
 from rdzv_server.core.views.run_view import NodeState
 from rdzv_server.core.views.watch_view import Quiet
 
@@ -400,13 +400,13 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
 def _health(run: Run, now: float) -> HealthStatus | None:
     if run.stage.is_end:
         return None
-    found = health.findings(run, now) or [health.well(run)]
+    found = health.of(run, now)
     worst, *others = found
     return HealthStatus(
         state=worst.state,
         sentence=worst.sentence,
         age_s=_round(max(0.0, now - worst.since)),
-        next=steps.of_findings(found),
+        next=health.next_steps(found),
         others=[each.state for each in others],
         is_trouble=any(each.is_trouble for each in found),
     )

@@ -3,7 +3,7 @@
 from rdzv_protocol.messages import RunSummary
 from rdzv_protocol.text import clip
 
-from rdzv_server.core.kernel import restart_budget
+from rdzv_server.core.kernel import progress, restart_budget
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.views import health, run_view
 
@@ -12,7 +12,7 @@ SENTENCE_BYTES = 400
 
 def view(run: Run, now: float) -> RunSummary:
     """Return the summary. Its cost and its size do not depend on the number of nodes."""
-    found = [] if run.stage.is_end else health.findings(run, now)
+    found = health.findings(run, now)
     return RunSummary(
         phase=run_view.phase(run),
         health=found[0].state if found else "ok",
@@ -22,11 +22,7 @@ def view(run: Run, now: float) -> RunSummary:
         restarts=sum(run.restarts.values()),
         charged_restarts=restart_budget.used(run, now),
         max_restarts=run.settings.max_restarts,
-        step=_higher(run.highest_step, run.pace.highest_step),
-        checkpoint_step=_higher(run.checkpoint_step, run.pace.checkpoint_step),
+        # The steps of the running round are not yet among those of the run.
+        step=progress.higher(run.highest_step, run.pace.highest_step),
+        checkpoint_step=progress.higher(run.checkpoint_step, run.pace.checkpoint_step),
     )
-
-
-def _higher(one: int | None, other: int | None) -> int | None:
-    """Return the higher step; the steps of the running round are not yet among those of the run."""
-    return max((step for step in (one, other) if step is not None), default=None)

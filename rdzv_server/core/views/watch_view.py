@@ -15,7 +15,7 @@ from rdzv_server.core.events import Cordon
 from rdzv_server.core.kernel import finishing, restart_budget
 from rdzv_server.core.kernel.run import Agent, FailureRecord, Run
 from rdzv_server.core.policies import time_ledger
-from rdzv_server.core.views import health, run_view, steps
+from rdzv_server.core.views import health, run_view
 
 Clock = Callable[[float], float]
 """Function that converts a time of the run to wall-clock time, in seconds since 1970."""
@@ -89,7 +89,7 @@ def _health(run: Run, now: float, clock: Clock) -> Document | None:
         state=worst.state,
         sentence=worst.sentence,
         since=clock(worst.since),
-        next=steps.of_findings(found),
+        next=health.next_steps(found),
         others=[each.state for each in others] or None,
         is_trouble=any(each.is_trouble for each in found) or None,
     )
