@@ -37,6 +37,8 @@ NodeCount = Annotated[int, Meta(ge=1, le=100_000)]
 WorkerCount = Annotated[int, Meta(ge=1, le=4_096)]
 MAX_SECONDS = 10_000_000
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+Duration = Annotated[float, Meta(description="seconds")]
+"""Seconds in a server's answer to people."""
 Lifetime = Annotated[float, Meta(ge=0, le=1e12)]
 """Seconds that a run may last: years."""
 WallClock = Annotated[float, Meta(ge=0, le=1e12)]

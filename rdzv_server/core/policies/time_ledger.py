@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
+from rdzv_protocol.constraints import Duration
 from rdzv_protocol.exposition import Metric, Sample
 from rdzv_protocol.messages import Progress, RunningTime, RunTime
 
@@ -44,7 +45,6 @@ ETTR = Metric(
     "rdzv_run_effective_training_time_ratio", "gauge",
     "Training time divided by the age of the run; absent without progress.", ("run_id",),
 )  # fmt: skip
-Duration = Annotated[float, Meta(description="seconds")]
 
 
 _RUNNING = Stage.RUNNING  # a constant: to look up a member of an enumeration is slow

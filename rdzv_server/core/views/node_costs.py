@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
-from rdzv_protocol.constraints import Count, Id
+from rdzv_protocol.constraints import Count, Duration, Id
 
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.node_history import EXCLUDED, OF_KERNEL, Incident
 from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.policies import POLICIES
-from rdzv_server.core.policies.time_ledger import Duration
 from rdzv_server.core.policies.timeline import RoundSpan
 from rdzv_server.core.views.timeline_view import rounds_up_to
 

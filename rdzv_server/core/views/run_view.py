@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from rdzv_protocol.messages import RestartCosts
 from rdzv_protocol.states import Phase
 
 from rdzv_server.core.kernel import admission, completion, finishing, legal_sizes, notices
@@ -206,14 +205,9 @@ def end_failure(run: Run) -> FailureRecord | None:
     return run.first_of_round if run.end_failure else None
 
 
-def restart_costs(run: Run) -> RestartCosts:
-    """Return what all restarts of the run have taken, from each fault to the next progress of the workers."""
-    return restart_cost.total(run)
-
-
 def restart_sentence(run: Run) -> str:
     """Return the sentence about what the restarts of the run have taken; empty if there were none."""
-    counted = restart_costs(run)
+    counted = restart_cost.total(run)
     return counted.sentence if counted.restarts else ""
 
 

@@ -4,7 +4,19 @@ from collections.abc import Collection, Iterator
 from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct, structs
-from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank, RoleName, Round, Step, WorkerCount
+from rdzv_protocol.constraints import (
+    Address,
+    Count,
+    Duration,
+    Id,
+    NodeCount,
+    Port,
+    Rank,
+    RoleName,
+    Round,
+    Step,
+    WorkerCount,
+)
 from rdzv_protocol.messages import Failure, RestartCost, RestartCosts
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.states import Health, Phase
@@ -27,9 +39,9 @@ from rdzv_server.core.kernel.run import (
 from rdzv_server.core.nodes import cordons
 from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.policies import restart_cost, time_ledger
-from rdzv_server.core.policies.hangs.hang_policy import Hangs
-from rdzv_server.core.policies.hangs.suspicions import Hang
-from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
+from rdzv_server.core.policies.hangs import hang_status
+from rdzv_server.core.policies.hangs.hang_status import HangStatus
+from rdzv_server.core.policies.time_ledger import TimeStatus
 from rdzv_server.core.views import health, run_view, watch_view
 from rdzv_server.core.views.run_view import NodeState
 from rdzv_server.core.views.watch_view import Quiet
@@ -138,24 +150,6 @@ class RestartStatus(Struct, frozen=True, kw_only=True):
     cost: Annotated[
         RestartCost | None,
         Meta(description="parts of that time that are known; null: its round has not started, or is too long ago"),
-    ]
-
-
-class HangStatus(Struct, frozen=True, kw_only=True):
-    """Workers of the running round that seem to hang."""
-
-    age_s: Duration
-    nodes: Annotated[list[str], Meta(description="nodes whose agents report the hang")]
-    reason: Annotated[str, Meta(description="reason that the first of them reports")]
-    reported: Annotated[bool, Meta(description="the server has judged the hang and reported it as an event")]
-    verdict: Annotated[str, Meta(description="sentence about the rank to blame; empty: the server has not judged yet")]
-    node: Annotated[Id | None, Meta(description="node to blame; null: unknown, or the server has not judged yet")]
-    rank: Annotated[Rank | None, Meta(description="rank to blame; null: unknown, or the server has not judged yet")]
-    withheld: Annotated[
-        str, Meta(description="why the hang has caused no restart, and which limit may be too short; may be empty")
-    ]
-    restarts_in_s: Annotated[
-        float | None, Meta(description="seconds until the hang causes a restart, if it lasts; null: never")
     ]
 
 
@@ -291,10 +285,10 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         age_s=_round(now - run.created_at),
         phase_age_s=_round(now - run.stage_since),
         time_s=time_ledger.view(run, now),
-        restart_costs=run_view.restart_costs(run),
+        restart_costs=restart_cost.total(run),
         deadline_s=_deadline_s(run, now),
         progress=_progress(run.progress.values(), now),
-        hang=_hang(run, hang, now) if (hang := Hangs.of(run).hang) else None,
+        hang=hang_status.view(run, now),
         finishing=_finishing(run, now),
         ending=_ending(run, now),
         is_stopped=run.is_stopped,
@@ -409,21 +403,6 @@ def _health(run: Run, now: float) -> HealthStatus | None:
         next=health.next_steps(found),
         others=[each.state for each in others],
         is_trouble=any(each.is_trouble for each in found),
-    )
-
-
-def _hang(run: Run, hang: Hang, now: float) -> HangStatus:
-    suspicions, verdict = list(hang.suspicions.values()), hang.verdict
-    return HangStatus(
-        age_s=_round(now - hang.since),
-        nodes=list(dict.fromkeys(each.node_id for each in suspicions)),
-        reason=suspicions[0].reason if suspicions else "",
-        reported=hang.is_reported,
-        verdict=verdict.sentence if verdict else "",
-        node=verdict.node_id if verdict else None,
-        rank=verdict.rank if verdict else None,
-        withheld=Hangs.withheld(run, now) if hang.charge_at is not None else "",
-        restarts_in_s=None if hang.charge_at is None else _round(max(0.0, hang.charge_at - now)),
     )
 
 

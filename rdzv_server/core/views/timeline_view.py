@@ -9,13 +9,12 @@ from math import inf
 from typing import Annotated
 
 from msgspec import Meta, Struct, structs
-from rdzv_protocol.constraints import Count, Id, Round, Step
+from rdzv_protocol.constraints import Count, Duration, Id, Round, Step
 from rdzv_protocol.events import Number
 from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.policies import time_ledger
-from rdzv_server.core.policies.time_ledger import Duration
 from rdzv_server.core.policies.timeline import (
     FIRST_INTERVAL_S,
     LANES,
