@@ -108,16 +108,6 @@ class RunMachine:
         """Whether a node was blamed and the registry has not decided yet: it may exclude a waiting node."""
         self.history = NodeHistory(*OF_RUN)
         """Faults that nodes were blamed for, if they count only in this run: see `Run.is_scoped`."""
-        self.places = 0
-        """Places that the registry counts for the attempt: its agents, or its last round's seats if these are more."""
-        self.events = 0
-        """Kept events that the registry counts for the attempt. `event_bytes`: their bytes."""
-        self.event_bytes = 0
-        self.evidence = 0
-        """Bytes of failures that the registry counts for the attempt. `last_failure`: the last failure among them."""
-        self.last_failure: object = None
-        self.departed = 0
-        """Number of gone agents whose ids the registry counts for the attempt."""
         self._snapshot: list[bytes] = []
         """Parts of a snapshot that is being replayed."""
 

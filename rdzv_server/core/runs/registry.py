@@ -207,7 +207,7 @@ class Registry:
             self.set_apart(machine, error)
             happened = []
         run = machine.run
-        is_beyond = bool(happened) and self._room.count(machine)  # most polls change nothing
+        is_beyond = bool(happened) and self._room.count(machine.run)  # most polls change nothing
         if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
             self._deadlines.arm(run.key, machine.deadline)
         else:
@@ -219,7 +219,7 @@ class Registry:
 
     def set_apart(self, machine: RunMachine, error: Exception) -> None:
         """Set a run apart because its core raised this exception; the next `take_set_apart` returns it."""
-        self._room.leave(machine)
+        self._room.leave(machine.run.key)
         set_apart.set_apart(machine, error)
         assert isinstance(machine, SetApart)
         self._deadlines.disarm(machine.run.key)
@@ -238,9 +238,9 @@ class Registry:
 
     def rebuild(self, machine: SetApart, records: Sequence[Record], last_event: int, now: float) -> list[Effect]:
         """Rebuild the state of a run that is set apart from its records and the number of its last event."""
-        self._room.leave(machine)
+        self._room.leave(machine.run.key)
         effects = machine.rebuild(records, last_event, now)
-        self._room.recount(machine)
+        self._room.recount(machine.run)
         self._deadlines.arm(machine.run.key, machine.deadline)
         return effects
 
@@ -290,7 +290,7 @@ class Registry:
                 assert not isinstance(record.fact, CordonsKept | NodeBlamed)
                 effects = machine.replay(record.fact, record.at)
                 self.nodes.take_replayed_blames(machine, record.at)
-            self._room.recount(machine)
+            self._room.recount(machine.run)
             self._deadlines.arm(key, machine.next_deadline())
         except Exception as error:
             self.set_apart(machine, error)
@@ -301,7 +301,7 @@ class Registry:
         for key, number in last.items():
             if machine := self._machines.get(key):
                 machine.run.event_number = max(machine.run.event_number, number)
-                self._room.count(machine)
+                self._room.count(machine.run)
 
     def snapshot(self, key: Key, now: float) -> list[Record]:
         """Return records that replace all that led to this attempt; empty if it has ended or is forgotten.
@@ -399,8 +399,8 @@ class Registry:
         """
         if not self._room.is_full_of_agents:
             return []
-        ended = [each for each in self._forgettable(now) if self._machines[each[-1]].places]
-        if self._room.agents - sum(self._machines[key].places for *_, key in ended) >= self._room.max_agents:
+        ended = [each for each in self._forgettable(now) if self._room.places_of(each[-1])]
+        if self._room.agents - sum(self._room.places_of(key) for *_, key in ended) >= self._room.max_agents:
             return self._have_silent_leave(joined, now)
         effects: list[Effect] = []
         while self._room.is_full_of_agents:
@@ -412,7 +412,7 @@ class Registry:
         effects: list[Effect] = []
         for machine in self._room.ask_for_agent(those, now):
             effects += self.deliver(machine, events.RunDeserted(for_agents=True), now)
-            self._room.count_places(machine)
+            self._room.count_places(machine.run)
         return effects
 
     def _forgettable(self, now: float) -> list[tuple[bool, float, Key]]:
@@ -494,7 +494,7 @@ class Registry:
         run_id, key = run.run_id, run.key
         self._deadlines.disarm(key)
         machine = self._machines.pop(key)
-        self._room.leave(machine)
+        self._room.leave(key)
         is_unended = machine.is_unended
         self._apart = [machine for machine in self._apart if machine.run.key != key]
         attempts = self._attempts[run_id]

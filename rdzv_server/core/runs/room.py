@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from msgspec import Struct
 from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.core.events import EventsDropped
@@ -14,6 +15,22 @@ from rdzv_server.words import attempts as words
 
 DEPARTED_ROOM = 10
 """Part of all ids of gone agents, as a divisor, that is forgotten at once: a tenth, since the search takes time."""
+
+
+class Taken(Struct):
+    """What an attempt takes, as it was last counted."""
+
+    run: Run
+    places: int = 0
+    """Number of its agents, or of its last round's seats if these are more."""
+    events: int = 0
+    event_bytes: int = 0
+    """Bytes of its large events."""
+    evidence: int = 0
+    """Bytes of its failures. `last_failure`: the last failure among them."""
+    last_failure: object = None
+    departed: int = 0
+    """Number of gone agents whose ids it remembers."""
 
 
 class Room:
@@ -31,96 +48,100 @@ class Room:
         self._max_departed = max(max_agents, MOST_DEPARTED)
         self.agents = self.events = self.event_bytes = self._evidence = self.departed = 0
         """Sums over all attempts: places, events, bytes of large events and of failures, and ids of gone agents."""
-        self._with_departed: dict[Key, RunMachine] = {}
-        """Attempts that remember ids of gone agents."""
-        self._evident: dict[Key, RunMachine] = {}
-        """Attempts that keep evidence which they may drop."""
+        self._taken: dict[Key, Taken] = {}
+        self._evident: dict[Key, Taken] = {}
+        """What those attempts take that keep evidence which they may drop."""
         self._asked = float("-inf"), float("-inf")
         """Times of the first and the last request of newcomers that have repeatedly asked for a place: signs."""
 
-    def count(self, machine: RunMachine) -> bool:
+    def count(self, run: Run) -> bool:
         """Count what an attempt takes now. Return whether its events exceed its own limit, or the limit for all."""
-        run = machine.run
-        if len(run.agents) != machine.places:
-            self.count_places(machine)
+        taken = self._of(run)
+        if len(run.agents) != taken.places:
+            self.count_places(run)
         is_beyond = False
-        if more := run.event_number - run.first_event + 1 - machine.events:
+        if more := run.event_number - run.first_event + 1 - taken.events:
             self.events += more
-            machine.events += more
-            is_beyond = more > 0 and (machine.events > kept_events.MOST_OF_ATTEMPT or self.events > self._max_events)
-        if more := run.event_sizes.total - machine.event_bytes:
+            taken.events += more
+            is_beyond = more > 0 and (taken.events > kept_events.MOST_OF_ATTEMPT or self.events > self._max_events)
+        if more := run.event_sizes.total - taken.event_bytes:
             self.event_bytes += more
-            machine.event_bytes += more
+            taken.event_bytes += more
             is_beyond |= more > 0 and self.event_bytes > self._max_event_bytes
-        if len(run.departed_ids) != machine.departed:
-            self._count_departed(machine)
-        if run.failures and run.failures[-1] is not machine.last_failure:
-            self._count_evidence(machine)
+        if len(run.departed_ids) != taken.departed:
+            self._count_departed(taken)
+        if run.failures and run.failures[-1] is not taken.last_failure:
+            self._count_evidence(taken)
         return is_beyond
 
-    def recount(self, machine: RunMachine) -> None:
+    def recount(self, run: Run) -> None:
         """Count what an attempt takes after its state was rebuilt."""
-        self.count_places(machine)
-        self.count(machine)
+        self.count_places(run)
+        self.count(run)
 
-    def leave(self, machine: RunMachine) -> None:
+    def leave(self, key: Key) -> None:
         """Give back what an attempt takes."""
-        self.agents -= machine.places
-        self.events -= machine.events
-        self.event_bytes -= machine.event_bytes
-        self._evidence -= machine.evidence
-        self.departed -= machine.departed
-        machine.places = machine.events = machine.event_bytes = machine.evidence = machine.departed = 0
-        self._evident.pop(machine.run.key, None)
-        self._with_departed.pop(machine.run.key, None)
+        if taken := self._taken.pop(key, None):
+            self.agents -= taken.places
+            self.events -= taken.events
+            self.event_bytes -= taken.event_bytes
+            self._evidence -= taken.evidence
+            self.departed -= taken.departed
+            self._evident.pop(key, None)
 
-    def count_places(self, machine: RunMachine) -> None:
+    def places_of(self, key: Key) -> int:
+        """Return the places that an attempt takes."""
+        return self._taken[key].places if key in self._taken else 0
+
+    def _of(self, run: Run) -> Taken:
+        taken = self._taken.get(run.key)
+        if taken is None:
+            taken = self._taken[run.key] = Taken(run)
+        return taken
+
+    def count_places(self, run: Run) -> None:
         """Count the agents of an attempt. An attempt that has not ended keeps the places of its last round.
 
         So newcomers that fill the server do not keep a run from replacing the nodes that it loses.
         """
-        run, places = machine.run, 0 if machine.run.gave_place else len(machine.run.agents)
+        taken, places = self._of(run), 0 if run.gave_place else len(run.agents)
         if run.membership is not None and run.ended_at is None:
             places = max(places, len(run.membership.seats))
-        self.agents += places - machine.places
-        machine.places = places
+        self.agents += places - taken.places
+        taken.places = places
 
-    def _count_evidence(self, machine: RunMachine) -> None:
+    def _count_evidence(self, taken: Taken) -> None:
         """Count the evidence of an attempt that has a new failure, and drop some evidence if there is too much."""
-        self._weigh(machine)
+        self._weigh(taken)
         if self._evidence > self._max_evidence:
             keeping = [(each.run, each.evidence) for each in self._evident.values()]
             for run in kept_failures.to_drop(keeping, self._evidence, self._max_evidence):
                 kept_failures.drop_evidence(run)
                 self._weigh(self._evident[run.key])
 
-    def _weigh(self, machine: RunMachine) -> None:
-        run, size = machine.run, kept_failures.size(machine.run)
-        machine.last_failure = run.failures[-1] if run.failures else None
-        self._evidence += size - machine.evidence
-        machine.evidence = size
+    def _weigh(self, taken: Taken) -> None:
+        run, size = taken.run, kept_failures.size(taken.run)
+        taken.last_failure = run.failures[-1] if run.failures else None
+        self._evidence += size - taken.evidence
+        taken.evidence = size
         if size > kept_failures.LEAST_BYTES:
-            self._evident[machine.run.key] = machine
+            self._evident[run.key] = taken
         else:
-            self._evident.pop(machine.run.key, None)
+            self._evident.pop(run.key, None)
 
-    def _count_departed(self, machine: RunMachine) -> None:
+    def _count_departed(self, taken: Taken) -> None:
         """Count the gone agents of an attempt, and forget some ids if there are too many."""
-        self._note_departed(machine)
+        self._note_departed(taken)
         if self.departed > self._max_departed:
             surplus = self.departed - self._max_departed + self._max_departed // DEPARTED_ROOM
-            for each, number in _departed_to_forget(self._with_departed.values(), surplus):
+            for each, number in _departed_to_forget(self._taken.values(), surplus):
                 each.run.forget_departed(number)
                 self._note_departed(each)
 
-    def _note_departed(self, machine: RunMachine) -> None:
-        number = len(machine.run.departed_ids)
-        self.departed += number - machine.departed
-        machine.departed = number
-        if number:
-            self._with_departed[machine.run.key] = machine
-        else:
-            self._with_departed.pop(machine.run.key, None)
+    def _note_departed(self, taken: Taken) -> None:
+        number = len(taken.run.departed_ids)
+        self.departed += number - taken.departed
+        taken.departed = number
 
     def surplus(self, runs: Iterable[Run]) -> list[tuple[Run, EventsDropped]]:
         """Return runs whose events must be dropped, each with the fact that drops them; empty if there is room."""
@@ -161,7 +182,7 @@ class Room:
             if surplus < 0:
                 break
             givers.append(machine)
-            surplus -= machine.places
+            surplus -= self.places_of(machine.run.key)
         giver = givers[0] if surplus < 0 else None
         gives = self._want(giver, now)
         if giver is None or gives:
@@ -187,16 +208,16 @@ def silent(machines: Iterable[RunMachine], now: float) -> list[RunMachine]:
     return sorted(those, key=lambda machine: machine.run.unheard_since or 0.0)
 
 
-def _departed_to_forget(machines: Iterable[RunMachine], surplus: int) -> Iterator[tuple[RunMachine, int]]:
+def _departed_to_forget(attempts: Iterable[Taken], surplus: int) -> Iterator[tuple[Taken, int]]:
     """Yield attempts that forget ids of gone agents, each with the number of ids."""
 
-    def order(machine: RunMachine) -> tuple[bool, float]:
-        ended_at = machine.run.ended_at
-        return ended_at is None, -machine.departed if ended_at is None else ended_at
+    def order(taken: Taken) -> tuple[bool, float]:
+        ended_at = taken.run.ended_at
+        return ended_at is None, -taken.departed if ended_at is None else ended_at
 
-    for machine in sorted(machines, key=order):
+    for taken in sorted((each for each in attempts if each.departed), key=order):
         if surplus <= 0:
             return
-        most = machine.departed if machine.run.ended_at is not None else -(-machine.departed // 2)
+        most = taken.departed if taken.run.ended_at is not None else -(-taken.departed // 2)
         surplus -= (number := min(surplus, most))
-        yield machine, number
+        yield taken, number
