@@ -107,7 +107,7 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     Difference(
         "`PYTHONUNBUFFERED`", "",
-        "`1` unless you set it ([why](logs.md#whole-lines-whole-speed))",
+        "`1` unless you set it ([why](logs.md#how-output-reaches-the-console))",
         "environment/PYTHONUNBUFFERED", only_here("^1$"), PLAIN,
     ),
     Difference(
