@@ -39,6 +39,12 @@ DEFAULT_TIMEOUT_S = 15.0
 """Seconds to wait for a leader: a takeover takes the leader's lease, 5 s by default, and a second."""
 TOLD_AFTER_S = 1.0
 """Seconds after which the command tells its user that it waits for a leader."""
+LAST_BYTE_S = 300.0
+"""Seconds within which an answer must end, unless it is a stream."""
+LARGEST_ANSWER, LARGEST_REFUSAL, LONGEST_LINE = 1 << 30, 1 << 20, 1 << 24
+"""Most bytes of an answer, of an answer that reports an error, and of a line of a stream. The status of 10,000 nodes
+takes 40 MB."""
+READ_BYTES = 1 << 16
 
 REFRESH_S = 5.0
 """Most seconds between two overviews while watching: ages grow, and servers that do not lead report no changes."""
@@ -76,11 +82,23 @@ class NoServer(Failed):
         super().__init__(words.connection.no_server(what or words.connection.NO_ANSWER_OF_A_SERVER), may_pass=False)
 
 
+class CannotNow(Failed):
+    """Error of a server that cannot do now what it is asked: `why`. `may_last`: whether that may be a refusal."""
+
+    def __init__(self, why: str, *, may_last: bool) -> None:
+        super().__init__(why, may_pass=True)
+        self.may_last = may_last
+
+
 class NoHost(Failed):
     """Error of a name that has no address: `why`."""
 
     def __init__(self, why: str | None) -> None:
         super().__init__(words.connection.no_host(why), may_pass=False)
+
+
+class Endless(http.client.HTTPException):
+    """Error of an answer that is longer than any, or takes longer."""
 
 
 class Status(NamedTuple):
@@ -314,7 +332,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> T:  # fmt: skip
         """Return the leader's answer 200, read. Raises `Refused`, `KeptOut`, or `Unreachable` when the time is over."""
-        began_at, is_sent = time.monotonic(), False
+        began_at, is_sent, leading = time.monotonic(), False, set[Endpoint]()
         while True:
             failures: dict[Endpoint, Failed] = {}
             waiting = [*self._order]
@@ -327,10 +345,30 @@ class Client:
                     failures[each], is_sent = error, is_sent or error.is_sent
                     if error.leader and (leader := endpoint(error.leader)) not in failures:
                         waiting.insert(0, leader)
+            self._check_refusals(failures, leading)
             unreachable = self._unreachable(failures)
             if not any(error.may_pass for error in failures.values()) or not self._waits(str(unreachable), began_at):
                 unreachable.is_sent = is_sent
                 raise unreachable
+
+    def _check_refusals(self, failures: Mapping[Endpoint, Failed], leading: set[Endpoint]) -> None:
+        """Raise `Refused` if a server that led and was ready before and after its answer says that it cannot do this.
+
+        `leading`: servers that lead and have given such an answer before; this method adds to them.
+        """
+        for each, error in failures.items():
+            if isinstance(error, CannotNow) and error.may_last and self._leads(each):
+                if each in leading:
+                    raise Refused(str(error), code=errors.ServerUnavailable.code)
+                leading.add(each)
+
+    def _leads(self, to: Endpoint) -> bool:
+        """Whether a server leads and is ready."""
+        try:
+            with self._open(to, "GET", paths.LEADERZ, answer_s=OTHERS_S):
+                return True
+        except (Failed, CtlError):
+            return False
 
     def _waits(self, why: str, began_at: float, *, tells: bool = True) -> bool:
         """Return False if the time to wait for a leader is over; else pause before the servers are asked again."""
@@ -405,7 +443,9 @@ class Client:
         """Return the text of an answer. Raises `Failed`."""
         try:
             with answer:
-                return answer.read().decode(errors="replace")
+                return _body(answer, LARGEST_ANSWER).decode(errors="replace")
+        except Endless as error:
+            raise Failed(str(error), may_pass=False) from None
         except (OSError, http.client.HTTPException) as error:
             raise Failed(words.connection.answer_broken_off(printable(str(error))), may_pass=True) from None
 
@@ -424,7 +464,7 @@ class Client:
         """Return the error for an answer other than 200."""
         body = b""
         try:
-            body = response.read(1 << 20)
+            body = _body(response, LARGEST_REFUSAL)
             reply = json.loads(body)
             refusal = errors.from_code(
                 str(reply["code"]), printable(str(reply["message"])), reply.get("leader"), reply.get("leadership", 0)
@@ -438,8 +478,8 @@ class Client:
         match refusal:
             case errors.NotLeader():
                 return Failed(words.connection.DOES_NOT_LEAD, may_pass=True, leader=refusal.leader)
-            case errors.ServerUnavailable():
-                return Failed(str(refusal), may_pass=True)
+            case errors.ServerUnavailable():  # a limit of requests passes by itself
+                return CannotNow(str(refusal), may_last=not isinstance(refusal, errors.TooManyRequests))
             case errors.TlsRequired():
                 return KeptOut(words.connection.speaks_tls(address(*to)))
             case errors.Unauthorized():
@@ -454,6 +494,8 @@ class Client:
 
     def _unreachable(self, failures: Mapping[Endpoint, Failed]) -> Unreachable:
         why, tried = words.connection, {address(*each): clip(str(error), 400) for each, error in failures.items()}
+        if any(isinstance(error, CannotNow) for error in failures.values()):
+            return Unreachable(why.cannot_now(tried), why.WORKERS_RUN)
         if any(error.may_pass for error in failures.values()):
             return Unreachable(why.no_server_leads(tried), why.WORKERS_RUN)
         what_to_do = why.IS_IT_RUNNING
@@ -489,7 +531,26 @@ def _events(answer: Answer) -> Iterator[Fields]:
 
 
 def lines_of(answer: Answer) -> Iterator[bytes]:
-    """Yield the lines of a stream as they come, to its end."""
+    """Yield the lines of a stream as they come, to its end. Raises `HTTPException` for a line without an end."""
     with answer:
-        while line := answer.readline():
+        while line := answer.readline(LONGEST_LINE):
+            if len(line) == LONGEST_LINE:
+                raise http.client.LineTooLong("stream")
             yield line
+
+
+def _body(answer: Answer, most: int) -> bytes:
+    """Return the body of an answer.
+
+    Raises `Endless` if it has more than `most` bytes or takes too long, and `IncompleteRead` if it ends early.
+    """
+    body, until = bytearray(), time.monotonic() + LAST_BYTE_S
+    while read := answer.read1(READ_BYTES):
+        body += read
+        if len(body) > most:
+            raise Endless(words.connection.answer_too_large(most))
+        if time.monotonic() > until:
+            raise Endless(words.connection.answer_takes_too_long(LAST_BYTE_S))
+    if answer.length:
+        raise http.client.IncompleteRead(bytes(body), answer.length)
+    return bytes(body)

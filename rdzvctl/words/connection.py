@@ -42,6 +42,15 @@ def answer_broken_off(why: str) -> str:
     return f"the answer ended early: {why}"
 
 
+def answer_too_large(most: int) -> str:
+    """`most`: limit in bytes."""
+    return f"its answer has more than {most / 2**30:g} GiB, which no rdzv-server sends"
+
+
+def answer_takes_too_long(limit_s: float) -> str:
+    return f"its answer did not end within {limit_s:g} s"
+
+
 DOES_NOT_LEAD = "it does not lead"
 
 
@@ -73,8 +82,13 @@ def no_server_leads(failures: Mapping[str, str]) -> str:
     return f"no rdzv-server leads: {_tried(failures)}"
 
 
+def cannot_now(failures: Mapping[str, str]) -> str:
+    """`failures`: why none of them can do it, by address."""
+    return f"no rdzv-server can do this now: {_tried(failures)}"
+
+
 def waits_for_leader(why: str, limit_s: float) -> str:
-    return f"{why}; waiting for a leader, for {limit_s:g} s at most (--timeout)"
+    return f"{why}; trying again for {limit_s:g} s at most (--timeout)"
 
 
 WORKERS_RUN = "workers keep running meanwhile; try again, or read the server's log"

@@ -7,11 +7,13 @@ types. Each is removed from real answers, everywhere, and each command that look
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from threading import Thread
+from time import sleep
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -32,10 +34,13 @@ from rdzv_server.core.views.status_view import RunStatus
 from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.status_endpoint import ServerStatus, Status
 from rdzv_server.service.interface import ShardView
-from rdzvctl import answers, cli, completion, words
+from rdzvctl import answers, cli, client, completion, words
 from rdzvctl.answers import DEFAULTS, OLDER_NAMES, Fields
+from rdzvctl.client import Client
 from rdzvctl.commands import Session
+from rdzvctl.contexts import Place
 from rdzvctl.errors import TooOld
+from tests.support.message_search import has_message
 from tests.support.rdzvctl import NOWHERE
 from tests.support.scenario import Scenario, running
 
@@ -191,6 +196,7 @@ class OtherServer(ThreadingHTTPServer):
         self._told: dict[str, Any] = {}
         self.other_body = b""
         """Body of every answer, if it is not empty."""
+        self.leads = True
 
     def lacks(self, *fields: Field, unhealthy_reason: str | None = None) -> None:
         """Omit these fields from now on. The server can make decisions, or cannot for this reason."""
@@ -221,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = self.server.other_body or msgspec.json.encode(self.server.answer(self.path))
-        self.send_response(200)
+        self.send_response(503 if self.path == paths.LEADERZ and not self.server.leads else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -451,6 +457,14 @@ def test_an_action_whose_answer_is_lost_in_an_outage_names_the_outage(
     assert words.connection.BROKEN_OFF in first, "no server has an outage"
 
 
+def refuse(handler: _Handler, status: int, reply: dict[str, str]) -> None:
+    body = json.dumps(reply).encode()
+    handler.send_response(status)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
 @pytest.mark.parametrize(
     ("status", "reply", "is_unknown"),
     [
@@ -464,14 +478,8 @@ def test_an_action_that_every_server_refused_is_not_done(
     server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch,
     status: int, reply: dict[str, str], is_unknown: bool,
 ) -> None:  # fmt: skip
-    def refuse(handler: _Handler) -> None:
-        body = json.dumps(reply).encode()
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    monkeypatch.setattr(_Handler, "do_POST", refuse)
+    monkeypatch.setattr(_Handler, "do_POST", lambda handler: refuse(handler, status, reply))
+    monkeypatch.setattr(server, "leads", False)
     server.lacks()
     done = commands.run("cordon a --timeout 0.1 --request-id id")
     told = words.actions.outcome_unknown if is_unknown else words.actions.refused
@@ -479,6 +487,70 @@ def test_an_action_that_every_server_refused_is_not_done(
     assert (
         done.err.startswith(f"rdzvctl: error: {told('')}") and (words.actions.ask_again("id") in done.err) == is_unknown
     )
+
+
+def test_a_leaders_refusal_is_not_taken_for_the_lack_of_a_leader(
+    server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that leads, is ready and cannot do what it is asked refuses it: such as one cordon too many."""
+    reply = {"code": "unavailable", "message": "1,000 cordons are too many"}
+    monkeypatch.setattr(_Handler, "do_POST", lambda handler: refuse(handler, 503, reply))
+    server.lacks()
+    done = commands.run("cordon a --timeout 60")
+    assert (done.code, done.err.splitlines()) == (ExitCode.FAILED, [f"rdzvctl: error: {reply['message']}"])
+
+
+def test_a_limit_of_requests_is_waited_for_and_named(
+    server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = {"code": "too_many_requests", "message": "examined just now"}
+    monkeypatch.setattr(_Handler, "do_POST", lambda handler: refuse(handler, 429, reply))
+    server.lacks()
+    done = commands.run("stacks running --timeout 0.3")
+    says = words.connection.cannot_now({server.at: reply["message"]})
+    assert (done.code, done.err.splitlines()[0]) == (ExitCode.START_AGAIN, f"rdzvctl: error: {says}")
+
+
+def test_an_answer_without_an_end_is_given_up(
+    server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its size nor its time is without a limit, and a stream has no line without an end."""
+
+    def answer(handler: _Handler, piece: bytes) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.flush()
+        with suppress(OSError):
+            while True:
+                handler.connection.sendall(piece)
+                sleep(0.01)
+
+    monkeypatch.setattr(_Handler, "do_GET", lambda handler: answer(handler, b"x" * 10_000))
+    monkeypatch.setattr(client, "LARGEST_ANSWER", 1 << 20)
+    done = commands.run("status")
+    assert done.code == ExitCode.START_AGAIN and words.connection.answer_too_large(1 << 20) in done.err
+    monkeypatch.setattr(_Handler, "do_GET", lambda handler: answer(handler, b"x"))
+    monkeypatch.setattr(client, "LAST_BYTE_S", 0.2)
+    done = commands.run("status")
+    assert done.code == ExitCode.START_AGAIN and words.connection.answer_takes_too_long(0.2) in done.err
+    monkeypatch.setattr(client, "LONGEST_LINE", 100)
+    found = Client(Place(((server.server_address[0], server.server_port),), "a test"))
+    with pytest.raises(LineTooLong):
+        list(client.lines_of(found._open(found.place.endpoints[0], "GET", "/v1/watch")))
+
+
+def test_an_answer_that_ends_early_is_not_taken_for_a_whole_one(
+    server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(handler: _Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "9")
+        handler.end_headers()
+        handler.wfile.write(b"{}")
+
+    monkeypatch.setattr(_Handler, "do_GET", answer)
+    done = commands.run("status --timeout 0.1")
+    assert has_message(done.err, words.connection.answer_broken_off)
 
 
 def test_status_names_each_server_of_the_endpoint_that_does_not_answer(
