@@ -345,13 +345,13 @@ class Client:
                     failures[each], is_sent = error, is_sent or error.is_sent
                     if error.leader and (leader := endpoint(error.leader)) not in failures:
                         waiting.insert(0, leader)
-            self._check_refusals(failures, leading)
+            self._note_refusals(failures, leading)
             unreachable = self._unreachable(failures)
             if not any(error.may_pass for error in failures.values()) or not self._waits(str(unreachable), began_at):
                 unreachable.is_sent = is_sent
                 raise unreachable
 
-    def _check_refusals(self, failures: Mapping[Endpoint, Failed], leading: set[Endpoint]) -> None:
+    def _note_refusals(self, failures: Mapping[Endpoint, Failed], leading: set[Endpoint]) -> None:
         """Raise `Refused` if a server that led and was ready before and after its answer says that it cannot do this.
 
         `leading`: servers that lead and have given such an answer before; this method adds to them.

@@ -8,15 +8,11 @@ from rdzv_protocol import errors
 from rdzv_protocol.text import printable
 
 from rdzv_server.auth.authorization import Access, Action, Caller, Permit, action_of
+from rdzv_server.buckets import Buckets
 from rdzv_server.config import Limits, Rate
 from rdzv_server.words import http as words
 
 log = logging.getLogger("rdzv_server")
-
-MOST_PEERS = 100_000
-"""Most peers that one `Buckets` remembers; those known for longest are forgotten first."""
-
-ROUNDING_S = 1e-6
 
 LOG_LINES = Rate(1, 20)
 SILENCE_S = 600.0
@@ -90,34 +86,6 @@ class RefusalLog:
         if len(self._logged_at) >= MOST_REMEMBERED:
             self._logged_at.clear()
         self._logged_at[key] = now
-
-
-class Buckets:
-    """Token buckets, one for each peer, as the times at which they will be full again by the caller's clock."""
-
-    def __init__(self, rate: Rate) -> None:
-        self._each_s = 1 / rate.per_s
-        self._all_s = rate.burst / rate.per_s
-        self._full_at: dict[str, float] = {}
-
-    def has_any(self, peer: str, now: float) -> bool:
-        """Whether the peer's bucket has a token left."""
-        return self._full_at.get(peer, now) - now <= self._all_s - self._each_s + ROUNDING_S
-
-    def take(self, peer: str, now: float) -> bool:
-        """Take a token from the peer's bucket; return False, with nothing taken, if it is empty."""
-        if not self.has_any(peer, now):
-            return False
-        full_at = max(now, self._full_at.get(peer, now)) + self._each_s
-        self._full_at[peer] = min(full_at, now + self._all_s)
-        if len(self._full_at) > MOST_PEERS:
-            self._forget(now)
-        return True
-
-    def _forget(self, now: float) -> None:
-        """Forget full buckets, which need no memory; if the others are still too many, forget half of them."""
-        busy = [(peer, at) for peer, at in self._full_at.items() if at > now]
-        self._full_at = dict(busy if len(busy) < MOST_PEERS else busy[MOST_PEERS // 2 :])
 
 
 def address_of(address: str) -> str:

@@ -6,7 +6,7 @@ and answers agents. So an agent gets a directive only after it has been written.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -14,8 +14,7 @@ from operator import length_hint
 from typing import NamedTuple
 
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, UnknownRun
-from rdzv_protocol.events import EventKind, RunEvent
-from rdzv_protocol.log_lines import Context
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import PollRequest
 from rdzv_protocol.timing import hold_s
 
@@ -46,6 +45,7 @@ from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.inbox import Done, Inbox, Pending, Result
 from rdzv_server.service.long_polls import Key, LongPolls
 from rdzv_server.service.measurements import Measurements, RunMeasurements
+from rdzv_server.service.run_log import RunLog
 from rdzv_server.storage.base import Change, Store, StoreFenced, StoreUnavailable, changes_of
 from rdzv_server.storage.compaction import Compaction
 from rdzv_server.storage.outage import Outage
@@ -53,11 +53,6 @@ from rdzv_server.words import attempts
 from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
-
-LEVELS: Mapping[EventKind, int] = {"run_failed": logging.ERROR, "warning": logging.WARNING}
-"""Log levels of events that are more than information."""
-UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
-"""Events that are not logged: there are many, and the start of the round says the same."""
 
 RETRY_S = 0.5
 """Seconds until a failed write to the store is tried again."""
@@ -109,6 +104,7 @@ class Driver:
         self._store = store
         self.measurements = measurements or Measurements()
         self.long_polls = LongPolls()
+        self._run_log = RunLog()
         self._compaction = Compaction(registry, store)
         self._inbox = Inbox(self.now)
         self._called = asyncio.Event()
@@ -440,7 +436,7 @@ class Driver:
                 answered = happened[-1] if happened and isinstance(happened[-1], Answered) else None
                 answers.append((pending, refusal or answered or machine))
             except ProtocolError as error:
-                if error.__cause__:
+                if error.__cause__ and self._run_log.take(pending.run_id or "", now):
                     log.error("%s", error, exc_info=error.__cause__)
                 answers.append((pending, error))
         self.registry.unread_since = self._judged_at(now)
@@ -574,8 +570,7 @@ class Driver:
                     if isinstance(fact, NodeUncordoned) and not (fact.by or _is_told(fact, effects)):
                         log.info("%s", operations.uncordoned(fact))
                 case Happened(event):
-                    if event.kind not in UNLOGGED:
-                        _log(event)
+                    self._run_log.note(event, self.now())
                 case WakeAgents(run_id, agent_ids):
                     for agent_id in agent_ids:
                         self.long_polls.wake((run_id, agent_id))
@@ -589,6 +584,7 @@ class Driver:
         for effect in effects:
             if isinstance(effect, ForgetRun) and not self.registry.attempts_of(effect.run_id):
                 self._event_errors.pop(effect.run_id, None)
+                self._run_log.forget(effect.run_id)
 
     def _tell(self, observer: Observer, effects: Sequence[Effect]) -> None:
         rest = iter(effects)
@@ -638,13 +634,6 @@ def _round_of(poll: PollRequest) -> int | None:
     """Return the round of an agent's workers, 0 if it waits. None if an older agent does not report it."""
     report = poll.progress or poll.finished
     return report.round if poll.round is None and report else poll.round
-
-
-def _log(event: RunEvent) -> None:
-    about = Context(run_id=event.run_id, attempt=event.attempt, round=event.round, event=event.kind)
-    about["node_id"], about["group_rank"] = event.node_id or "", event.group_rank
-    text = words.happened(event.run_id, event.attempt, event.round, event.sentence)
-    log.log(LEVELS.get(event.kind, logging.INFO), "%s", text, extra={"about": about})
 
 
 def _run_id_of(effect: Effect) -> str:

@@ -37,6 +37,14 @@ def of_run(run_id: str, sentence: str) -> str:
     return f"run {run_id}: {sentence}"
 
 
+def lines_left_out(number: int, per_s: float) -> str:
+    """`per_s`: lines a second that the log takes of one run in the long run."""
+    return (
+        f"{count(number, 'line')} left out of this log, which takes {per_s:g} a second of one run in the long run; "
+        "rdzvctl events shows what happened"
+    )
+
+
 def done_by(sentence: str, by: str) -> str:
     return f"{sentence} (by {by})"
 

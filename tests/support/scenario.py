@@ -47,7 +47,7 @@ from rdzv_server.core.policies import POLICIES
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
 from rdzv_server.core.runs.registry import Registry
-from rdzv_server.service.driver import UNLOGGED
+from rdzv_server.service.run_log import UNLOGGED
 from rdzv_server.storage.record_codec import pack, unpack
 
 RUN_ID = "run"

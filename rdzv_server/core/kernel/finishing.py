@@ -121,10 +121,17 @@ def is_news(run: Run, agent_id: str, report: FinishedWorkers) -> bool:
 
 
 def note(run: Run, agent_id: str, report: FinishedWorkers, now: float) -> None:
-    """Keep an agent's report of finished workers. The worker that finished last is the last entry."""
-    if is_news(run, agent_id, report):
-        run.finished[agent_id] = FinishedSign(tuple(sorted(set(report.ranks))), now - report.ago_s)
-        run.finished = dict(sorted(run.finished.items(), key=lambda item: item[1].at))
+    """Keep an agent's report of finished workers. The worker that finished last is the last entry.
+
+    All nodes of a large run may report at the same time, so this does not sort the entries.
+    """
+    if not is_news(run, agent_id, report):
+        return
+    run.finished.pop(agent_id, None)
+    latest = next(reversed(run.finished), None)
+    run.finished[agent_id] = sign = FinishedSign(tuple(sorted(set(report.ranks))), now - report.ago_s)
+    if latest is not None and run.finished[latest].at > sign.at:
+        run.finished[latest] = run.finished.pop(latest)
 
 
 # The warning.

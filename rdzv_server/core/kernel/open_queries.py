@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
-from rdzv_protocol.queries import Query
+from rdzv_protocol.queries import MOST_QUERIES, Query
 
 NUMBERS_PER_S = 1_000
 """Query numbers for each second. A number is the query's time in these units, or the next free one. So no number
@@ -44,15 +45,21 @@ class Queries:
         return self._last
 
     def of(self, agent_id: str, now: float) -> tuple[Query, ...]:
-        """Return the open queries of the agent, with the seconds that are left for each."""
+        """Return the open queries of the agent that fit into a reply, with the seconds that are left for each."""
         asked = self.by_agent.get(agent_id)
         if not asked:
             return ()
-        return tuple(replace(each.query, remaining_s=max(0.0, each.until - now)) for each in asked.values())
+        sent = islice(asked.values(), MOST_QUERIES)
+        return tuple(replace(each.query, remaining_s=max(0.0, each.until - now)) for each in sent)
 
     def has_changed(self, agent_id: str, known: Iterable[int]) -> bool:
-        """Whether the agent has open queries other than those with the `known` numbers."""
-        return not self.by_agent.get(agent_id, _NOTHING).keys() <= set(known)
+        """Whether a reply to the agent would have queries other than those with the `known` numbers."""
+        asked = self.by_agent.get(agent_id)
+        return asked is not None and not set(islice(asked, MOST_QUERIES)) <= set(known)
+
+    def makes_room(self, agent_id: str) -> bool:
+        """Whether the query of the agent that has just been closed makes room in a reply for another one."""
+        return len(self.by_agent.get(agent_id, _NOTHING)) >= MOST_QUERIES
 
     def take(self, agent_id: str, number: int) -> OpenQuery | None:
         """Remove and return the query; None if it is not open."""

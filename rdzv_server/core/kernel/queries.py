@@ -20,7 +20,8 @@ from rdzv_server.core.kernel.run import Agent, Run, Seat
 from rdzv_server.words import queries as words
 
 MOST_OPEN = 8
-"""Most open questions of operators to one agent."""
+"""Most open questions of operators to one agent. As many of the server's own fit into a reply beside them."""
+OPERATORS = (TailLog, Describe)
 
 
 def knows(agent: Agent, kind: type[Query]) -> bool:
@@ -45,7 +46,10 @@ def ask(
 
 def close(kernel: Kernel, agent: Agent, number: int, answer: QueryAnswer | None, now: float) -> None:
     """End the query, if it is open, and call its callback."""
-    if opened := kernel.run.queries.take(agent.agent_id, number):
+    queries = kernel.run.queries
+    if opened := queries.take(agent.agent_id, number):
+        if queries.makes_room(agent.agent_id):
+            kernel.wake([agent])
         opened.closed(kernel, agent, opened.query, answer, now)
 
 
@@ -70,7 +74,7 @@ def check_log(kernel: Kernel, event: events.LogAsked, now: float) -> None:
 
     Raises `UnknownRank`, `RunEnded`, `QueryRefused` or `TooManyRequests`.
     """
-    _check_can_be_asked(kernel.run, _agent_of_rank(kernel.run, event.rank), TailLog, now)
+    _check_can_be_asked(kernel.run, _agent_of_rank(kernel.run, event.rank), TailLog)
 
 
 def ask_for_log(kernel: Kernel, event: events.LogAsked, now: float) -> None:
@@ -84,7 +88,7 @@ def check_description(kernel: Kernel, event: events.DescriptionAsked, now: float
 
     Raises `RunEnded`, `UnknownNode`, `QueryRefused` or `TooManyRequests`.
     """
-    _check_can_be_asked(kernel.run, _agent_of_node(kernel.run, event.node_id), Describe, now)
+    _check_can_be_asked(kernel.run, _agent_of_node(kernel.run, event.node_id), Describe)
 
 
 def ask_for_description(kernel: Kernel, event: events.DescriptionAsked, now: float) -> None:
@@ -114,10 +118,11 @@ def _check_lasts(run: Run) -> None:
         raise RunEnded(words.run_over(run.run_id, run.stage))
 
 
-def _check_can_be_asked(run: Run, agent: Agent, kind: type[Query], now: float) -> None:
+def _check_can_be_asked(run: Run, agent: Agent, kind: type[Query]) -> None:
     if not knows(agent, kind):
         raise QueryRefused(words.agent_too_old(agent.node_id))
-    if sum(isinstance(each, kind) for each in run.queries.of(agent.agent_id, now)) >= MOST_OPEN:
+    opened = run.queries.by_agent.get(agent.agent_id, {}).values()
+    if sum(isinstance(each.query, OPERATORS) for each in opened) >= MOST_OPEN:
         raise TooManyRequests(words.too_many_open(agent.node_id, MOST_OPEN))
 
 

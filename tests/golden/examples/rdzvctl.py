@@ -17,7 +17,7 @@ EXAMPLES: Examples = {
     words.contexts.cannot_write: [{"path": "<path>", "why": "Permission denied"}],
     words.connection.no_host: [{"why": "Temporary failure"}],
     words.connection.no_server_leads: [_TRIED],
-    words.connection.cannot_now: [{"failures": {"gpu1:29400": "node a was examined just now"}}],
+    words.connection.cannot_now: [{"failures": {"gpu1:29400": "the disk is full"}}],
     words.connection.answer_too_large: [{"most": 1 << 30}],
     words.connection.no_server_answers: [_TRIED],
     words.connection.unknown_runs: [

@@ -1,50 +1,10 @@
-"""Buckets, with a clock that the test sets, and which peers share one."""
+"""Which peers share a bucket, and the log of refusals."""
 
 import pytest
 from rdzv_protocol.errors import AgentFenced, Forbidden, Unauthorized
 
-from rdzv_server.config import Rate
-from rdzv_server.http import limits
-from rdzv_server.http.limits import LOG_LINES, SILENCE_S, Buckets, RefusalLog, address_of, peer_of
+from rdzv_server.http.limits import LOG_LINES, SILENCE_S, RefusalLog, address_of, peer_of
 from rdzv_server.words import http as words
-
-TWO_A_SECOND = Rate(per_s=2, burst=5)
-
-
-def taken(buckets: Buckets, peer: str, now: float, wanted: int = 100) -> int:
-    """Return how many of the wanted tokens are available at this time."""
-    count = 0
-    while count < wanted and buckets.has_any(peer, now):
-        buckets.take(peer, now)
-        count += 1
-    return count
-
-
-def test_a_burst_is_allowed_at_once_and_then_a_fixed_rate():
-    buckets = Buckets(TWO_A_SECOND)
-    assert taken(buckets, "a", 100.0) == 5
-    assert taken(buckets, "a", 100.4) == 0
-    assert taken(buckets, "a", 100.5) == 1
-    assert taken(buckets, "a", 101.5) == 2
-    assert taken(buckets, "a", 1_000.0) == 5, "no more than the burst, however long nobody came"
-
-
-def test_taking_from_an_empty_bucket_delays_neither_this_peer_nor_others():
-    buckets = Buckets(TWO_A_SECOND)
-    for _ in range(1_000):
-        buckets.take("a", 1.0)
-    assert taken(buckets, "b", 1.0) == 5
-    assert buckets.has_any("a", 1.5)
-
-
-def test_memory_is_bounded_and_the_latest_clients_are_remembered(monkeypatch):
-    monkeypatch.setattr(limits, "MOST_PEERS", 10)
-    buckets = Buckets(TWO_A_SECOND)
-    taken(buckets, "full again by then", 0.0)
-    for count in range(30):
-        taken(buckets, f"peer {count}", 100.0)
-        assert len(buckets._full_at) <= 10
-    assert not buckets.has_any("peer 29", 100.0)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,27 @@ def test_a_repeated_sign_changes_nothing_and_a_further_worker_the_time() -> None
     assert finishing.finished_at(run.run) == 100.0
 
 
+def test_the_latest_of_several_nodes_counts_in_whatever_order_they_report() -> None:
+    run = with_workers(2, "4", "a", "b", "c", "d")
+    run.passes(100.0)
+    for name, ago_s in (("a", 30.0), ("b", 10.0), ("c", 60.0), ("d", 20.0)):
+        polls(run, name, 2 * "abcd".index(name), ago_s=ago_s)
+        assert finishing.finished_at(run.run) == 100.0 - min(30.0, ago_s if name == "a" else 10.0)
+    assert len(run.run.finished) == 4
+
+
+def test_a_report_takes_the_same_time_in_a_run_of_many_nodes() -> None:
+    """All nodes of a run report at its end, most of them with several workers that have finished."""
+    run = with_workers(2, "200", *(f"n{at}" for at in range(200)))
+    run.passes(100.0)
+    reports = [(f"n{at}", (2 * at,)) for at in range(200)]
+    for at, (name, ranks) in enumerate(reports):
+        polls(run, name, *ranks, ago_s=float(at % 7))
+    kept = run.run.finished
+    polls(run, "n7", 15)
+    assert run.run.finished is kept, "the entries of all nodes are not copied"
+
+
 @pytest.mark.parametrize(
     ("ranks", "round"), [((0,), 7), ((5,), 1), ((0, 1), 1)], ids=["other round", "foreign rank", "all of them"]
 )

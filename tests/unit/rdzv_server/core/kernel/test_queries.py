@@ -1,12 +1,23 @@
 """Queries to an agent: sent once, in time, and only if the agent can answer them."""
 
 import pytest
+from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownNode, UnknownRank
-from rdzv_protocol.queries import Describe, Description, LogTail, Refused, TailLog
+from rdzv_protocol.messages import Reply, Wait
+from rdzv_protocol.queries import (
+    MOST_QUERIES,
+    CauseSought,
+    Describe,
+    Description,
+    FindCause,
+    LogTail,
+    Refused,
+    TailLog,
+)
 
 from rdzv_server.core.effects import QueryClosed, Record
 from rdzv_server.core.events import DescriptionAsked, LogAsked, QueryAnswered, RunStopped
-from rdzv_server.core.kernel.queries import MOST_OPEN
+from rdzv_server.core.kernel.queries import MOST_OPEN, ask
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.words import losses, operations, runs
 from rdzv_server.words import queries as words
@@ -161,6 +172,43 @@ def _busy() -> Scenario:
     for token in range(MOST_OPEN):
         asks(run, token=str(token))
     return run
+
+
+def test_a_reply_has_no_more_queries_than_an_agent_can_read_and_the_others_follow() -> None:
+    run = running("1", "a")
+    agent, queries = run.run.agents["a"], run.run.queries
+    closings: list[int] = []
+    for _ in range(MOST_QUERIES + 1):
+        ask(
+            run.machine,
+            agent,
+            FindCause,
+            WITHIN_S,
+            lambda _k, _a, query, _r, _n: closings.append(query.number),
+            run.now,
+        )
+    numbers = list(queries.by_agent["a"])
+    run.passes(0.1)
+    run.handle(QueryAnswered("a", 0, CauseSought(found=False)))  # carries out what the questions asked for
+    reply = Reply(epoch="1", revision=1, lease_s=9.0, directive=Wait(reason=""), queries=queries.of("a", run.now))
+    assert [each.number for each in decode(Reply, encode(reply)).queries] == numbers[:-1]
+    assert not queries.has_changed("a", numbers[:-1]), "a poll that knows these is parked"
+    run.handle(QueryAnswered("a", numbers[0], CauseSought(found=False)))
+    assert closings == [numbers[0]] and run.woken() == ["a"]
+    assert queries.has_changed("a", numbers[:-1])
+    assert [each.number for each in queries.of("a", run.now)] == numbers[1:]
+    run.handle(QueryAnswered("a", numbers[-1], CauseSought(found=False)))
+    assert run.woken() == [], "all of the others have been sent"
+
+
+def test_operators_questions_of_all_kinds_leave_room_for_the_servers_own() -> None:
+    run = Scenario("1")
+    run.join("a", queries=("describe", "tail_log"))
+    for token in range(MOST_OPEN):
+        asks(run, token=str(token))
+    with pytest.raises(TooManyRequests):
+        run.handle(DescriptionAsked("t", "a", WITHIN_S))
+    assert 2 * MOST_OPEN <= MOST_QUERIES
 
 
 # What an agent reports about its machine.
