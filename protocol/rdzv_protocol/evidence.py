@@ -74,6 +74,8 @@ class LastError(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the exception is known to have ended the script, because torch has marked its lines."""
     is_consequence: bool = False
     """Whether the exception says that another worker is gone or late."""
+    thread: Line = ""
+    """Name of the thread that the exception has ended, if it was not the main thread: the process continues."""
 
 
 class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="tag", tag="evidence"):

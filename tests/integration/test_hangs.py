@@ -302,6 +302,21 @@ for number in batches():
     time.sleep(0.05)
     progress(step=number)
 """
+LOST_THREAD = """
+import os, queue, threading, time
+from node_agent import progress
+batches = queue.Queue(2)
+def load():
+    for number in range(9):
+        if number == 5 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise OSError(5, "lost")
+        batches.put(number)
+threading.Thread(target=load, daemon=True).start()
+for step in range(9):
+    step = batches.get()
+    time.sleep(0.05)
+    progress(step=step)
+"""
 EVALUATION = """
 import time
 from node_agent import progress
@@ -377,6 +392,13 @@ async def test_a_timer_of_torchs_that_expires_is_a_hang(tmp_path: Path) -> None:
     ("script", "flags", "found"),
     [
         pytest.param(LOADER, ("--standalone", "--max-hang-restarts", "1"), "", id="a data loader that waits"),
+        pytest.param(
+            LOST_THREAD, ("--standalone", "--max-hang-restarts", "1"),
+            ".*; "
+            + re.escape(words.thread_ended(0, "Thread-1 (load)", "OSError: [Errno 5] lost", 0))
+            + re.escape(": OSError: [Errno 5] lost"),
+            id="a loop whose thread has raised",
+        ),
         pytest.param(
             COLLECTIVE, ("--standalone", "--nproc", "2", "--max-restarts", "1", "--preload", "torch.distributed"),
             at(0, operation="all_reduce", file="train.py", line=8) + at(1, file="train.py", line=11)

@@ -200,11 +200,13 @@ class Report:
             yield clip(printable(problem), PROBLEM_BYTES)
 
     def _errors(self, targets: Sequence[Target]) -> tuple[LastError, ...]:
-        """Return the errors that show most about a cause: uncaught exceptions first, consequences last."""
+        """Return the errors that show most about a cause: uncaught exceptions, then those of threads, and last
+        consequences.
+        """
         found = {target.rank: self._workers.get(target.rank, Found()).stderr for target in targets}
         last_errors = [last_error(each.rank, each.stderr or list(map(printable, found[each.rank]))) for each in targets]
         errors = [error for error in last_errors if error]
-        return tuple(sorted(errors, key=lambda error: (not error.is_uncaught, error.is_consequence))[:MOST_ERRORS])
+        return tuple(sorted(errors, key=_order_of_error)[:MOST_ERRORS])
 
     def _groups(self, targets: Sequence[Target]) -> list[StackGroup]:
         groups: dict[Any, list[int]] = {}
@@ -229,3 +231,7 @@ class Report:
             for key, ranks in groups.items()
             for frames, state, step, collective in [key]
         ]
+
+
+def _order_of_error(error: LastError) -> tuple[bool, bool, bool]:
+    return not error.is_uncaught, error.is_consequence, not error.thread

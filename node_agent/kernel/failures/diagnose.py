@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from node_agent.kernel.output.pieces import End
     from node_agent.kernel.worker_spec import WorkerSpec
 
-LINE_BYTES = 512
+LINE_BYTES, NAME_BYTES = 512, 96
 TAIL_BYTES = 8_192
 """Bytes kept of a traceback and of the last output: two screenfuls."""
 TRACEBACK_LINES, TAIL_LINES = 40, 20
@@ -145,6 +145,7 @@ def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:
         traceback=last_lines(_fit(found.traceback, TRACEBACK_LINES), TRACEBACK_LINES, RUNNING_BYTES),
         is_uncaught=found.is_uncaught,
         is_consequence=bool(advice and advice.is_consequence),
+        thread=clip(printable(found.thread), NAME_BYTES),
     )
 
 

@@ -14,6 +14,8 @@ _CHAINED = re.compile(
     r"The above exception was the direct cause of the following exception:$"
     r"|During handling of the above exception, another exception occurred:$"
 )
+_THREAD = re.compile(r"Exception (?:in|ignored in) thread (?:started by:? )?(.+?):?$")
+"""Line by Python before the traceback of an exception that has ended a thread other than the main one."""
 _FATAL_THREAD = re.compile(r"Current thread ")
 MOST_AFTER = 10
 """Most lines after an exception that may be its message, if torch has not marked them."""
@@ -36,6 +38,8 @@ class LastWords(Struct, frozen=True):
     """The first exception of a chain; empty if there is no chain."""
     first_lines: tuple[str, ...] = ()
     """Lines of `traceback` about the first exception."""
+    thread: str = ""
+    """Name of the thread that the exception has ended; empty if that is the main thread, or not known."""
 
 
 def last_words(lines: Sequence[str]) -> LastWords:
@@ -69,12 +73,14 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
     start = max(header, 0)
     begin, first_end = _chain(plain, start)
     is_uncaught = bool(_RANK.match(lines[end]))
+    of_thread = _THREAD.match(plain[begin - 1]) if begin else None
+    thread = of_thread[1] if of_thread else ""
     if begin == start:
-        return LastWords(error, tuple(plain[start:last]), is_uncaught)
+        return LastWords(error, tuple(plain[start:last]), is_uncaught, thread=thread)
     first_lines = plain[begin:first_end]
     first = _last(first_lines, _FRAME)
     first_error = next((line.strip() for line in first_lines[first + 1 :] if _ends_frames(line)), "")
-    return LastWords(error, tuple(plain[begin:last]), is_uncaught, first_error, tuple(first_lines))
+    return LastWords(error, tuple(plain[begin:last]), is_uncaught, first_error, tuple(first_lines), thread)
 
 
 def _chain(plain: Sequence[str], header: int) -> tuple[int, int]:

@@ -19,6 +19,9 @@ EXAMPLES = {
         {"ranks": [3], "count": 8, "place": "", "state": ProcessState.ALIVE, "wchan": "<wchan>"},
     ],
     hangs.no_answer_from: [{"ranks": [3], "count": 8, "node_id": "<node_id>", "more_nodes": n} for n in (0, 1, 2)],
+    hangs.thread_ended: [
+        {"rank": 3, "thread": "Thread-2 (load)", "error": "OSError: disk", "more_ranks": n} for n in (0, 1, 2)
+    ],
     hangs.blame: [
         {"ranks": ranks, "why": why} for ranks in ([3], [3, 4]) for why in (hangs.LOWER_STEP, hangs.HAS_RAISED)
     ],

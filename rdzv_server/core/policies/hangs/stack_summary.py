@@ -12,9 +12,10 @@ standard library. The first of these rules that finds any ranks decides which ra
 5. the ranks are those of the only node that did not answer;
 6. the ranks have begun fewer collectives than the others;
 7. the ranks are at the lowest step;
-8. the ranks are elsewhere than most.
+8. an exception has ended a thread of the ranks, and was the last one on their stderr;
+9. the ranks are elsewhere than most.
 
-Rules 3 to 8 leave out ranks that are more than a step ahead of another one: they are beyond what the others wait for.
+Rules 3 to 9 leave out ranks that are more than a step ahead of another one: they are beyond what the others wait for.
 If no rule finds any, the sentence says so. If the run is not suspected to hang, the sentence only describes the stacks.
 In a healthy run some rank is always the last, and the others do not wait for it.
 """
@@ -108,7 +109,7 @@ class StackSummary(Struct, frozen=True, kw_only=True):
     proves_hang: bool = False
     """Whether the mark rules out a worker that is only slow."""
     error: str = ""
-    """Exception with which the first culprit's script has ended; empty if there is none."""
+    """Exception that has ended the first culprit's script, or one of its threads; empty if there is none."""
     traceback: tuple[str, ...] = ()
     """Traceback of `error`."""
     stack: tuple[str, ...] = ()
@@ -176,7 +177,9 @@ def summarise(
     mark, guilty = _verdict(facts) if hangs is not False else (None, set[int]())
     culprits = tuple(Culprit(rank, node_of[rank]) for rank in sorted(guilty)[:MOST_CULPRITS])
     first = next((cluster for cluster in facts.clusters if _is_meant(cluster, culprits, facts.count)), None)
-    error = facts.errors[culprits[0].rank] if culprits and mark is _HAS_RAISED else None
+    error = facts.errors.get(culprits[0].rank) if culprits else None
+    if error and mark is not _HAS_RAISED and not _has_ended_thread(error):
+        error = None
     folder_node = _node_with_files(evidence, culprits)
     parts = _sentence(facts, guilty, mark, is_verdict_due=hangs is True)
     return StackSummary(
@@ -424,6 +427,16 @@ def _behind(of: Callable[[_Facts], dict[int, int]]) -> Callable[[_Facts], set[in
     return behind
 
 
+def _lost_thread(facts: _Facts) -> set[int]:
+    """Return the ranks that have lost a thread by an exception which does not follow from another worker's end."""
+    ranks = _ranks(facts, lambda cluster: True)
+    return {rank for rank, error in facts.errors.items() if rank in ranks and _has_ended_thread(error)}
+
+
+def _has_ended_thread(error: LastError) -> bool:
+    return bool(error.thread) and not error.is_consequence
+
+
 def _elsewhere_than_most(facts: _Facts) -> set[int]:
     seen = [cluster for cluster in facts.clusters if cluster.place]
     return _lesser_part(seen, facts.count) if facts.count > 2 else set()
@@ -438,6 +451,7 @@ _MARKS = (
     _Mark(words.DID_NOT_ANSWER, _silent),
     _Mark(words.FEWER_COLLECTIVES, _behind(lambda facts: facts.collectives)),
     _Mark(words.LOWER_STEP, _behind(lambda facts: facts.steps)),
+    _Mark(words.LOST_THREAD, _lost_thread),
     _Mark(words.ELSEWHERE, _elsewhere_than_most),
 )
 
@@ -476,6 +490,10 @@ def _sentence(
         parts.append(words.blame(sorted(guilty), mark.words))
     elif facts.count > 1 and not guilty and is_verdict_due:
         parts.append(words.CULPRIT_UNKNOWN)
+    if lost := sorted(rank for rank, error in facts.errors.items() if _has_ended_thread(error)):
+        first_lost = next((rank for rank in lost if rank in guilty), lost[0])
+        error = facts.errors[first_lost]
+        parts.append(words.thread_ended(first_lost, error.thread, error.error, len(lost) - 1))
     return parts
 
 

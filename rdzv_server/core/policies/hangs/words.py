@@ -145,6 +145,7 @@ IN_ANOTHER_COLLECTIVE = "is in a different collective than the others"
 DID_NOT_ANSWER = "did not answer while the others wait in a collective"
 FEWER_COLLECTIVES = "has started fewer collectives than the others"
 LOWER_STEP = "is at a lower step than the others"
+LOST_THREAD = "has lost a thread"
 ELSEWHERE = "is not where most ranks are"
 _HALTED = {
     ProcessState.STOPPED: "stopped (SIGSTOP) ",
@@ -178,6 +179,12 @@ def no_answer_from(ranks: Sequence[int], count: int, node_id: str, more_nodes: i
     """Return ranks of `count` whose nodes did not answer, with the first of these nodes and the number of others."""
     others = f" and {more_nodes} more node{'s' * (more_nodes != 1)}" if more_nodes else ""
     return f"no answer for {_who(ranks, count)} (node {node_id}{others})"
+
+
+def thread_ended(rank: int, thread: str, error: str, more_ranks: int) -> str:
+    """Return the phrase about a rank whose `thread` an exception has ended, and `more_ranks` others."""
+    others = f", and {more_ranks} more rank{'s' * (more_ranks != 1)} lost one" if more_ranks else ""
+    return printable(f"rank {rank} lost its thread {clip(thread, 64)} by {clip(error, 160)}{others}")
 
 
 def blame(ranks: Sequence[int], why: str) -> str:

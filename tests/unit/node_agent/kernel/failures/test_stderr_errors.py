@@ -155,3 +155,21 @@ def test_an_uncaught_cxx_exception():
 )
 def test_without_an_error_in_the_output_no_error_is_reported(lines):
     assert last_words(lines) == LastWords()
+
+
+def test_the_exception_of_a_thread_names_the_thread_but_not_one_that_the_script_raises() -> None:
+    load = "import threading, _thread, time\ndef load(): raise OSError(5, 'lost')\n"
+    for start, thread in (
+        ("t = threading.Thread(target=load); t.start(); t.join(); print('step 8')", "Thread-1 (load)"),
+        ("_thread.start_new_thread(load, ()); time.sleep(0.2)", "<function load at"),
+        ("import sys; print('Exception in a thread', file=sys.stderr); load()", ""),
+    ):
+        found = last_words(written_by(load + start))
+        assert (found.error, found.is_uncaught) == ("OSError: [Errno 5] lost", False)
+        assert found.thread.startswith(thread) and bool(found.thread) is bool(thread)
+
+
+def test_a_chain_of_exceptions_of_a_thread_names_the_thread() -> None:
+    script = "import threading\ndef load():\n  try: {}[1]\n  except KeyError as e: raise OSError(5, 'lost') from e\n"
+    found = last_words(written_by(script + "threading.Thread(target=load, name='loader').start()"))
+    assert (found.error, found.first_error, found.thread) == ("OSError: [Errno 5] lost", "KeyError: 1", "loader")

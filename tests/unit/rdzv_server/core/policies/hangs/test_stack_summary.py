@@ -1,6 +1,7 @@
 """The sentence that says what all ranks were doing, and the rank that they wait for."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -159,7 +160,7 @@ def test_place_of_a_stack(frames: tuple[Frame, ...], place: str, waits: bool | N
     assert place_of(frames) == (place, waits)
 
 
-def raised(rank: int, **more: bool) -> LastError:
+def raised(rank: int, **more: Any) -> LastError:
     return LastError(rank=rank, error=f"ValueError: boom {rank}", traceback=("Traceback:", "boom"), **more)
 
 
@@ -189,6 +190,40 @@ def test_a_rank_whose_script_has_ended_with_an_exception_is_to_blame(
     assert (summary.error, summary.traceback) == (
         (f"ValueError: boom {culprits[0]}", ("Traceback:", "boom")) if culprits else ("", ())
     )
+
+
+@pytest.mark.parametrize(
+    ("groups", "errors", "culprit", "why"),
+    [
+        pytest.param([group(range(3), ())], [raised(1, thread="loader")], 1, words.LOST_THREAD, id="without any stack"),
+        pytest.param([group(range(3))], [raised(1, thread="loader")], 1, words.LOST_THREAD, id="all in one place"),
+        pytest.param([group(0, OWN_LOOP), group([1, 2])], [raised(0, thread="loader")], 0, words.OUTSIDE_COLLECTIVE,
+                     id="the others wait for it"),
+        pytest.param([group(0, OWN_LOOP), group([1, 2])], [raised(1, thread="loader")], None, words.OUTSIDE_COLLECTIVE,
+                     id="the others wait for another one"),
+        pytest.param([group(0)], [raised(0, thread="loader")], 0, words.LOST_THREAD, id="the only rank"),
+        pytest.param([group([0, 1])], [raised(0, thread="a"), raised(1, thread="b")], None, "", id="all have"),
+        pytest.param([group([0, 1])], [raised(0, thread="a", is_consequence=True)], None, "", id="a consequence"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_an_exception_has_cost_a_thread_is_named_with_the_exception(
+    groups: list[StackGroup], errors: list[LastError], culprit: int | None, why: str
+) -> None:
+    """It is to blame only if nothing better singles a rank out: the exception may be older than the hang."""
+    summary = summarise({"a": Evidence(groups=tuple(groups), errors=tuple(errors))}, {})
+    assert summary.why == why and not summary.proves_hang
+    own = [error for error in errors if not error.is_consequence]
+    named = words.thread_ended(own[0].rank, own[0].thread, own[0].error, len(own) - 1) if own else ""
+    assert named in summary.sentence and bool(named) is ("lost its thread" in summary.sentence)
+    assert summary.error == (f"ValueError: boom {culprit}" if culprit is not None else "")
+    assert bool(summary.traceback) is (culprit is not None)
+
+
+def test_an_operators_look_at_a_healthy_run_names_a_lost_thread_and_blames_no_rank() -> None:
+    evidence = {"a": Evidence(groups=(group([0, 1]),), errors=(raised(1, thread="loader"),))}
+    summary = summarise(evidence, {}, hangs=False)
+    assert words.thread_ended(1, "loader", "ValueError: boom 1", 0) in summary.sentence
+    assert not summary.culprits and not summary.error
 
 
 IN_MODULE = ("Traceback (most recent call last):", '  File "/home/a/train.py", line 120, in <module>', "    main()")
@@ -429,7 +464,8 @@ def a_group_of_any_kind(seed: int) -> StackGroup:
 def an_error_of_any_kind(seed: int) -> LastError:
     dice = Random(seed)
     flags = {"is_uncaught": dice.random() < 0.5, "is_consequence": dice.random() < 0.5}
-    return LastError(rank=dice.randint(0, 60), error=a_text(dice), **flags)
+    thread = a_text(dice) if dice.random() < 0.3 else ""
+    return LastError(rank=dice.randint(0, 60), error=a_text(dice), thread=thread, **flags)
 
 
 seeds = st.integers(0, 2**32 - 1)
