@@ -8,8 +8,7 @@ import fcntl
 import os
 import signal
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from errno import EINVAL
 from typing import NoReturn
 
@@ -108,10 +107,11 @@ def _above_streams(descriptor: int) -> int:
 def _close_all_but(kept: Collection[int]) -> None:
     """Close the descriptors that this process itself has inherited: the command must not hold them open."""
     try:
-        inherited: Iterable[int] = map(int, os.listdir("/proc/self/fd"))
+        highest = max(map(int, os.listdir("/proc/self/fd")))
     except OSError:  # no /proc
-        inherited = range(os.sysconf("SC_OPEN_MAX"))
-    for descriptor in inherited:
-        if descriptor >= _FIRST_FREE and descriptor not in kept:
-            with suppress(OSError):
-                os.close(descriptor)
+        highest = os.sysconf("SC_OPEN_MAX")
+    first = _FIRST_FREE
+    for descriptor in sorted(kept):
+        os.closerange(first, descriptor)
+        first = max(first, descriptor + 1)
+    os.closerange(first, highest + 1)

@@ -22,7 +22,7 @@ _HANDLED = (b"SigBlk", b"SigCgt")
 """Fields of /proc/PID/status, in hexadecimal, with the signals that a process handles or waits for itself."""
 _OUTLASTED = (*_HANDLED, b"SigIgn")
 """Fields with the signals that do not end the process."""
-_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = ctypes.CDLL(None).prctl
 
 
 class Process(Protocol):
@@ -185,7 +185,7 @@ def to_handle(names: Iterable[str]) -> list[signal.Signals]:
 
 def tie_to_parent(parent: int) -> None:
     """Make the kernel kill this process, a child, when `parent` dies, even if it died before this call."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 

@@ -20,7 +20,7 @@ from rdzv_protocol.messages import Failure
 from node_agent import words
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
-from node_agent.kernel.processes.process import KILL_TIMEOUT_S, signal_group
+from node_agent.kernel.processes.process import KILL_TIMEOUT_S, Process, signal_group
 from node_agent.kernel.processes.remains import ListLeftovers, Remains, in_session, is_program
 from node_agent.kernel.processes.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
 from node_agent.kernel.threads import in_thread
@@ -47,7 +47,7 @@ CHECK_INTERVAL_S = 1.0
 
 
 class Worker:
-    """A started worker.
+    """A worker, from its open streams to its end: call `start`, then `wait_until_started`, before all other methods.
 
     `spares` is called with the worker's pid after its exit, before another process can get that pid. It returns whether
     the rest of the worker's group may continue. `on_end` is called when the worker has been reaped. `matters` returns
@@ -76,23 +76,10 @@ class Worker:
         self._left: tuple[LeftOnDisk, ...] = ()
         """Evidence from the disk, once it has been read."""
         self._ending: set[asyncio.Task[None]] = set()
+        self.pid = 0
+        """Its process, 0 until `start`."""
+        self._process: Process
         self._streams = spec.open_streams()
-        try:
-            self._process = spec.start(self._streams[0].writable(), self._streams[1].writable())
-        except BaseException:
-            self._finish()
-            raise
-        self.pid = self._process.pid
-        try:
-            for stream in self._streams:
-                stream.on_output = self._look_soon
-                stream.started()
-        except BaseException:
-            with suppress(OSError):  # there is no worker
-                self._process.wait_until_started()
-                self._kill()
-            self._finish()
-            raise
 
     @property
     def last_output_at(self) -> float:
@@ -109,6 +96,13 @@ class Worker:
         if self._signals and not self.may_get_signal:
             self.may_get_signal = may_exit_on(self._signals, self.pid)
 
+    def start(self) -> None:
+        """Start the worker, which may still be about to execute its program. Raises `OSError`: there is no worker
+        then.
+        """
+        self._process = self.spec.start(self._streams[0].writable(), self._streams[1].writable())
+        self.pid = self._process.pid
+
     def wait_until_started(self) -> None:
         """Return when the worker executes its program, and watch it. Raises `OSError` if that fails: there is no worker
         then.
@@ -116,19 +110,18 @@ class Worker:
         try:
             self._process.wait_until_started()
         except BaseException:
-            self._finish()
+            self.finish()
             raise
         try:
+            for stream in self._streams:
+                stream.on_output = self._look_soon
+                stream.started()
             asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
-        except BaseException:
-            self._kill()
-            self._finish()
+        except BaseException:  # a worker that cannot be watched
+            signal_group(self.pid, signal.SIGKILL)
+            self._process.reap()
+            self.finish()
             raise
-
-    def _kill(self) -> None:
-        """Kill the worker, which cannot be watched."""
-        signal_group(self.pid, signal.SIGKILL)
-        self._process.reap()
 
     def raised(self) -> Failure | None:
         """Return the failure of the running worker if an exception of its own has ended its script, else None."""
@@ -182,14 +175,15 @@ class Worker:
         if is_spared:
             self._catch_up()
         else:
-            self._finish()
+            self.finish()
         self._on_end(self)
 
     def close(self) -> None:
         """Close the streams of an ended worker. Later output of its children is lost."""
-        self._when_read(self._finish, is_last=True)
+        self._when_read(self.finish, is_last=True)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Close the streams now. Called by others only if the worker was not started."""
         for stream in self._streams:
             stream.finish()
 
@@ -346,23 +340,31 @@ class ProcessGroup:
     def _start_side_by_side(
         self, specs: Sequence[WorkerSpec], signals: Collection[int]
     ) -> tuple[WorkerSpec, OSError] | None:
-        not_forked: list[tuple[WorkerSpec, OSError]] = []
+        """Open the streams of all workers, then fork all, then watch all: after each fork, the first write to each page
+        of the agent's memory costs a page fault.
+        """
+        opened: list[Worker] = []
+        failures: list[tuple[WorkerSpec, OSError]] = []
         try:
             for spec in specs:
-                try:
-                    worker = Worker(spec, self._exited, self._spares, self._failure_matters, signals)
-                except OSError as error:
-                    not_forked = [(spec, error)]
-                    break
+                opened.append(Worker(spec, self._exited, self._spares, self._failure_matters, signals))
+            for worker in opened:
+                spec = worker.spec
+                worker.start()
                 self._alive[worker.pid] = worker
+        except OSError as error:
+            failures = [(spec, error)]
         finally:  # also because a signal to the group of a worker that is not set up would be lost
-            failures = [*self._wait_until_started(), *not_forked]
+            failures = [*self._wait_until_started(opened), *failures]
         return failures[0] if failures else None
 
-    def _wait_until_started(self) -> list[tuple[WorkerSpec, OSError]]:
-        """Return the workers that cannot be started, each with its error."""
+    def _wait_until_started(self, opened: Sequence[Worker]) -> list[tuple[WorkerSpec, OSError]]:
+        """Return the workers that cannot be started, each with its error. Close those that were not even forked."""
         failures = []
-        for worker in list(self._alive.values()):
+        for worker in opened:
+            if not worker.pid:
+                worker.finish()
+                continue
             try:
                 worker.wait_until_started()
             except OSError as error:

@@ -655,7 +655,7 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, monk
         group = crew.start(command)
     await crew.calls_back("failed")
     assert (group.pids, crew.failures[0].exit_code) == ([], 127)
-    why = os.strerror(errno.ENOENT if (function, command) == ("pidfd_open", ("/nowhere",)) else errno.EMFILE)
+    why = os.strerror(errno.ENOENT if command == ("/nowhere",) else errno.EMFILE)
     assert crew.failures[0].cause == words.workers.cannot_start(command[0], why)
     assert not children() - before
     assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -669,6 +669,41 @@ async def test_of_several_workers_that_cannot_start_the_first_is_reported_and_th
     assert children() - before == set(group.pids)
     assert [(failure.local_rank, failure.exit_code) for failure in crew.failures] == [(1, 127)]
     assert crew.failures[0].cause == words.workers.cannot_start("/nowhere/b", "No such file or directory")
+
+
+async def test_forks_follow_each_other_at_once_because_what_the_agent_does_in_between_is_slow(crew, monkeypatch):
+    done: list[str] = []
+    loop = type(asyncio.get_running_loop())
+
+    def recorded(name, call):
+        def record(*args, **kwargs):
+            done.append(name)
+            return call(*args, **kwargs)
+
+        return record
+
+    with monkeypatch.context() as patch:
+        for where, name in ((os, "fork"), (Relay, "__init__"), (Relay, "started"), (loop, "add_reader")):
+            patch.setattr(where, name, recorded(name, getattr(where, name)))
+        crew.start(*[sh("exit 0")] * workers.SIDE_BY_SIDE)
+    first = done.index("fork")
+    assert done[first : first + workers.SIDE_BY_SIDE] == ["fork"] * workers.SIDE_BY_SIDE
+    assert set(done[:first]) == {"__init__"}
+    await crew.calls_back("succeeded")
+
+
+async def test_without_a_stream_for_one_worker_none_is_started_and_no_descriptor_is_left(crew):
+    before, descriptors = children(), len(os.listdir("/proc/self/fd"))
+    specs = [command_spec(crew.console, rank, rank, stubborn(), dict(os.environ)) for rank in range(3)]
+
+    def fail():
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    failed = ProcessGroup()._start_workers([*specs[:2], replace(specs[2], open_streams=fail)])
+    assert failed is not None
+    assert (failed[0].rank, failed[1].errno) == (2, errno.EMFILE)
+    assert not children() - before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 async def test_workers_that_were_started_before_an_unexpected_error_can_be_stopped_at_once(crew):
