@@ -20,8 +20,9 @@ from rdzv_server.cluster.cordon_follower import CordonFollower
 from rdzv_server.cluster.election import Election, Leadership
 from rdzv_server.cluster.membership import Leader
 from rdzv_server.core.kernel.run import Undecided
-from rdzv_server.service.driver import Driver, Observer
+from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Answer, Answered, AnyRequest, Connection
+from rdzv_server.service.observers import Observer
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import StoreFenced
 from rdzv_server.storage.outage import Outage
@@ -91,7 +92,7 @@ class Replica:
             term = Term(leadership, self._make_driver(leadership.number))
             term.driver.measurements.elections_won += 1
             for observer in self._observers:
-                term.driver.observe(observer)
+                term.driver.observers.add(observer)
             log.info(words.takes_over(self._shard, leadership.number))
             try:
                 log.warning(words.no_longer_leads(self._shard, await self._act_until_over(term)))
@@ -162,7 +163,7 @@ class Replica:
         """Call `observer` with what happens in every term of this server."""
         self._observers.append(observer)
         if self.term:
-            self.term.driver.observe(observer)
+            self.term.driver.observers.add(observer)
 
     async def _name_leader(self, request: LeaderRequest, connection: Connection) -> LeaderReply:
         """Wait for a later leadership than the one that the agent knows."""

@@ -29,7 +29,7 @@ from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.node_history import Incident
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.server import HttpServer
-from rdzv_server.service.driver import Driver, Observer
+from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import (
     Answer,
     Answered,
@@ -41,6 +41,7 @@ from rdzv_server.service.interface import (
     ShardView,
 )
 from rdzv_server.service.measurements import Measurements
+from rdzv_server.service.observers import Observer
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd import EtcdStore, read_attempts_with, settle_format
 from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls
@@ -219,7 +220,7 @@ class Sharding:
             peers=self._membership.peers,
             uptime_s=round(self.now() - self._started_at, 3),
             set_apart=[run_id for term in self._terms() for run_id in term.driver.registry.runs_apart],
-            event_errors=[run_id for term in self._terms() for run_id in term.driver.event_errors],
+            event_errors=[run_id for term in self._terms() for run_id in term.driver.observers.failed_runs],
             cordons=[*{cordon.node_id: cordon for term in self._terms() for cordon in term.driver.cordons()}.values()],
         )
 

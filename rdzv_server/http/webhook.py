@@ -153,7 +153,7 @@ class Webhook:
 
 
 async def _failed(run_id: str, error: Exception, driver: Driver) -> None:
-    driver.event_failed(run_id, Webhook.__name__, error)
+    driver.observers.failed(run_id, Webhook.__name__, error)
 
 
 def signature(secret: bytes, body: bytes, at: int) -> str:

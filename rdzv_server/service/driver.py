@@ -6,11 +6,10 @@ and answers agents. So an agent gets a directive only after it has been written.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from operator import length_hint
 from typing import NamedTuple
 
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, UnknownRun
@@ -39,12 +38,12 @@ from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.runs import set_apart
 from rdzv_server.core.runs.registry import Registry
-from rdzv_server.core.runs.set_apart import own_error
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.inbox import Done, Inbox, Pending, Result
 from rdzv_server.service.long_polls import Key, LongPolls
-from rdzv_server.service.measurements import Measurements, RunMeasurements
+from rdzv_server.service.measurements import Measurements
+from rdzv_server.service.observers import Observers
 from rdzv_server.service.run_log import RunLog
 from rdzv_server.storage.base import Change, Store, StoreFenced, StoreUnavailable, changes_of
 from rdzv_server.storage.compaction import Compaction
@@ -74,9 +73,6 @@ AT_ONCE = NodeJoined | LogAsked | DescriptionAsked | StacksAsked
 """Events whose callers are refused at once while the store fails."""
 REPLAY_AT_ONCE = 500
 """Records that are replayed before other tasks of the process run: a leader's lease must be renewed."""
-Observer = Callable[[Iterable[Effect]], None]
-"""Callback that takes the effects of each batch, after they are written and carried out. It must return soon. If it
-raises, the effect that it took last is skipped, and it is called with the effects after that one."""
 
 
 class Caller(NamedTuple):
@@ -119,11 +115,7 @@ class Driver:
         """Agents whose new directive is being written: they must not get it before that is done."""
         self._stopped = ""
         """Reason why the driver accepts no more events; empty while it does."""
-        self._observers: list[Observer] = [RunMeasurements(self.measurements).observe]
-        self._replayed: list[Replayed] = []
-        """Cordons, and their ends, that the store had at the start."""
-        self._event_errors: dict[str, set[str]] = {}
-        """Names of the observers that raised over an event, by run id. Only the first error of each is logged."""
+        self.observers = Observers(self.measurements)
         self._late: list[RunEvent] = []
         """Events of recorded facts that the earlier incarnation of the server did not write."""
         self._clock = clock or Clock()
@@ -146,13 +138,14 @@ class Driver:
         """Replay what the store holds, then accept events. Raises `StoreBroken` or `StoreUnavailable`."""
         with self._noticing_hangs():
             records, numbers = await self._store.load(), await self._store.event_numbers()
+        replayed: list[Replayed] = []
         for count, record in enumerate(records):
             happened = self.registry.replay(record)
             if (
                 isinstance(record.fact, NodeCordoned | NodeUncordoned)
                 and (record.run_id, record.attempt) == journals.NODES
             ):
-                self._replayed.append(Replayed(record.fact))
+                replayed.append(Replayed(record.fact))
             self._late += [event for event in happened if event.number > numbers.get((event.run_id, event.attempt), 0)]
             if count % REPLAY_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -170,7 +163,7 @@ class Driver:
         }
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
         self._task.add_done_callback(self._ended)
-        self._tell_observers(self._replayed)
+        self.observers.begin(replayed)
         self._arm()
 
     def heard(self, unheard_s: float = 0.0) -> None:
@@ -308,28 +301,6 @@ class Driver:
         """Apply an event without waiting for the result."""
         self._inbox.put(run_id, event)
         self._called.set()
-
-    def observe(self, observer: Observer) -> None:
-        """Call `observer` for every batch from now on, after the facts about nodes that the store had at the start."""
-        self._observers.append(observer)
-        if self._task and self._replayed:
-            self._tell(observer, self._replayed)
-
-    def event_failed(self, run_id: str, observer: str, error: Exception) -> None:
-        """Count an error of an observer over an event of the run, and log the observer's first one.
-
-        `run_id`: empty for a fact about nodes.
-        """
-        self.measurements.event_errors += 1
-        failed = self._event_errors.setdefault(run_id, set())
-        if observer not in failed:
-            failed.add(observer)
-            log.error("%s", words.event_failed(run_id, observer, own_error(error)), exc_info=error)
-
-    @property
-    def event_errors(self) -> list[str]:
-        """Ids of the runs over whose events an observer raised an exception."""
-        return [run_id for run_id in self._event_errors if run_id]
 
     def attempt_of(self, run_id: str) -> Run:
         """Return the last attempt of the run. Raises `UnknownRun`."""
@@ -579,25 +550,11 @@ class Driver:
                         closed.set_result(effect)
 
     def _tell_observers(self, effects: Sequence[Effect]) -> None:
-        for observer in self._observers if effects else ():
-            self._tell(observer, effects)
+        self.observers.tell_all(effects)
         for effect in effects:
             if isinstance(effect, ForgetRun) and not self.registry.attempts_of(effect.run_id):
-                self._event_errors.pop(effect.run_id, None)
+                self.observers.forget(effect.run_id)
                 self._run_log.forget(effect.run_id)
-
-    def _tell(self, observer: Observer, effects: Sequence[Effect]) -> None:
-        rest = iter(effects)
-        is_done = False
-        while not is_done and (left := length_hint(rest)):
-            try:
-                observer(rest)
-                is_done = True
-            except Exception as error:
-                if length_hint(rest) == left:
-                    next(rest)  # otherwise this would never end
-                failed_at = effects[len(effects) - length_hint(rest) - 1]
-                self.event_failed(_run_id_of(failed_at), observer.__qualname__, error)
 
     def _arm(self) -> None:
         if self._timer:
@@ -634,11 +591,6 @@ def _round_of(poll: PollRequest) -> int | None:
     """Return the round of an agent's workers, 0 if it waits. None if an older agent does not report it."""
     report = poll.progress or poll.finished
     return report.round if poll.round is None and report else poll.round
-
-
-def _run_id_of(effect: Effect) -> str:
-    """Return the id of the run that the effect is about; empty if it is about no run."""
-    return effect.event.run_id if isinstance(effect, Happened) else getattr(effect, "run_id", "")
 
 
 def _is_told(over: NodeUncordoned, effects: Sequence[Effect]) -> bool:

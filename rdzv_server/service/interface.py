@@ -22,8 +22,9 @@ from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Reque
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.node_history import Incident
 from rdzv_server.core.nodes.cordons import CordonStatus, known_to
-from rdzv_server.service.driver import Driver, Observer
+from rdzv_server.service.driver import Driver
 from rdzv_server.service.measurements import Measurements
+from rdzv_server.service.observers import Observer
 
 Answered = TypeVar("Answered")
 Shows = Callable[[str], bool]

@@ -32,7 +32,7 @@ from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S, Stack
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
 from rdzv_server.service.agent_connections import Connections
-from rdzv_server.service.driver import Driver, Observer
+from rdzv_server.service.driver import Driver
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.interface import (
     Answer,
@@ -44,6 +44,7 @@ from rdzv_server.service.interface import (
     ServerState,
 )
 from rdzv_server.service.long_polls import Key
+from rdzv_server.service.observers import Observer
 from rdzv_server.service.reading import read
 from rdzv_server.words import admission as admission_words
 from rdzv_server.words import service as words
@@ -250,7 +251,7 @@ class Rendezvous:
         return self._driver.now()
 
     def observe(self, observer: Observer) -> None:
-        self._driver.observe(observer)
+        self._driver.observers.add(observer)
 
     async def with_driver(self, run_id: str, work: Callable[[Driver], Awaitable[Answered]]) -> Answered:
         return await work(self._driver)
@@ -262,7 +263,7 @@ class Rendezvous:
             leadership=self.leadership,
             uptime_s=round(self._driver.now() - self._driver.started_at, 3),
             set_apart=self._driver.registry.runs_apart,
-            event_errors=self._driver.event_errors,
+            event_errors=self._driver.observers.failed_runs,
             cordons=self._driver.cordons(),
         )
 

@@ -221,37 +221,37 @@ async def test_an_observer_that_raises_over_one_runs_events_gets_those_of_the_ot
                     raise KeyError("odd")
                 seen.append(effect.event)
 
-    server.driver.observe(odd_observer)
+    server.driver.observers.add(odd_observer)
     await asyncio.gather(two_runs(server), join_run(server, "third", "c", "d"))  # events of several runs in a batch
     written = {run_id: await server.store.read_events(run_id, 1, 0, 100) for run_id in ("poison", "other", "third")}
     assert {run_id: [event for event in seen if event.run_id == run_id] for run_id in written} == {
         **written,
         "poison": [],
     }
-    assert server.driver.event_errors == ["poison"]
+    assert server.driver.observers.failed_runs == ["poison"]
     assert server.driver.measurements.event_errors == len(written["poison"])
     logged = [record.getMessage() for record in caplog.records if "odd_observer missed" in record.getMessage()]
     assert len(logged) == 1 and "KeyError: 'odd'" in logged[0], "only the first error is logged"
 
 
 async def test_a_run_that_is_forgotten_is_no_longer_named_for_its_event_errors(server, monkeypatch):
-    server.driver.observe(lambda effects: [odd.no_such_name for odd in effects])
+    server.driver.observers.add(lambda effects: [odd.no_such_name for odd in effects])
     await two_runs(server)
-    assert server.driver.event_errors == ["poison", "other"]
+    assert server.driver.observers.failed_runs == ["poison", "other"]
     breaks(monkeypatch, WorkersFailed)
     with pytest.raises(ServerUnavailable):
         await server.driver.submit("poison", WorkersFailed("a", 1, a_failure("a")))
     await server.driver.act("poison", RunForgotten("", "an operator", "request", run_id="poison"))
-    assert server.driver.event_errors == ["other"]
+    assert server.driver.observers.failed_runs == ["other"]
 
 
 async def test_an_observer_that_raises_before_it_takes_an_effect_does_not_hold_the_server_up(server):
     def odd_observer(effects):
         raise KeyError("odd")
 
-    server.driver.observe(odd_observer)
+    server.driver.observers.add(odd_observer)
     await join_run(server, "poison", "a", "b")
-    assert isinstance(told(server, "poison", "a"), Start) and server.driver.event_errors == ["poison"]
+    assert isinstance(told(server, "poison", "a"), Start) and server.driver.observers.failed_runs == ["poison"]
 
 
 async def test_after_an_error_of_all_runs_every_request_is_refused_at_once(started, monkeypatch):

@@ -1,0 +1,83 @@
+"""Observers of a driver, such as streams, the page and the metrics. An error in one of them affects no run.
+
+An observer gets the effects of each batch after they are written and carried out. If it raises, the effect that it took
+last is skipped, and it is called with the effects after that one.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from operator import length_hint
+
+from rdzv_server.core.effects import Effect, Happened, Replayed
+from rdzv_server.core.runs.set_apart import own_error
+from rdzv_server.service.measurements import Measurements, RunMeasurements
+from rdzv_server.words import service as words
+
+log = logging.getLogger("rdzv_server")
+
+Observer = Callable[[Iterable[Effect]], None]
+"""Callback that takes effects. It must return soon."""
+
+
+class Observers:
+    """Observers of one driver, and the runs over whose events they raised."""
+
+    def __init__(self, measurements: Measurements) -> None:
+        self._measurements = measurements
+        self._all: list[Observer] = [RunMeasurements(measurements).observe]
+        self._replayed: Sequence[Replayed] = ()
+        """Cordons, and their ends, that the store had at the start."""
+        self._failed: dict[str, set[str]] = {}
+        """Names of the observers that raised over an event, by run id. Only the first error of each is logged."""
+
+    def begin(self, replayed: Sequence[Replayed]) -> None:
+        """Tell all observers, and all later ones, which facts about nodes the store had at the start."""
+        self._replayed = replayed
+        self.tell_all(replayed)
+
+    def add(self, observer: Observer) -> None:
+        """Call `observer` for every batch from now on."""
+        self._all.append(observer)
+        self._tell(observer, self._replayed)
+
+    def tell_all(self, effects: Sequence[Effect]) -> None:
+        for observer in self._all:
+            self._tell(observer, effects)
+
+    def failed(self, run_id: str, observer: str, error: Exception) -> None:
+        """Count an error of an observer over an event of the run, and log the observer's first one.
+
+        `run_id`: empty for a fact about nodes.
+        """
+        self._measurements.event_errors += 1
+        failed = self._failed.setdefault(run_id, set())
+        if observer not in failed:
+            failed.add(observer)
+            log.error("%s", words.event_failed(run_id, observer, own_error(error)), exc_info=error)
+
+    def forget(self, run_id: str) -> None:
+        """Forget the errors over events of a run."""
+        self._failed.pop(run_id, None)
+
+    @property
+    def failed_runs(self) -> list[str]:
+        """Ids of the runs over whose events an observer raised an exception."""
+        return [run_id for run_id in self._failed if run_id]
+
+    def _tell(self, observer: Observer, effects: Sequence[Effect]) -> None:
+        rest = iter(effects)
+        is_done = False
+        while not is_done and (left := length_hint(rest)):
+            try:
+                observer(rest)
+                is_done = True
+            except Exception as error:
+                if length_hint(rest) == left:
+                    next(rest)  # otherwise this would never end
+                failed_at = effects[len(effects) - length_hint(rest) - 1]
+                self.failed(_run_id_of(failed_at), observer.__qualname__, error)
+
+
+def _run_id_of(effect: Effect) -> str:
+    """Return the id of the run that the effect is about; empty if it is about no run."""
+    return effect.event.run_id if isinstance(effect, Happened) else getattr(effect, "run_id", "")
