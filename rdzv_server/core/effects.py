@@ -4,6 +4,7 @@ from msgspec import Struct
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.events import Fact, NumbersUsed, RunCreated, SnapshotPart
+from rdzv_server.core.journals import Key
 from rdzv_server.core.node_facts import CordonsKept, NodeBlamed
 
 
@@ -14,6 +15,10 @@ class Record(Struct, frozen=True):
     attempt: int
     at: float
     fact: Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed | NumbersUsed
+
+    @property
+    def key(self) -> Key:
+        return self.run_id, self.attempt
 
 
 class Replayed(Struct, frozen=True):
@@ -46,6 +51,10 @@ class ForgetRun(Struct, frozen=True):
 
     run_id: str
     attempt: int
+
+    @property
+    def key(self) -> Key:
+        return self.run_id, self.attempt
 
 
 class QueryClosed(Struct, frozen=True):

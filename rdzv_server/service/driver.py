@@ -141,10 +141,7 @@ class Driver:
         replayed: list[Replayed] = []
         for count, record in enumerate(records):
             happened = self.registry.replay(record)
-            if (
-                isinstance(record.fact, NodeCordoned | NodeUncordoned)
-                and (record.run_id, record.attempt) == journals.NODES
-            ):
+            if isinstance(record.fact, NodeCordoned | NodeUncordoned) and record.key == journals.NODES:
                 replayed.append(Replayed(record.fact))
             self._late += [event for event in happened if event.number > numbers.get((event.run_id, event.attempt), 0)]
             if count % REPLAY_AT_ONCE == 0:
@@ -448,7 +445,7 @@ class Driver:
         effects: list[Effect] = []
         for machine, error in self.registry.take_set_apart():
             log.error("%s", words.of_run(machine.run.run_id, machine.sentence), exc_info=error)
-            key = machine.run.run_id, machine.run.attempt
+            key = machine.run.key
             with self._noticing_hangs():
                 records = await self._outage.outlast(partial(self._store.read_records, *key), RETRY_S)
                 numbers = await self._outage.outlast(self._store.event_numbers, RETRY_S)

@@ -53,7 +53,7 @@ class ExclusionCommand:
         for effect in effects:
             if isinstance(effect, Replayed):
                 wait_s = self._left_s(effect.fact)
-            elif isinstance(effect, Record) and (effect.run_id, effect.attempt) == journals.NODES:
+            elif isinstance(effect, Record) and effect.key == journals.NODES:
                 wait_s = self._together_s if isinstance(effect.fact, NodeCordoned) and effect.fact.condition else 0.0
             else:
                 continue

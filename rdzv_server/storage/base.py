@@ -127,12 +127,12 @@ def changes_of(effects: Sequence[Effect]) -> tuple[list[Change], list[RunEvent]]
         elif isinstance(effect, Record):
             changes.append(effect)
             if isinstance(effect.fact, EventsDropped):
-                dropped[effect.run_id, effect.attempt] = effect.fact.below
+                dropped[effect.key] = effect.fact.below
         elif isinstance(effect, ForgetRun):
             changes.append(effect)
-            gone.add((effect.run_id, effect.attempt))
+            gone.add(effect.key)
     if gone:
-        changes = [each for each in changes if isinstance(each, ForgetRun) or (each.run_id, each.attempt) not in gone]
+        changes = [each for each in changes if isinstance(each, ForgetRun) or each.key not in gone]
         events = [event for event in events if (event.run_id, event.attempt) not in gone]
     if dropped:
         events = [event for event in events if event.number >= dropped.get((event.run_id, event.attempt), 0)]
@@ -142,7 +142,7 @@ def changes_of(effects: Sequence[Effect]) -> tuple[list[Change], list[RunEvent]]
 def drops_of(changes: Iterable[Change]) -> list[tuple[Key, int]]:
     """Return the attempts whose events the changes drop, each with the number of the first event that stays."""
     return [
-        ((change.run_id, change.attempt), change.fact.below)
+        (change.key, change.fact.below)
         for change in changes
         if isinstance(change, Record) and isinstance(change.fact, EventsDropped)
     ]
@@ -161,11 +161,10 @@ class MemoryStore:
 
     async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
         for change in changes:
-            key = change.run_id, change.attempt
             if isinstance(change, Record):
-                self._records.setdefault(key, []).append(change)
+                self._records.setdefault(change.key, []).append(change)
             else:
-                self._forget(key)
+                self._forget(change.key)
         for key, below in drops_of(changes):
             kept = self._events.get(key, deque())
             while kept and kept[0].number < below:
@@ -193,7 +192,7 @@ class MemoryStore:
         self._delivered[run_id, attempt] = number
 
     async def compact(self, records: Sequence[Record]) -> None:
-        self._records[records[0].run_id, records[0].attempt] = list(records)
+        self._records[records[0].key] = list(records)
 
     async def close(self) -> None:
         pass

@@ -35,7 +35,7 @@ class Compaction:
     def written(self, changes: Iterable[Change]) -> None:
         """Note that the store has made these changes."""
         for change in changes:
-            key = change.run_id, change.attempt
+            key = change.key
             if isinstance(change, ForgetRun):
                 self._forget(key)
                 continue

@@ -102,11 +102,11 @@ class EtcdStore:
         except MalformedRecord as error:
             place, is_later = words.place(self._client.name, self._root), isinstance(error, OfLaterVersion)
             raise damaged(place, error, is_later=is_later, restore=words.SNAPSHOT_OR_DELETE) from error
-        attempts: dict[tuple[str, int], list[Record]] = {}
+        attempts: dict[Key, list[Record]] = {}
         for number, records in sorted(chunks, key=itemgetter(0)):
             self._next_number = number + 1
             for record in records:
-                attempts.setdefault((record.run_id, record.attempt), []).append(record)
+                attempts.setdefault(record.key, []).append(record)
         return [record for of_attempt in attempts.values() for record in settled(of_attempt)]
 
     async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
@@ -165,7 +165,7 @@ class EtcdStore:
         except StoreUnavailable:
             self._batch, self._unwritten = None, []
             raise
-        folder = self._folder(records[0].run_id, records[0].attempt)
+        folder = self._folder(*records[0].key)
         await self._write([delete(folder, folder + b"%016x" % first)])
 
     async def close(self) -> None:

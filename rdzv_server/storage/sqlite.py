@@ -142,7 +142,7 @@ class SqliteStore:
 
     async def compact(self, records: Sequence[Record]) -> None:
         """Replace an attempt's records in one transaction. Raises `StoreUnavailable`, with nothing changed."""
-        statements = ((_DELETE, (records[0].run_id, records[0].attempt)), *self._inserts(records))
+        statements = ((_DELETE, records[0].key), *self._inserts(records))
         last_id = self._last_id
         await self._call(lambda: self._transact(*statements, last_id=last_id))
 
@@ -360,7 +360,7 @@ class SqliteStore:
         return [(_INSERT + ", ".join([_ROW] * len(portion)), list(chain(*portion))) for portion in portions]
 
     def _deletes(self, changes: Sequence[Change]) -> list[Statement]:
-        forgotten = [(change.run_id, change.attempt) for change in changes if isinstance(change, ForgetRun)]
+        forgotten = [change.key for change in changes if isinstance(change, ForgetRun)]
         deletes: list[Statement] = [(each, attempt) for attempt in forgotten for each in (_DELETE, _EVENTS_DELETE)]
         return [*deletes, (_DELIVERED, (*COUNTER, b"%d" % self._last_id))] if forgotten else []
 

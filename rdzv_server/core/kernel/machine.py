@@ -282,7 +282,7 @@ class RunMachine:
             self._complete_if_ready(now)
         ended_at = self.run.ended_at
         if ended_at is not None and now >= self._forget_at(ended_at):
-            self._effects.append(ForgetRun(self.run.run_id, self.run.attempt))
+            self._effects.append(ForgetRun(*self.run.key))
 
     def _conclude(self, fact: events.Fact, now: float) -> None:
         """Apply a fact that follows from the time that has passed."""
@@ -405,7 +405,7 @@ class RunMachine:
         self._transit(fact, now)
 
     def _transit(self, fact: events.Fact, now: float) -> None:
-        self._effects.append(Record(self.run.run_id, self.run.attempt, now, fact))
+        self._effects.append(Record(*self.run.key, now, fact))
         owner, rule = self._rule_for(fact)
         if rule.apply:
             rule.apply(owner, fact, now)

@@ -153,23 +153,23 @@ class Registry:
 
     def _nothing_to_do(self, run_id: str | None, event: events.Operation) -> str:
         """Return why the action changes nothing; empty if it changes something, or if this server cannot tell."""
-        latest = self._latest_machine(run_id) if run_id is not None else None
         if isinstance(event, events.NodeUncordoned):
             runs = [machine.run for machine in self.with_node(event.node_id)]
             is_known = not self.nodes.knows_all_runs or event.node_id in self.nodes.state.cordons
             is_cordoned = is_known or any(event.node_id in run.cordons for run in runs)
             return "" if is_cordoned else operations_words.not_cordoned(event.node_id)
+        latest = self._latest_machine(run_id)
         return operations.BY_FACT[type(event)].idle(latest.run, event) if latest else ""
 
     def answer_to(self, run_id: str | None, request_id: str) -> str:
         """Return the sentence that answered an operator's request; empty if the request is unknown."""
-        latest = self._latest_machine(run_id) if run_id is not None else None
+        latest = self._latest_machine(run_id)
         answer = latest.run.answers.get(request_id) if latest else None
         return answer or self.nodes.answer_to(request_id)
 
     def _was_idle(self, run_id: str | None, request_id: str) -> bool:
         """Whether the known request has changed nothing."""
-        latest = self._latest_machine(run_id) if run_id is not None else None
+        latest = self._latest_machine(run_id)
         return request_id in (latest.run.idle if latest else ()) or request_id in self.nodes.state.idle
 
     def _judge(self, now: float) -> list[Effect]:
@@ -279,7 +279,7 @@ class Registry:
         if isinstance(record.fact, events.NumbersUsed):
             self._used.apply(record.fact)
             return []
-        key = (record.run_id, record.attempt)
+        key = record.key
         if key == journals.NODES:
             self.nodes.replay(record.fact, record.at)  # type: ignore[arg-type]
             return []
@@ -318,9 +318,9 @@ class Registry:
         run = machine.run
         wall_at = run.wall_clock(run.created_at)
         created = RunCreated(run.run_id, run.attempt, run.explicit, run.settings, wall_at, self._incarnation)
-        records = [Record(run.run_id, run.attempt, run.created_at, created)]
+        records = [Record(*key, run.created_at, created)]
         try:
-            return [*records, *(Record(run.run_id, run.attempt, now, fact) for fact in snapshot.take(run))]
+            return [*records, *(Record(*key, now, fact) for fact in snapshot.take(run))]
         except Exception as error:
             self.set_apart(machine, error)
             return []
@@ -463,7 +463,7 @@ class Registry:
         machine.is_judged = self.nodes.excludes
         machine.run.leases.all_closings = self._closings
         machine.run.undecided = self.undecided
-        self._machines[created.run_id, created.attempt] = machine
+        self._machines[machine.run.key] = machine
         self._attempts.setdefault(created.run_id, []).append(machine)
         return machine
 
@@ -481,8 +481,8 @@ class Registry:
                 return machine
         return None
 
-    def _latest_machine(self, run_id: str) -> RunMachine | None:
-        attempts = self._attempts.get(run_id)
+    def _latest_machine(self, run_id: str | None) -> RunMachine | None:
+        attempts = self._attempts.get(run_id or "")  # no run has an empty id
         return attempts[-1] if attempts else None
 
     def _is_first(self, run: Run) -> bool:

@@ -47,7 +47,7 @@ class SetApart(RunMachine):
         run = self.run
         wall_at = run.wall_clock_ahead[0][1] + run.created_at
         created = events.RunCreated(run.run_id, run.attempt, run.explicit, run.settings, wall_at)
-        self._become(Record(run.run_id, run.attempt, run.created_at, created))
+        self._become(Record(*run.key, run.created_at, created))
 
     def rebuild(self, records: Sequence[Record], last_event: int, now: float) -> list[Effect]:
         """Rebuild the state from all records of the attempt. Return effects that inform people and agents.
@@ -103,14 +103,14 @@ class SetApart(RunMachine):
         if isinstance(event, events.RunStopped | events.RunForgotten):
             self._operate(event, now)
         elif isinstance(event, events.EventsDropped):
-            self._effects.append(Record(self.run.run_id, self.run.attempt, now, event))
+            self._effects.append(Record(*self.run.key, now, event))
             self._events_dropped(event, now)
         elif not isinstance(event, _IGNORED):
             raise ServerUnavailable(self.sentence)
         ended_at = self.run.ended_at
         if ended_at is not None and now >= self._forget_at(ended_at):
             self._is_forgotten = True
-            self._effects.append(ForgetRun(self.run.run_id, self.run.attempt))
+            self._effects.append(ForgetRun(*self.run.key))
         self.deadline = self.next_deadline()
         return self._take_effects()
 
@@ -163,7 +163,7 @@ class SetApart(RunMachine):
         run = self.run
         if fact.request_id in run.answers or (run.stage.is_end and isinstance(fact, events.RunStopped)):
             return
-        self._effects.append(Record(run.run_id, run.attempt, now, fact))
+        self._effects.append(Record(*run.key, now, fact))
         if not run.stage.is_end:
             self._stop(fact, now)
         if isinstance(fact, events.RunForgotten):  # agents that were told to stop hear of it first
