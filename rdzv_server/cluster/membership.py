@@ -85,6 +85,8 @@ class Membership:
         self._config = config
         self._outage = Outage()
         self._change = asyncio.Event()
+        self._revision = 0
+        """Revision of etcd at the last look."""
 
     async def run(self) -> None:
         """Keep this server a member, forever. Its lease ends when this is cancelled. Raises `StoreBroken`."""
@@ -128,6 +130,9 @@ class Membership:
         except StoreUnavailable:
             self._publish(None, self.lease)
             raise
+        if revision < self._revision:
+            log.error(words.lost_changes(self._client.name, revision, self._revision))
+        self._revision = revision
         view = _view(keys, len(begin), revision, self._config.shards)
         self.peers = sorted(view.members.keys() - {self.address})
         self._publish(view, self.lease)

@@ -45,7 +45,7 @@ from rdzv_server.service.long_polls import Key, LongPolls
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.observers import Observers
 from rdzv_server.service.run_log import RunLog
-from rdzv_server.storage.base import Change, Store, StoreFenced, StoreUnavailable, changes_of
+from rdzv_server.storage.base import Change, Store, StoreFenced, StoreUnavailable, changes_of, check_beginnings
 from rdzv_server.storage.compaction import Compaction
 from rdzv_server.storage.outage import Outage
 from rdzv_server.words import attempts
@@ -138,6 +138,7 @@ class Driver:
         """Replay what the store holds, then accept events. Raises `StoreBroken` or `StoreUnavailable`."""
         with self._noticing_hangs():
             records, numbers = await self._store.load(), await self._store.event_numbers()
+        check_beginnings(records)
         replayed: list[Replayed] = []
         for count, record in enumerate(records):
             happened = self.registry.replay(record)

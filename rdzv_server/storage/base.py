@@ -11,8 +11,9 @@ from typing import Literal, Protocol
 
 from rdzv_protocol.events import RunEvent
 
+from rdzv_server.core import journals
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
-from rdzv_server.core.events import EventsDropped
+from rdzv_server.core.events import EventsDropped, RunCreated
 from rdzv_server.core.journals import Key
 from rdzv_server.words import storage as words
 
@@ -43,6 +44,16 @@ def damaged(place: str, error: Exception, *, is_later: bool, restore: str) -> St
 def internal_error(place: str, error: Exception) -> StoreBroken:
     """Return the error for a fault of this server in its work with the store at `place`, which is intact."""
     return StoreBroken(words.internal_error(place, _on_one_line(error)))
+
+
+def check_beginnings(records: Iterable[Record]) -> None:
+    """Raise `StoreBroken` if an attempt has records but not that of its creation: another program has deleted it."""
+    begun = {journals.NODES, journals.NUMBERS}
+    for record in records:
+        if isinstance(record.fact, RunCreated):
+            begun.add(record.key)
+        elif record.key not in begun:
+            raise StoreBroken(words.no_creation(*record.key))
 
 
 def _on_one_line(error: Exception) -> str:

@@ -27,6 +27,8 @@ log = logging.getLogger("rdzv_server")
 ATTEMPT_S = 2.0
 """Most seconds for one member's answer to a request that is not urgent."""
 WATCH_RETRY_S = 0.2
+BEHIND_S = 1.0
+"""Seconds before a watch ends whose member is behind what this server has read: the member may be cut off for long."""
 
 _CHANNEL = {
     "grpc.enable_http_proxy": 0,
@@ -168,21 +170,30 @@ class EtcdClient:
     async def changed(self, key: bytes, from_revision: int, end: bytes = b"") -> None:
         """Return when a key, or any key from it to below `end`, has or may have changed at `from_revision` or later.
 
-        Every member is watched, since one may be dead, hang or be cut off; the first report counts.
+        Every member is watched, since one may be dead, hang or be cut off; the first report counts. After an outage
+        etcd may be back without its data, and count its revisions from 1. So a watch that breaks off, or whose member
+        has not reached `from_revision`, is such a report, too.
         """
         await first_of(*(self._watch(member, key, from_revision, end) for member in self._members))
 
     async def _watch(self, member: _Member, key: bytes, from_revision: int, end: bytes) -> None:
         create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=from_revision)
         while True:
-            call = member.watch.Watch(wait_for_ready=True)
+            call, watches = member.watch.Watch(wait_for_ready=True), False
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(rpc.WatchRequest(create_request=create))
                 while (response := await call.read()) is not grpc.aio.EOF:
                     if response.events or response.canceled:  # canceled: the requested revision has been compacted
                         call.cancel()
                         return
+                    if response.header.revision < from_revision - 1:
+                        call.cancel()
+                        await asyncio.sleep(BEHIND_S)
+                        return
+                    watches = True
             await asyncio.sleep(WATCH_RETRY_S)
+            if watches:
+                return
 
     async def _ask(self, ask: Callable[[_Member], Awaitable[T]]) -> T:
         """Return the first answer of a member; each member is asked once."""

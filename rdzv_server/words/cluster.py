@@ -50,6 +50,14 @@ def same_address(address: str) -> str:
     return f"another server runs as {address}, too: give each server its own address with --advertise"
 
 
+def lost_changes(etcd: str, revision: int, before: int) -> str:
+    return (
+        f"{etcd} lost changes: its revision is {revision} and was {before}. It was probably started without its data, "
+        "or from an older snapshot. The servers continue with the runs that it holds; every other run begins again, "
+        "with a new restart budget. To keep the runs, stop the servers and restore a newer snapshot"
+    )
+
+
 def cannot_cordon(node_id: str, why: str) -> str:
     return f"cannot cordon node {node_id} for this shard, too: {why}"
 

@@ -53,6 +53,13 @@ def later_or_damaged(place: str, why: str, restore: str) -> str:
     )
 
 
+def no_creation(run_id: str, attempt: int) -> str:
+    return (
+        f"the stored state is damaged: attempt {attempt} of run {run_id!r} has records, but not the first one, which "
+        f"creates it. Restore a copy of the state, or remove it {WITHOUT_MEMORY}"
+    )
+
+
 def internal_error(place: str, why: str) -> str:
     return (
         f"internal error of rdzv-server: {place} rejected a change ({why}). "

@@ -75,6 +75,11 @@ class Member:
             self._process.wait()
             self._process = None
 
+    def lose_data(self) -> None:
+        """Delete what it has written. It must not run."""
+        assert self._process is None
+        shutil.rmtree(self._folder / self.name)
+
     def check(self) -> None:
         """Raise with its exit status and its last lines if it has ended by itself."""
         assert self._process

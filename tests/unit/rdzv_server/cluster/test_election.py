@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.support.etcd import need_etcd
+from tests.support.etcd import etcd_cluster, need_etcd
+from tests.support.message_search import has_message
 from tests.unit.rdzv_server.cluster.conftest import PATIENCE_S, until
 
 need_etcd()
@@ -125,6 +126,30 @@ async def test_a_leader_that_is_cut_off_for_a_moment_keeps_leading(start, gated,
             await client.keep_alive(found.lease, 1.0)
             await asyncio.sleep(0.05)
     assert server.lapses and min(server.lapses) > 0 and not server.over.done()
+
+
+async def test_servers_elect_a_leader_again_when_etcd_has_lost_its_data(tmp_path, caplog):
+    """Its revisions begin again at 1, so a watch from a later revision would report nothing for a long time."""
+    with etcd_cluster(tmp_path, 1) as etcd:
+        client = EtcdClient(etcd.addresses)
+        servers = [Server(client, "/lost", address, ServerConfig(leader_lease_s=LEASE_S)) for address in ("a:1", "b:1")]
+        try:
+            await until(lambda: any(server.win.done() for server in servers))
+            leader, follower = sorted(servers, key=lambda server: not server.win.done())
+            await follower.follows()
+            (member,) = etcd.members
+            member.kill()
+            member.lose_data()
+            etcd.start()
+            async with asyncio.timeout(PATIENCE_S):
+                assert await leader.over == words.LEASE_RAN_OUT
+                leader.win = asyncio.create_task(leader.wins(0))
+                await asyncio.wait({server.win for server in servers}, return_when="FIRST_COMPLETED")
+        finally:
+            for server in servers:
+                await server.end()
+            await client.close()
+    assert has_message(caplog.text, words.lost_changes)
 
 
 async def test_a_follower_that_is_cut_off_knows_no_leader_for_certain_until_etcd_answers(start, gated, caplog):

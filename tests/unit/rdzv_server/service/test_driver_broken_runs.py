@@ -24,8 +24,9 @@ from rdzv_server.core.runs import succession
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.core.views import run_view
 from rdzv_server.storage import compaction
-from rdzv_server.storage.base import MemoryStore
+from rdzv_server.storage.base import MemoryStore, StoreBroken
 from rdzv_server.words import service as words
+from rdzv_server.words import storage as storage_words
 from tests.support.message_search import pattern
 from tests.support.scenario import a_failure, a_join, settings_of
 from tests.unit.rdzv_server.service.driven_server import PATIENCE_S, Server, StartServer
@@ -263,3 +264,14 @@ async def test_after_an_error_of_all_runs_every_request_is_refused_at_once(start
                 await server.join("a")
         with pytest.raises(ZeroDivisionError):
             await server.driver.crashed()
+
+
+async def test_a_run_without_the_record_of_its_creation_is_named_as_damage_of_the_store(started):
+    store = MemoryStore()
+    server = await started(store)
+    await two_runs(server)
+    await server.driver.stop()
+    del store._records["other", 1][0]
+    with pytest.raises(StoreBroken) as raised:
+        await started(store)
+    assert str(raised.value) == storage_words.no_creation("other", 1)
