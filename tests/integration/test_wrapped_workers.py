@@ -109,6 +109,7 @@ def shell(saved: Path, line: str) -> tuple[str, ...]:
         pytest.param('"$0" -c "$1" "$2" 1; echo', id="in the shell's group"),
         pytest.param('setsid -w "$0" -c "$1" "$2" 1; echo', id="in a session of its own"),
         pytest.param('(setsid "$0" -c "$1" "$2" 1 &); sleep 600; echo', id="as a daemon"),
+        pytest.param('"$0" -c "$1" "$2" 1 | cat | cat', id="in a pipeline"),
     ],
 )
 async def test_a_program_that_a_shell_runs_has_the_grace_when_the_shell_is_gone(line: str, saved: Path) -> None:
@@ -136,6 +137,16 @@ async def test_a_program_that_saves_still_has_the_processes_that_it_has_started(
     await agent.line("trains")
     agent.signal(signal.SIGTERM)
     await agent.exit_code()
+    assert whole(saved)
+
+
+async def test_a_reader_of_a_program_s_output_that_does_not_end_with_it_gets_the_stop_signal(saved: Path) -> None:
+    line = '"$0" -c "$1" "$2" 2 | { read -r word; echo $word; sleep 600; }'
+    command = ("--no-python", "sh", "-c", line, sys.executable, SAVES)
+    agent = await start_agent("--standalone", "--nproc", "1", "--shutdown-timeout", "4", *command, script=str(saved))
+    await agent.line("trains")
+    agent.signal(signal.SIGTERM)
+    assert await agent.exit_code() == 1
     assert whole(saved)
 
 

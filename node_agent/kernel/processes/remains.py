@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
 from node_agent.kernel.processes.orphans_helper import Process, command_line, look_at
-from node_agent.kernel.processes.signalling import SignalledProcesses, held, remaining_signalled_after_s
+from node_agent.kernel.processes.signalling import SignalledProcesses, remaining_signalled_after_s
 
 GIVEN_UP_S = 1.0
 """Seconds after which a process counts as surviving SIGKILL, and the run no longer waits for it. Such a process sleeps
@@ -77,7 +77,7 @@ class Remains:
     def _look(self) -> None:
         """Watch new processes, and signal those that were not signalled and need not wait."""
         found = dict(self._found())
-        later = set() if self._signals_remaining else held(found, self._signum)
+        later = set() if self._signals_remaining else self._sent.held(found, self._signum)
         for pid in found:
             if pid not in self._watched:
                 self._watch(pid)

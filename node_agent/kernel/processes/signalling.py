@@ -2,12 +2,14 @@
 
 A program that saves its work when it is stopped needs its own processes: a PyTorch DataLoader fails if one of them is
 gone. So a Python program that handles the signal gets it first. The processes that it has started get it when the
-program has ended, or shortly before the grace period ends. All other processes get it at once. A shell with its own
+program has ended, or shortly before the grace period ends. So do the readers of its output, as in `train.py | tee log`:
+without its reader, the program dies at its next line. All other processes get the signal at once. A shell with its own
 handler, for example, waits for its command before it acts (ADR 63).
 """
 
 import os
 import signal
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 
@@ -26,14 +28,6 @@ _TO_ALL = (signal.SIGINT, signal.SIGKILL)
 def remaining_signalled_after_s(grace_s: float) -> float:
     """Return the seconds until all processes that were not signalled get the signal."""
     return grace_s - min(grace_s * REST_SHARE, REST_S)
-
-
-def held(found: Mapping[int, Process], signum: int) -> set[int]:
-    """Return those of the processes that descend from a program among them that gets the signal first."""
-    if signum in _TO_ALL:
-        return set()
-    first = {pid for pid in found if is_signalled_first(pid, signum)}
-    return {pid for pid in found if not first.isdisjoint(_ancestors(pid, found))}
 
 
 def is_signalled_first(pid: int, signum: int) -> bool:
@@ -72,6 +66,25 @@ def _is_python(pid: int) -> bool:
     return program.startswith(_PYTHON)
 
 
+def _readers(writers: Collection[int], others: Collection[int]) -> Iterator[int]:
+    """Yield the other processes whose stdin is a pipe from a writer's stdout or stderr, and their readers."""
+    if not writers or not others:
+        return
+    pipes = {pipe for pid in writers for number in (1, 2) if (pipe := _pipe(pid, number))}
+    found = [pid for pid in others if _pipe(pid, 0) in pipes]
+    yield from found
+    yield from _readers(found, [pid for pid in others if pid not in found])
+
+
+def _pipe(pid: int, number: int) -> tuple[int, int] | None:
+    """Return what identifies the pipe that is this descriptor of the process, None if it is no pipe."""
+    try:
+        found = os.stat(f"/proc/{pid}/fd/{number}")
+    except OSError:  # the process is gone, or another user's, or has closed it
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISFIFO(found.st_mode) else None
+
+
 def _ancestors(pid: int, found: Mapping[int, Process]) -> Iterator[int]:
     while (pid := found[pid].parent) in found:
         yield pid
@@ -83,6 +96,20 @@ class SignalledProcesses:
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._processes: set[tuple[int, int]] = set()
+        self._readers: set[tuple[int, int]] = set()
+        """Readers of the output of programs that got the signal first. They end by themselves, after the last line."""
+
+    def held(self, found: Mapping[int, Process], signum: int) -> set[int]:
+        """Return those of the processes that get the signal later.
+
+        They descend from a program among them that gets it first, or read the output of such a program.
+        """
+        if signum in _TO_ALL:
+            return set()
+        first = {pid for pid in found if is_signalled_first(pid, signum)}
+        self._readers.update((pid, found[pid].began) for pid in _readers(first, found.keys() - first))
+        read = {pid for pid, process in found.items() if (pid, process.began) in self._readers}
+        return read | {pid for pid in found if not first.isdisjoint(_ancestors(pid, found))}
 
     def signal(self, leader: int, signum: int, adopted: Collection[int]) -> None:
         """Signal a worker and its group, except the processes that are signalled later. Continue stopped processes.
@@ -91,7 +118,7 @@ class SignalledProcesses:
         """
         is_alone = signum not in _TO_ALL and is_signalled_first(leader, signum)  # then no other process is examined
         found = dict(_members(leader, {leader} if is_alone else family([leader]).union(adopted)))
-        later = held(found, signum)
+        later = self.held(found, signum)
         if not is_alone and not later:
             self._groups.add(leader)
             signal_group(leader, signum)

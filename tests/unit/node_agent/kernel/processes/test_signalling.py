@@ -112,7 +112,25 @@ def test_children_of_such_a_program_get_the_signal_later(
 ) -> None:
     """A shell (1) runs another one (2) and a program (3) with its own processes."""
     monkeypatch.setattr(signalling, "is_signalled_first", lambda pid, signum: pid in (3, 5))
-    assert signalling.held(family_of({1: os.getpid(), 2: 1, 3: 1, 4: 3, 5: 3, 6: 5}), signum) == later
+    found = family_of({1: os.getpid(), 2: 1, 3: 1, 4: 3, 5: 3, 6: 5})
+    assert signalling.SignalledProcesses().held(found, signum) == later
+
+
+@pytest.mark.parametrize(
+    ("readers", "later"), [({}, set()), ({4: 3}, {4}), ({4: 3, 5: 4}, {4, 5}), ({3: 2}, set()), ({2: 1, 4: 2}, set())]
+)
+def test_readers_of_its_output_get_the_signal_later_even_after_its_end(
+    readers: dict[int, int], later: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell (1) runs a program (3) and other processes. `readers`: whose output each of them reads."""
+    pipes = {(reader, 0): (1, of) for reader, of in readers.items()} | {(pid, 1): (1, pid) for pid in range(1, 6)}
+    monkeypatch.setattr(signalling, "_pipe", lambda pid, number: pipes.get((pid, number)))
+    monkeypatch.setattr(signalling, "is_signalled_first", lambda pid, signum: pid == 3)
+    sent, found = signalling.SignalledProcesses(), family_of({1: os.getpid(), 2: 1, 3: 1, 4: 1, 5: 1})
+    assert sent.held(found, signal.SIGTERM) == later
+    del found[3]
+    assert sent.held(found, signal.SIGTERM) == later
+    assert sent.held(found, signal.SIGKILL) == set()
 
 
 @pytest.mark.parametrize(("grace_s", "after_s"), [(30.0, 27.0), (10.0, 9.0), (120.0, 117.0), (0.0, 0.0)])
