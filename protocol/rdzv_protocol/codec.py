@@ -60,8 +60,7 @@ def decode_own(kind: type[T], body: bytes) -> T:
 
 def convert(kind: type[T], value: object) -> T:
     """Return the message of type `kind` from plain maps, lists and texts. Raises `MalformedMessage`."""
-    if kind not in _known:
-        _learn(kind)
+    learn(kind)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -74,8 +73,13 @@ _nothing = object()
 """Value that no message has: converting it makes msgspec inspect only the type."""
 
 
-def _learn(kind: type[T]) -> None:
-    """Make msgspec inspect the type's fields, once and under a lock: two threads that do so at the same time crash."""
+def learn(kind: type[Any]) -> None:
+    """Make msgspec inspect the type's fields, which takes up to a millisecond. `convert` does so if nothing has before.
+
+    It is done once and under a lock: two threads that do so at the same time crash.
+    """
+    if kind in _known:
+        return
     with _learning, suppress(msgspec.ValidationError):
         msgspec.convert(_nothing, kind)
     _known.add(kind)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from aiohttp import web
 from rdzv_protocol import actions, errors, messages, paths
-from rdzv_protocol.codec import decode
+from rdzv_protocol.codec import decode, learn
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES, NodeCount
 from rdzv_protocol.errors import (
     LengthRequired,
@@ -528,6 +528,13 @@ def _beside_agents(make: Callable[[], Made]) -> Made:
         return make()
     finally:
         sys.setswitchinterval(before_s)
+
+
+def learn_messages() -> None:
+    """Learn the types of agents' messages, so that the first agent does not wait for that."""
+    for route in ROUTES:
+        if route.handler is HttpApi.take:
+            learn(route.request)
 
 
 def _load_templates() -> None:

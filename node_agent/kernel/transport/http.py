@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from rdzv_protocol import messages, paths
 from rdzv_protocol import words as protocol_words
-from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.codec import decode, encode, learn
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable, Unauthorized, from_code
@@ -78,6 +78,7 @@ class HttpTransport:
         return await self._ask(messages.LeaderReply, request, LEADER_HOLD_S + 5.0)
 
     async def _ask(self, kind: type[T], request: messages.Request | messages.LeaderRequest, timeout_s: float) -> T:
+        asyncio.get_running_loop().call_soon(learn, kind)  # while the server works
         token, ask = self._credentials.token, (_PATHS[type(request)], encode(request), timeout_s)
         status, answer = await self._post(token, *ask)
         if status == Unauthorized.status and self._credentials.renew(token):

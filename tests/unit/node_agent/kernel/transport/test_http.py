@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from msgspec.structs import replace
-from rdzv_protocol import paths
+from rdzv_protocol import codec, paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, Unauthorized
-from rdzv_protocol.messages import Ack, ErrorReply, PollRequest
+from rdzv_protocol.messages import Ack, ErrorReply, PollRequest, Reply
 from rdzv_protocol.words import tls as tls_words
 
 from node_agent import words
@@ -91,6 +91,15 @@ async def test_requests_share_one_connection(server, transport):
     assert [await transport.exchange(request) for request in (POLL, LEAVE, POLL)] == [REPLY, ACK, REPLY]
     assert [head.split()[1] for head in server.heads] == [paths.POLL, paths.LEAVE, paths.POLL]
     assert server.connections == 1
+
+
+async def test_while_the_server_works_the_agent_learns_what_an_answer_looks_like(server, transport, monkeypatch):
+    monkeypatch.setattr(codec, "_known", set())
+    await transport.connect()
+    assert Reply not in codec._known
+    server.before_answer = lambda: until(lambda: Reply in codec._known)
+    server.answers = [http(REPLY)]
+    assert await transport.exchange(POLL) == REPLY
 
 
 CHUNKS = b"".join(b"1\r\n%c\r\n" % byte for byte in encode(REPLY)) + b"0\r\n\r\n"
