@@ -53,7 +53,7 @@ from node_agent.kernel.environment import omp_warning
 from node_agent.kernel.feature import StartedWorkers
 from node_agent.kernel.leave_signals import LeaveSignals
 from node_agent.kernel.output.console import Console
-from node_agent.kernel.output.logs import AgentLogs, ReadableLogs, RoundLogs
+from node_agent.kernel.output.logs import AgentLogs, RoundLogs
 from node_agent.kernel.output.routing import PluginFailed
 from node_agent.kernel.output.sinks import Sink
 from node_agent.kernel.processes import temp_dir
@@ -362,10 +362,7 @@ class Agent:
 
     async def _prepare_and_start(self, assignment: Assignment) -> None:
         try:
-            if self._logs.plugin:
-                logs = await self._logs.ask(assignment, self._specs.environments(assignment))
-            else:
-                logs = await self._logs.open(assignment)
+            logs = await self._logs.open(assignment, lambda: self._specs.environments(assignment))
         except PluginFailed as error:
             self.fail(str(error))
             return
@@ -385,8 +382,7 @@ class Agent:
 
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
         self._guard()
-        round_ = assignment.round
-        readable = ReadableLogs(assignment, logs, self._logs.readable_path)
+        round_, log_folder = assignment.round, self._logs.readable_path
         progress = ProgressFiles(round_, assignment.local_world_size)
         try:
             group = WorkerGroup(
@@ -404,7 +400,7 @@ class Agent:
             progress.close()
             raise
         progress.spawned_at = asyncio.get_running_loop().time()
-        self.started = StartedWorkers(group, readable, progress)
+        self.started = StartedWorkers(assignment, group, logs, log_folder, progress)
         if self.orphans:
             self.orphans.started(group.pids)
         for feature in self._features:

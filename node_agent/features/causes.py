@@ -13,6 +13,6 @@ class Causes(Feature):
         """Report a worker of the round that an exception has ended, if there is one, and return whether there is."""
         assert isinstance(query, FindCause)
         started = self.kernel.started
-        if not started or query.round != started.logs.assignment.round:
+        if not started or query.round != started.assignment.round:
             return Refused(reason=words.no_workers(self.kernel.config.join.node_id, query.round))
         return CauseSought(found=started.group.report_raised())

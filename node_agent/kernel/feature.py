@@ -16,7 +16,7 @@ from node_agent.kernel.core.events import Suspected
 from node_agent.kernel.core.machine import AgentMachine
 from node_agent.kernel.core.progress import Reading
 from node_agent.kernel.output.console import Console
-from node_agent.kernel.output.logs import ReadableLogs
+from node_agent.kernel.output.logs import RoundLogs
 from node_agent.kernel.output.sinks import Sink
 from node_agent.kernel.processes.orphans import Orphans
 from node_agent.kernel.processes.ports import ReservedPort
@@ -29,8 +29,12 @@ from node_agent.kernel.workers.spec_maker import StartWorker
 class StartedWorkers(Struct, frozen=True):
     """Workers of the round that was started last, with the resources that the agent holds for them."""
 
+    assignment: Assignment
     group: WorkerGroup
-    logs: ReadableLogs
+    logs: RoundLogs
+    log_folder: str
+    """Folder of the run's log files when the round began, so that a link that a worker creates later has no effect.
+    Empty if others may read nothing, because a plug-in chooses the files."""
     progress: ProgressFiles
 
     def close(self) -> None:

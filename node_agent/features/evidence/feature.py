@@ -21,7 +21,7 @@ class Evidence(Feature):
         """Return evidence of what the round's workers are doing, as far as possible, or a refusal."""
         assert isinstance(query, Examine)
         started, config = self.kernel.started, self.kernel.config
-        if not started or not started.group.workers or query.round != started.logs.assignment.round:
+        if not started or not started.group.workers or query.round != started.assignment.round:
             return Refused(reason=words.no_workers(config.join.node_id, query.round))
         kept = self.kernel.kept_folder(started.group.workers[0].spec.error_file)
         if kept:
@@ -45,7 +45,7 @@ def _targets(started: StartedWorkers) -> list[Target]:
             step=reading.step if (reading := readings.get(worker.spec.local_rank)) else None,
             environment=worker.spec.environment,
             stderr=worker.stderr_tail,
-            stderr_file=started.logs.logs.path_of(worker.spec.local_rank, "stderr"),
+            stderr_file=started.logs.path_of(worker.spec.local_rank, "stderr"),
         )
         for worker in started.group.workers
     ]

@@ -23,4 +23,4 @@ class LogReads(Feature):
             return Refused(reason=words.not_allowed(node_id))
         if (started := self.kernel.started) is None:
             return Refused(reason=words.no_worker_yet(node_id))
-        return await self._reader.tail(query, started.logs)
+        return await self._reader.tail(query, started)

@@ -17,7 +17,7 @@ from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.queries import LOG_BYTES, LogTail, Refused, TailLog
 
 from node_agent.features.log_reads import words
-from node_agent.kernel.output.logs import ReadableLogs
+from node_agent.kernel.feature import StartedWorkers
 
 MOST_READS = 4
 """Most reads at a time. Reads on a disk that hangs may never end."""
@@ -33,21 +33,21 @@ class LogReader:
         self._node_id = node_id
         self._under_way = 0
 
-    async def tail(self, query: TailLog, readable: ReadableLogs) -> LogTail | Refused:
+    async def tail(self, query: TailLog, started: StartedWorkers) -> LogTail | Refused:
         """Return the end of the worker's file, or a refusal."""
-        path = self._path(query, readable)
-        return path if isinstance(path, Refused) else await self._read_beside(path, readable.folder, query)
+        path = self._path(query, started)
+        return path if isinstance(path, Refused) else await self._read_beside(path, started.log_folder, query)
 
-    def _path(self, query: TailLog, readable: ReadableLogs) -> str | Refused:
+    def _path(self, query: TailLog, started: StartedWorkers) -> str | Refused:
         """Return the file that the worker was given."""
-        assignment, logs = readable.assignment, readable.logs
+        assignment, logs = started.assignment, started.logs
         if assignment.round != query.round or query.rank not in assignment.ranks:
             return Refused(reason=words.no_such_worker(self._node_id, query.rank, query.round))
         local_rank = query.rank - assignment.first_rank
         path, other = (logs.path_of(local_rank, stream) for stream in (query.stream, _OTHER[query.stream]))
         if not path:
             return Refused(reason=words.no_file(self._node_id, query.rank, query.stream, bool(other)))
-        if not readable.folder:
+        if not started.log_folder:
             return Refused(reason=words.place_unknown(self._node_id))
         return path
 

@@ -57,7 +57,7 @@ class Notices(Feature):
         """Tell the workers that the round is about to end, and wait until they have saved."""
         assert isinstance(query, Notice)
         started, board = self.kernel.started, self._board
-        if not started or not board or started.logs.assignment.round != query.round:
+        if not started or not board or started.assignment.round != query.round:
             return Noticed(listening=0, acknowledged=0)
         loop, log = asyncio.get_running_loop(), self.kernel.console.log
         told_at = loop.time()

@@ -6,7 +6,6 @@ from contextlib import suppress
 from errno import ETIMEDOUT
 from functools import partial
 
-from msgspec import Struct
 from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.messages import Assignment
 
@@ -139,16 +138,6 @@ class RoundLogs:
         return [*sinks, *self._further(local_rank, route.shown)] if self._further else sinks
 
 
-class ReadableLogs(Struct, frozen=True):
-    """Logs of a round that have begun, as far as others may read them."""
-
-    assignment: Assignment
-    logs: RoundLogs
-    folder: str
-    """Folder of the run's files when the round began, so that a link that a worker creates later has no effect. Empty
-    if others may read nothing, because a plug-in chooses the files."""
-
-
 class AgentLogs:
     """Opens the logs of each round. A problem with files does not stop a run: it is logged once, and the console shows
     the output.
@@ -172,7 +161,7 @@ class AgentLogs:
         self._folder = RunFolder(config.logs, config.join.run_id, temp_dir)
         self._files = LogFiles(console)
         self.plugin: Plugin | None = self._start_plugin(on_error) if config.logs.plugin else None
-        """Plug-in of `--logs-specs`. If there is one, `ask` opens each round."""
+        """Plug-in of `--logs-specs`, None if the flags choose the files."""
         self._is_announced = False
         self.readable_path = ""
         """The run's folder, with links in its path resolved; empty if there is none or a plug-in chooses the files."""
@@ -194,12 +183,19 @@ class AgentLogs:
         """Whether error files remain when the agent has exited."""
         return self._folder.is_kept
 
-    async def open(self, assignment: Assignment) -> RoundLogs:
-        """Return the logs of the next round's workers, by the flags."""
+    async def open(self, assignment: Assignment, environments: Callable[[], Sequence[Mapping[str, str]]]) -> RoundLogs:
+        """Return the logs of the next round's workers, by the flags or the plug-in. Raises `PluginFailed`.
+
+        `environments`: returns those of the workers, which the plug-in gets.
+        """
         try:
+            if self.plugin:
+                routing = narrowed(await self.plugin.reify(environments()), self._options, assignment.ranks)
+                return await self._opened(lambda: self._round(assignment, routing))
             logs = await self._opened(lambda: self._made(assignment))
         except OSError as error:
-            self._files.report(error.filename or self._folder.parent, error)
+            where = "--logs-specs" if self.plugin else error.filename or self._folder.parent
+            self._files.report(where, error)
             return self._round(assignment, without_files(self._options, assignment.ranks))
         if self._folder.made and wants_files(self._options) and not self._is_announced:
             self._is_announced = True
@@ -231,16 +227,6 @@ class AgentLogs:
         routing = by_flags(self._options, self._folder, assignment.round, assignment.ranks)
         self.readable_path = os.path.realpath(self._folder.made) if self._folder.made else ""
         return self._round(assignment, routing)
-
-    async def ask(self, assignment: Assignment, environments: Sequence[Mapping[str, str]]) -> RoundLogs:
-        """Return the logs of the next round's workers, by the plug-in. Raises `PluginFailed`."""
-        assert self.plugin
-        routing = narrowed(await self.plugin.reify(environments), self._options, assignment.ranks)
-        try:
-            return await self._opened(lambda: self._round(assignment, routing))
-        except OSError as error:
-            self._files.report("--logs-specs", error)
-            return self._round(assignment, without_files(self._options, assignment.ranks))
 
     async def close(self) -> None:
         """Show the remaining output of ended workers while the console takes it."""

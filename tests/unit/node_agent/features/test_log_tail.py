@@ -15,7 +15,8 @@ from rdzv_protocol.queries import LOG_BYTES, LogTail, Refused, TailLog
 from node_agent.features.log_reads import log_tail, words
 from node_agent.features.log_reads.log_tail import MOST_READS, LogReader
 from node_agent.kernel.core.log_options import LogOptions
-from node_agent.kernel.output.logs import ReadableLogs, RoundLogs
+from node_agent.kernel.feature import StartedWorkers
+from node_agent.kernel.output.logs import RoundLogs
 from node_agent.kernel.output.routing import Route, Routing, WorkerRoutes
 from tests.support.threads import refuse_threads
 from tests.unit.node_agent.story import an_assignment
@@ -31,18 +32,19 @@ def log(tmp_path: Path) -> Path:
     return folder / "stderr.log"
 
 
-def readable(log: Path, folder: str | None = None) -> ReadableLogs:
+def started(log: Path, folder: str | None = None) -> StartedWorkers:
     worker = WorkerRoutes(stderr=Route(str(log)))
     routing: Any = Routing([WorkerRoutes(), worker, WorkerRoutes(), WorkerRoutes()])
     nothing: Any = None
     logs = RoundLogs(routing, LogOptions(), nothing, nothing, nothing)
-    return ReadableLogs(an_assignment(1), logs, os.path.realpath(log.parent) if folder is None else folder)
+    log_folder = os.path.realpath(log.parent) if folder is None else folder
+    return StartedWorkers(an_assignment(1), nothing, logs, log_folder, nothing)
 
 
 async def tail(log: Path, *, folder: str | None = None, **wanted: Any) -> LogTail | Refused:
     given = {"number": 1, "round": 1, "remaining_s": 5.0, "rank": RANK, "stream": "stderr", "lines": 2}
     async with asyncio.timeout(10):
-        return await LogReader("a").tail(TailLog(**(given | wanted)), readable(log, folder))
+        return await LogReader("a").tail(TailLog(**(given | wanted)), started(log, folder))
 
 
 @pytest.mark.parametrize(
@@ -130,9 +132,9 @@ async def test_a_disk_that_hangs_blocks_nothing_and_takes_a_bounded_number_of_th
     monkeypatch.setattr(log_tail, "_tail", lambda *_: released.wait() and Refused(reason="late"))
     reader = LogReader("a")
     query = TailLog(number=1, round=1, remaining_s=5.0, rank=RANK, stream="stderr", lines=2)
-    reads = [asyncio.create_task(reader.tail(query, readable(log))) for _ in range(MOST_READS)]
+    reads = [asyncio.create_task(reader.tail(query, started(log))) for _ in range(MOST_READS)]
     await asyncio.sleep(0)
-    assert (await reader.tail(query, readable(log))).reason == words.still_reading("a")
+    assert (await reader.tail(query, started(log))).reason == words.still_reading("a")
     reads[0].cancel()
     released.set()
     async with asyncio.timeout(10):
@@ -147,5 +149,5 @@ async def test_a_read_is_refused_if_no_thread_can_be_started(log, monkeypatch):
     with monkeypatch.context() as patch:
         refuse_threads(patch)
         for _ in range(MOST_READS + 1):
-            assert await reader.tail(query, readable(log)) == Refused(reason=words.no_thread("a"))
-    assert isinstance(await reader.tail(query, readable(log)), LogTail)
+            assert await reader.tail(query, started(log)) == Refused(reason=words.no_thread("a"))
+    assert isinstance(await reader.tail(query, started(log)), LogTail)

@@ -50,7 +50,7 @@ async def begins(agent: Rig, round_: int) -> None:
 
 async def has_workers(agent: Rig, round_: int) -> list[int]:
     """Return the pids of the round's workers once they run."""
-    await until(lambda: agent.pids and agent.agent.started.logs.assignment.round == round_)
+    await until(lambda: agent.pids and agent.agent.started.assignment.round == round_)
     return agent.pids
 
 

@@ -55,7 +55,7 @@ class Agent:
     async def round(self, program: str = SAYS_WHO, number: int = 1) -> None:
         """Run one round of workers to their end."""
         assignment = _assignment(number, self.nproc)
-        logs = await self.logs.open(assignment)
+        logs = await self.logs.open(assignment, list)
         self.environments = [dict(logs.environment(local_rank)) for local_rank in range(self.nproc)]
         specs = [
             WorkerSpec(
@@ -150,7 +150,7 @@ async def test_streams_are_separate_if_anything_needs_that(make: Make) -> None:
     for flags in ({"redirects": Std.OUT}, {"tee": Std.ERR}, {"stdout_filters": ("out",)}, {}):
         agent = make(nproc=1, **flags)
         agent.console.is_one = bool(flags)
-        logs = await agent.logs.open(_assignment(1, 1))
+        logs = await agent.logs.open(_assignment(1, 1), list)
         streams = logs.open_streams(0)
         assert streams[0].writable() != streams[1].writable(), flags
         for stream in streams:
@@ -284,7 +284,7 @@ async def test_a_stderr_that_cannot_be_opened_lets_stdout_go(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(tee=Std.OUT)
-    logs = await agent.logs.open(_assignment(1, 2))
+    logs = await agent.logs.open(_assignment(1, 2), list)
     monkeypatch.setattr(os, "pipe", lambda: (_ for _ in ()).throw(OSError(errno.EMFILE, "Too many open files")))
     with pytest.raises(OSError, match="Too many"):
         logs.open_streams(0)
