@@ -13,10 +13,9 @@ from functools import partial
 
 from msgspec.structs import replace
 from rdzv_protocol import late_signals
-from rdzv_protocol.constraints import MAX_ITEMS
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Progress, Reply, Start
+from rdzv_protocol.messages import Assignment, Failure, PollRequest, Reply, Start
 
 from node_agent import words
 from node_agent.features.active import Features
@@ -62,7 +61,7 @@ from node_agent.kernel.processes.ports import ReservedPort
 from node_agent.kernel.processes.process import given_up
 from node_agent.kernel.processes.remains import is_program
 from node_agent.kernel.processes.temp_dir import REMOVED_WITHIN_S, TempDir
-from node_agent.kernel.runner import Runner
+from node_agent.kernel.runner import Facts, Runner
 from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport.base import Transport, spawn
 from node_agent.kernel.workers.group import WorkerGroup
@@ -252,30 +251,16 @@ class Agent:
                 used.release()  # after the new port was reserved, so that the two differ
         return self.port.number
 
-    def progress(self) -> Progress | None:
-        if self.started:  # the agent is awake anyway, because it is about to send a message
-            self.started.group.look()
+    def filled(self, request: Facts) -> Facts:
+        now, started = asyncio.get_running_loop().time(), self.started
+        if started:
+            started.group.look()  # the agent is awake anyway, because it is about to send a message
             if self.orphans:
                 self.orphans.look()
-        return self.started.progress.summary(asyncio.get_running_loop().time()) if self.started else None
-
-    def finished(self) -> FinishedWorkers | None:
-        if self.started is None or self.assignment is None:
-            return None
-        group, assignment = self.started.group, self.assignment
-        most = min(MAX_ITEMS, assignment.local_world_size - 1)
-        if not 0 < len(group.finished_at) <= most:
-            return None
-        ago_s = asyncio.get_running_loop().time() - max(group.finished_at.values())
-        ranks = tuple(sorted(assignment.first_rank + local_rank for local_rank in group.finished_at))
-        return FinishedWorkers(round=assignment.round, ranks=ranks, ago_s=max(0.0, ago_s))
-
-    def failed_ago_s(self) -> float:
-        failed_at = self.started and self.started.group.failed_at
-        return max(0.0, asyncio.get_running_loop().time() - failed_at) if failed_at else 0.0
-
-    def wants_summary(self) -> bool:
-        return any(feature.wants_summary() for feature in self._features)
+            request = replace(request, progress=started.progress.summary(now), finished=started.finished(now))
+        if isinstance(request, PollRequest):
+            return replace(request, wants_summary=any(feature.wants_summary() for feature in self._features))
+        return replace(request, ago_s=started.failed_ago_s(now) if started else 0.0)
 
     def perform(self, effect: OwnEffect) -> None:
         if not any(feature.performing(effect) for feature in self._features):

@@ -5,9 +5,10 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from msgspec import Struct
+from rdzv_protocol.constraints import MAX_ITEMS
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Failure, Reply
+from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Reply
 from rdzv_protocol.queries import Query, QueryAnswer
 
 from node_agent.kernel.config import AgentConfig
@@ -36,6 +37,20 @@ class StartedWorkers(Struct, frozen=True):
     """Folder of the run's log files when the round began, so that a link that a worker creates later has no effect.
     Empty if others may read nothing, because a plug-in chooses the files."""
     progress: ProgressFiles
+
+    def finished(self, now: float) -> FinishedWorkers | None:
+        """Return the workers that have exited 0 while others of this node still run, None if there are none."""
+        finished_at = self.group.finished_at
+        if not 0 < len(finished_at) <= min(MAX_ITEMS, self.assignment.local_world_size - 1):
+            return None
+        ranks = tuple(sorted(self.assignment.first_rank + local_rank for local_rank in finished_at))
+        return FinishedWorkers(
+            round=self.assignment.round, ranks=ranks, ago_s=max(0.0, now - max(finished_at.values()))
+        )
+
+    def failed_ago_s(self, now: float) -> float:
+        """Return the seconds since a worker failed, 0 if none has."""
+        return max(0.0, now - self.group.failed_at) if self.group.failed_at else 0.0
 
     def close(self) -> None:
         self.group.close()

@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ProtocolError, StaleRound
@@ -20,11 +20,9 @@ from rdzv_protocol.messages import (
     Ack,
     AnswerRequest,
     Failure,
-    FinishedWorkers,
     JoinRequest,
     LeaveRequest,
     PollRequest,
-    Progress,
     Reply,
     ReportRequest,
     Request,
@@ -52,6 +50,10 @@ MOST_REPORTS = 3
 """Most tracebacks that the agent logs: the same callback may fail again and again."""
 
 
+Facts = TypeVar("Facts", PollRequest, ReportRequest)
+"""Request with facts about the workers."""
+
+
 class Host(Protocol):
     """Carries out the machine's effects in this process."""
 
@@ -65,17 +67,8 @@ class Host(Protocol):
         Raises `OSError`, after which the agent exits.
         """
 
-    def progress(self) -> Progress | None:
-        """Return the progress that this agent's workers have reported, None if they have reported none."""
-
-    def finished(self) -> FinishedWorkers | None:
-        """Return the workers that have exited 0 while others of this node still run, None if there are none."""
-
-    def failed_ago_s(self) -> float:
-        """Return the seconds since a worker failed, 0 if none has."""
-
-    def wants_summary(self) -> bool:
-        """Return whether the next poll asks for the summary of the run."""
+    def filled(self, request: Facts) -> Facts:
+        """Return the request with what is known about this agent's workers. It is about to be sent."""
 
     def perform(self, effect: OwnEffect) -> None:
         """Carry out an effect of the machine."""
@@ -261,22 +254,10 @@ class Runner:
             case JoinRequest():
                 self._join(effect)
             case PollRequest():
-                poll = replace(
-                    effect,
-                    round=self.machine.workers_round,
-                    progress=self._host.progress(),
-                    finished=self._host.finished(),
-                    wants_summary=self._host.wants_summary(),
-                )
-                spawn(self._exchange(poll), self._exchanges)
+                poll = replace(effect, round=self.machine.workers_round)
+                spawn(self._exchange(self._host.filled(poll)), self._exchanges)
             case ReportRequest():
-                report = replace(
-                    effect,
-                    progress=self._host.progress(),
-                    finished=self._host.finished(),
-                    ago_s=self._host.failed_ago_s(),
-                )
-                spawn(self._deliver(report), self._notifications)
+                spawn(self._deliver(self._host.filled(effect)), self._notifications)
             case SuspectRequest():
                 spawn(self._deliver(effect), self._notifications)
             case LeaveRequest():

@@ -13,7 +13,7 @@ from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.effects import Exit, Level, Log, OwnEffect, StartWorkers, StopWorkers
 from node_agent.kernel.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.kernel.runner import Runner
+from node_agent.kernel.runner import Facts, Runner
 from node_agent.kernel.transport.http import HttpTransport
 
 CLOSE_S = 10.0
@@ -99,17 +99,8 @@ class Node:
                 self.exit_code = code
                 self._changed()
 
-    def progress(self) -> None:
-        pass
-
-    def finished(self) -> None:
-        pass
-
-    def wants_summary(self) -> bool:
-        return False
-
-    def failed_ago_s(self) -> float:
-        return 0.0
+    def filled(self, request: Facts) -> Facts:
+        return request
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         if not isinstance(answer, Reply):

@@ -16,7 +16,7 @@ from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.effects import Ask, Exit, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.kernel.core.events import Answer, Event, Signalled, Started, Suspected
 from node_agent.kernel.core.machine import AgentMachine
-from node_agent.kernel.runner import Runner
+from node_agent.kernel.runner import Facts, Runner
 from simulation.network import Host
 from simulation.server import Loop
 from simulation.transport import SimulatedTransport
@@ -209,7 +209,10 @@ class AgentProcess:
     def abort(self) -> None:
         """Do nothing: the story has failed."""
 
-    def progress(self) -> Progress | None:
+    def filled(self, request: Facts) -> Facts:
+        return replace(request, progress=self._progress())
+
+    def _progress(self) -> Progress | None:
         """Report a step a second, and a checkpoint every ten, until they hang."""
         if (workers := self.workers) is None or not workers.are_training:
             return None
@@ -218,15 +221,6 @@ class AgentProcess:
             round=workers.round, lowest_step=step, highest_step=step, checkpoint_step=step // 10 * 10,
             age_s=self.host.now - workers.started_at - step, step_s=1.0, checkpoint_s=0.1 * (step // 10),
         )  # fmt: skip
-
-    def wants_summary(self) -> bool:
-        return False
-
-    def failed_ago_s(self) -> float:
-        return 0.0
-
-    def finished(self) -> None:
-        """Return None: all workers of a node finish at once."""
 
     def _tell_workers(self, notice: Notice) -> None:
         """Let each worker group save in its own time, if enough is left. Some exit then."""

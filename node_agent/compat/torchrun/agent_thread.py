@@ -20,7 +20,7 @@ from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.backoff import ServerLost
 from node_agent.kernel.core.effects import Exit, Level, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.kernel.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.kernel.runner import Runner
+from node_agent.kernel.runner import Facts, Runner
 from node_agent.kernel.transport.base import ThreadLoop, Transport
 
 LEAVE_TIMEOUT_S = 2.0
@@ -155,17 +155,9 @@ class AgentThread:
             case Exit():
                 self._end(Ended())
 
-    def progress(self) -> None:
-        """Return None: the workers are torch's, and report no progress to this agent."""
-
-    def failed_ago_s(self) -> float:
-        return 0.0  # torchrun does not tell when its worker ended
-
-    def wants_summary(self) -> bool:
-        return False
-
-    def finished(self) -> None:
-        """Return None: the workers are torch's, which waits for all of them itself."""
+    def filled(self, request: Facts) -> Facts:
+        """Return the request as it is: torchrun tells nothing about its workers."""
+        return request
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         match answer:
