@@ -86,8 +86,8 @@ class WorkerTimers(Feature):
 
     def expired(self, pid: int, reason: str) -> None:
         """Report that the worker of this process may hang because its timer has expired, unless it has ended."""
-        from node_agent.features.hangs.detector import Suspicion
         from node_agent.features.hangs.feature import suspect
+        from node_agent.features.hangs.suspicion import Suspicion
 
         if (local_rank := self._local_rank(pid)) is not None:
             suspect(self.kernel, Suspicion("timer", reason, (local_rank,)))

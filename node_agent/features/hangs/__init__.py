@@ -12,7 +12,8 @@ from node_agent.flags import WATCH, Read, lines, number, ours, pattern, seconds,
 from node_agent.kernel.config import LaunchPlan, Options
 
 if TYPE_CHECKING:
-    from node_agent.features.hangs.detector import LogRule, ProgressLimits
+    from node_agent.features.hangs.progress_source import ProgressLimits
+    from node_agent.features.hangs.rule_source import LogRule
 
 SHORTEST_SILENCE_S = 1.0
 UNINTERRUPTIBLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
@@ -39,7 +40,7 @@ _RULE_KEYS: dict[str, tuple[str, Read]] = {
 
 def progress_limits(given: object) -> "ProgressLimits":
     """Parse seconds for every phase, `auto`, or some of start, step, checkpoint, unseen and factor."""
-    from node_agent.features.hangs.detector import ProgressLimits
+    from node_agent.features.hangs.progress_source import ProgressLimits
 
     if given == "auto":
         return ProgressLimits()
@@ -81,7 +82,7 @@ def _log_rule(line: str) -> "LogRule":
             from node_agent.features.hangs import words
 
             raise ValueError(words.bad_value_in_rule(key, line, str(error))) from None
-    from node_agent.features.hangs.detector import LogRule
+    from node_agent.features.hangs.rule_source import LogRule
 
     return LogRule(**found)  # type: ignore[arg-type]
 

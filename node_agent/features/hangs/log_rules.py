@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from node_agent.features.hangs import log_rules_helper, words
-from node_agent.features.hangs.detector import LineMatch, LogRule
+from node_agent.features.hangs.rule_source import LineMatch, LogRule
 from node_agent.kernel.processes.helper import Helper
 from node_agent.kernel.processes.process import STDERR, CommandProcess
 

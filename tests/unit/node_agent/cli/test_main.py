@@ -18,7 +18,8 @@ from node_agent.cli import main
 from node_agent.cli.plan import SAME_NAMES
 from node_agent.features.checks import words as checks
 from node_agent.features.free_gpus import DRIVER
-from node_agent.features.hangs.detector import LogRule, ProgressLimits
+from node_agent.features.hangs.progress_source import ProgressLimits
+from node_agent.features.hangs.rule_source import LogRule
 from node_agent.features.notices import words as notices
 from node_agent.features.numa import NumaBinding
 from node_agent.features.preemption import words as preemption

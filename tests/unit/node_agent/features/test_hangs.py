@@ -1,6 +1,8 @@
-"""Reports of workers that may hang, as people and the server get them."""
+"""Reports of workers that may hang, as people and the server get them, and what /proc shows of the workers."""
 
 import asyncio
+import os
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,12 +10,15 @@ import pytest
 
 from node_agent.features import hangs as options
 from node_agent.features.hangs import words
-from node_agent.features.hangs.detector import ProgressLimits, Suspicion
-from node_agent.features.hangs.feature import LONGEST_SOURCE, Hangs, suspect
+from node_agent.features.hangs.feature import LONGEST_SOURCE, Hangs, suspect, threads_asleep
+from node_agent.features.hangs.progress_source import ProgressLimits
+from node_agent.features.hangs.suspicion import Suspicion
 from node_agent.in_worker import KINDS
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.core.events import Suspected
 from node_agent.kernel.core.progress import Reading, Spent
+from tests.support import leaderless
+from tests.support.process_info import until
 from tests.unit.node_agent.story import an_assignment
 
 
@@ -76,7 +81,7 @@ async def test_the_time_after_a_notice_is_not_learned() -> None:
     feature.noticed()
     readings[0] = Reading(1, 7, 7, "checkpoint", now - 400.0, spent)
     feature.stopping()
-    rhythm = feature._watch._rhythms.next_round(assignment.world_size)
+    rhythm = feature._rhythms.next_round(assignment.world_size)
     assert rhythm.longest_s("checkpoint") is None and rhythm.cut_off_s["start"] < 400.0
 
 
@@ -87,3 +92,18 @@ def reported(found: Suspicion, nodes: int = 3) -> Suspected:
     suspect(kernel, found)
     (event,) = events
     return event
+
+
+@pytest.mark.parametrize("how", ["", "uninterruptibly"])
+async def test_if_a_main_thread_has_ended_another_thread_that_sleeps_uninterruptibly_is_seen(how: str) -> None:
+    process = await asyncio.create_subprocess_exec(*leaderless.COMMAND, how, start_new_session=True)
+    try:
+        await until(lambda: leaderless.is_leaderless(process.pid))
+        if how:
+            await until(lambda: len(threads_asleep(process.pid)) == 1)
+        assert process.pid not in threads_asleep(process.pid)
+        assert bool(threads_asleep(process.pid)) is bool(how)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    assert threads_asleep(process.pid) == []

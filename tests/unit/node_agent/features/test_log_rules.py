@@ -10,8 +10,8 @@ from math import inf
 import pytest
 
 from node_agent.features.hangs import log_rules, words
-from node_agent.features.hangs.detector import LineMatch, LogRule
 from node_agent.features.hangs.log_rules import Line, LineMatcher
+from node_agent.features.hangs.rule_source import LineMatch, LogRule
 from tests.support.process_info import children, until
 
 FOR_EVER = ("(a+)+$", "a" * 60 + "!")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from node_agent.features.hangs.detector import (
+from node_agent.features.hangs.progress_source import (
     SHORTEST_S,
     SHORTEST_START_S,
     STEPS_TO_LEARN,

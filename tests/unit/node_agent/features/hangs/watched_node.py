@@ -4,7 +4,10 @@ import re
 from math import inf
 from typing import Any
 
-from node_agent.features.hangs.detector import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
+from node_agent.features.hangs.detector import HangDetector
+from node_agent.features.hangs.progress_source import Rhythms
+from node_agent.features.hangs.rule_source import LineMatch
+from node_agent.features.hangs.suspicion import Signs, Suspicion
 from node_agent.in_worker import KINDS
 from node_agent.kernel.core.progress import Reading, Spent
 
@@ -16,9 +19,9 @@ HOUR_S = 3600.0
 class Node:
     """Workers of one node with their detector, an agent that polls, and a shared clock."""
 
-    def __init__(self, ranks: range = range(2), world_size: int = 2, **options: Any) -> None:
+    def __init__(self, ranks: range = range(2), world_size: int = 2, **sources: Any) -> None:
         self.now = 1_000.0
-        self._options, self._ranks, self._rhythms = HangOptions(**options), ranks, Rhythms()
+        self._sources, self._ranks, self._rhythms = sources, ranks, Rhythms()
         self._begins(world_size)
         self.last_output_at = {rank - ranks[0]: 0.0 for rank in ranks}
         self.last_sign_at = 0.0
@@ -32,7 +35,7 @@ class Node:
     def _begins(self, world_size: int) -> None:
         self.world_size = world_size
         rhythm = self._rhythms.next_round(world_size)
-        self.detector = HangDetector(self._options, self._ranks, rhythm, GAP_S, self.now)
+        self.detector = HangDetector(self._ranks, rhythm, GAP_S, self.now, **self._sources)
         self.readings: dict[int, Reading] = {}
 
     def restarts(self, world_size: int | None = None) -> None:
@@ -54,7 +57,7 @@ class Node:
 
     def writes(self, rank: int, text: str = "") -> None:
         self.last_output_at[rank] = self.last_sign_at = self.now
-        for number, rule in enumerate(self._options.log_rules):
+        for number, rule in enumerate(self._sources.get("log_rules", ())):
             if match := re.search(rule.pattern, text):
                 captured = match.group(1) if match.groups() else match.group(0)
                 self.found += self.detector.line(rank, LineMatch(number, text, captured), self.now)
