@@ -133,7 +133,7 @@ def _overdue(run: Run, now: float) -> Finding | None:
 def _loops_over(run: Run, steps: tuple[str, ...]) -> Finding | None:
     """Return a finding if all workers that report progress have ended their loop long ago, and none has exited."""
     pace, limit_s = run.pace, finishing.WARNED_AFTER_S
-    if run.stage is not Stage.RUNNING or run.suspends_judgement or finishing.has_begun(run):
+    if run.stage is not Stage.RUNNING or finishing.has_begun(run):
         return None
     if not progress.is_over(run) or pace.moved_at is None or pace.told_at - pace.moved_at <= limit_s:
         return None
@@ -162,13 +162,17 @@ def _read_output(run: Run, rank: int, last: Failure | None) -> str:
 
 
 def _stalled(run: Run, now: float) -> Finding | None:
-    """Return a finding if the last step is old, by the agents' own reports: with a long lease, they report rarely."""
-    if run.stage is not Stage.RUNNING or run.suspends_judgement or run.set_apart or finishing.has_begun(run):
+    """Return a finding if the last step is old, by the agents' own reports: with a long lease, they report rarely.
+
+    A notice to the workers hides nothing: they may save, or hang. Its round ends by itself, so it needs no restart.
+    """
+    if run.stage is not Stage.RUNNING or run.is_unheard or finishing.has_begun(run):
         return None
     hang = Hangs.of(run).hang
     if hang and hang.is_believed:
         return None
-    pace, steps = run.pace, (words.stacks(quoted(run.run_id)), words.restart(quoted(run.run_id)))
+    restart = (words.restart(quoted(run.run_id)),) if run.notice_since is None else ()
+    pace, steps = run.pace, (words.stacks(quoted(run.run_id)), *restart)
     if time_ledger.present(run) == time_ledger.STARTING and now - run.started_at > STALLED_START_S:
         return Finding("stalled", words.stalled_start(STALLED_START_S), run.started_at, steps)
     if pace.step_s is None or pace.moved_at is None or progress.is_over(run):

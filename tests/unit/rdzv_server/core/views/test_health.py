@@ -185,7 +185,6 @@ OVER: dict[str, tuple[Callable[[], Scenario], Change]] = {
     "looping, as the round lasts": (looping, lambda run: run.passes(steady_s(run.run))),
     "looping, as it fails otherwise": (looping, lambda run: fails_again(run, cause="signal 9 (SIGKILL)")),
     "stalled": (stalled, lambda run: run.tells("a", highest_step=8, step_s=0.2)),
-    "stalled, as its workers have a notice": (stalled, lambda run: run.announces("a")),
     "stalled, as its round ends": (stalled, lambda run: run.is_restarted()),
     "slow": (slow, lambda run: run.steps(LONG, a=1.0, b=1.0)),
     "last_restart_spent": (last_restart_spent, lambda run: run.passes(100.0)),
@@ -422,6 +421,29 @@ def test_a_standstill_that_is_judged_is_no_mere_stall() -> None:
     run.suspects("a", 0)
     run.passes(SETTLE_S)
     assert states(run)[0] == "hung" and "stalled" not in states(run)
+
+
+def test_a_notice_to_the_workers_does_not_hide_a_standstill() -> None:
+    """The round ends by itself, so no step restarts workers that may save."""
+    run = stalled()
+    run.announces("a", notice_s=600.0, stop_s=630.0)
+    (found,) = told(run)
+    assert (found.state, found.since, found.next) == ("stalled", 0.0, (words.stacks(RUN_ID),))
+    run.tells("a", highest_step=8, step_s=0.2)
+    assert states(run) == []
+    run.passes(60.1)
+    run.tells("a", highest_step=8, step_s=0.2, age_s=60.1)
+    assert states(run) == ["stalled"], "it began after the notice"
+    run.is_stopped()
+    assert states(run) == []
+
+
+def test_a_notice_does_not_hide_that_all_loops_have_ended_long_ago() -> None:
+    run = running("2", "a", "b")
+    run.passes(WARNED_AFTER_S + 1.0)
+    run.tells("a", highest_step=9, step_s=1.0, age_s=WARNED_AFTER_S + 1.0, is_over=True)
+    run.announces("b", notice_s=600.0, stop_s=630.0)
+    assert states(run) == ["overdue"]
 
 
 def test_a_round_without_the_progress_of_earlier_rounds_is_stalled() -> None:
