@@ -62,13 +62,13 @@ def differences(decided: NodesState, known: NodesState, wall_now: float) -> list
     """Return the facts by which this shard's `known` cordons follow what shard 0 has `decided`, by another clock.
 
     A node that this shard itself excludes stays excluded until its time is over, or until an operator has uncordoned
-    it.
+    it. An exclusion by shard 0 ends with shard 0's, also if this server's clock is behind.
     """
     facts: list[events.NodeOperation] = [
         events.NodeUncordoned(node_id=node_id)
         for node_id, cordon in known.cordons.items()
         if node_id not in decided.cordons
-        and (not cordon.excludes or decided.lifted.get(node_id, 0.0) > (cordon.wall_at or 0.0))
+        and (not cordon.excludes or cordon.is_followed or decided.lifted.get(node_id, 0.0) > (cordon.wall_at or 0.0))
     ]
     for node_id, cordon in decided.cordons.items():
         own, until = known.cordons.get(node_id), cordon.wall_until
@@ -81,7 +81,7 @@ def differences(decided: NodesState, known: NodesState, wall_now: float) -> list
 def _repeated(cordon: events.Cordon, wall_now: float) -> events.NodeOperation:
     given: dict[str, Any] = {
         "reason": cordon.reason, "by": cordon.by, "request_id": cordon.request_id, "node_id": cordon.node_id,
-        "wall_at": cordon.wall_at, "wall_until": cordon.wall_until, "general": cordon.general,
+        "wall_at": cordon.wall_at, "wall_until": cordon.wall_until, "general": cordon.general, "is_followed": True,
         "for_s": None if cordon.wall_until is None else cordon.wall_until - wall_now,
     }  # fmt: skip
     if cordon.drain_s is None:

@@ -62,6 +62,8 @@ class Cordon(Struct, frozen=True, kw_only=True):
     """Whether the cordon is for one run only. That run ends the cordon when its time is over."""
     condition: str = ""
     """What other nodes may share, as in `Blame`, if the server excludes the node for that; else empty."""
+    is_followed: bool = False
+    """Whether another shard has decided it, and decides when it ends."""
 
     @property
     def excludes(self) -> bool:
@@ -235,8 +237,8 @@ class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
     """The node gets no seat in new rounds for `for_s` seconds, or until an operator uncordons it if `for_s` is None.
 
     `wall_until`: wall-clock time at which the cordon ends, if it did not begin now but with a cordon of another shard.
-    `general`, `is_of_run` and `condition` mean the same as in `Cordon`. `waits`: sentence about the runs that then have
-    too few nodes, for the answer; a run's own fact has none.
+    `general`, `is_of_run`, `condition` and `is_followed` mean the same as in `Cordon`. `waits`: sentence about the runs
+    that then have too few nodes, for the answer; a run's own fact has none.
     """
 
     for_s: float | None = None
@@ -245,6 +247,7 @@ class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
     is_of_run: bool = False
     condition: str = ""
     waits: str = ""
+    is_followed: bool = False
 
 
 class NodeDrained(NodeCordoned, frozen=True, kw_only=True):

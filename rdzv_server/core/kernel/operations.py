@@ -248,6 +248,7 @@ def cordon_of(fact: events.NodeCordoned, now: float) -> Cordon:
         general=fact.general,
         is_of_run=fact.is_of_run,
         condition=fact.condition,
+        is_followed=fact.is_followed,
     )
 
 
