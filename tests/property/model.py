@@ -739,7 +739,8 @@ class Model:
         self.unanswered.discard(agent.name)
         self.departed.add(agent.name)
         self.left.add(agent.node)
-        is_drained = cause != "node_lost" and (agent.state == "draining" or cause == "node_drained")
+        shows_loss = self.cause != "hang" and self._lost_others()
+        is_drained = cause == "node_drained" or (agent.state == "draining" and (cause != "node_lost" or not shows_loss))
         self._lose_place(agent, agent.state, cause, now, explains=not is_drained)
 
     def _lose_place(self, agent: Agent, was: str, cause: str, now: float, *, explains: bool = True) -> None:

@@ -548,7 +548,9 @@ class RunMachine:
         self.record_event("node_left" if left else "node_lost", reason, now, node_id=node_id, group_rank=group_rank)
         if not (left or is_blameless or was_leaving):
             self.blame(node_id, LOST, reason)
-        is_drained = left and (was is AgentState.DRAINING or cause is Cause.NODE_DRAINED)
+        root = run.first_of_round
+        is_own_failure = root is not None and not root.failure.consequence
+        is_drained = cause is Cause.NODE_DRAINED or (was is AgentState.DRAINING and (left or is_own_failure))
         self._left_its_place(agent, was, cause, reason, now, explains=not is_drained)
 
     def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:
@@ -563,7 +565,8 @@ class RunMachine:
     ) -> None:
         """Decide what follows for the round from an agent that is gone or leaves. `was`: its state before.
 
-        `explains`: whether this may be why workers failed before. An operator's drain that came later is not.
+        `explains`: whether this may be why workers failed before. An operator's drain that came later is not. Nor is
+        the loss of a drained node, unless the failure shows that a worker was lost.
         """
         run = self.run
         if was is AgentState.RUNNING or notices.has_lost_its_reason(run):

@@ -133,8 +133,12 @@ def fatal(rank: int, node_id: str) -> str:
     "nor one of the node whose worker failed": (
         "1:2 max_restarts=1", "join a b; fail b; drain b; leave b; join a", {"ranks": "a", "ledger": "worker_failure!"},
     ),
-    "the loss of a drained node explains it": (
-        "1:2 max_restarts=1", "join a b; fail a; drain b; lose b; join a", {"ranks": "a", "ledger": "node_lost"},
+    "nor the loss of the drained node, which may follow from the drain": (
+        "1:2 max_restarts=1", "join a b; fail a; drain b; lose b; join a", {"ranks": "a", "ledger": "worker_failure!"},
+    ),
+    "the loss of a drained node explains a failure that shows a loss": (
+        "1:2 max_restarts=1", "join a b; fail a consequence=True; drain b; lose b; join a",
+        {"ranks": "a", "ledger": "node_lost"},
     ),
     "a drain that was announced before the failure explains it": (
         "1:2 max_restarts=1 notice_timeout_s=20", "join a b; drain b deadline_s=300; fail a consequence=True; leave b",
