@@ -127,7 +127,7 @@ async def stopped(place: Place, told: Told) -> None:
         await told.by_all(cluster)
 
 
-@symptom("A node is there, and gets no seat")
+@symptom("A node has joined, but stands by")
 async def kept_out(place: Place, told: Told) -> None:
     async with place.cluster() as cluster:
         ctl = ("-m", "rdzvctl", "--endpoint", cluster.endpoint)

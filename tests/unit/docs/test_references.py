@@ -74,7 +74,7 @@ def test_contributing_names_the_number_of_tests_that_run_at_a_time() -> None:
 
 def test_the_stages_of_a_connection_that_the_operations_page_names_are_those_that_agents_log() -> None:
     page = (ROOT / "docs/how-to/troubleshoot.md").read_text()
-    (named,) = re.findall(r"The word before the colon says how far the agent got: (.+?)\. ", page)
+    (named,) = re.findall(r"The word before the colon names the step that failed: (.+?)\. ", page)
     assert set(re.findall("`([^`]+)`", named)) <= set(get_args(Stage))
 
 
