@@ -368,7 +368,7 @@ def entries() -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for section in PAGE.read_text().split("\n## ")[1:]:
         heading, _, body = section.partition("\n")
-        if heading.startswith("How to "):
+        if heading == "Report a bug":
             continue
         blocks = re.findall(r"^```([\w-]+)\n(.*?)^```", body, re.M | re.S)
         found[heading] = [(source, line) for source, text in blocks for line in text.splitlines()]
