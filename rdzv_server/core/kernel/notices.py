@@ -47,8 +47,8 @@ class Pending(Struct, frozen=True):
     """Reason for which the running round ends soon, and the latest time at which it does."""
 
     until: float
-    source: str
-    """Source of the notice: `node_left`, `node_drained` or `node_arrived`."""
+    cause: Cause
+    """Cause of the next round: `node_left`, `node_drained` or `node_arrived`."""
     node_id: str
     reason: str
 
@@ -58,12 +58,12 @@ def pending(run: Run) -> Pending | None:
         return None
     if run.leaving:
         agent_id, leaving = min(run.leaving.items(), key=lambda item: item[1].until)
-        return Pending(leaving.until, leaving.cause.value, run.agents[agent_id].node_id, leaving.reason)
+        return Pending(leaving.until, leaving.cause, run.agents[agent_id].node_id, leaving.reason)
     if replacement := run.replacement:
-        return Pending(replacement.until, Cause.NODE_DRAINED.value, replacement.node_id, replacement.reason)
+        return Pending(replacement.until, Cause.NODE_DRAINED, replacement.node_id, replacement.reason)
     if run.scale_up_at is not None and run.settings.scale_up == "on-notice":
         node_id = next((agent.node_id for agent in run.waiting.values()), "")
-        return Pending(run.scale_up_at, Cause.NODE_ARRIVED.value, node_id, completion.arrivals(run))
+        return Pending(run.scale_up_at, Cause.NODE_ARRIVED, node_id, completion.arrivals(run))
     return None
 
 
@@ -165,7 +165,7 @@ def explains(run: Run, root: FailureRecord) -> bool:
 def end_early(machine: Machine, now: float) -> None:
     """End the round before its notice is over, as the notice would end it."""
     run = machine.run
-    arrival = Pending(now, Cause.NODE_ARRIVED.value, "", completion.arrivals(run))  # its wait may be over
+    arrival = Pending(now, Cause.NODE_ARRIVED, "", completion.arrivals(run))  # its wait may be over
     _end(machine, pending(run) or arrival, now)
 
 
@@ -175,7 +175,7 @@ def _end(machine: Machine, soon: Pending | None, now: float) -> None:
         machine.blame(gives_way.node_id, machine.fault(gives_way.fault), gives_way.why)
     release(machine, now)
     if run.stage is Stage.RUNNING and soon:  # no seat is free: a node arrived, or the leaving node had finished
-        machine.open_round(Cause(soon.source), soon.reason, now)
+        machine.open_round(soon.cause, soon.reason, now)
 
 
 def replace_node(machine: Machine, node_id: str, fault: Fault, why: str, now: float) -> None:
@@ -223,7 +223,7 @@ def _give(machine: Machine, soon: Pending, now: float) -> None:
         _close(run, run.notice)
     run.notice = notice = OpenNotice(run.round, soon.until)
     within_s = max(0.0, soon.until - now)
-    fields = {"source": soon.source, "node_id": soon.node_id, "reason": clip(soon.reason, 240)}
+    fields = {"source": soon.cause.value, "node_id": soon.node_id, "reason": clip(soon.reason, 240)}
     for agent in run.running.values():
         if queries.knows(agent, Notice) and within_s:
             closed = partial(_answered, notice)

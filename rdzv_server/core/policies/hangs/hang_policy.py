@@ -78,20 +78,15 @@ class Examined(Struct):
     """Agents that are asked, each with the number of its query."""
 
 
-class Examinations(Struct, frozen=True):
-    """Number of examinations in the running round, and the earliest time of the next one."""
-
-    number: int = 0
-    again_at: float = 0.0
-
-
 class HangSigns(Struct):
     """Examinations of a run's workers."""
 
     examined: Examined | None = None
     """Examination of the hang that is to be judged; a restarted server begins it again."""
-    examinations: Examinations = Examinations()
-    """Number and spacing of the running round's examinations."""
+    examinations: int = 0
+    """Number of examinations in the running round."""
+    again_at: float = 0.0
+    """Earliest time of the next one."""
     stacks_again_at: float = 0.0
     """Earliest time at which an operator may examine the workers again."""
 
@@ -191,7 +186,7 @@ class Hangs(Policy[HangsState, HangSigns]):
             self.state.hang.remove_agent(agent_id)
 
     def round_opened(self, cause: Cause, now: float) -> None:
-        self.state.hang, self.signs.examinations = None, Examinations()
+        self.state.hang, self.signs.examinations, self.signs.again_at = None, 0, 0.0
         self.state.suspected.clear()
         self.state.rules_ended = False
 
@@ -204,7 +199,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         if hang is None and signs.examined is None:
             return
         is_wanted = hang is not None and hang.judge_at is not None and now >= _examine_at(hang.judge_at)
-        if is_wanted and signs.examined is None and now >= signs.examinations.again_at:
+        if is_wanted and signs.examined is None and now >= signs.again_at:
             assert hang
             examined = signs.examined = Examined()
             reason = clip(printable(_guilty(self.run, hang).reason), examination.REASON_BYTES)
@@ -227,7 +222,7 @@ class Hangs(Policy[HangsState, HangSigns]):
                 return IMMEDIATELY
             return self._silence_counts_at(hang) if hang and self._awaits_silence(hang) else None
         if examined is None:
-            return max(_examine_at(hang.judge_at), self.signs.examinations.again_at)
+            return max(_examine_at(hang.judge_at), self.signs.again_at)
         return hang.judge_at if examined.summary else None
 
     def due(self, now: float) -> HangFound | HangSuspected | None:
@@ -269,9 +264,9 @@ class Hangs(Policy[HangsState, HangSigns]):
         return _guilty(self.run, hang).limit_s is None
 
     def _space_examinations(self, now: float) -> None:
-        so_far = self.signs.examinations
-        pause_s = EXAMINED_AGAIN_AFTER_S[min(so_far.number, len(EXAMINED_AGAIN_AFTER_S) - 1)]
-        self.signs.examinations = Examinations(number=so_far.number + 1, again_at=now + pause_s)
+        signs = self.signs
+        pause_s = EXAMINED_AGAIN_AFTER_S[min(signs.examinations, len(EXAMINED_AGAIN_AFTER_S) - 1)]
+        signs.examinations, signs.again_at = signs.examinations + 1, now + pause_s
 
     # Suspicions.
 
