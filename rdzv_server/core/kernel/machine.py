@@ -9,7 +9,7 @@
 An event that is refused raises a `ProtocolError` and changes nothing. A repeated event is accepted and changes nothing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from sys import getsizeof
 from typing import Any
 
@@ -72,7 +72,10 @@ MOST_DUE_FACTS = 500
 
 
 class RunMachine:
-    """Mutator of one attempt of a run, and of its policies. Times are in seconds by the server's clock."""
+    """Mutator of one attempt of a run, and of its policies. Times are in seconds by the server's clock.
+
+    `protocols` says what its methods do for policies and for the rules of the rendezvous.
+    """
 
     def __init__(self, created: events.RunCreated, now: float, retention_s: float, policies: Policies) -> None:
         settings: RunSettings = created.settings
@@ -146,7 +149,6 @@ class RunMachine:
         self.awaits_verdict = self.is_judged
 
     def fault(self, name: str) -> Fault:
-        """Return the fault of this name that a policy has declared."""
         return self._hooks.faults.get(name) or Fault(name)
 
     @property
@@ -424,11 +426,9 @@ class RunMachine:
         run.first_event = max(run.first_event, fact.below)
 
     def note_training(self) -> None:
-        """Note that workers of the running round have reported progress."""
         self.run.training_round = self.run.round
 
     def note_steps(self, step: int | None, checkpoint_step: int | None, *, fall: bool) -> None:
-        """Note the highest step and the highest checkpoint that workers of the running round have reported, or None."""
         run = self.run
         run.steps_fall = run.steps_fall or fall
         if checkpoint_step is not None:
@@ -554,7 +554,6 @@ class RunMachine:
         self._left_its_place(agent, was, cause, reason, now, explains=not is_drained)
 
     def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:
-        """Tell an agent to leave: its workers are gone by `until`, and no later round counts on it."""
         was, was_leaving = agent.state, agent.agent_id in self.run.leaving
         self.run.drain(agent, until)
         self.direct([agent], Drain(reason=reason, remaining_s=max(0.0, until - now), unfit=unfit))
@@ -578,7 +577,6 @@ class RunMachine:
             run.opening.lost_at = now
 
     def open_round(self, cause: Cause, reason: str, now: float) -> None:
-        """Open the next round: every participant stops its workers and joins again."""
         run = self.run
         if run.notice_since is not None:
             self.record_event("notice_ended", notice_words.cut_short(reason), now)
@@ -627,32 +625,25 @@ class RunMachine:
             opening.min_since, opening.below_since = None, now
 
     def hold(self, why: str) -> None:
-        """Keep the forming round from completing until `release`. `why` is a phrase about what it waits for."""
         self.run.held = why
 
     def release(self) -> None:
-        """Let the forming round complete."""
         self.run.held = ""
 
     def hear(self, agent_id: str, now: float) -> None:
-        """Take a sign of life of an agent."""
         self.run.leases.renew(agent_id, now)
 
     def workers_succeeded(self, agent_id: str) -> None:
-        """Tell the policies that all workers of an agent have exited 0."""
         for workers_succeeded in self._hooks.workers_succeeded:
             workers_succeeded(agent_id)
 
     def note_root(self, record: FailureRecord) -> None:
-        """Make a failure that a policy has found the root of its round."""
         restart_budget.note_root(self.run, record)
 
     def replace_node(self, node_id: str, fault: Fault, why: str, now: float) -> None:
-        """Replace this node with a node that stands by, after a notice to the workers if the run gives notices."""
         notices.replace_node(self, node_id, fault, why, now)
 
     def fail(self, failure: Failure, verdict: restart_budget.Verdict, now: float) -> None:
-        """End the run over a failure that no restart can fix."""
         self.run.no_progress = verdict.no_progress
         self.end(Stage.FAILED, failures.ends_run(failure.sentence, verdict.reason), failure, now)
 
@@ -667,11 +658,13 @@ class RunMachine:
         for run_ended in self._hooks.run_ended:
             run_ended(now)
         run.leases.clear()
-        self.direct(run.agents.values(), final_report.finish(run, **_together(self._hooks.report)))
+        told = {name: value for report in self._hooks.report for name, value in report().items()}
+        self.direct(run.agents.values(), final_report.finish(run, **told))
         queries.close_all(self, run.agents.values(), runs.ended(run.run_id, stage, reason), now)
         ended_by = final_report.details(run.end_failure) if run.end_failure else None
         kind: EventKind = "run_succeeded" if stage is Stage.SUCCEEDED else "run_failed"
-        self.record_event(kind, reason, now, failure=ended_by, **_together(self._hooks.end_details))
+        of_event = {name: value for name, value in told.items() if name in RunEvent.__struct_fields__}
+        self.record_event(kind, reason, now, failure=ended_by, **of_event)
 
     # Helpers.
 
@@ -685,7 +678,6 @@ class RunMachine:
         return rank_assignment.start(self.run, agent.join.agent_id)
 
     def agent(self, agent_id: str) -> Agent:
-        """Return the agent. Raises `AgentFenced` if it is not part of the run."""
         try:
             return self.run.agents[agent_id]
         except KeyError:
@@ -698,7 +690,6 @@ class RunMachine:
         return losses.not_part(agent_id, self.run.run_id)
 
     def direct(self, agents: Collection[Agent], directive: Directive | None) -> None:
-        """Tell agents what to do; None if their state implies it."""
         self._note_directives(agents, directive)
         self.wake(agents)
 
@@ -709,7 +700,6 @@ class RunMachine:
         self.run.revision = before + len(agents)
 
     def emit(self, effect: Effect) -> None:
-        """Add an effect to those of the current event."""
         self._effects.append(effect)
 
     def wake(self, agents: Iterable[Agent]) -> None:
@@ -736,11 +726,6 @@ class RunMachine:
     def _take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
-
-
-def _together(hooks: Iterable[Callable[[], Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the fields that policies contribute to one message."""
-    return {name: value for fields in hooks for name, value in fields().items()}
 
 
 def _as_it_is(machine: RunMachine, event: Any, now: float) -> Any:

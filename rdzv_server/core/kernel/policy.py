@@ -161,11 +161,7 @@ class Policy(Generic[StateT, SignsT]):
         """Complete the state of a run that has just ended."""
 
     def report(self) -> Mapping[str, Any]:
-        """Return this policy's fields of the final report."""
-        return {}
-
-    def end_details(self) -> Mapping[str, Any]:
-        """Return this policy's fields of the event of the run's end."""
+        """Return this policy's fields of the final report. The event of the run's end has those that `RunEvent` has."""
         return {}
 
     # Hooks that a replay does not call.
@@ -220,7 +216,6 @@ class Hooks:
         self.on_event = _overridden(policies, Policy.on_event)
         self.run_ended = _overridden(policies, Policy.run_ended)
         self.report = _overridden(policies, Policy.report)
-        self.end_details = _overridden(policies, Policy.end_details)
         self.round_opened = _overridden(policies, Policy.round_opened)
         self.server_restarted = _overridden(policies, Policy.server_restarted)
         self.is_news = _overridden(policies, Policy.is_news)

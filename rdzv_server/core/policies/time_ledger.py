@@ -232,10 +232,6 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
             "running_time": spent if isinstance(spent, RunningTime) else None,
         }
 
-    def end_details(self) -> Mapping[str, Any]:
-        """Return the same fields as `report`."""
-        return self.report()
-
     def is_news(self, agent_id: str, report: Progress, now: float) -> bool:
         """Whether this is the first progress of the running round."""
         return self.state.time.starting_s is None and progress.is_of_running_round(self.run, agent_id, report)

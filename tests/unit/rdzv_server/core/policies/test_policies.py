@@ -58,7 +58,6 @@ class Watched(Scenario):
         for policy in self.machine.policies:
             policy.deadline()
             policy.report()
-            policy.end_details()
             assert policy.node_remarks(self.run, "an agent that the run does not have") == {}
             for agent_id in self.run.agents:
                 assert all(policy.node_remarks(self.run, agent_id).values()), "a remark without a sentence"
