@@ -9,6 +9,7 @@ from functools import partial
 from math import inf
 from time import time
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from msgspec.structs import replace
 from rdzv_protocol import words as protocol_words
@@ -74,6 +75,8 @@ TLS_FILES = ("tls_ca", "tls_cert", "tls_key")
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 ELF = b"\x7fELF"
 """First bytes of a compiled program."""
+MOST_SCRIPT_BYTES = 1 << 20
+"""Most bytes of a script that are compared with those of another run's."""
 
 
 def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env: bool = True) -> LaunchPlan:
@@ -183,6 +186,7 @@ def _config(
             sort_key="" if arguments.topology == NVLINK else sort_key(arguments.topology),
             addr=target.local_addr or "",
             settings=settings(arguments, alone=target.endpoint is None),
+            origin=_origin(arguments.script),
             agent_id="",
             after_round=0,
             port=0,
@@ -474,6 +478,15 @@ def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool
             _check_module(script)
         # In other cases the run itself fails: other nodes, and a server of the job, wait for its end.
     return Command((*python, script), after, _name(script), (*compared, script) if compared else ())
+
+
+def _origin(script: str) -> str:
+    """Return a short hash of the working folder and of the script, by which two users' `train.py` differ."""
+    found = crc32(os.fsencode(_folder() or ""))
+    if os.path.isfile(script):
+        with suppress(OSError), open(script, "rb") as file:
+            found = crc32(file.read(MOST_SCRIPT_BYTES), found)
+    return f"{found:08x}"
 
 
 def _name(script: str, arguments: Sequence[str] = ()) -> str:

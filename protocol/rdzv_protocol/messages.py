@@ -240,6 +240,9 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     program: ProgramName = ""
     """Name of the script, module or program that the workers run, without its folder. A newcomer with another program
     and the same role is refused with `settings_conflict`. Digits do not count. Empty if not reported."""
+    origin: Fingerprint = ""
+    """Short hash of the working folder and of the script's content. It distinguishes two runs of one command if no run
+    id was given. Empty if not reported."""
     drains: bool = False
     """Whether the agent knows the directive `drain`."""
     queries: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()

@@ -1,6 +1,7 @@
 """Messages for an agent that may not join a run, or that joins a run with other settings than it asked for."""
 
 from collections.abc import Iterable
+from typing import Literal
 
 from rdzv_protocol.text import count
 
@@ -54,18 +55,31 @@ def other_program(run_id: str, theirs: str, first_node: str, ours: str, node_id:
     )
 
 
-def succeeded_with_another(run_id: str, first_node: str, program: str, *, is_same_program: bool) -> str:
+Likeness = Literal["nothing", "program", "command"]
+"""What two agents have in common that run different commands: with `command`, only the folder or the script's content
+differs."""
+
+
+def _other_command(program: str, likeness: Likeness) -> str:
+    """Return a phrase about a command that differs from another one. `program`: empty if it is unknown."""
+    if program and likeness == "command":
+        return f"another {program} (its folder or its content differs)"
+    if program and likeness == "program":
+        return f"{program} with other arguments"
+    return program or "another command"
+
+
+def succeeded_with_another(run_id: str, first_node: str, program: str, likeness: Likeness) -> str:
     """A succeeded run had another command than an agent that comes late. `program`: the run's; empty if unknown."""
-    what = f"{program} with other arguments" if program and is_same_program else program or "another command"
     return (
-        f"run {run_id} has already succeeded, but it ran {what} on node {first_node}: set another --run-id to run this "
-        "command, or --rerun to start this run again with it"
+        f"run {run_id} has already succeeded, but it ran {_other_command(program, likeness)} on node {first_node}: set "
+        "another --run-id to run this command, or --rerun to start this run again with it"
     )
 
 
-def not_wanted(run_id: str, nodes: int, node_id: str, program: str, *, is_same_program: bool) -> str:
+def not_wanted(run_id: str, nodes: int, node_id: str, program: str, likeness: Likeness) -> str:
     """A run has no free seat for an agent with another command. `program`: the agent's; empty if it named none."""
-    what = f"{program} with other arguments" if program and is_same_program else program or "another command"
+    what = _other_command(program, likeness)
     return (
         f"run {run_id} already has its {count(nodes)}. Node {node_id} would run {what}, so it cannot stand by: set "
         "--run-id to start another run, or use this run's command"

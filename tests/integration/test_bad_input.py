@@ -255,9 +255,12 @@ async def test_two_users_without_run_ids_share_a_server_without_conflict(cluster
     says = admission.other_program("none", theirs, "a", "other.py", "b")
     await refuses(await cluster.node("b", *PATIENT), says, code=ExitCode.REFUSED)
     cluster.script = shutil.copy(WORKER, tmp_path / "worker2.py")
-    says = admission.not_wanted("none", 1, "c", "worker2.py", is_same_program=False)
+    says = admission.not_wanted("none", 1, "c", "worker2.py", "nothing")
     await refuses(await cluster.node("c", *PATIENT), says, code=ExitCode.REFUSED)
-    for name in "bc":
+    cluster.script = shutil.copy(__file__, tmp_path / theirs)  # another project's script
+    says = admission.not_wanted("none", 1, "d", theirs, "command")
+    await refuses(await cluster.node("d", *PATIENT), says, code=ExitCode.REFUSED)
+    for name in "bcd":
         del cluster.agents[name]
     await cluster.finish(a)
 

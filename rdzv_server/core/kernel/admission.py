@@ -150,17 +150,38 @@ def check_command(run: Run, join: JoinRequest) -> None:
     agent has run and there were seats for more, each node may have a script of its own, such as `node1.sh`.
     """
     ran = [
-        agent for agent in run.agents.values() if agent.round and agent.join.role == join.role and agent.join.command
+        agent.join
+        for agent in run.agents.values()
+        if agent.round and agent.join.role == join.role and agent.join.command
     ]
-    commands = {agent.join.command for agent in ran}
-    if not join.command or join.command in commands or len(commands) != 1:
+    if not ran or any(_is_other(run, ran[0], each) for each in ran) or not _is_other(run, ran[0], join):
         return
     first = ran[0]
-    is_same_program = join.program == first.join.program
+    is_same_program = join.program == first.program
     if is_same_program or len(ran) > 1 or run.settings.max_nodes == 1:
-        what = first.join.program
-        refusal = words.succeeded_with_another(run.run_id, first.node_id, what, is_same_program=is_same_program)
+        refusal = words.succeeded_with_another(run.run_id, first.node_id, first.program, _likeness(first, join))
         raise SettingsConflict(refusal)
+
+
+def _is_other(run: Run, first: JoinRequest, join: JoinRequest) -> bool:
+    """Whether two agents run different commands, as far as they report them.
+
+    If no agent gave a run id, the same command from another folder is a different one, and so is a script with another
+    content: many scripts are called `train.py`.
+    """
+    if not (first.command and join.command):
+        return False
+    if first.command != join.command:
+        return True
+    is_named = run.explicit or join.explicit_run_id
+    return not is_named and bool(first.origin and join.origin) and first.origin != join.origin
+
+
+def _likeness(first: JoinRequest, join: JoinRequest) -> words.Likeness:
+    """Return what two agents with different commands have in common."""
+    if not first.program or first.program != join.program:
+        return "nothing"
+    return "program" if first.command != join.command else "command"
 
 
 def check_outcome(run: Run, agent_id: str) -> None:
@@ -173,11 +194,10 @@ def _check_is_wanted(run: Run, join: JoinRequest) -> None:
     """Refuse an agent with another command if no run id was given and no seat is free: it belongs to another run."""
     if len(run.running) < legal_sizes.largest(run.settings):
         return
-    if first := _first_with_another_command(run, join):
-        is_same = join.program == first.join.program
-        raise SettingsConflict(
-            words.not_wanted(run.run_id, len(run.running), join.node_id, join.program, is_same_program=is_same)
-        )
+    first = run.agents.get(run.command_of)
+    if first and _is_other(run, first.join, join):
+        likeness = _likeness(first.join, join)
+        raise SettingsConflict(words.not_wanted(run.run_id, len(run.running), join.node_id, join.program, likeness))
 
 
 def conflicts(run: Run, join: JoinRequest) -> list[str]:
@@ -237,16 +257,10 @@ def differs(run: Run, join: JoinRequest) -> str:
     """
     if run.is_resized and (sizes := join.settings.conflicts(run.settings)):
         return words.resized(run.run_id, sizes)
-    first = _first_with_another_command(run, join)
-    if first is None:
+    first = run.agents.get(run.command_of)
+    if first is None or not join.command or join.command == first.join.command:
         return ""
     return words.other_command(join.node_id, first.node_id)
-
-
-def _first_with_another_command(run: Run, join: JoinRequest) -> Agent | None:
-    """Return the run's first agent if its command differs from the command of this join, else None."""
-    first = run.agents.get(run.command_of)
-    return first if first and join.command and join.command != first.join.command else None
 
 
 def _is_rejoining(run: Run, join: JoinRequest) -> bool:

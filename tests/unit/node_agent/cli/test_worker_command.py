@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -186,6 +187,22 @@ def test_a_working_folder_that_is_gone(tmp_path, monkeypatch):
 def test_nothing_to_execute(argv, what, tmp_path):
     line = what if isinstance(what, str) else what(argv[-1], str(tmp_path))
     assert complaint("--standalone", *argv) == line
+
+
+# Its origin.
+
+
+def test_the_origin_differs_between_folders_and_contents(tmp_path, monkeypatch):
+    def origin(folder: str, content: str, *argv: str) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        Path("train.py").write_text(content)
+        return plan(*argv).config.join.origin
+
+    first = origin("a", "one", "train.py")
+    assert first == origin("a", "one", "train.py", "--lr", "1")
+    assert len({first, origin("a", "two", "train.py"), origin("b", "one", "train.py")}) == 3
+    assert origin("a", "one", "-m", "json.tool") != origin("b", "one", "-m", "json.tool")
 
 
 # The local rank.

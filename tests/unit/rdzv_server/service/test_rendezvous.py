@@ -1,6 +1,7 @@
 """Requests of a newcomer that claims to be a present node. No HTTP."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from rdzv_protocol import timing
@@ -255,20 +256,32 @@ async def test_an_agent_whose_poll_is_read_after_its_connection_closed_is_absent
                 await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize(("command", "is_refused"), [("00000001", False), ("", False), ("00000002", True)])
-async def test_a_spare_with_another_command_does_not_get_the_runs_success(command: str, is_refused: bool):
-    """It has not run, and its job must not look finished."""
+@pytest.mark.parametrize(
+    ("changes", "is_refused"),
+    [
+        ({}, False),
+        ({"command": ""}, False),
+        ({"command": "00000002"}, True),
+        ({"origin": "00000002"}, False),
+        ({"origin": "00000002", "explicit_run_id": False}, True),
+        ({"origin": "", "explicit_run_id": False}, False),
+    ],
+    ids=str,
+)
+async def test_a_spare_with_another_command_does_not_get_the_runs_success(changes: dict[str, Any], is_refused: bool):
+    """It has not run, and its job must not look finished. It has the node id of the first, as on one machine."""
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
-        for name, its_command in (("a", "00000001"), ("b", command)):
-            request = a_join(
-                name, settings=settings_of("1"), program="train.py", command=its_command, explicit_run_id=True
-            )
+        same = {"explicit_run_id": True, "command": "00000001", "origin": "00000001", **changes}
+        first = {**same, "command": "00000001", "origin": "00000001"}
+        for name, its in (("a", first), ("b", same)):
+            request = a_join(name, node="a", settings=settings_of("1"), program="train.py", **its)
             reply = await server.rendezvous.ask(request, Connection(name))
         assert isinstance(reply.directive, Wait)
         await server.rendezvous.ask(ReportRequest(run_id=RUN_ID, agent_id="a", round=1), Connection("a"))
         poll = PollRequest(run_id=RUN_ID, agent_id="b", revision=reply.revision)
         if is_refused:
-            another = pattern(words.succeeded_with_another, first_node="a", program="train.py")
+            likeness = "command" if same["command"] == first["command"] else "program"
+            another = pattern(words.succeeded_with_another(RUN_ID, "a", "train.py", likeness))
             with pytest.raises(SettingsConflict, match=another):
                 await server.rendezvous.ask(poll, Connection("b"))
         else:

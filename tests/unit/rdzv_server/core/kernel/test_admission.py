@@ -117,7 +117,7 @@ def test_an_agent_of_an_unnamed_run_is_no_spare_with_another_command(program: st
     run = Scenario("1")
     run.run.explicit = False
     run.join("a", program=program, command="1")
-    full = words.not_wanted("run", 1, "b", program, is_same_program=True)
+    full = words.not_wanted("run", 1, "b", program, "program" if program else "nothing")
     with pytest.raises(SettingsConflict, match=pattern(full)):
         run.join("b", program=program, command="2")
     run.join("c", program=program, command="2", explicit_run_id=True)
@@ -126,6 +126,20 @@ def test_an_agent_of_an_unnamed_run_is_no_spare_with_another_command(program: st
     run.disconnects("a")
     run.join("a2", node="a", program=program, command="2")
     assert run.run.agents.keys() == {"a2", "c", "d"}
+
+
+@pytest.mark.parametrize("origin", ["00000001", "00000002", ""], ids=["the same", "another", "unknown"])
+def test_an_agent_of_an_unnamed_run_is_no_spare_with_a_script_of_the_same_name_from_elsewhere(origin: str):
+    run = Scenario("1")
+    run.run.explicit = False
+    run.join("a", program="train.py", command="1", origin="00000001")
+    run.join("named", program="train.py", command="1", origin="00000002", explicit_run_id=True)
+    if origin == "00000002":
+        with pytest.raises(SettingsConflict, match=pattern(words.not_wanted("run", 1, "b", "train.py", "command"))):
+            run.join("b", program="train.py", command="1", origin=origin)
+    else:
+        run.join("b", program="train.py", command="1", origin=origin)
+    assert ("b" in run.run.agents) == (origin != "00000002")
 
 
 # Which agents are admitted.

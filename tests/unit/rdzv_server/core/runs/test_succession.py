@@ -130,7 +130,7 @@ def test_another_program_does_not_get_the_runs_success(server):
 def test_another_command_does_not_get_the_runs_success(server):
     server.join("a", program="train.py", command="00000001")
     server.succeeds("a")
-    refused = pattern(admission.succeeded_with_another("run", "a", "train.py", is_same_program=True))
+    refused = pattern(admission.succeeded_with_another("run", "a", "train.py", "program"))
     for known in (server, server.restarted()):
         with pytest.raises(SettingsConflict, match=refused):
             known.join("sweep", program="train.py", command="00000002")
@@ -181,7 +181,7 @@ def test_a_program_whose_name_differs_by_digits_does_not_get_the_runs_success(se
         server.join(node, node=node, program="train1.py", command="00000001", settings=settings)
     for node in "ab"[:nodes]:
         server.succeeds(node)
-    another = admission.succeeded_with_another("run", "a", "train1.py", is_same_program=False)
+    another = admission.succeeded_with_another("run", "a", "train1.py", "nothing")
     with pytest.raises(SettingsConflict, match=pattern(another)):
         server.join("late", program="train2.py", command="00000002", settings=settings)
 
