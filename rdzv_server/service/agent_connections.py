@@ -12,7 +12,7 @@ from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError, ServerUnavailable
 
 from rdzv_server.service.interface import Connection
-from rdzv_server.service.long_polls import Key
+from rdzv_server.service.long_polls import AgentKey
 from rdzv_server.words import service as words
 
 
@@ -38,7 +38,7 @@ class Connections:
     Only the connection of an agent's latest request says something about the agent.
     """
 
-    def __init__(self, disconnected: Callable[[Key, bool], None], came: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, disconnected: Callable[[AgentKey, bool], None], came: Callable[[], None] = lambda: None) -> None:
         """Begin without connections.
 
         `disconnected` is called with an agent whose connection has closed, and with whether its poll was parked on it.
@@ -47,10 +47,10 @@ class Connections:
         self._disconnected, self._came = disconnected, came
         self.changed: Callable[[int], None] = lambda connections: None
         """Callback that gets the number of connections that carry agents whenever it changes."""
-        self._agents: dict[Connection, set[Key]] = {}
-        self._paths: dict[Key, _Path] = {}
+        self._agents: dict[Connection, set[AgentKey]] = {}
+        self._paths: dict[AgentKey, _Path] = {}
 
-    def bind(self, connection: Connection, key: Key) -> None:
+    def bind(self, connection: Connection, key: AgentKey) -> None:
         """Note that a request of the agent came over this connection. Raises `ServerUnavailable` if it is closed.
 
         A connection may close before its request is read, and no second report of that would come.
@@ -67,11 +67,11 @@ class Connections:
             self.changed(len(self._agents))
         path.requests += 1
 
-    def bound(self, connection: Connection, key: Key) -> AbstractContextManager[None]:
+    def bound(self, connection: Connection, key: AgentKey) -> AbstractContextManager[None]:
         """Bind the connection to the agent. Unbind it if the request is refused, unless the server is unavailable."""
         return _Bound(self, connection, key)
 
-    def unbind(self, connection: Connection, key: Key) -> None:
+    def unbind(self, connection: Connection, key: AgentKey) -> None:
         """Forget that a connection carries an agent whose request was refused.
 
         The agent does not count as disconnected.
@@ -84,7 +84,7 @@ class Connections:
             self.changed(len(self._agents))
         self._pop(key, connection)
 
-    def parked(self, connection: Connection, key: Key) -> AbstractContextManager[None]:
+    def parked(self, connection: Connection, key: AgentKey) -> AbstractContextManager[None]:
         """Note that the agent's poll is parked on this connection, until the context ends."""
         path = self._paths.get(key)
         return path if path is not None and path.connection is connection else _Path(connection)
@@ -99,12 +99,12 @@ class Connections:
                 self._disconnected(key, path.is_parked)
         self.changed(len(self._agents))
 
-    def left_unread(self, key: Key) -> None:
+    def left_unread(self, key: AgentKey) -> None:
         """Note that an agent's poll was read after its connection closed: the agent is gone unless it has another."""
         if key not in self._paths:
             self._disconnected(key, True)
 
-    def _pop(self, key: Key, connection: Connection) -> _Path | None:
+    def _pop(self, key: AgentKey, connection: Connection) -> _Path | None:
         """Forget the agent's path if it is this connection. Return the path, or None if it is another one."""
         path = self._paths.get(key)
         if path is None or path.connection is not connection:
@@ -117,7 +117,7 @@ class _Bound(Struct):
 
     connections: Connections
     connection: Connection
-    key: Key
+    key: AgentKey
 
     def __enter__(self) -> None:
         self.connections.bind(self.connection, self.key)

@@ -41,7 +41,7 @@ from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.inbox import Done, Inbox, Pending, Result
-from rdzv_server.service.long_polls import Key, LongPolls
+from rdzv_server.service.long_polls import AgentKey, LongPolls
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.observers import Observers
 from rdzv_server.service.run_log import RunLog
@@ -111,7 +111,7 @@ class Driver:
         """Open questions of operators to agents, by token."""
         self._is_written = asyncio.Event()
         self._is_written.set()
-        self._unwritten: set[Key] = set()
+        self._unwritten: set[AgentKey] = set()
         """Agents whose new directive is being written: they must not get it before that is done."""
         self._stopped = ""
         """Reason why the driver accepts no more events; empty while it does."""
@@ -125,7 +125,7 @@ class Driver:
         self.lapsed: Callable[[], Undecided | None] = decides
         """Function that returns why and since when this server may not decide; None if it may."""
         self.started_at = 0.0
-        self._revisions_at_start: dict[Key, int] = {}
+        self._revisions_at_start: dict[AgentKey, int] = {}
         """Revisions of agents as the store had them at the start, until this server tells an agent its directive."""
         self._held_up_at = float("-inf")
         """End of the last long time in which the server was held up."""
@@ -285,7 +285,7 @@ class Driver:
         await self.submit(run_id, NodeLeft(agent_id, reason))
         raise AgentFenced(reason)
 
-    def told(self, key: Key) -> None:
+    def told(self, key: AgentKey) -> None:
         """Note that this server has told the agent its directive, which may be later than the store's at the start."""
         if self._revisions_at_start:
             self._revisions_at_start.pop(key, None)
@@ -606,9 +606,9 @@ def _refusing() -> Iterator[None]:
         raise ServerUnavailable(str(error)) from None
 
 
-def _concerned(effects: Sequence[Effect]) -> set[Key]:
+def _concerned(effects: Sequence[Effect]) -> set[AgentKey]:
     """Return the agents that get another directive by these effects."""
-    concerned: set[Key] = set()
+    concerned: set[AgentKey] = set()
     for effect in effects:
         if isinstance(effect, Record):
             if isinstance(effect.fact, NodeJoined):

@@ -19,7 +19,7 @@ from rdzv_protocol.messages import Directive, Finish
 
 from rdzv_server.core.effects import Effect, Happened
 from rdzv_server.core.kernel.run import Run, Stage
-from rdzv_server.service.long_polls import Key
+from rdzv_server.service.long_polls import AgentKey
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.words import service as words
 
@@ -36,7 +36,7 @@ class IdleWatch:
         self._rendezvous = rendezvous
         self._limit_s = limit_s
         self._idle = idle
-        self._told: set[Key] = set()
+        self._told: set[AgentKey] = set()
         self._failed: set[str] = set()
         """Ids of the runs whose last attempt has failed. The server itself forgets runs after a while."""
         self._has_ended = False
@@ -69,7 +69,7 @@ class IdleWatch:
                 note = self._failed.add if effect.event.kind == "run_failed" else self._failed.discard
                 note(effect.event.run_id)
 
-    def _replied(self, key: Key, directive: Directive) -> None:
+    def _replied(self, key: AgentKey, directive: Directive) -> None:
         if isinstance(directive, Finish):
             self._told.add(key)
 

@@ -6,7 +6,7 @@ from functools import partial
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.timeouts import Timeouts, release
 
-Key = tuple[str, str]
+AgentKey = tuple[str, str]
 """Key of an agent: its run id and agent id."""
 Parked = asyncio.Future[None]
 
@@ -15,10 +15,10 @@ class LongPolls:
     """Parked polls, at most one for each agent."""
 
     def __init__(self) -> None:
-        self._parked: dict[Key, Parked] = {}
+        self._parked: dict[AgentKey, Parked] = {}
         self._holds: dict[float, Timeouts[Parked]] = {}
 
-    async def park(self, key: Key, hold_s: float) -> None:
+    async def park(self, key: AgentKey, hold_s: float) -> None:
         """Return when the agent is woken, when `hold_s` has passed, or when a newer poll of the agent parks."""
         self.wake(key)
         released = self._parked[key] = asyncio.get_running_loop().create_future()
@@ -32,7 +32,7 @@ class LongPolls:
             if self._parked.get(key) is released:
                 del self._parked[key]
 
-    def wake(self, key: Key) -> None:
+    def wake(self, key: AgentKey) -> None:
         """Release the agent's poll, if one is parked, in the next turn of its run."""
         if released := self._parked.pop(key, None):
             scheduler().ask(key[0], partial(release, released))

@@ -43,7 +43,7 @@ from rdzv_server.service.interface import (
     OperatorRequest,
     ServerState,
 )
-from rdzv_server.service.long_polls import Key
+from rdzv_server.service.long_polls import AgentKey
 from rdzv_server.service.observers import Observer
 from rdzv_server.service.reading import read
 from rdzv_server.words import admission as admission_words
@@ -80,11 +80,11 @@ class Rendezvous:
         self.measurements = driver.measurements
         self.leadership = leadership
         self._closing = False
-        self._probes: dict[Key, list[asyncio.Event]] = {}
+        self._probes: dict[AgentKey, list[asyncio.Event]] = {}
         """Events that are set when an agent polls whose sign of life is awaited, by agent."""
         self.connections = Connections(self._disconnected, came=lambda: scheduler().agent_came())
         self.epoch = os.urandom(8).hex()
-        self.replied: Callable[[Key, messages.Directive], None] = lambda key, directive: None
+        self.replied: Callable[[AgentKey, messages.Directive], None] = lambda key, directive: None
         """Callback for every directive that an agent gets."""
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
@@ -290,7 +290,7 @@ class Rendezvous:
             if (until := run.leases.probed_until.get(holder)) is not None:
                 await self._answer((join.run_id, holder), until - self._driver.now())
 
-    async def _answer(self, key: Key, within_s: float) -> None:
+    async def _answer(self, key: AgentKey, within_s: float) -> None:
         """Return when the agent polls, or after `within_s` seconds."""
         probe, probes = asyncio.Event(), self._probes.setdefault(key, [])
         probes.append(probe)
@@ -361,12 +361,12 @@ class Rendezvous:
             raise AgentFenced(admission_words.other_secret(request.agent_id, request.run_id))
         return machine
 
-    def _note_close(self, connection: Connection, key: Key) -> None:
+    def _note_close(self, connection: Connection, key: AgentKey) -> None:
         """Note that a connection has closed while the server handled the agent's request, so before any answer."""
         if connection.is_closed:
             self.connections.left_unread(key)
 
-    def _disconnected(self, key: Key, was_parked: bool) -> None:
+    def _disconnected(self, key: AgentKey, was_parked: bool) -> None:
         run_id, agent_id = key
         if not self._closing:  # otherwise this server goes away, not the agent
             self._driver.notify(run_id, events.AgentDisconnected(agent_id, was_parked))

@@ -29,7 +29,7 @@ from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.clock import Clock as ServerClock
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import OperatorRequest
-from rdzv_server.service.long_polls import Key
+from rdzv_server.service.long_polls import AgentKey
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import Change, MemoryStore
 from simulation.clock import Clock, Timer
@@ -145,7 +145,7 @@ class ObservedRendezvous(Rendezvous):
         self.closed_last: set[str] = set()
         """Agents whose connections closed when all others of their run were away."""
 
-    def _disconnected(self, key: Key, was_parked: bool) -> None:
+    def _disconnected(self, key: AgentKey, was_parked: bool) -> None:
         if was_parked and key[1] not in self.closed_at:
             self.closed_at[key[1]] = self.now()
             self.closed_last -= {key[1]}
@@ -153,7 +153,7 @@ class ObservedRendezvous(Rendezvous):
         self.closings += [(self.now(), key[1])] * was_parked
         super()._disconnected(key, was_parked)
 
-    def _is_last(self, key: Key) -> bool:
+    def _is_last(self, key: AgentKey) -> bool:
         """Return whether the agent is the last certain one of its run."""
         return any(
             key[1] in run.agents and run.agents.keys() - run.leases.uncertain <= {key[1]}
