@@ -10,7 +10,7 @@ from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.views import costs, node_costs
 from rdzv_server.core.views.costs import Cost, Question
 from rdzv_server.core.views.node_costs import NodeCost, NodeCosts
-from rdzv_server.service.interface import Service, Shows, state_for
+from rdzv_server.service.interface import Service, Shows, latest_runs, state_for
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 from rdzv_server.words import costs as words
@@ -32,7 +32,7 @@ async def costs_of(service: Service, shows: Shows | None, action: str, run_id: s
     """
     if action not in NAMES:
         raise MalformedMessage(words.unknown_action(action, NAMES))
-    latest = {run.run_id: run for run in service.runs() if shows is None or shows(run.run_id)}
+    latest = latest_runs(service, shows)
     found: list[tuple[Run, Cost]] = []
     for run in [latest[run_id]] if run_id in latest else latest.values() if asked.node_id else ():
         await checkpoint()

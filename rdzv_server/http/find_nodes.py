@@ -6,7 +6,7 @@ from msgspec import Struct
 from rdzv_protocol.constraints import Id
 
 from rdzv_server.core.kernel.run import Run
-from rdzv_server.service.interface import Service, Shows
+from rdzv_server.service.interface import Service, Shows, latest_runs
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 
@@ -30,9 +30,8 @@ class FoundNodes(Struct, frozen=True):
 
 async def find_nodes(service: Service, shows: Shows | None, name: str) -> FoundNodes:
     """Search the latest attempts of the runs that `shows` accepts, in slices. If `shows` is None: of all runs."""
-    latest = {run.run_id: run for run in service.runs() if shows is None or shows(run.run_id)}
     found = []
-    for run in latest.values():
+    for run in latest_runs(service, shows).values():
         await checkpoint()
         if names := read(run, partial(_names, run, name.casefold()), lambda _: []):
             found.append(RunWithNodes(run.run_id, names[:MOST_NAMED], max(0, len(names) - MOST_NAMED)))

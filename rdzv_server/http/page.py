@@ -32,7 +32,7 @@ from rdzv_server.http.costs_endpoint import costs_of_node
 from rdzv_server.http.events_endpoint import number_of
 from rdzv_server.http.limits import Gatekeeper
 from rdzv_server.http.requests import caller_of, connection_of, read_body, summary_of
-from rdzv_server.service.interface import ServerState, Service, state_for
+from rdzv_server.service.interface import ServerState, Service, latest_runs, state_for
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 from rdzv_server.words import http as words
@@ -173,8 +173,8 @@ class Pages:
         return {"at": _utc(time.time()), "server": server, "leaders": _leaders(server), "scheme": scheme}
 
     async def _plain_runs(self, permit: Permit, first: int) -> Shown:
-        latest = {run.run_id: run for run in self._service.runs() if permit.covers(run.run_id)}
-        shown = [self._with_ages(run, watch_view.summary) async for run in _in_slices(latest.values())]
+        latest = latest_runs(self._service, permit.shows).values()
+        shown = [self._with_ages(run, watch_view.summary) async for run in _in_slices(latest)]
         return {"runs": sorted(shown, key=_by_need)[first : first + ROWS], "first": first, "count": len(shown)}
 
     async def _plain_run(self, permit: Permit, run_id: str, first: int) -> Shown:
@@ -289,13 +289,18 @@ def _id_of(request: web.BaseRequest, folder: str, name: str) -> str:
 
 
 def path_of(run_id: str) -> str:
-    """Return the path of a run's page. Browsers take `.` and `..` for folders, even percent-encoded."""
-    return paths.RUN_PAGE + (f"?run_id={run_id}" if run_id in (".", "..") else quote(run_id, safe=""))
+    """Return the path of a run's page."""
+    return _path_of(paths.RUN_PAGE, "run_id", run_id)
 
 
 def node_path_of(node_id: str) -> str:
     """Return the path of a node's page."""
-    return paths.NODE_PAGE + (f"?node_id={node_id}" if node_id in (".", "..") else quote(node_id, safe=""))
+    return _path_of(paths.NODE_PAGE, "node_id", node_id)
+
+
+def _path_of(folder: str, name: str, id_: str) -> str:
+    """Return the path of the page with this id. Browsers take `.` and `..` for folders, even percent-encoded."""
+    return folder + (f"?{name}={id_}" if id_ in (".", "..") else quote(id_, safe=""))
 
 
 def _with_query(path: str, request: web.BaseRequest) -> str:

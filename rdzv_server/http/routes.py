@@ -241,10 +241,7 @@ class HttpApi:
 
     async def events(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer with a page of events, or with a stream if the client accepts one."""
-        connection, run_id, query = connection_of(request), paths.run_id_of(request.path), request.rel_url.query
-        if run_id is None:
-            raise web.HTTPNotFound  # the path has `{run_id}` instead of an id
-        connection.permit.check_run(run_id)
+        run_id, query = _run_of(request), request.rel_url.query
         after = number_of("after", query.get("after"), 0, 0, LAST_NUMBER)
         if STREAM in request.headers.get("Accept", "") and request.method != "HEAD":
             after = number_of("Last-Event-ID", request.headers.get("Last-Event-ID"), after, 0, LAST_NUMBER)
@@ -253,10 +250,7 @@ class HttpApi:
         return json_of(await self._events.page(run_id, after, limit))
 
     async def timeline(self, request: web.BaseRequest) -> web.Response:
-        connection, run_id = connection_of(request), paths.run_id_of(request.path)
-        if run_id is None:
-            raise web.HTTPNotFound  # the path has `{run_id}` instead of an id
-        connection.permit.check_run(run_id)
+        run_id = _run_of(request)
 
         async def latest(driver: Driver) -> Run:
             return driver.attempt_of(run_id)
@@ -369,6 +363,15 @@ class HttpApi:
     def _active_runs(self) -> set[str]:
         """Return the ids of the runs that have not ended."""
         return {run.run_id for run in self._service.runs() if not run.stage.is_end}
+
+
+def _run_of(request: web.BaseRequest) -> str:
+    """Return the id of the run in the path, which the caller may see. Raises `web.HTTPNotFound` or `Forbidden`."""
+    run_id = paths.run_id_of(request.path)
+    if run_id is None:
+        raise web.HTTPNotFound  # the path has `{run_id}` instead of an id
+    connection_of(request).permit.check_run(run_id)
+    return run_id
 
 
 _OF_EVERY_MESSAGE = (MalformedMessage, LengthRequired, MessageTooLarge, UnsupportedMediaType)

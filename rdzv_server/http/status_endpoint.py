@@ -13,7 +13,7 @@ from rdzv_server.auth.authorization import names_loopback
 from rdzv_server.core.kernel.run import Agent, Run
 from rdzv_server.core.views import run_view, status_view
 from rdzv_server.core.views.status_view import NodeStatus, RunStatus
-from rdzv_server.service.interface import ServerState, Service, Shows, state_for
+from rdzv_server.service.interface import ServerState, Service, Shows, naming_only, state_for
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 
@@ -72,8 +72,7 @@ class StatusView:
         start, between, end = (b"\n    ", b",\n    ", b"\n  ]\n}\n") if in_lines else (b"", b",", b"]}\n")
         state = state_for(self._service, shows)
         if only is not None:
-            of_runs = {"set_apart": state.set_apart, "event_errors": state.event_errors}
-            state = structs.replace(state, **{name: [only] if only in runs else [] for name, runs in of_runs.items()})
+            state = naming_only(state, lambda run_id: run_id == only)
         before, server = start, _written(_server(state, self._agents_endpoint), 1 * in_lines)
         yield b'{\n  "server": ' + server + b',\n  "runs": [' if in_lines else b'{"server":' + server + b',"runs":['
         for run in self._service.runs():

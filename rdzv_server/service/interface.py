@@ -160,6 +160,15 @@ def state_for(service: Service, shows: Shows | None) -> ServerState:
     if shows is None:
         return state
     runs = [run for run in service.runs() if run.cordons and shows(run.run_id)] if state.cordons else []
-    cordons = known_to(runs, state.cordons)
-    of_runs = {"set_apart": state.set_apart, "event_errors": state.event_errors}
-    return replace(state, cordons=cordons, **{name: list(filter(shows, runs)) for name, runs in of_runs.items()})
+    return naming_only(replace(state, cordons=known_to(runs, state.cordons)), shows)
+
+
+def naming_only(state: ServerState, shows: Shows) -> ServerState:
+    """Return the state without the names of other runs than those that `shows` accepts."""
+    set_apart, event_errors = (list(filter(shows, runs)) for runs in (state.set_apart, state.event_errors))
+    return replace(state, set_apart=set_apart, event_errors=event_errors)
+
+
+def latest_runs(service: Service, shows: Shows | None = None) -> dict[str, Run]:
+    """Return the latest attempt of each run that `shows` accepts, by run id. If `shows` is None: of all runs."""
+    return {run.run_id: run for run in service.runs() if shows is None or shows(run.run_id)}

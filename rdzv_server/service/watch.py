@@ -28,7 +28,7 @@ from rdzv_server.core.kernel import restart_budget
 from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.core.views import health, watch_view
 from rdzv_server.core.views.watch_view import Document, difference, merge
-from rdzv_server.service.interface import Service, Shows, state_for
+from rdzv_server.service.interface import Service, Shows, latest_runs, state_for
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
 from rdzv_server.service.reading import read
 from rdzv_server.words import service as words
@@ -436,7 +436,7 @@ class Watch:
             self._wake.clear()
 
     async def _update(self, changed: set[str], is_look: bool) -> None:
-        runs = self._runs()
+        runs = latest_runs(self._service)
         server = self._server()
         leaders = (server.get("epoch"), server["leadership"], server.get("shards"))
         is_new, self._leaders = leaders != self._leaders, leaders
@@ -450,12 +450,8 @@ class Watch:
 
     async def _update_one(self, feed: Feed) -> None:
         """Make a document that has just been requested."""
-        await feed.update(self._runs(), self._service.now)
+        await feed.update(latest_runs(self._service), self._service.now)
         feed.publish({"server": self._server()})
-
-    def _runs(self) -> dict[str, Run]:
-        """Return the latest attempt of each run, by run id."""
-        return {run.run_id: run for run in self._service.runs()}
 
     def _server(self) -> Document:
         """Return the state of the server, without fields that change by themselves or do not apply."""
