@@ -93,7 +93,8 @@ def continues_after(step: int) -> None:
 def _shared() -> mmap.mmap | None:
     global _memory, _is_looked_for
     if not _is_looked_for:
-        _is_looked_for, _memory = True, _open(os.environ.get(PROGRESS_FILE, ""))
+        path, _is_looked_for = os.environ.get(PROGRESS_FILE, ""), True
+        _memory = _opened_early if _opened_early and path == _early_path else _open(path, warns=True)
     return _memory
 
 
@@ -103,11 +104,13 @@ _is_warned_of_fall = False
 _lock = allocate_lock()
 
 
-def _open(path: str) -> mmap.mmap | None:
-    """Return the memory shared with the agent, None without an agent or if its file is not visible from here."""
+def _open(path: str, *, warns: bool) -> mmap.mmap | None:
+    """Return the memory shared with the agent, None without an agent or if its file cannot be reached from here."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if warns and path and _is_first_of_node():
+            _warn("progress_is_hidden", path, error.strerror or str(error))
         return None
     try:
         begin = os.pread(descriptor, len(MAGIC), 0)  # reads nothing from a file without offsets, such as a pipe
@@ -117,9 +120,13 @@ def _open(path: str) -> mmap.mmap | None:
         return None
     finally:
         os.close(descriptor)
-    if begin.startswith(FORMAT):
+    if warns and begin.startswith(FORMAT):
         _warn_of_another_version()
     return None
+
+
+def _is_first_of_node() -> bool:
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def _warn_of_another_version() -> None:
@@ -129,7 +136,7 @@ def _warn_of_another_version() -> None:
 def _warn_of_fall(step: int, before: int) -> None:
     """Write a warning if the steps fall, as if they were counted within each epoch. One worker of a node writes it."""
     global _is_warned_of_fall
-    if not _is_warned_of_fall and os.environ.get("LOCAL_RANK", "0") == "0":
+    if not _is_warned_of_fall and _is_first_of_node():
         _is_warned_of_fall = True
         _warn("steps_fall", before, step)
 
@@ -183,6 +190,11 @@ def offset(number: int) -> int:
     return HEADER.size + number % 2 * RECORD.size
 
 
+_early_path = os.environ.get(PROGRESS_FILE, "")
+_opened_early = _open(_early_path, warns=False)
+"""Memory that is opened with the import. A script that then becomes another user could no longer open it."""
+
+
 class Notice:
     """Notice that the worker's round is about to end. The worker may save before."""
 
@@ -221,7 +233,9 @@ def notice() -> Notice | None:
         return None
     if not _listens:
         _listens = True
-        _append_to_ack(b"")
+        error = _append_to_ack(b"")
+        if error and _is_first_of_node():
+            _warn("notices_are_hidden", path, error.strerror or str(error))
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -243,14 +257,16 @@ def acknowledge() -> None:
 _listens = False
 
 
-def _append_to_ack(words: bytes) -> None:
+def _append_to_ack(words: bytes) -> OSError | None:
+    """Append to the file, if the worker has one. Return why it cannot be opened, such as that the agent is gone."""
     path = os.environ.get(NOTICE_ACK)
     if path:
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError:  # the agent is gone, and its folder too
-            return
+        except OSError as error:
+            return error
         try:
             os.write(file, words)
         finally:
             os.close(file)
+    return None

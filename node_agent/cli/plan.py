@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from errno import EMFILE
 from functools import partial
 from math import inf
 from time import time
@@ -124,6 +125,8 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         config = replace(config, join=replace(config.join, sort_key=key[:LONGEST_SORT_KEY]))
         notes = [*notes, place.line]
     notes += [*_void(arguments, config), *_misspelt(environment)]
+    if not os.path.exists("/proc/self"):
+        notes.append(words.plan.NO_PROC)
     lines, complaint = _own_lines(arguments, environment)
     config = replace(config, lines=lines)
     torchruns = not rendezvous.is_our_endpoint(arguments) and not arguments.terms
@@ -315,8 +318,8 @@ def _check_descriptors(arguments: Arguments, config: AgentConfig) -> None:
     files += sum(each.descriptors(workers) for each in arguments.features)
     try:
         needed = len(os.listdir("/proc/self/fd")) + files
-    except OSError:  # not even one more
-        needed = limit + files
+    except OSError as error:  # not even one more, or no /proc
+        needed = files + (limit if error.errno == EMFILE else 0)
     if resource.RLIM_INFINITY != limit < needed:
         raise UsageError(words.plan.too_few_descriptors(limit, needed, workers))
 

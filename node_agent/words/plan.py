@@ -45,6 +45,12 @@ def too_few_descriptors(limit: int, needed: int, workers: int) -> str:
     )
 
 
+NO_PROC = (
+    "there is no /proc here, so this agent cannot end processes that workers leave behind, and workers cannot report "
+    "progress: mount it (mount -t proc proc /proc)"
+)
+
+
 def port_taken(source: str, reason: object, is_endpoint: bool) -> str:
     """`is_endpoint`: whether the user may have meant a server there."""
     instead = "; to use an rdzv-server that runs there, give --endpoint" if is_endpoint else ""

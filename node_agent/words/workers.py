@@ -109,6 +109,23 @@ def progress_of_another_version(file: str) -> str:
     )
 
 
+def progress_is_hidden(path: str, why: str) -> str:
+    """The script calls `progress`, but this process cannot open its agent's file."""
+    return (
+        f"node_agent.progress: this worker's progress is not reported: it cannot open {path} ({why}). Start node-agent "
+        "in the worker's container and as its user. With --progress-timeout, the agent otherwise takes the worker for "
+        "hung"
+    )
+
+
+def notices_are_hidden(path: str, why: str) -> str:
+    """The script calls `notice`, but this process cannot open its agent's file."""
+    return (
+        f"node_agent.notice: this worker gets no notices: it cannot open {path} ({why}). Start node-agent in the "
+        "worker's container and as its user"
+    )
+
+
 def steps_fall(before: int, step: int) -> str:
     return (
         f"node_agent.progress: the step went back from {before} to {step} without a restart. Report the number of "

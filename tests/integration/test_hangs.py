@@ -18,15 +18,16 @@ from rdzv_protocol.evidence import ProcessState
 from node_agent.features import words as feature_words
 from node_agent.features.hangs import words as agent_words
 from node_agent.features.hangs import words as hang_words
+from node_agent.words import plan as plan_words
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.repeated_hangs import STANDSTILL_S
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.message_search import has_message, part, pattern
-from tests.support.programs import Program
+from tests.support.programs import AGENT, WORKER, Program
 from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import rdzvctl
-from tests.support.worker_hub import Worker, of_node, restart_count
+from tests.support.worker_hub import Worker, WorkerHub, of_node, restart_count
 
 LOOKED = re.escape(feature_words.examined_workers("no progress", "").removesuffix("): "))
 LIMITS = ("--progress-timeout", "start=60,step=3")
@@ -83,6 +84,33 @@ async def test_the_status_shows_steps_while_the_run_continues(cluster: Cluster) 
     assert (run["progress"]["highest_step"], run["progress"]["checkpoint_step"]) == (42, 42)
     assert run["nodes"][0]["progress"]["lowest_step"] == 42
     await cluster.finish(workers)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_the_steps_of_a_worker_that_has_become_another_user_are_shown(cluster: Cluster) -> None:
+    """Otherwise it looks as if it hangs."""
+    workers = await cluster.nodes("a", "--nnodes", "1", "--lease", "1", nproc=1)
+    await workers[0].tell("become 65534")
+    await steps(workers, 41)
+    while (run := await cluster.server.run())["progress"] is None:
+        pass
+    assert run["progress"]["highest_step"] == 41
+    await cluster.finish(workers)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide /proc")
+@pytest.mark.parametrize("flags", [(), LIMITS], ids=["", "with --progress-timeout"])
+async def test_without_proc_an_agent_runs_but_judges_no_progress(hub: WorkerHub, flags: tuple[str, ...]) -> None:
+    hides = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
+    agent = await Program.start(*hides, sys.executable, *AGENT, "--standalone", *flags, WORKER, env=hub.env)
+    if flags:
+        assert await agent.exit_code() == 2
+        assert has_message(agent.err, agent_words.no_proc, source="--progress-timeout")
+        return
+    (worker,) = await hub.group(1)
+    worker.order_exit(0)
+    assert await agent.exit_code() == 0, agent.err
+    assert has_message(agent.err, plan_words.NO_PROC)
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])

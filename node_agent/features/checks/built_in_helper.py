@@ -316,6 +316,8 @@ def _room(folder: str, gib: float, advice: str) -> str:
     except OSError as error:
         raise Unfit("DiskFailed", f"{folder}: {error.strerror}") from None
     free = found.f_bavail * found.f_frsize / GIB
+    if found.f_blocks == 0:  # such as a tmpfs without a limit
+        return words.room_unlimited(folder)
     if free < gib:
         raise Unfit("DiskFull", words.no_room(free, folder, gib, advice))
     if found.f_files and found.f_favail < FEWEST_INODES:

@@ -280,6 +280,10 @@ def room(free_gib: float, folder: str) -> str:
     return f"{free_gib:.1f} GiB free in {folder}"
 
 
+def room_unlimited(folder: str) -> str:
+    return f"the file system of {folder} has no limit"
+
+
 def no_room(free_gib: float, folder: str, least_gib: float, advice: str) -> str:
     return f"{free_gib:.2f} GiB free in {folder}, less than {least_gib:g} GiB: {advice}"
 

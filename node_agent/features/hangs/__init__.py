@@ -1,5 +1,6 @@
 """Hangs: detect workers that have stopped working. Off by default."""
 
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec.structs import replace
 
 from node_agent.flags import WATCH, Read, lines, number, ours, pattern, seconds, switch, text, whole
-from node_agent.kernel.config import LaunchPlan, Options
+from node_agent.kernel.config import LaunchPlan, Options, UsageError
 
 if TYPE_CHECKING:
     from node_agent.features.hangs.progress_source import ProgressLimits
@@ -131,6 +132,10 @@ class Hangs(Options, frozen=True, kw_only=True):
 
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Hangs":
         """Turn off the source of torch's variable if its value is not a positive number, as under torchrun."""
+        if self.progress_timeout and not os.path.exists("/proc/self"):
+            from node_agent.features.hangs import words
+
+            raise UsageError(words.no_proc(source("progress_timeout")))
         uninterruptible_s = 0.0
         with suppress(ValueError):
             uninterruptible_s = float(plan.config.environment.get(UNINTERRUPTIBLE, ""))

@@ -41,6 +41,13 @@ def not_progress_limits(given: str) -> str:
     return f"expected auto, a number of seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {given!r:.60}"
 
 
+def no_proc(source: str) -> str:
+    return (
+        f"{source}: workers cannot report progress, because there is no /proc here, and would look hung: mount it "
+        "(mount -t proc proc /proc), or leave the flag out"
+    )
+
+
 def not_a_rule(line: str) -> str:
     """For a wrong value of `--log-rule`, like the next ones."""
     return f"expected HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}"

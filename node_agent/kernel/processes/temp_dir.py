@@ -114,14 +114,14 @@ def warning() -> str:
 def _why_unusable(tmpdir: str) -> str:
     """Return why temporary files cannot be kept in this folder, empty if they can. Does not make the folder."""
     try:
-        is_full = os.statvfs(tmpdir).f_bavail == 0
+        disk = os.statvfs(tmpdir)
     except OSError as error:
         return error.strerror or str(error)
     if not os.path.isdir(tmpdir):
         return words.workers.NOT_A_FOLDER
     if not os.access(tmpdir, os.W_OK | os.X_OK):
         return words.workers.NOT_WRITABLE
-    return words.workers.DISK_FULL if is_full else ""
+    return words.workers.DISK_FULL if disk.f_blocks and not disk.f_bavail else ""
 
 
 def _remove_left_over(parent: str) -> None:

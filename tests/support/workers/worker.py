@@ -96,6 +96,15 @@ def progress(argument: str) -> None:
     progress(int(step), *kind)
 
 
+def become(user: str) -> None:
+    """Drop root's rights. Modules in root's home cannot be imported afterwards."""
+    from importlib import import_module
+
+    import_module("node_agent.in_worker")
+    os.setgroups([])
+    os.setresuid(*[int(user)] * 3)
+
+
 def await_notice(_: str) -> str:
     """Wait until the agent gives a notice. Return its source, its node and whether time is left."""
     while (notice := node_agent.notice()) is None:
@@ -111,6 +120,7 @@ ORDERS: "Mapping[str, Callable[[str], Any]]" = {
     "heed": heed,
     "save": save,
     "progress": progress,
+    "become": become,
     "sleep-uninterruptibly": sleep_uninterruptibly,
     "unset": lambda name: os.environ.pop(name) and None,
     "fork": fork,

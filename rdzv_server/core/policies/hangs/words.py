@@ -59,7 +59,10 @@ def _lacking(node_id: str, more: int) -> str:
     return f"node {node_id}{others} {'have not' if more else 'has not'} set"
 
 
-NEVER_TOLD = "if the script does not call node_agent.progress, use --silence-timeout in place of --progress-timeout"
+NEVER_TOLD = (
+    "if the script does not call node_agent.progress, use --silence-timeout in place of --progress-timeout; if it "
+    "does, look in its output for a line that begins with node_agent.progress"
+)
 
 
 def evidence_in(folder: str, node_id: str) -> str:

@@ -113,6 +113,13 @@ async def test_room_for_log_files_also_in_a_folder_that_is_yet_to_be_made(tmp_pa
     assert has_message(line, words.no_room, folder=str(tmp_path), least_gib=9999999.0, advice=words.MAKE_ROOM)
 
 
+async def test_a_file_system_without_a_limit_has_room() -> None:
+    """As with a tmpfs of size=0, /proc has no blocks, and none are free."""
+    exit_code, (line,) = await checked("disk=9999999", folder="/proc/1")
+    assert (exit_code, line[:15]) == (0, "disk   ok      ")
+    assert has_message(line, words.room_unlimited, folder="/proc/1")
+
+
 async def test_shared_memory_and_ports() -> None:
     exit_code, lines = await checked("shm=0", "ports=3")
     assert (exit_code, [line.split()[:2] for line in lines]) == (0, [["shm", "ok"], ["ports", "ok"]])

@@ -147,9 +147,16 @@ def test_an_unusable_tmpdir_is_ignored_and_files_go_to_tmp(tmp_path, monkeypatch
 
 
 def test_a_full_disk_is_no_place_for_temporary_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=1000, f_bavail=0))
     assert has_message(temp_dir.warning(), words.workers.tmpdir_unusable, problem=words.workers.DISK_FULL)
     assert os.path.dirname(TempDir().folder) == "/tmp"
+
+
+def test_a_file_system_that_reports_no_size_is_not_full(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_bavail=0))
+    assert temp_dir.warning() == ""
+    assert os.path.dirname(TempDir().folder) == str(tmp_path)
 
 
 def test_a_removed_folder_is_created_again(tmp_path):

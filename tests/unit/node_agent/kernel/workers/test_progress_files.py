@@ -17,7 +17,19 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.messages import PollRequest
 
 from node_agent import in_worker, words
-from node_agent.in_worker import FILE_BYTES, HEADER, KINDS, MAGIC, PROGRESS_FILE, RECORD, RESUMED, RESUMED_AT, STARTS_AT
+from node_agent.in_worker import (
+    FILE_BYTES,
+    HEADER,
+    KINDS,
+    MAGIC,
+    NOTICE_ACK,
+    NOTICE_FILE,
+    PROGRESS_FILE,
+    RECORD,
+    RESUMED,
+    RESUMED_AT,
+    STARTS_AT,
+)
 from node_agent.kernel.workers.progress_files import ProgressFiles
 
 PATIENCE_S = 30.0
@@ -48,7 +60,7 @@ def files() -> Iterator[ProgressFiles]:
 @pytest.fixture
 def tell(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function with which this process reports progress as a worker, at a given time."""
-    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE]))
+    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE], warns=True))
     monkeypatch.setattr(in_worker, "_is_looked_for", True)
 
     def tell(now: float, *told: Any, **named: Any) -> None:
@@ -171,13 +183,28 @@ def test_own_work_is_a_part_of_each_step(files: ProgressFiles, tell: Callable[..
     assert found.lowest_step == 8
 
 
-@pytest.mark.parametrize(
-    "path", ["", "/nonexistent", "/proc/1/fd/0", __file__], ids=["none", "gone", "hidden", "other"]
-)
+@pytest.mark.parametrize("path", ["", __file__], ids=["none", "other"])
 def test_without_an_agent_nothing_happens(path: str) -> None:
     before = Path(__file__).read_bytes()
     assert run(TELL + "progress(step=1); print('goes on')", **{PROGRESS_FILE: path}) == "goes on"
     assert Path(__file__).read_bytes() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_worker_may_become_another_user_before_it_reports(files: ProgressFiles) -> None:
+    run("import os; from node_agent import progress; os.setresuid(1, 1, 1); progress(step=3)", **files.environment(1))
+    assert {rank: reading.step for rank, reading in files.read().items()} == {1: 3}
+
+
+@pytest.mark.parametrize(("local_rank", "is_told"), [("0", True), ("1", False)])
+def test_one_worker_of_a_node_is_told_that_its_agent_is_hidden(tmp_path: Path, local_rank: str, is_told: bool) -> None:
+    script = TELL + "progress(step=1); progress(step=2); import node_agent; node_agent.notice(); node_agent.notice()"
+    hidden, gone = "/proc/0/fd/9", str(tmp_path / "gone" / "ack")
+    place = {PROGRESS_FILE: hidden, NOTICE_FILE: gone, NOTICE_ACK: gone, "LOCAL_RANK": local_rank}
+    done = subprocess.run((sys.executable, "-c", script), env={**os.environ, **place}, capture_output=True, text=True)
+    why = os.strerror(errno.ENOENT)
+    told = words.workers.progress_is_hidden(hidden, why), words.workers.notices_are_hidden(gone, why)
+    assert (done.returncode, done.stderr.splitlines()) == (0, list(told) * is_told)
 
 
 @pytest.mark.parametrize("size", [len(MAGIC), FILE_BYTES, 2 * FILE_BYTES])
@@ -290,7 +317,7 @@ def test_a_worker_reports_to_an_older_agent_whose_file_has_no_phases(
 ) -> None:
     descriptor = files._files[0]
     os.ftruncate(descriptor, STARTS_AT)
-    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE]))
+    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE], warns=True))
     tell(1.0, kind="imported")
     tell(2.0, step=7)
     os.ftruncate(descriptor, FILE_BYTES)  # as a newer agent reads it
