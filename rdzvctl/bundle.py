@@ -17,19 +17,18 @@ from typing import Any, NamedTuple
 
 import rdzv_protocol
 from rdzv_protocol import paths
-from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream
+from rdzv_protocol.flag_values import LOG_STREAMS, MOST_LOG_LINES
 
 from rdzvctl import words
 from rdzvctl.answers import Fields
-from rdzvctl.commands import Session
 from rdzvctl.errors import BadInput, CtlError
 from rdzvctl.output import aligned
 from rdzvctl.redaction import Anonymizer, Redactor, secrets_of
+from rdzvctl.session import Session
 from rdzvctl.views import account, lines, state, tables
 
 MOST_AGENTS = 16
 """Most agents that `bundle` asks for their descriptions."""
-STREAMS: tuple[LogStream, ...] = ("stdout", "stderr")
 README = "README.md"
 _IS_OURS = re.compile(r"RDZV_|(?i:(?:https?|all|no)_proxy$)|SSL_CERT_")
 """Environment variables that change what `rdzvctl` does. The bundle names those that are set."""
@@ -145,7 +144,7 @@ class Parts:
         for rank in guilty_ranks(self._run):
             place = lines.worker(self._run, rank)
             refusals: dict[str, list[str]] = {}
-            for stream in STREAMS:
+            for stream in LOG_STREAMS:
                 what = words.bundle.stream_of_rank([stream], rank)
                 self._session.out.progress(words.bundle.asking_for(what))
                 body = {"run_id": self._run["run_id"], "rank": rank, "stream": stream, "lines": MOST_LOG_LINES}

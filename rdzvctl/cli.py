@@ -8,21 +8,22 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import rdzv_protocol
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.flag_values import LOG_LINES, MOST_LOG_LINES, LogStream, node_counts, seconds
+from rdzv_protocol.flag_values import LOG_LINES, LOG_STREAMS, MOST_LOG_LINES, node_counts, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.states import HEALTH, PHASES
 from rdzv_protocol.text import age, printable
 
-from rdzvctl import commands, completion, words
+from rdzvctl import commands, completion, context_commands, words
 from rdzvctl.client import DEFAULT_TIMEOUT_S
-from rdzvctl.commands import MOST_EVENTS, Session
+from rdzvctl.commands import MOST_EVENTS
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError
+from rdzvctl.session import Session
 
 if TYPE_CHECKING:
     from rdzv_protocol.actions import Action
@@ -269,11 +270,11 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
 def _config(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(metavar="WHAT", required=True)
     for name, text, do in (
-        ("get-contexts", "list the contexts and mark the current one", commands.get_contexts),
-        ("current-context", "print the name of the current context", commands.current_context),
-        ("use-context", "make this context the current one", commands.use_context),
-        ("set-context", "add a context, or change the given fields of one", commands.set_context),
-        ("delete-context", "delete a context", commands.delete_context),
+        ("get-contexts", "list the contexts and mark the current one", context_commands.get_contexts),
+        ("current-context", "print the name of the current context", context_commands.current_context),
+        ("use-context", "make this context the current one", context_commands.use_context),
+        ("set-context", "add a context, or change the given fields of one", context_commands.set_context),
+        ("delete-context", "delete a context", context_commands.delete_context),
     ):
         each = names.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", argument_default=argparse.SUPPRESS
@@ -328,7 +329,7 @@ def _logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lines", "-n", metavar="N", type=_lines, help=f"show the last N lines (default: {LOG_LINES})")
     parser.add_argument(
         "--stream",
-        choices=get_args(LogStream),
+        choices=LOG_STREAMS,
         metavar="STREAM",
         help="show only stdout or only stderr (default: both)",
     )

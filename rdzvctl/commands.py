@@ -1,26 +1,25 @@
-"""Commands of `rdzvctl`: each asks servers and shows their answer."""
+"""Commands of `rdzvctl` that ask servers: each shows their answer."""
 
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rdzv_protocol import paths
-from rdzv_protocol.credentials import SYSTEM
-from rdzv_protocol.flag_values import LOG_LINES, MOST_LOG_LINES, LogStream, address
+from rdzv_protocol.flag_values import LOG_LINES, LOG_STREAMS, MOST_LOG_LINES, LogStream
 from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import clip, printable
 
-from rdzvctl import contexts, words
+from rdzvctl import words
 from rdzvctl.answers import Fields
-from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, Request
-from rdzvctl.contexts import FIELDS, Contexts
-from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, TooOld, Unreachable
+from rdzvctl.client import Overview, Request
+from rdzvctl.errors import BadInput, KeptOut, Refused, Unreachable
 from rdzvctl.output import Output, confirmed
+from rdzvctl.session import Session
 from rdzvctl.views import account, lines, next_steps, state, tables
-from rdzvctl.views.next_steps import MOST_NAMED, PROGRAM
+from rdzvctl.views.next_steps import MOST_NAMED
 
 if TYPE_CHECKING:
     from rdzv_protocol.actions import Action
@@ -36,129 +35,6 @@ HEADING_LINES = 2
 LATEST = 1_000
 """Number of latest events that are searched for the last opening of a round."""
 MOST_REASON_BYTES = 1_000
-
-
-class Session:
-    """One command with its input: flags, environment, and the servers that they name."""
-
-    def __init__(self, given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        self.given = given
-        self.environment = environment
-        self.out = Output(environment, is_json=bool(given.get("json")))
-        self.lacks_runs = False
-        """Whether there may be runs that could not be learned."""
-        self._client: Client | None = None
-        self._unknown: list[str] = []
-        self._servers: list[Fields] = []
-
-    def __enter__(self) -> "Session":
-        return self
-
-    def __exit__(self, kind: object, error: object, *_: object) -> None:
-        """Raise `Unreachable` after everything that could be shown, if something could not.
-
-        Add the server's version to the error if it is too old for the command.
-        """
-        if isinstance(error, TooOld):
-            raise TooOld(error.field, self.client.versions) from None
-        if kind is None and self._unknown:
-            raise Unreachable("; ".join(self._unknown))
-
-    @property
-    def client(self) -> Client:
-        if self._client is None:
-            place = contexts.choose({key: str(value) for key, value in self.given.items()}, self.environment)
-            self._client = Client(place, self.given.get("timeout", DEFAULT_TIMEOUT_S), self.out.note)
-        return self._client
-
-    @property
-    def endpoint(self) -> str:
-        """Servers of this session, as in the `--endpoint` of agents on any machine."""
-        return state.endpoint_of_agents([address(*each) for each in self.client.place.endpoints], self._servers)
-
-    def overview(self, run_id: str | None = None, *, asks_all: bool = False) -> Overview:
-        """Return the servers and runs. If something could not be learned, the command later ends with its exit code.
-
-        `asks_all`: whether each server of the endpoint has to answer.
-        """
-        found = self.client.overview(run_id, asks_all=asks_all)
-        self._unknown, self._servers = [*found.unknown, *found.silent], found.servers
-        self.lacks_runs = bool(found.unknown)
-        return found
-
-    def changes(self, run_id: str | None) -> Iterator[Overview]:
-        """Yield the overview now and after each change, forever."""
-        for found in self.client.changes(run_id):
-            self._servers = found.servers
-            yield found
-
-    @property
-    def servers(self) -> Sequence[Fields]:
-        """Servers that have last reported their status."""
-        return self._servers
-
-    @property
-    def unhealthy_reason(self) -> str:
-        """Sentences about servers that can decide nothing now, and why; empty if there are none."""
-        return state.unhealthy_reason(self._servers)
-
-    @property
-    def cordons(self) -> Mapping[str, Fields]:
-        """Cordons by node, as the servers have last reported them."""
-        return state.cordons(self._servers)
-
-    @property
-    def program(self) -> str:
-        """`rdzvctl` for a command that a person copies: with this command line's flags for the server."""
-        flags = [f"--{name.replace('_', '-')} {quoted(str(self.given[name]))}"
-                 for name in ("context", *FIELDS) if name in self.given]  # fmt: skip
-        return " ".join([PROGRAM, *flags])
-
-    def run(self, *, is_over: bool = False) -> Fields:
-        """Return the requested run, else the only active one, or ended one if `is_over`.
-
-        Raises `Refused` or `BadInput`.
-        """
-        if (run_id := self.given.get("run_id")) is not None:
-            for run in self.overview(run_id).runs:
-                return run
-            raise self._no_such(run_id, [] if self._unknown else self.overview().runs)
-        runs = self.overview().runs
-        wanted = [run for run in runs if state.is_over(run) == is_over] or runs
-        if len(wanted) == 1:
-            return wanted[0]
-        if not runs:
-            raise Refused(words.runs.NO_RUN, words.runs.start_one(self.endpoint))
-        raise BadInput(words.runs.WHICH_RUN, words.runs.name_one(*_named(wanted)))
-
-    @property
-    def wanted(self) -> state.Wanted:
-        """Filter for the requested runs."""
-        given, run_id = self.given, str(self.given.get("run_id") or "")
-        names = {name: str(given.get(name, "")).replace("-", "_") for name in ("phase", "health")}
-        return state.Wanted(run_id, str(given.get("node", "")), **names)
-
-    @property
-    def names_one_run(self) -> bool:
-        """Whether one run is requested by its id. Raises `BadInput` if a filter is given, too."""
-        wanted = self.wanted
-        if not wanted.pattern or any(sign in wanted.pattern for sign in "*?["):
-            return False
-        if wanted != state.Wanted(wanted.pattern):
-            raise BadInput(words.runs.no_pattern(wanted.pattern))
-        return True
-
-    def _no_such(self, run_id: str, runs: Sequence[Fields]) -> CtlError:
-        if self._unknown:
-            return Unreachable(words.runs.unsure_of_run(run_id, self._unknown))
-        there = words.runs.known_runs(*_named(runs)) if runs else words.runs.NONE_AT_ALL
-        return Refused(words.runs.no_such_run(run_id, [run["run_id"] for run in runs]), there)
-
-
-def _named(runs: Sequence[Fields]) -> tuple[list[str], int]:
-    """Return the names of some runs, and how many more there are."""
-    names = [quoted(run_id) for run_id in sorted(run["run_id"] for run in runs)[:MOST_NAMED]]
-    return names, len(runs) - len(names)
 
 
 # Questions.
@@ -426,9 +302,7 @@ def logs(session: Session) -> None:
 
 def _read_logs(session: Session, place: lines.Worker) -> list[Fields]:
     """Return the ends of the wanted logs: of one stream, or of both if they have files. Raises if there are none."""
-    streams: tuple[LogStream, ...] = ("stdout", "stderr")
-    if "stream" in session.given:
-        streams = (session.given["stream"],)
+    streams = (session.given["stream"],) if "stream" in session.given else LOG_STREAMS
     found, refused = list[Fields](), list[Refused]()
     for stream in streams:
         try:
@@ -607,68 +481,3 @@ def _node_target(action: "Action", session: Session) -> tuple[Request, str, Requ
     known = sorted({node["node_id"] for run in all_runs for node in run["nodes"]})
     session.out.note(words.actions.no_run_has(node_id, known))
     return {"node_id": node_id}, words.actions.in_no_run(node_id), {}
-
-
-# Contexts.
-
-
-def _file(session: Session) -> Contexts:
-    return contexts.load(contexts.path_of(session.environment))
-
-
-def get_contexts(session: Session) -> None:
-    file, out = _file(session), session.out
-    if out.is_json:
-        return out.json({"file": file.path, "current": file.current, "contexts": file.contexts})
-    if not file.contexts:
-        return out.line(words.contexts.no_contexts(file.path))
-    rows = [
-        ("*" if name == file.current else "", name, each["endpoint"], each.get("token_file", "-"),
-         each.get("tls_ca", "-"))
-        for name, each in file.contexts.items()
-    ]  # fmt: skip
-    return out.table(tables.Table(("CURRENT", "NAME", "ENDPOINT", "TOKEN FILE", "TLS CA"), rows))
-
-
-def current_context(session: Session) -> None:
-    file = _file(session)
-    if not file.current:
-        raise Refused(words.contexts.none_is_current(file.path))
-    return session.out.json({"current": file.current}) if session.out.is_json else session.out.line(file.current)
-
-
-def use_context(session: Session) -> None:
-    file, name = _file(session), session.given["name"]
-    file.get(name)
-    _write(session, file._replace(current=name), words.contexts.is_current(name))
-
-
-def set_context(session: Session) -> None:
-    file, name = _file(session), session.given["name"]
-    if not name.isprintable() or not name:
-        raise BadInput(words.contexts.bad_name(name))
-    given = {key: str(session.given[key]) for key in FIELDS if key in session.given}
-    for key in given.keys() - {"endpoint"}:
-        if given[key] != SYSTEM:
-            given[key] = os.path.abspath(os.path.expanduser(given[key]))  # so that it works from any folder
-    fields = {**file.contexts.get(name, {}), **given}
-    if "endpoint" not in fields:
-        raise BadInput(words.contexts.where_is_server(name))
-    contexts.check(name, fields)
-    known = {**file.contexts, name: fields}
-    _write(session, file._replace(contexts=known, current=file.current or name), words.contexts.is_set(name))
-
-
-def delete_context(session: Session) -> None:
-    file, name = _file(session), session.given["name"]
-    file.get(name)
-    left = {each: fields for each, fields in file.contexts.items() if each != name}
-    current = "" if file.current == name else file.current
-    _write(session, file._replace(contexts=left, current=current), words.contexts.is_deleted(name))
-
-
-def _write(session: Session, file: Contexts, done: str) -> None:
-    file.write()
-    if session.out.is_json:
-        return session.out.json({"file": file.path, "current": file.current, "contexts": file.contexts})
-    return session.out.line(words.contexts.written(file.path, done, comments_lost=file.has_comments))

@@ -1,7 +1,7 @@
 """Values of flags that several programs parse. Each function raises `ValueError` with one line for the user."""
 
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 from rdzv_protocol import words
 from rdzv_protocol.paths import DEFAULT_PORT, STATUS
@@ -12,6 +12,7 @@ Endpoint = tuple[str, int]
 LOG_FORMATS = ("text", "json")
 """Formats of a program's own log lines."""
 LogStream = Literal["stdout", "stderr"]
+LOG_STREAMS: tuple[LogStream, ...] = get_args(LogStream)
 LONGEST_HOST = 250
 """Most characters of a host: with a port, it is an address of the protocol."""
 LOG_LINES, MOST_LOG_LINES = 50, 1_000

@@ -37,9 +37,9 @@ from rdzv_server.service.interface import ShardView
 from rdzvctl import answers, cli, client, completion, words
 from rdzvctl.answers import DEFAULTS, OLDER_NAMES, Fields
 from rdzvctl.client import Client
-from rdzvctl.commands import Session
 from rdzvctl.contexts import Place
 from rdzvctl.errors import TooOld
+from rdzvctl.session import Session
 from tests.support.message_search import has_message
 from tests.support.rdzvctl import NOWHERE
 from tests.support.scenario import Scenario, running
