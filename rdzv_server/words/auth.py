@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from rdzv_protocol.text import count
+
 # Refused callers.
 
 
@@ -107,4 +109,5 @@ def certificate_expired(path: str) -> str:
 
 
 def certificate_expires(path: str, days: int) -> str:
-    return f"--tls-cert {path} expires in {days} days"
+    """`days`: whole days that are left."""
+    return f"--tls-cert {path} expires in {count(days, 'day') if days else 'less than a day'}"

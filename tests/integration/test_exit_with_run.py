@@ -16,6 +16,7 @@ from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
 from node_agent.features.metrics import words as metrics
 from node_agent.features.supervised import Part
+from node_agent.kernel.leave_signals import ONE_REQUEST_S
 from node_agent.kernel.processes.orphans import MARK
 from node_agent.kernel.processes.process import handles
 from tests.chaos.traces import helpers
@@ -213,15 +214,21 @@ async def test_an_agents_own_error_is_reported_and_does_not_count_as_a_kill() ->
 
 @pytest.mark.parametrize("first", ["supervisor", "agent"])
 async def test_a_signal_to_every_process_of_a_step_is_one_signal(hub: WorkerHub, first: str) -> None:
-    """Slurm signals supervisor and agent, and the supervisor forwards. The worker keeps its whole grace period."""
-    alone = await start_agent("--exit-with-run", "--standalone", "--shutdown-timeout", "1", env=hub.env)
+    """Slurm signals supervisor and agent, and the supervisor forwards. The worker keeps its whole grace period.
+
+    The second one comes so late that it would be another request if it came by the same way.
+    """
+    alone = await start_agent("--exit-with-run", "--standalone", "--shutdown-timeout", "3", env=hub.env)
     (worker,) = await hub.group(1)
     await worker.tell("ignore SIGTERM")
     pids = [alone.pid, worker.agent_pid]
-    for pid in pids if first == "supervisor" else reversed(pids):
-        os.kill(pid, signal.SIGTERM)
+    sooner, later = pids if first == "supervisor" else reversed(pids)
+    os.kill(sooner, signal.SIGTERM)
+    await alone.line(pattern(words.leaving.leaving, why="SIGTERM"))
+    await asyncio.sleep(ONE_REQUEST_S)
+    os.kill(later, signal.SIGTERM)
     assert await alone.exit_code() == ExitCode.FAILED
-    assert not [line for line in alone.err if "again" in line]
+    assert not any(words.leaving.killing_workers("SIGTERM") in line for line in alone.err)
 
 
 async def test_the_supervisor_waits_for_signals_and_has_no_handler(hub: WorkerHub) -> None:

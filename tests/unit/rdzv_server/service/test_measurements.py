@@ -2,7 +2,9 @@
 
 import gc
 
-from rdzv_server.core.effects import Record
+from rdzv_protocol.events import RunEvent
+
+from rdzv_server.core.effects import ForgetRun, Happened, Record
 from rdzv_server.core.events import NodeJoined, NodeLost
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.driver import Driver
@@ -11,7 +13,7 @@ from rdzv_server.storage.base import MemoryStore
 from tests.support.scenario import a_join, settings_of
 
 
-def footprint(measurements: Measurements) -> int:
+def footprint(measurements: Measurements | RunMeasurements) -> int:
     """Return the number of container entries in the measurements, at any depth."""
     seen, left, entries = set[int](), [measurements.__dict__], 0
     while left:
@@ -41,3 +43,14 @@ def test_a_lost_agent_counts_as_expired_by_its_lease_and_not_by_words() -> None:
     lost = NodeLost("a", "in whatever words", is_expired=True), NodeLost("b", "not heard for a while")
     RunMeasurements(measurements).observe([Record("run", 1, 1.0, fact) for fact in lost])
     assert measurements.leases_expired == 1
+
+
+def test_nothing_is_remembered_of_a_forgotten_run_whose_round_never_began() -> None:
+    """Such a run was set apart: an ended one is forgotten at its end."""
+    measured = RunMeasurements(Measurements())
+    before = footprint(measured)
+    created = RunEvent(number=1, run_id="run", attempt=1, round=1, kind="run_created", reason="joined")
+    measured.observe([Happened(created)])
+    assert footprint(measured) > before
+    measured.observe([ForgetRun("run", 1)])
+    assert footprint(measured) - before == 1, "the kind of event that was counted"
