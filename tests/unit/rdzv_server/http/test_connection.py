@@ -169,3 +169,18 @@ def test_data_read_with_the_opening_needs_no_other_turn_unless_it_is_a_look(meth
     assert http.received == head
     turns.pop()()
     assert http.received == 2 * head and not turns
+
+
+@pytest.mark.parametrize(("is_whole", "counted"), [(True, 0), (False, 1)])
+def test_memory_of_an_incomplete_request_counts_though_it_came_with_the_opening(
+    is_whole: bool, counted: int, turns: Turns
+) -> None:
+    http, held = Http(is_full=False), Mock()
+    http.is_whole = is_whole
+    line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())  # type: ignore[arg-type, return-value]
+    line.received = REQUEST
+    transport = Mock(spec=asyncio.Transport)
+    transport.is_closing.return_value = False
+    line.connection_made(transport)
+    assert http.received == REQUEST
+    assert held.add.call_args_list == counted * [(("peer", line, len(REQUEST)),)]
