@@ -26,6 +26,8 @@ BATCH = 1 << 15
 MOST_WAITING = 1 << 22
 """Most characters of waiting lines. Each line counts `LINE_COST` more."""
 LINE_COST = 64
+MOST_KILLS = 3
+"""Most times in a row that a process which was killed before it answered is replaced. A line may cost it its memory."""
 READ_BYTES = 1 << 18
 _ANSWER_LATER = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
@@ -67,6 +69,8 @@ class LineMatcher:
         self._waiting_cost = 0
         self._answer = b""
         self._is_behind = False
+        self._kills = 0
+        """Times that the process was killed since its last answer."""
 
     @property
     def seen_until(self) -> float:
@@ -147,26 +151,35 @@ class LineMatcher:
         if not chunk:
             self._helper.loop.remove_reader(self._helper.socket)  # its end will be noticed
         elif self._answer.endswith(b"\n"):
-            asked, self._asked = self._asked, []
+            asked, self._asked, self._kills = self._asked, [], 0
             matches, self._answer = json.loads(self._answer), b""
             for index, number, text, captured in matches:
                 self._matched(asked[index], LineMatch(number, text, captured))
             self._ask()
 
     def _ended(self, helper: Helper) -> None:
-        """Continue without the pattern that took too long, if that ended the process."""
+        """Continue without the pattern that took too long, if that ended the process. Replace a process that was
+        killed.
+        """
         number = int.from_bytes(os.pread(self._at, log_rules_helper.NUMBER_BYTES, 0), sys.byteorder)
         self._end()
+        self._kills += helper.exit_code == -signal.SIGKILL
         if helper.exit_code == -signal.SIGVTALRM and number in self._rules:
             pattern = self._rules.pop(number).pattern
             self._warn(words.pattern_too_slow(pattern, CPU_S))
             self._given_up({number})
-            self._waiting.extendleft(reversed(self._asked))
-            self._waiting_cost += sum(map(_cost, self._asked))
-            self._asked = []
-            self._ask()
+            self._ask_again()
+        elif helper.exit_code == -signal.SIGKILL and self._kills <= MOST_KILLS:
+            self._warn(words.PROCESS_REPLACED)
+            self._ask_again()
         else:
             self._give_up(words.process_ended(helper.exit_code))
+
+    def _ask_again(self) -> None:
+        self._waiting.extendleft(reversed(self._asked))
+        self._waiting_cost += sum(map(_cost, self._asked))
+        self._asked = []
+        self._ask()
 
     def _give_up(self, why: str) -> None:
         self._warn(words.rules_given_up(why))

@@ -76,6 +76,9 @@ def pattern_too_slow(pattern: str, limit_s: float) -> str:
     return f"--log-rule {pattern} is now off: {took}"
 
 
+PROCESS_REPLACED = "--log-rule: the process that matches the patterns was killed; starting another one"
+
+
 def rules_given_up(why: str) -> str:
     return f"--log-rule is now off: {why}"
 

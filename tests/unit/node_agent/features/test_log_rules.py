@@ -10,7 +10,7 @@ from math import inf
 import pytest
 
 from node_agent.features.hangs import log_rules, words
-from node_agent.features.hangs.log_rules import Line, LineMatcher
+from node_agent.features.hangs.log_rules import MOST_KILLS, Line, LineMatcher
 from node_agent.features.hangs.rule_source import LineMatch, LogRule
 from tests.support.process_info import children, until
 
@@ -109,17 +109,58 @@ async def test_lines_are_left_out_if_too_many_wait(
     assert len(looking.found) == 100 - looking.lost
 
 
-async def test_a_process_that_is_killed_ends_all_rules(look: Callable[..., Looking]) -> None:
-    before = children(os.getpid())
+def kill_process_beside(others: set[int]) -> None:
+    (process,) = children(os.getpid()) - others
+    os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["idle", "asked"])
+async def test_a_process_that_is_killed_is_replaced_and_no_line_is_lost(
+    look: Callable[..., Looking], waits: bool
+) -> None:
+    others = children(os.getpid())
+    looking = look("x", "y")
+    for number in range(MOST_KILLS + 2):
+        looking.writes(f"x {number}")
+        if waits:
+            kill_process_beside(others)
+        await looking.ends()
+        if not waits:
+            kill_process_beside(others)
+            await until(lambda count=number + 1: len(looking.warnings) == count)
+    assert [match.text for _, match in looking.found] == [f"x {number}" for number in range(MOST_KILLS + 2)]
+    assert set(looking.warnings) == {words.PROCESS_REPLACED} and not looking.given_up
+
+
+async def test_a_process_that_is_killed_again_and_again_before_it_answers_ends_all_rules(
+    look: Callable[..., Looking],
+) -> None:
+    pattern, line = FOR_EVER
+    others = children(os.getpid())
+    looking = look("x", pattern)
+    looking.writes(line)
+    for number in range(MOST_KILLS + 1):
+        kill_process_beside(others)
+        await until(lambda count=number + 1: len(looking.warnings) == count)
+    assert looking.given_up == {0, 1}
+    looking.writes("x")
+    assert looking.matcher.seen_until == inf
+    ended = words.rules_given_up(words.process_ended(-signal.SIGKILL))
+    assert looking.warnings == [*MOST_KILLS * [words.PROCESS_REPLACED], ended]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGSEGV])
+async def test_a_process_that_ends_otherwise_ends_all_rules(
+    look: Callable[..., Looking], signum: signal.Signals
+) -> None:
+    others = children(os.getpid())
     looking = look("x", "y")
     looking.writes("x")
     await looking.ends()
-    (process,) = children(os.getpid()) - before
-    os.kill(process, signal.SIGKILL)
+    (process,) = children(os.getpid()) - others
+    os.kill(process, signum)
     await until(lambda: looking.given_up == {0, 1})
-    looking.writes("x")
-    assert looking.matcher.seen_until == inf
-    assert looking.warnings == [words.rules_given_up(words.process_ended(-signal.SIGKILL))]
+    assert looking.warnings == [words.rules_given_up(words.process_ended(-signum))]
 
 
 async def test_a_process_that_cannot_be_started_ends_all_rules(
