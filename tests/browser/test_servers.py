@@ -40,6 +40,31 @@ async def test_a_page_outlives_its_server(hub: WorkerHub, tab: Tab, tmp_path: ob
         assert await tab.is_same()
 
 
+async def test_a_page_of_another_version_than_its_server_loads_again_once(
+    hub: WorkerHub, tab: Tab, tmp_path: object
+) -> None:
+    """After an upgrade the script of an open page may not understand what the server sends."""
+    async with Cluster(hub, "--store", f"sqlite:{tmp_path}/state.db") as cluster:
+        await cluster.serve()
+        await cluster.nodes("ab", *FLAGS)
+        await tab.open(cluster, "/runs/r%2F1")
+        for opens_dialog in (True, False):
+            await tab.stays()
+            await tab.page.evaluate("document.body.dataset.version = '0.9'")
+            if opens_dialog:
+                await tab.page.get_by_role("button", name="Stop run", exact=True).click()
+            await cluster.lose_server()
+            await tab.shows("#live", "connection lost, trying again")
+            await cluster.regain_server()
+            await tab.is_live()
+            assert await tab.is_same(), "an open dialog keeps the page, and it loads once for each version"
+            if opens_dialog:
+                async with tab.page.expect_navigation():
+                    await tab.page.keyboard.press("Escape")
+                await tab.shows("#reason", "round 1 runs on 2 nodes")
+                assert not await tab.is_same()
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def service(replicas: Replicas) -> AsyncIterator[TcpProxy]:
     """An address that leads to the leading server, like a Service's."""

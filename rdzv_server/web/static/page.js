@@ -190,7 +190,7 @@ class Stream {
     this.source.addEventListener("snapshot", (event) => {
       shown = merge(Object.create(null), this.heard(event));
       changedNodes = null;
-      draw();
+      if (!renews((shown.server || {}).version)) draw();
     });
     this.source.addEventListener("patch", (event) => {
       const patch = this.heard(event);
@@ -241,6 +241,22 @@ class Stream {
     }
     if (!document.hidden && !isStale()) tick(); // without a server nothing here is known to last any longer
   }
+}
+
+const RENEWED = "rdzv-page-renewed-for"; // key of the version in the browser's storage
+
+function renews(version) {
+  // Load the page again if the server has been upgraded: this script may not understand what it sends. Only once for each
+  // version, since servers of several versions may share one address. Answers in an open dialog are kept until it closes.
+  const dialog = byId("dialog");
+  if (!version || version === document.body.dataset.version) return false;
+  try {
+    if (sessionStorage.getItem(RENEWED) === version) return false;
+    sessionStorage.setItem(RENEWED, version);
+  } catch { return false; /* the browser stores nothing, so the page might load again and again */ }
+  if (dialog && dialog.open) dialog.addEventListener("close", () => location.reload(), { once: true });
+  else location.reload();
+  return true;
 }
 
 function say(word, text, knownAt) {
