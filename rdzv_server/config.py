@@ -155,15 +155,15 @@ class ServerConfig:
     store: str | None = _flag(
         None,
         WHERE,
-        "record runs here, so that a restart of the server disturbs no run: sqlite:PATH, or memory (default: a file "
-        "for this port in the user's state folder; memory with --port 0). etcd://HOST,HOST,HOST/CLUSTER: several "
-        "servers, of which one leads and another takes over",
+        "record runs here. sqlite:PATH: runs continue after a restart of the server. memory: runs do not outlive the "
+        "server. etcd://HOST,HOST,HOST/CLUSTER: several servers share the runs; one leads, and another takes over. "
+        "(default: a file for this port in the user's state folder; memory with --port 0)",
     )
     """Place of the records: memory with port 0, since no later server would look for records at a random port."""
     exit_when_idle_s: float | None = _flag(
         None,
         SECONDS,
-        "exit when every run has ended and every agent knows that, or when no agent has been connected for SECONDS. "
+        "exit when all runs have ended and all agents know this, or when no agent has been connected for SECONDS. "
         "The exit code is 0 if the last attempt of every run has succeeded, else 1 (default: serve until stopped)",
     )
     stand_by_for: Sequence[Endpoint] = _flag(
@@ -206,9 +206,9 @@ class ServerConfig:
     exclude_after: tuple[int, float] | None = _nodes(
         None,
         AFTER,
-        "exclude a node that runs have blamed N times within TIME, as in 3/24h: the node was lost, its workers failed "
-        "first, or a check found a temporary condition. Exclude a node at once if its hardware failed or a check found "
-        "any other condition (default: exclude no node)",
+        "exclude a node after N incidents within TIME, as in 3/24h: the node was lost, its workers failed first, or a "
+        "check found a temporary condition. Exclude a node at once if its hardware failed or a check found any other "
+        "condition (default: exclude no node)",
     )
     exclude_for_s: float = _nodes(86_400.0, SPAN, "exclude a node for TIME, as in 12h (default: 24h)")
     """Seconds for which a node is excluded: a day by default, so that a person can look at it the next morning."""
@@ -216,8 +216,8 @@ class ServerConfig:
         None,
         COMMAND,
         "run this shell command when the server excludes a node, to drain it in the scheduler. RDZV_NODE, RDZV_REASON "
-        "and RDZV_SECONDS contain the node, the reason and the time; RDZV_CONDITION and RDZV_CLASS what a check has "
-        "found, such as DiskFull and temporary (samples: deploy/on-exclude)",
+        "and RDZV_SECONDS contain the node, the reason and the time. RDZV_CONDITION and RDZV_CLASS contain the finding "
+        "of a check, such as DiskFull and temporary (samples: deploy/on-exclude)",
     )
 
     event_log: str | None = _events(None, FILE, "append every event of every run to this file, as a line of JSON")
@@ -239,8 +239,8 @@ class ServerConfig:
     admin_token_file: str | None = _security(
         None,
         FILE,
-        "accept the tokens in this file for actions on runs and everything else (without any token: accept actions "
-        "from this machine only)",
+        "accept the tokens in this file for every request, also for actions (without any token: accept actions from "
+        "this machine only)",
     )
     tls_cert: str | None = _security(None, FILE, "serve only TLS, with this certificate (PEM, a chain)")
     tls_key: str | None = _security(
@@ -252,8 +252,8 @@ class ServerConfig:
     allow_host: Sequence[str] = _security(
         (),
         NAME,
-        "let browsers ask for the status by this name when no tokens are set, besides this machine's names, its "
-        "addresses and the names that agents use; may be repeated",
+        "without tokens, answer browsers under this host name, too, besides this machine's names and addresses and the "
+        "names that agents use; may be repeated",
         action="append",
     )
     max_connections: int | None = _security(
@@ -273,7 +273,7 @@ class ServerConfig:
     max_events: int = _security(
         MOST_EVENTS,
         COUNT,
-        "keep at most N events of all runs; the server drops the oldest ones first, beginning with those of ended runs "
+        "keep at most N events of all runs; the server drops the oldest events first, beginning with ended runs "
         "(default: {})",
     )
 
@@ -283,18 +283,18 @@ class ServerConfig:
         "set the address of this server that other servers give to agents (default: --host or the address from which "
         "this machine reaches etcd, with --port)",
     )
-    leader_lease_s: int = _cluster(5, LEASE, "wait SECONDS for a leader that is gone (default: {})")
+    leader_lease_s: int = _cluster(5, LEASE, "take over from a lost leader after SECONDS (default: {})")
     """Lease of a leader in seconds. A shorter one takes a slow leader for dead; a longer one delays recovery."""
     shards: int = _cluster(
         1,
         SHARDS,
-        "divide the runs into N parts, which the servers lead evenly; fixed for the lifetime of a cluster (default: "
+        "divide the runs into N parts, which the servers share evenly; the number cannot change in a cluster (default: "
         "{}, one server leads all runs)",
     )
     rebalance_after_s: float = _cluster(
         60.0,
         SECONDS,
-        "with --shards, let other servers hand this server its part after it has been up for SECONDS (default: {:g})",
+        "with --shards, take over this server's part once it has been up for SECONDS (default: {:g})",
     )
     """Seconds after which this server gets its part of the shards. A server that crashes soon does not run this long,
     so no shards move to it."""

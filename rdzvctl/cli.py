@@ -42,7 +42,7 @@ examples:
   rdzvctl stop r1 --reason "wrong data"   end run r1 on every node
   rdzvctl drain node-7 --deadline 10m     empty a node and cordon it; the other nodes continue
   rdzvctl config set-context lab --endpoint a:{DEFAULT_PORT},b:{DEFAULT_PORT} --token-file lab.token
-  rdzvctl config use-context lab          make --endpoint unnecessary from now on
+  rdzvctl config use-context lab          use this server by default from now on
 
 You can leave out RUN if only one run is active. --json writes JSON, for scripts; NO_COLOR=1 turns colours off.
 Server: --endpoint, else --context, else RDZV_ENDPOINT, else the current context, else this machine.
@@ -381,7 +381,7 @@ QUESTIONS = (
     Command("runs", "list the runs", commands.runs, _runs),
     Command("nodes", "list a run's nodes by group rank", commands.nodes, _run),
     Command("events", "show a run's past events, and new ones with --follow", commands.events, _events),
-    Command("timeline", "show a run over time: its rounds, its pace, and what happened when", commands.timeline, _run),
+    Command("timeline", "show a run over time: its rounds, steps and events", commands.timeline, _run),
     Command(
         "logs",
         "show where a worker's output is, and its last lines if the agent has --allow-log-reads",

@@ -65,30 +65,30 @@ class Arguments(Struct, frozen=True):
     # fmt: off
     rdzv_endpoint: Annotated[str, Flag(
         "HOST:PORT", text, "--endpoint: join the run at this address or URL of rdzv-server. "
-        "HOST:PORT,HOST:PORT,HOST:PORT: several servers, one of which leads. auto: read the address, the number of "
-        "nodes, this node's rank and the run's id from the variables of Slurm or another scheduler; auto@HOST:PORT: "
-        "read all but the address. --rdzv-endpoint: where --rdzv-backend hosts or finds a server, as under torchrun",
+        "HOST:PORT,HOST:PORT,HOST:PORT: several servers, one of which leads. auto: read address, nodes, rank and run "
+        "id from the variables of Slurm or another scheduler. auto@HOST:PORT: read all but the address. "
+        "--rdzv-endpoint: where --rdzv-backend hosts or finds a server, as under torchrun",
         alias="--endpoint", task=JOIN)] = ""
     standalone: Annotated[bool, a_switch(
         "run on this node only, with a server inside the agent (default for one node without an endpoint)",
         task=JOIN)] = False
     rdzv_backend: Annotated[str | None, Flag(
-        "NAME", one_of(*BACKENDS), "choose where the server runs. c10d: the endpoint's node hosts it, unless a server "
-        "already listens there. static: rank 0 hosts it at --master-addr, --master-port. etcd, etcd-v2, rdzv-server: "
-        "it already runs at the endpoint (default: rdzv-server with --endpoint, else static)")] = None
+        "NAME", one_of(*BACKENDS), "choose where the server runs. static: rank 0 hosts it at --master-addr, "
+        "--master-port. c10d: the endpoint's node hosts it, unless a server already listens there. rdzv-server, etcd, "
+        "etcd-v2: it already runs at the endpoint. (default: rdzv-server with --endpoint, else static)")] = None
     master_addr: Annotated[str, Flag(
         "ADDR", host_or_none, "set the address of rank 0's node, with --rdzv-backend static or --endpoint auto "
             "(default: 127.0.0.1)", is_key=True, task=JOIN)] = ""
     master_port: Annotated[int | None, Flag(
-        "PORT", whole(0, 65_535), "set the port on that node (default: 29500). With one node: set the workers' "
-        "MASTER_PORT; 0 picks a free port. No effect with --standalone, with an endpoint other than auto, or with a "
-        "back end other than static", is_key=True)] = None
+        "PORT", whole(0, 65_535), "set the port of --master-addr (default: 29500). With one node: set the workers' "
+        "MASTER_PORT (0: a free port). No effect with --standalone, an endpoint other than auto, or a backend other "
+        "than static", is_key=True)] = None
     rdzv_id: Annotated[str, Flag(
         "ID", name_or_none, "name the run; agents with the same id form one run (default: "
             "none)", alias="--run-id", task=JOIN)] = ""
     nnodes: Annotated[Nodes | None, Flag(
-        "N|MIN:MAX|N,N", nodes, "set the run's number of nodes (default: the run's, or 1). MIN:MAX: any number between "
-        "these. N,N,N: the largest of these for which there are nodes. Surplus nodes stand by", task=JOIN)] = None
+        "N|MIN:MAX|N,N", nodes, "set the run's number of nodes (default: the run's, or 1). MIN:MAX: any number from "
+        "MIN to MAX. N,N,N: the largest possible one of these. Surplus nodes stand by", task=JOIN)] = None
     rdzv_conf: Annotated[Mapping[str, object], Flag(
         "K=V,K=V", pairs, "set torchrun's settings: join_timeout, last_call_timeout, close_timeout, "
         "keep_alive_interval, keep_alive_max_attempt, timeout, read_timeout, is_host")] = {}
@@ -186,13 +186,13 @@ class Arguments(Struct, frozen=True):
         "do not pass --local-rank to the script (default, except for python -m node_agent.launch)")] = False
 
     monitor_interval: Annotated[float, Flag(
-        "S", seconds(), "no effect: the agent does not poll, and sees at once when a worker ends")] = 0.1
+        "S", seconds(), "no effect: the agent notices at once when a worker ends")] = 0.1
     start_method: Annotated[str, Flag(
         "HOW", one_of("spawn", "fork", "forkserver"), "no effect: each worker is a program of its "
         "own", has_variable=False)] = "spawn"
     exit_barrier_timeout: Annotated[float | None, ours(
-        "S", seconds(), "no effect: a node whose workers are done waits for the other nodes until the run "
-        "ends", variable="TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT")] = None
+        "S", seconds(), "no effect: a node whose workers have finished waits until the run ends",
+        variable="TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT")] = None
 
     timeout: Annotated[float | None, only_key(seconds())] = None
     read_timeout: Annotated[float | None, only_key(seconds())] = None

@@ -270,7 +270,7 @@ RESIZE = Action(
     question="Resize the run?", label="Resize", refusals=(errors.UnknownRun, errors.RunEnded),
 )  # fmt: skip
 ADMIT = Action(
-    name="admit", request=AdmitRequest, help="give the free seats of a running round to standby nodes",
+    name="admit", request=AdmitRequest, help="let standby nodes take the free places of a running round",
     label="Admit", place=-1, refusals=(errors.UnknownRun, errors.RunEnded, errors.NoStandby),
 )  # fmt: skip
 FORGET = Action(
@@ -286,7 +286,7 @@ DRAIN = Action(
     undone_by="uncordon",
 )  # fmt: skip
 CORDON = Action(
-    name="cordon", request=CordonRequest, help="give a node no seat in new rounds; its current workers continue",
+    name="cordon", request=CordonRequest, help="keep a node out of new rounds; its current workers continue",
     label="Cordon",
 )  # fmt: skip
 UNCORDON = Action(

@@ -92,8 +92,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         "continue at once)")] = 0.0
     """Seconds to wait for a replacement of a lost participant before the run continues with fewer nodes."""
     fixed_nodes: Annotated[NodeCount, AskedBy(
-        "N", "set the number of nodes that the run can ever have, as in a scheduler's job. The run ends, with the "
-        "reason, once too few of them can be fit (default: wait for other nodes until --join-timeout)")] | None = None
+        "N", "expect no other nodes than the N nodes of a scheduler's job. The run ends at once if too few of them can "
+        "be fit (default: wait for other nodes until --join-timeout)")] | None = None
     """Fixed number of nodes of the run: it ends once too few of them can be fit, instead of waiting for
     `join_timeout_s`. None if other nodes may come."""
     last_call_timeout_s: Annotated[Seconds, AskedBy(
@@ -136,8 +136,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         ] | None = None
     """Separate budget of restarts after hangs. If None, they count against `max_restarts`."""
     straggler_factor: Annotated[Factor, AskedBy(
-        "F", "treat a node as slow if its workers take F times as long for a step as the median of the other nodes, "
-        "for a while (default: 1.5)")] = 1.5
+        "F", "treat a node as slow if its steps take F times as long as the median of the other nodes, for a while "
+        "(default: 1.5)")] = 1.5
     """Ratio to the median that the time of a node's steps must reach for the node to be a straggler."""
     replace_stragglers: Annotated[bool, AskedBy(
         "", "replace a slow node (--straggler-factor) with a standby node, by a free restart, after a notice with "

@@ -46,10 +46,10 @@ class NodeChecks(Options, frozen=True, kw_only=True):
     check: Annotated[Mapping[str, float | str | None], ours(
         "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended. An unfit node "
         "leaves the run with exit code 71. Checks: gpus (present and of one kind; gpus=N: exactly N), ecc, xid (errors "
-        "since boot), disk and shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports, "
-        "links (up and as fast as before; links=eth0+mlx5_0:400: these links, with Gbit/s), storage=PATH (a shared "
-        "folder takes a file and returns it), network (MB/s to and from another node that the server chooses; "
-        "default: 10)", task=WATCH)] = {}
+        "since boot), disk and shm (GiB free; default: 1), clock (seconds from the server's; default: "
+        "5), ports, links (up and as fast as before; links=eth0+mlx5_0:400: these links, with Gbit/s), storage=PATH "
+        "(write and read a file in this shared folder), network (MB/s to and from another node; default: 10)",
+        task=WATCH)] = {}
     pre_join_check: Annotated[str, ours(
         "CMD", text, "check this node with a shell command of your own, too. Exit code 0: fit; 71: unfit; any other: "
         "the check is broken, and the node joins. The command's output becomes the evidence")] = ""

@@ -15,7 +15,7 @@ class Tracing(Options, frozen=True, kw_only=True):
 
     # fmt: off
     otel: Annotated[bool, our_switch(
-        "export OpenTelemetry spans of this node's way into each round: join, wait, spawn, first output. OTEL_* "
+        "export OpenTelemetry spans of this node's steps in each round: join, wait, spawn, first output. OTEL_* "
         "variables configure the export (OTLP over HTTP; docs/how-to/tracing.md)")] = False
     # fmt: on
 
