@@ -20,10 +20,8 @@ from rdzv_protocol.timing import hold_s
 from rdzv_server.core import journals
 from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, QueryClosed, Record, Replayed, WakeAgents
 from rdzv_server.core.events import (
-    DescriptionAsked,
     Event,
     LeaseRenewed,
-    LogAsked,
     NodeCordoned,
     NodeJoined,
     NodeLeft,
@@ -35,12 +33,11 @@ from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import Run, Undecided, decides
 from rdzv_server.core.nodes import cordons
 from rdzv_server.core.nodes.cordons import CordonStatus
-from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.runs import set_apart
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import scheduler
-from rdzv_server.service.inbox import Done, Inbox, Pending, Result
+from rdzv_server.service.inbox import Done, Inbox, Pending, Question, Result
 from rdzv_server.service.long_polls import AgentKey, LongPolls
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.observers import Observers
@@ -69,7 +66,7 @@ MOST_UNREAD_S = 10.0
 """Most seconds for which a deadline is delayed while messages that arrived before it are unread."""
 READING_S = 0.01
 """Seconds until a passed deadline is checked again while messages that arrived before it are unread."""
-AT_ONCE = NodeJoined | LogAsked | DescriptionAsked | StacksAsked
+AT_ONCE = NodeJoined | Question
 """Events whose callers are refused at once while the store fails."""
 REPLAY_AT_ONCE = 500
 """Records that are replayed before other tasks of the process run: a leader's lease must be renewed."""
@@ -219,7 +216,7 @@ class Driver:
         assert isinstance(answered, Answered)
         return answered
 
-    async def ask_agent(self, run_id: str, asked: LogAsked | DescriptionAsked | StacksAsked) -> QueryClosed:
+    async def ask_agent(self, run_id: str, asked: Question) -> QueryClosed:
         """Ask agents an operator's question, and return how it ended. Raises the `ProtocolError` that refuses it."""
         closed: asyncio.Future[QueryClosed] = asyncio.get_running_loop().create_future()
         self._questions[asked.token] = closed

@@ -31,8 +31,8 @@ from rdzv_server.core.policies.hangs.examination import StacksAsked
 Result = RunMachine | Answered | None
 """Result of an event: the answer to an operator's action, else the machine that handled it; None if none did."""
 Done = asyncio.Future[Result]
-_DROPPED = LogAsked | DescriptionAsked | StacksAsked
-"""Events that are dropped if no caller waits for them any more."""
+Question = LogAsked | DescriptionAsked | StacksAsked
+"""Operators' questions to agents. A question is dropped if no caller waits for its answer any more."""
 _SIGNS = LeaseRenewed | AgentDisconnected
 """Signs of an agent: only the latest one counts."""
 _Key = tuple[str, str, type[Event]]
@@ -99,7 +99,7 @@ class Inbox:
         if not pending.waits:
             return
         pending.callers.remove(caller)
-        if not pending.callers and isinstance(pending.event, _DROPPED):
+        if not pending.callers and isinstance(pending.event, Question):
             queue = self._queues[pending.run_id]
             del queue[pending]
             if not queue:

@@ -34,6 +34,7 @@ from rdzv_server.core.policies.hangs.suspicions import HangSuspected
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.fair_scheduler import scheduler
+from rdzv_server.service.inbox import Question
 from rdzv_server.service.interface import (
     Answer,
     Answered,
@@ -175,9 +176,7 @@ class Rendezvous:
             log.info("%s", words.done_by(answered.sentence, by))
         return actions.Done(epoch=self.epoch, message=answered.sentence, changed=answered.has_changed)
 
-    async def _ask_agents(
-        self, run_id: str, asked: events.LogAsked | events.DescriptionAsked | StacksAsked, connection: Connection
-    ) -> QueryClosed:
+    async def _ask_agents(self, run_id: str, asked: Question, connection: Connection) -> QueryClosed:
         asked_at = self._driver.now()
         try:
             return await self._driver.ask_agent(run_id, asked)
@@ -224,7 +223,7 @@ class Rendezvous:
         return actions.AgentDescription(node_id=closed.node_id, **structs.asdict(found))
 
     async def _answer_of(
-        self, kind: type[Told], run_id: str, asked: events.LogAsked | events.DescriptionAsked, connection: Connection
+        self, kind: type[Told], run_id: str, asked: Question, connection: Connection
     ) -> tuple[QueryClosed, Told]:
         """Ask one agent, and return its answer. Raises `NoAnswer`, `QueryRefused`, or the core's refusal."""
         closed = await self._ask_agents(run_id, asked, connection)
