@@ -20,9 +20,9 @@ from rdzv_protocol.events import EventPage, RunEvent
 from rdzv_server.core.effects import Effect, Happened
 from rdzv_server.http.answers import reply_to
 from rdzv_server.service.driver import Driver
+from rdzv_server.service.feeds import server_sent
 from rdzv_server.service.interface import Service
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
-from rdzv_server.service.watch import server_sent
 from rdzv_server.words import http as words
 
 DEFAULT_LIMIT, MOST_EVENTS = 100, 1_000

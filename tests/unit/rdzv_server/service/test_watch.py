@@ -17,9 +17,11 @@ from rdzv_protocol.messages import LeaveRequest, ReportRequest
 from rdzv_server.core.views import run_view
 from rdzv_server.core.views.watch_view import Document, merge
 from rdzv_server.server import RendezvousServer
+from rdzv_server.service import feeds
 from rdzv_server.service import watch as watching
+from rdzv_server.service.feeds import Feed, RunsFeed
 from rdzv_server.service.interface import OperatorRequest
-from rdzv_server.service.watch import Feed, RunsFeed, Watch
+from rdzv_server.service.watch import Watch
 from rdzv_server.words import service as words
 from tests.support.message_search import beginning
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, running, settings_of
@@ -73,7 +75,7 @@ def test_a_returning_watcher_gets_the_missed_patches_or_the_whole_document(
     async def tell() -> None:
         feed, reader = Feed(), Reader()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(watching, "MOST_PATCHES", kept)
+            patch.setattr(feeds, "MOST_PATCHES", kept)
             for difference, comes in story:
                 feed.publish(difference)
                 if comes:
@@ -90,7 +92,7 @@ def test_a_returning_watcher_gets_the_missed_patches_or_the_whole_document(
 
 
 async def test_a_slow_watcher_gets_the_whole_document_and_nothing_is_buffered_for_it(monkeypatch: Any) -> None:
-    monkeypatch.setattr(watching, "MOST_BYTES", 2_000)
+    monkeypatch.setattr(feeds, "MOST_BYTES", 2_000)
     feed, reader = Feed(), Reader()
     feed.publish({"nodes": {"1": {"state": "waiting"}}})
     async with aclosing(feed.follow("", None)) as events:
