@@ -4,9 +4,10 @@ Promises of only the server's core, such as complete and sticky ranks, the time 
 rounds, are tested in `tests/property`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from msgspec.structs import replace
 from rdzv_protocol.actions import LogsRequest, WorkerLog
@@ -96,6 +97,15 @@ class Seen:
     departed: Departure | None = None
     """Departure that was checked last."""
     end: tuple[object, ...] | None = None
+
+
+class Forming(NamedTuple):
+    """The formation of a round."""
+
+    cause: Cause
+    """Cause for which the round was opened."""
+    drained: set[str]
+    """Nodes that an operator drained meanwhile, before they went."""
 
 
 class Watch:
@@ -311,8 +321,20 @@ class Watch:
         entered = sum(run.restarts.values())
         assert entered - seen.entered in (0, 1), "one event completed two rounds"
         if entered > seen.entered:
-            _check_restart(run, seen, run.ledger[-1], self.drained_nodes)
+            _check_restart(run, seen, run.ledger[-1], self._forming(run))
         seen.entered = entered
+
+    def _forming(self, run: Run) -> "Forming":
+        """Return what happened to nodes while the last round formed."""
+        of_run = [each for each in self._server.events if each.attempt == run.attempt and each.round <= run.round]
+        opened_at = max(place for place, each in enumerate(of_run) if each.kind == "round_opened")
+        drained, gone = set[str](), set[str]()
+        for each in of_run[opened_at + 1 :]:
+            if each.node_id and each.kind == "node_drained" and each.node_id not in gone:
+                drained.add(each.node_id)
+            elif each.node_id and each.kind in ("node_left", "node_lost"):
+                gone.add(each.node_id)
+        return Forming(Cause(of_run[opened_at].cause), drained)
 
     def _check_liveness(self, run: Run, seen: Seen) -> None:
         """Check that no agent is lost that was heard in time, and none is kept that was not."""
@@ -594,29 +616,34 @@ class Watch:
         raise LookupError(f"{agent_id} is part of no attempt")
 
 
-def _check_restart(run: Run, seen: Seen, restart: Restart, drained_nodes: Collection[str]) -> None:
+def _check_restart(run: Run, seen: Seen, restart: Restart, forming: Forming) -> None:
     """Check that a restart in the ledger matches what happened to the previous round.
 
-    An operator's drain that comes after a failure does not explain that failure.
+    An operator's drain that comes after a failure does not explain that failure. Nor does the loss of a drained node,
+    unless the failures show that workers were lost; some of them may not have been reported.
     """
+    failures = seen.failed.get(restart.round - 1, {}).values()
+    shows = [failure.consequence for failure in failures] if forming.cause is not Cause.HANG else [False]
     gone = [
         departure
         for departure in run.departures
         if departure.group_rank is not None and departure.round == restart.round - 1 and departure.at >= run.opening.at
     ]
-    explaining = [each for each in gone if not (each.left and each.node_id in drained_nodes)]
+    explaining = [each for each in gone if each.node_id not in forming.drained or (all(shows) and not each.left)]
     assert restart.charged is (restart.cause in (Cause.WORKER_FAILURE, Cause.HANG))
     if restart.cause is Cause.HANG:
         assert seen.found[restart.round - 1].reason == restart.reason, f"charged for no hang: {restart}"
         since = [departure for departure in explaining if departure.at > run.opening.at]
         assert not since, f"charged for a departure: {restart}, {since}"
     elif restart.charged:
-        failures = seen.failed.get(restart.round - 1, {}).values()
         assert any(failure.sentence in restart.reason for failure in failures), f"charged for no failure: {restart}"
         assert not explaining, f"charged for a departure: {restart}, {explaining}"
     elif restart.cause in (Cause.NODE_LOST, Cause.NODE_LEFT):
-        goes = any(agent.state is AgentState.DRAINING for agent in run.agents.values())
-        assert gone or goes, f"nobody departed: {restart}"
+        going = [agent.node_id for agent in run.agents.values() if agent.state is AgentState.DRAINING]
+        assert gone or going, f"nobody departed: {restart}"
+        others = {*going, *(each.node_id for each in gone)} - forming.drained
+        may_explain = others or (any(shows) and not all(each.left for each in gone))
+        assert may_explain or not forming.cause.is_failure, f"free by a drain: {restart}, {gone}"
 
 
 def _check_blame(run: Run, seen: Seen) -> None:
