@@ -207,7 +207,7 @@ class Client:
         for leader, shards in _other_leaders(first.server).items():
             try:
                 if leader is None:
-                    raise Failed(words.servers.NONE_LEADS, may_pass=True)
+                    raise Failed(first.server["unhealthy_reason"] or words.servers.NONE_LEADS, may_pass=True)
                 answered = self._status(leader, path)
                 servers.append(answered.server)
                 runs |= {run["run_id"]: run for run in answered.runs}
@@ -477,7 +477,8 @@ class Client:
             return NoServer(words.connection.other_status(response.status))
         match refusal:
             case errors.NotLeader():
-                return Failed(words.connection.DOES_NOT_LEAD, may_pass=True, leader=refusal.leader)
+                why = words.connection.DOES_NOT_LEAD if refusal.leader else str(refusal)  # why it knows no leader
+                return Failed(why, may_pass=True, leader=refusal.leader)
             case errors.ServerUnavailable():  # a limit of requests passes by itself
                 return CannotNow(str(refusal), may_last=not isinstance(refusal, errors.TooManyRequests))
             case errors.TlsRequired():

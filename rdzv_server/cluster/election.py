@@ -17,6 +17,7 @@ from rdzv_server.cluster.lease import RESIGN_S, RETRY_S, Lease
 from rdzv_server.cluster.membership import Leader, Membership
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_client import EtcdClient, delete, is_free, is_made_at, put
+from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
 from rdzv_server.words import cluster as words
 
@@ -32,6 +33,8 @@ class Election:
         self.shard = shard
         self._client = client
         self._key = membership.leader_key(shard)
+        self.outage = Outage(words.CANNOT_TAKE_OVER)
+        """Outage in which etcd answers, but does not let this server take the free shard: its database may be full."""
         self.left_to: set[int] = set()
         """Revisions of the servers to which this server has left the shard, each of them once."""
 
@@ -50,6 +53,8 @@ class Election:
                 follow(known)
             if view is None or lease is None or (leader and leader.lease_id != lease.id):
                 free_since = None
+                if leader:
+                    self.outage.end()
                 await self.membership.changed()
                 continue
             try:
@@ -64,10 +69,12 @@ class Election:
                     continue
                 take = put(self._key, self.membership.address.encode(), lease.id)
                 won, revision = await self._client.transact([is_free(self._key)], [take])
+                self.outage.end()
                 if won:
                     return Leadership(self, lease, revision)
                 await self.membership.changed(RETRY_S)
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                self.outage.begin(error)
                 await asyncio.sleep(RETRY_S)
 
     async def take_away(self, number: int) -> None:

@@ -215,7 +215,7 @@ class Replica:
         if self.term:
             return self.term.rendezvous.state().unhealthy_reason
         if not self._other:
-            outage = self._election.membership.outage_reason
+            outage = self._election.membership.outage_reason or self._election.outage.reason
             return words.no_leader_found(outage) if outage else words.NO_LEADER
         return None if self._election.membership.is_current else words.LEADER_UNCERTAIN
 

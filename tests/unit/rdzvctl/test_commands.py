@@ -34,6 +34,7 @@ from rdzv_server.core.views.status_view import RunStatus
 from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.status_endpoint import ServerStatus, Status
 from rdzv_server.service.interface import ShardView
+from rdzv_server.words import cluster as cluster_words
 from rdzvctl import answers, cli, client, completion, words
 from rdzvctl.answers import DEFAULTS, OLDER_NAMES, Fields
 from rdzvctl.client import Client
@@ -498,6 +499,15 @@ def test_a_leaders_refusal_is_not_taken_for_the_lack_of_a_leader(
     server.lacks()
     done = commands.run("cordon a --timeout 60")
     assert (done.code, done.err.splitlines()) == (ExitCode.FAILED, [f"rdzvctl: error: {reply['message']}"])
+
+
+def test_a_server_that_knows_no_leader_says_why(
+    server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = {"code": "not_leader", "message": cluster_words.no_leader_found("its database is full")}
+    monkeypatch.setattr(_Handler, "do_POST", lambda handler: refuse(handler, 421, reply))
+    server.lacks()
+    assert reply["message"] in commands.run("stacks running --timeout 0.1").err
 
 
 def test_a_limit_of_requests_is_waited_for_and_named(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ need_etcd()
 from rdzv_server.cluster.election import OWNER_FIRST_S, Election, Leadership  # noqa: E402
 from rdzv_server.cluster.membership import READY, Leader, Membership  # noqa: E402
 from rdzv_server.config import ServerConfig  # noqa: E402
+from rdzv_server.storage.base import StoreUnavailable  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, put  # noqa: E402
 from rdzv_server.words import cluster as words  # noqa: E402
 
@@ -37,10 +39,12 @@ class Server:
         self.lapses: list[float] = []
         """Seconds for which the leadership was not certain, each time."""
         self._running = asyncio.create_task(self.membership.run())
+        self.election = Election(client, self.membership, 0)
         self.win = asyncio.create_task(self.wins(0))
 
     async def wins(self, shard: int) -> Leadership:
-        leadership = await Election(self.client, self.membership, shard).win(self.followed.append)
+        election = self.election if shard == 0 else Election(self.client, self.membership, shard)
+        leadership = await election.win(self.followed.append)
         if shard == 0:
             self.leadership = leadership
             self.over = asyncio.create_task(leadership.over(self.lapses.append))
@@ -269,3 +273,35 @@ async def test_servers_meet_through_any_member_that_answers(three, gates, start)
     done, _ = await asyncio.wait({first.win, second.win}, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
     assert len(done) == 1
     await (second if first.win in done else first).follows(done.pop().result().number)
+
+
+class Full:
+    """Client of an etcd whose database is full: it renews leases, and refuses every write."""
+
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def transact(self, *args: Any) -> Any:
+        raise StoreUnavailable("etcd: database space exceeded")
+
+
+async def test_a_server_knows_why_it_cannot_take_a_free_shard(
+    start: Callable[..., Server], client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start("a:1")
+    server.election._client = Full(client)  # type: ignore[assignment]
+    await until(lambda: server.election.outage.reason)
+    assert server.election.outage.reason == "etcd: database space exceeded"
+    assert server.membership.outage_reason is None and not server.win.done()
+    other = start("b:1")
+    await other.leads()
+    await server.follows()
+    await until(lambda: server.election.outage.reason is None)
+    server.election._client = client
+    await other.end()
+    assert other.leadership
+    await other.leadership.resign()
+    await server.leads()

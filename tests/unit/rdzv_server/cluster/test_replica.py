@@ -23,6 +23,7 @@ from rdzv_server.core.runs.registry import Registry  # noqa: E402
 from rdzv_server.service import driver as driver_module  # noqa: E402
 from rdzv_server.service import rendezvous as rendezvous_module  # noqa: E402
 from rdzv_server.service.driver import Driver  # noqa: E402
+from rdzv_server.storage.outage import Outage  # noqa: E402
 from rdzv_server.words import cluster as words  # noqa: E402
 
 PATIENCE_S = 10.0
@@ -63,6 +64,7 @@ class GivenElection:
         self.follow: Callable[[Leader | None], None] = lambda leader: None
         self.is_running = asyncio.Event()
         self.membership = SimpleNamespace(is_current=True, outage_reason=None)
+        self.outage = Outage()
 
     async def win(self, follow: Callable[[Leader | None], None]) -> GivenLeadership:
         self.follow = follow
@@ -286,6 +288,8 @@ async def test_an_agent_learns_why_a_server_knows_no_leader(server, monkeypatch)
     monkeypatch.setattr(replica_module, "LEADERLESS_HOLD_S", 0.01)
     await server.follow(None)
     assert str(await refusal(server.join())) == words.NO_LEADER
+    server.election.outage.begin("etcd: database space exceeded")
+    assert str(await refusal(server.join())) == words.no_leader_found("etcd: database space exceeded")
     server.election.membership.outage_reason = "etcd is down"
     assert str(await refusal(server.join())) == words.no_leader_found("etcd is down")
     (await server.lead(5)).is_certain = False
