@@ -15,17 +15,20 @@ from msgspec import Struct, field
 from rdzv_protocol.actions import ActionKind
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.messages import Progress
+from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.events import Fact, PolicyFact
 from rdzv_server.core.kernel import progress
 from rdzv_server.core.kernel.policy import Policy, Rule, Rules
-from rdzv_server.core.kernel.run import PolicyState, Run
+from rdzv_server.core.kernel.run import PolicyState, Run, remember
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.time_ledger import TimeLedger
 
 MOST_ROUNDS, MOST_SAMPLES, MOST_MARKS = 64, 256, 64
 FIRST_INTERVAL_S, LAST_INTERVAL_S = 10.0, 180.0
 """Least seconds between two new samples of a young run, and of an old run: see `interval_s`."""
+REPORTS_MISSED = 4.0
+"""Number of reports in a row without which the server counts the workers as not heard."""
 BURST_S, BURSTS = 10.0, 200.0
 """Events of a kind become one mark if they come within `BURST_S`, or within the run's age divided by `BURSTS` if that
 is longer: a picture cannot show them apart."""
@@ -102,6 +105,8 @@ class TimelineState(PolicyState):
     waited_before_s: float = 0.0
     """Seconds for which the run had waited below its minimum when the last round was opened."""
     samples: list[Sample] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+    """Times of the latest samples whose reports may be as old as a long time before, in which the server heard none."""
     marks: list[Mark] = field(default_factory=list)
 
     def validate(self, run: Run) -> None:
@@ -253,6 +258,8 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
         return report.highest_step is not None and progress.is_of_running_round(self.run, agent_id, report)
 
     def _sampled(self, fact: ProgressSampled, now: float) -> None:
+        if is_late(self.run, now):
+            remember(self.state.late, now)
         self._add(Sample(now, self.run.round, fact.step, fact.checkpoint_step, fact.checkpoint_s))
 
     def _add(self, sample: Sample) -> None:
@@ -284,6 +291,13 @@ def interval_s(run: Run, now: float) -> float:
     """Return the least seconds between two new samples: few if there is room, and at most `LAST_INTERVAL_S`."""
     share_s = (now - run.created_at) / MOST_SAMPLES
     return min(LAST_INTERVAL_S, share_s) if share_s > FIRST_INTERVAL_S else FIRST_INTERVAL_S
+
+
+def is_late(run: Run, at: float) -> bool:
+    """Whether the server had heard no report of the round for long before the one at this time."""
+    last = Timeline.of(run).samples[-1:]
+    limit_s = REPORTS_MISSED * max(interval_s(run, at), hold_s(run.settings.lease_s))
+    return bool(last) and last[0].round == run.round and at - last[0].at > limit_s
 
 
 def _drop_one(samples: list[Sample]) -> None:

@@ -5,20 +5,17 @@ Its size is limited even if the run is long: see `policies.timeline`.
 """
 
 from collections.abc import Iterator, Sequence
-from math import inf
 from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 from rdzv_protocol.constraints import Count, Duration, Id, Round, Step
 from rdzv_protocol.events import Number
-from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.timeline import (
     FIRST_INTERVAL_S,
     LANES,
-    MOST_SAMPLES,
     SECONDS,
     Lane,
     Mark,
@@ -27,12 +24,11 @@ from rdzv_server.core.policies.timeline import (
     Sample,
     Timeline,
     interval_s,
+    is_late,
     marks,
 )
 
 Time = Annotated[float, Meta(description="seconds since 1970")]
-REPORTS_MISSED = 4.0
-"""Number of reports in a row without which the server counts the workers as not heard."""
 
 
 class TimelineRound(Struct, frozen=True, kw_only=True):
@@ -187,14 +183,14 @@ def _samples(run: Run, samples: Sequence[Sample]) -> Iterator[TimelineSample]:
     After a time in which the server has heard no report, such as an outage of its store, the first report may be as
     old as that time. So its rate is unknown, and the next one's counts from before.
     """
+    late = {*Timeline.of(run).late, *({run.pace.told_at} if is_late(run, run.pace.told_at) else ())}
     last: Sample | None = None
     paced: Sample | None = None
     saved: int | None = None
-    unheard_s = _unheard_s(run, samples)
     for sample in samples:
         before = last if last is not None and last.round == sample.round else None
-        is_late = before is not None and sample.at - before.at > unheard_s
-        since = paced if before and paced and not is_late else None
+        is_old = before is not None and sample.at in late
+        since = paced if before and paced and not is_old else None
         rate = None if since is None else (sample.step - since.step) / (sample.at - since.at)
         saved_s = sample.checkpoint_s - (0.0 if before is None else before.checkpoint_s)
         saved = saved if sample.checkpoint_step is None else sample.checkpoint_step
@@ -206,17 +202,7 @@ def _samples(run: Run, samples: Sequence[Sample]) -> Iterator[TimelineSample]:
             checkpointing_s=round(max(0.0, saved_s), 3),
             steps_per_s=None if rate is None else float(f"{max(0.0, rate):.4g}"),
         )
-        last, paced = sample, paced if is_late else sample
-
-
-def _unheard_s(run: Run, samples: Sequence[Sample]) -> float:
-    """Return S: if two samples are more than S seconds apart, the server has heard no report between them.
-
-    Infinite in a long run, whose old samples were merged.
-    """
-    if len(samples) >= MOST_SAMPLES:
-        return inf
-    return REPORTS_MISSED * max(interval_s(run, samples[-1].at if samples else 0.0), hold_s(run.settings.lease_s))
+        last, paced = sample, paced if is_old else sample
 
 
 def _mark(run: Run, mark: Mark) -> TimelineMark:

@@ -12,7 +12,7 @@ from rdzv_protocol.actions import ActionKind
 from rdzv_protocol.events import EventKind
 
 from rdzv_server.core.policies.time_ledger import TimeLedger
-from rdzv_server.core.policies.timeline import LANES, Lane, ProgressSampled, Timeline
+from rdzv_server.core.policies.timeline import LANES, MOST_SAMPLES, Lane, ProgressSampled, Timeline
 from rdzv_server.core.views import timeline_view
 from rdzv_server.core.views.timeline_view import TimelineView
 from tests.support.scenario import WALL_AT, Scenario, replayed
@@ -82,6 +82,27 @@ def test_an_outage_of_the_server_makes_no_run_slow_and_then_fast() -> None:
     run = told("1", "join a; 10s; tell a highest_step=30; 10s; tell a highest_step=60; 150s; tell a highest_step=61")
     play(run, "10s; tell a highest_step=540; 10s; tell a highest_step=570")
     assert [sample.steps_per_s for sample in shown(run).samples] == [None, 3.0, None, 3.0, 3.0]
+
+
+def test_an_outage_in_a_long_run_makes_no_peak_of_steps_either() -> None:
+    """Old samples are merged, so the time between two of them does not show whether the server heard the workers."""
+    run = told("1", "join a")
+    step = 0
+    for number in range(3 * MOST_SAMPLES):
+        is_late = number % MOST_SAMPLES == MOST_SAMPLES // 2
+        run.passes(1_000.0 if is_late else 10.0)
+        step += 30  # the first report after an outage is as old as the outage
+        run.tells("a", highest_step=step)
+        if is_late:
+            run.passes(10.0)
+            step += 3_000
+            run.tells("a", highest_step=step)
+    rates = [sample.steps_per_s for sample in shown(run).samples if sample.steps_per_s is not None]
+    assert len(rates) > MOST_SAMPLES // 2 and max(rates) <= 3.01
+    samples = shown(run).samples
+    run.restarts_from_a_snapshot()
+    after = shown(run).samples
+    assert after == samples[: len(after)] and len(after) > len(rates) // 2
 
 
 def test_a_rate_is_never_of_two_rounds() -> None:
