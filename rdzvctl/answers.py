@@ -105,8 +105,14 @@ def _present(run: Fields) -> int:
     return sum(node["group_rank"] is not None and node["drain_left_s"] is None for node in run["nodes"])
 
 
+def _next_of(health: Fields) -> Mapping[str, Any]:
+    """Return the steps by state. An older server does not say which steps are about the lack of nodes."""
+    return {health["state"]: () if health["state"] == "lacks_nodes" else health["next"]}
+
+
 DERIVED: Mapping[str, Callable[[Fields], Any]] = {
     "can_be_forgotten": lambda run: run["phase"] in (*ENDS, "unhealthy"),
+    "next_of": _next_of,
     "present": _present,
     "remarks": lambda node: {"slow": node["slow"]} if node["slow"] else {},
     "restarts_used": lambda run: run["max_restarts"] - run["restarts_left"],

@@ -31,7 +31,7 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
     steps = [*run["health"]["next"]] if state.is_troubled(run) else []
     # without these nodes nothing moves, so the steps that bring them come first
     if state.lacks_nodes(run) and not state.is_undecided(run):
-        return _of_forming(run, endpoint, cordons) + ([] if state.names_lack(run) else steps)
+        return _of_forming(run, endpoint, cordons) + (_of_other_troubles(run["health"]) if steps else [])
     if steps:
         return steps
     match run["phase"]:
@@ -47,6 +47,11 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
         case "forming" | "restarting":
             return _of_forming(run, endpoint, cordons)
     return _of_running(run, endpoint, cordons)
+
+
+def _of_other_troubles(health: Fields) -> list[str]:
+    """Return the steps about everything but missing nodes, each step once."""
+    return list(dict.fromkeys(step for of, each in health["next_of"].items() if of != "lacks_nodes" for step in each))
 
 
 def _read_output(run: Fields, failure: Fields) -> str:

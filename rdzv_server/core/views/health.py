@@ -59,8 +59,12 @@ def of(run: Run, now: float) -> list[Finding]:
 
 def next_steps(found: Sequence[Finding]) -> list[str]:
     """Return the steps of the worst finding, then those of the other troubles, each step once."""
-    worst = found[:1]
-    return list(dict.fromkeys(step for each in found if each.is_trouble or each in worst for step in each.next))
+    return list(dict.fromkeys(step for each in with_steps(found) for step in each.next))
+
+
+def with_steps(found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings whose steps people should read: the worst one, and the other troubles."""
+    return [each for each in found if each.is_trouble or each is found[0]]
 
 
 def timed(run: Run, now: float) -> tuple[Health, ...]:

@@ -189,6 +189,7 @@ class HealthStatus(Struct, frozen=True, kw_only=True):
     next: Annotated[list[str], Meta(description="steps that a person can take, with their commands")]
     others: Annotated[list[Health], Meta(description="further states that apply, the worst first")]
     is_trouble: Annotated[bool, Meta(description="a person should look at the run because of one of these states")]
+    next_of: Annotated[dict[Health, list[str]], Meta(description="the same steps, by the state that they are about")]
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -403,6 +404,7 @@ def _health(run: Run, now: float) -> HealthStatus | None:
         next=health.next_steps(found),
         others=[each.state for each in others],
         is_trouble=any(each.is_trouble for each in found),
+        next_of={each.state: list(each.next) for each in health.with_steps(found) if each.next},
     )
 
 

@@ -205,12 +205,20 @@ def test_a_run_that_lacks_nodes_says_once_which_ones_it_waits_for() -> None:
     assert run["health"]["state"] == "lacks_nodes" and run["reason"] == f"{lack}; {gives_up}"
     found = account.why(run, SERVER)
     assert found.text.startswith("Lacks nodes for ") and found.text.lower().count(lack) == 1 and gives_up in found.text
-    assert found.next == [ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
+    of_loop = run["health"]["next_of"]["looping"]
+    assert found.next == [ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1), *of_loop] and of_loop
+    assert set(of_loop) < set(run["health"]["next"])
     (line,) = account.troubles([run], SERVER)
     assert line.startswith("run: lacks nodes for 1m: ") and line.count(lack) == 1
     (row,) = tables.runs_table([run]).rows
     assert row[2] == "lacks nodes" and row[-1] == state.trouble(run).removeprefix("lacks nodes ")
     assert row[-1].endswith("; also looping") and state.Wanted(health="trouble").covers(run)
+
+
+def test_an_older_server_does_not_say_which_steps_are_about_missing_nodes() -> None:
+    run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b; join a; 60s")))
+    del run["health"]["next_of"]
+    assert account.why(run, SERVER).next == [ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
 
 
 def test_the_output_to_read_is_that_of_the_worker_that_ended_the_run() -> None:

@@ -550,6 +550,7 @@ def test_a_healthy_run_is_ok_in_status_and_metrics_and_sends_nothing_to_watchers
     run = running("2", "a", "b")
     assert to_builtins(status_view.view(run.run, run.now).health) == {
         "state": "ok", "sentence": words.OK, "age_s": 0.0, "next": [], "others": [], "is_trouble": False,
+        "next_of": {},
     }  # fmt: skip
     assert "health" not in watch_view.summary(run.run, run.now, lambda at: at)
     samples = _Survey().samples_of(run.run, run.now, is_listed=True)
