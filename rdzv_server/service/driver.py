@@ -529,6 +529,11 @@ class Driver:
         known = self.registry.attempts_of(caller.run_id)
         return hold_s(known[-1].settings.lease_s) if known else 0.0
 
+    def warn(self, run_id: str, sentence: str) -> None:
+        """Log a warning about a run, unless the log has too many lines about it."""
+        if self._run_log.take(run_id, self.now()):
+            log.warning("%s", words.of_run(run_id, sentence))
+
     def _act(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:

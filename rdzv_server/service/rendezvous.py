@@ -19,7 +19,7 @@ from rdzv_protocol.errors import (
 )
 from rdzv_protocol.queries import Description, LogTail, Refused
 from rdzv_protocol.settings import RunSettings
-from rdzv_protocol.text import printable
+from rdzv_protocol.text import clip, printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE, hold_s
 
 from rdzv_server.core import events
@@ -48,6 +48,7 @@ from rdzv_server.service.long_polls import AgentKey
 from rdzv_server.service.observers import Observer
 from rdzv_server.service.reading import read
 from rdzv_server.words import admission as admission_words
+from rdzv_server.words import losses
 from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
@@ -65,6 +66,8 @@ delays the round. An agent that knows its lease waits for three quarters of it.
 """
 Told = TypeVar("Told", LogTail, Description)
 _Told = messages.ReportRequest | messages.SuspectRequest | messages.LeaveRequest | messages.AnswerRequest
+LATE_BYTES = 1_000
+"""Most bytes of a late report that the log shows."""
 AGENT_ANSWERS_S = 5.0
 """Most seconds for an agent's answer to an operator's question: usually it takes a fraction of one."""
 
@@ -106,12 +109,24 @@ class Rendezvous:
                     case actions.DescribeRequest():
                         return await self._ask_for_description(wanted, connection)
                 return await self._act(wanted, by, request.run_id, idle)
-        self._machine_of_sender(request)
+        machine = self._machine_of_sender(request)
         if isinstance(request, messages.ReportRequest) and (request.progress or request.finished):
             renewed = events.LeaseRenewed(request.agent_id, request.progress, request.finished)
             self._driver.notify(request.run_id, renewed)
-        await self._driver.submit(request.run_id, _event(request))
+        try:
+            await self._driver.submit(request.run_id, _event(request))
+        except AgentFenced:
+            if isinstance(request, messages.ReportRequest) and request.failure and machine:
+                self._log_late(machine.run, request.agent_id, request.failure)
+            raise
         return messages.Ack(epoch=self.epoch)
+
+    def _log_late(self, run: Run, agent_id: str, failure: messages.Failure) -> None:
+        """Log what a lost agent reports too late: its link may be slow, and the failure the cause of its loss."""
+        gone = next((gone for gone in reversed(run.departures) if gone.agent_id == agent_id), None)
+        if gone and not gone.left and gone.node_id == failure.node_id:
+            sentence = clip(printable(failure.sentence), LATE_BYTES)
+            self._driver.warn(run.run_id, losses.reported_late(gone.node_id, sentence))
 
     async def _join(self, request: messages.JoinRequest, connection: Connection) -> messages.Reply:
         """Answer a join with the assignment when the round completes, or with what the round waits for."""

@@ -40,6 +40,11 @@ def excused(cause: str, excuse: str) -> str:
 # Answers to a lost agent, and to operators who wait for its answer.
 
 
+def reported_late(node_id: str, failure: str) -> str:
+    """`failure`: the sentence of the failure that the node's agent has reported."""
+    return f"node {node_id} reports a failure after it was lost, too late to count: {failure}"
+
+
 def gone(node_id: str, run_id: str, cause: str, *, left: bool) -> str:
     return f"node {node_id} is no longer part of run {run_id}: it {'left' if left else 'was lost'}: {cause}"
 

@@ -33,8 +33,8 @@ from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.words import admission as words
 from rdzv_server.words import losses
 from rdzv_server.words import service as service_words
-from tests.support.message_search import pattern
-from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
+from tests.support.message_search import has_message, pattern
+from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
 
 SHORT_S = 0.6
 """A lease so short that a test sees it end."""
@@ -405,3 +405,28 @@ async def test_agents_log_that_workers_still_run_long_after_others_finished(monk
         await server.rendezvous.ask(poll, Connection("a"))
         reply = await server.rendezvous.ask(poll, Connection("a"))
         assert reply.warning == "rank 0 finished 1 min ago; still running: rank 1 on node a"
+
+
+async def test_a_failure_that_a_lost_node_reports_too_late_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Its link may be slow. The report is refused and changes nothing."""
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        settings = settings_of("2", lease_s=SHORT_S)
+        joins = [
+            server.rendezvous.ask(a_join(name, settings=settings, explicit_run_id=True), Connection(name))
+            for name in "ab"
+        ]
+        await asyncio.gather(*joins)
+        polling = asyncio.create_task(poll_for_ever(server, "a"))
+        (run,) = server.rendezvous.runs()
+        while "b" in run.agents:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for failure in (a_failure("b", error="ValueError: boom"), a_failure("a")):
+            with pytest.raises(AgentFenced):
+                await server.rendezvous.ask(
+                    ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=failure), Connection("b")
+                )
+        polling.cancel()
+    late = [line for line in caplog.messages if has_message(line, losses.reported_late)]
+    sentence = a_failure("b", error="ValueError: boom").sentence
+    assert late == [service_words.of_run(RUN_ID, losses.reported_late("b", sentence))]
+    assert not run.failures
