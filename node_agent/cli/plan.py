@@ -1,16 +1,13 @@
 """Makes an agent's launch plan from its arguments."""
 
 import os
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from errno import EMFILE
 from functools import partial
 from math import inf
 from time import time
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from msgspec.structs import replace
 from rdzv_protocol import words as protocol_words
@@ -21,11 +18,11 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import LONGEST_LEASE_S, SHORTEST_LEASE_S, RequestedSettings
 
 from node_agent import words
-from node_agent.cli import rendezvous
+from node_agent.cli import rendezvous, worker_command
 from node_agent.cli.arguments import ALL, FLAGS, SETTINGS, Arguments
 from node_agent.flags import LONGEST_SORT_KEY, NVLINK, Nodes, known_signals, sort_key
 from node_agent.kernel.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
-from node_agent.kernel.core.command import LOCAL_RANK, Command
+from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
 from node_agent.kernel.output.folder import why_unusable
@@ -42,42 +39,11 @@ AGENT_FILES, WORKER_FILES = 15, 4
 CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
 """Default of `--rdzv-id`, as in torchrun."""
-RUN_PATH_OF_1_0 = """\
-import os, runpy, sys
-del sys.argv[0]
-sys.path[:] = [path or os.getcwd() for path in sys.path]
-try:
-    script = runpy.run_path(sys.argv[0], run_name="__main__")
-except SystemExit as end:
-    if end.code not in (None, 0):
-        raise
-import atexit, threading
-threading._shutdown()
-atexit._run_exitfuncs()
-sys.stdout.flush()
-sys.stderr.flush()
-os._exit(0)
-"""
-"""Program of `--run-path` in version 1.0. It stays as it is: the fingerprints of all versions are made of it."""
-RUN_PATH = RUN_PATH_OF_1_0.replace("""
-sys.stdout.flush()
-sys.stderr.flush()
-""", """
-for stream in sys.stdout, sys.stderr:
-    getattr(stream, "closed", not stream) or stream.flush()
-""")  # fmt: skip
-"""Program of `--run-path`. After a success it exits without destroying the script's objects: a process group with
-running threads would abort the process. torchrun keeps such a worker until all have finished."""
 SAME_NAMES = {
     name: name.removesuffix("_s") for name in RequestedSettings.__struct_fields__ if name.removesuffix("_s") in ALL
 }
 """Settings of the run that an argument sets, with the argument's name, which is the same without the unit."""
 TLS_FILES = ("tls_ca", "tls_cert", "tls_key")
-SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
-ELF = b"\x7fELF"
-"""First bytes of a compiled program."""
-MOST_SCRIPT_BYTES = 1 << 20
-"""Most bytes of a script that are compared with those of another run's."""
 
 
 def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env: bool = True) -> LaunchPlan:
@@ -86,12 +52,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     `use_env`: False for `torch.distributed.launch`, unless --use-env is given. Raises `UsageError`.
     """
     use_env = use_env or arguments.use_env
-    if arguments.no_python and not use_env:
-        raise UsageError(words.command.LOCAL_RANK_OF_A_PROGRAM)
-    if arguments.value("preload") and arguments.no_python and not arguments.run_path:
-        raise UsageError(words.command.preload_without_python(arguments.source("preload")))
-    if arguments.value("preload") and arguments.script.startswith("-") and arguments.script != "-c":
-        raise UsageError(words.command.preload_without_script(arguments.source("preload"), arguments.script))
+    worker_command.check_flags(arguments, use_env=use_env)
     if not arguments.rdzv_id and arguments.source("rdzv_id") == "--run-id":  # torchrun's own flag may be empty
         raise UsageError(f"--run-id: {words.values.not_a_name('')}")
     found, inherited = None, environment
@@ -103,36 +64,41 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     else:
         target = rendezvous.find(arguments)
         _check_loopback(arguments, target, environment)
-    command = _command(arguments, environment, use_env) if arguments.script else Command(())
+    command = worker_command.find(arguments, environment, use_env=use_env) if arguments.script else Command(())
     devices = _devices(arguments, inherited)
     config = _config(arguments, target, inherited, command, devices)
-    _check_nesting(arguments, config)
-    if found:
-        join = replace(config.join, sort_key=config.join.sort_key or found.sort_key)
-        config = replace(config, join=join, worker_variables=found.workers)
-    _check_devices(arguments, config)
-    _check_descriptors(arguments, config)
-    _check_port(arguments, config)
+    for check in (_check_nesting, _check_devices, _check_descriptors, _check_port):
+        check(arguments, config)
     if found:
         notes = [found.line, *rendezvous.ignored_master(arguments, target)]
     else:
         notes = rendezvous.notes(arguments, target, environment)
-    if arguments.topology == NVLINK:
-        from node_agent.cli import nvlink
-
-        place = nvlink.find(inherited)
-        key = f"{sort_key(place.domain)}/{config.join.sort_key}" if place.domain else config.join.sort_key
-        config = replace(config, join=replace(config.join, sort_key=key[:LONGEST_SORT_KEY]))
-        notes = [*notes, place.line]
-    notes += [*_void(arguments, config), *_misspelt(environment)]
-    if not os.path.exists("/proc/self"):
-        notes.append(words.plan.NO_PROC)
-    lines, complaint = _own_lines(arguments, environment)
-    config = replace(config, lines=lines)
-    torchruns = not rendezvous.is_our_endpoint(arguments) and not arguments.terms
-    known, addresses = credentials(arguments, target), devices.pci_addresses if devices else None
-    plan = LaunchPlan(config, target, known, (*notes, *complaint), torchruns, addresses)
+    about_proc = [] if os.path.exists("/proc/self") else [words.plan.NO_PROC]
+    key, about_place = _place(arguments, found.sort_key if found else "", inherited)
+    lines, about_lines = _own_lines(arguments, environment)
+    config = replace(
+        config, lines=lines, worker_variables=found.workers if found else {}, join=replace(config.join, sort_key=key)
+    )
+    plan = LaunchPlan(
+        config=config,
+        target=target,
+        credentials=credentials(arguments, target),
+        notes=(*notes, *about_place, *_void(arguments, config), *_misspelt(environment), *about_proc, *about_lines),
+        has_torchruns_exit_codes=not rendezvous.is_our_endpoint(arguments) and not arguments.terms,
+        pci_addresses=devices.pci_addresses if devices else None,
+    )
     return _with_features(plan, arguments)
+
+
+def _place(arguments: Arguments, by_scheduler: str, environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return the text by which this node is sorted, and lines about its place. `by_scheduler`: that of a scheduler."""
+    if arguments.topology != NVLINK:
+        return sort_key(arguments.topology) or by_scheduler, []
+    from node_agent.cli import nvlink
+
+    place = nvlink.find(environment)
+    key = f"{sort_key(place.domain)}/{by_scheduler}" if place.domain else by_scheduler
+    return key[:LONGEST_SORT_KEY], [place.line]
 
 
 def _with_features(plan: LaunchPlan, arguments: Arguments) -> LaunchPlan:
@@ -186,10 +152,9 @@ def _config(
             role=arguments.role,
             node_rank=target.node_rank,
             preferred_rank=target.preferred_rank,
-            sort_key="" if arguments.topology == NVLINK else sort_key(arguments.topology),
             addr=target.local_addr or "",
             settings=settings(arguments, alone=target.endpoint is None),
-            origin=_origin(arguments.script),
+            origin=worker_command.origin(arguments.script),
             agent_id="",
             after_round=0,
             port=0,
@@ -451,147 +416,3 @@ def _logs_plugin(arguments: Arguments) -> str | None:
     if name not in known:
         raise UsageError(words.plan.no_logs_specs(arguments.source("logs_specs"), name, known))
     return name
-
-
-# The command.
-
-
-def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool) -> Command:
-    """Return the command as torchrun would start it. Without `use_env` the script's first argument is its local rank.
-
-    Raises `UsageError` if there is no such script or program, so that nothing starts.
-    """
-    script, after = arguments.script, arguments.args
-    if not use_env:
-        after = (f"--local-rank={LOCAL_RANK}", *after)
-    python: tuple[str, ...] = (sys.executable, "-u", "-c", RUN_PATH)
-    compared: tuple[str, ...] = (*python[:-1], RUN_PATH_OF_1_0)
-    if not arguments.run_path:
-        if arguments.no_python and arguments.module:
-            raise UsageError(words.command.MODULE_AND_PROGRAM)
-        if arguments.no_python:
-            return Command((_program(script, environment),), after, _name(script, arguments.args))
-        compared, python = (), (_interpreter(environment), "-u", *(("-m",) if arguments.module else ()))
-    if "$" in script:  # torchrun substitutes the local rank there too
-        return Command(python, (script, *after), _name(script), compared)
-    if not (arguments.exit_with_run and rendezvous.is_our_endpoint(arguments)):
-        if python[-1] != "-m":
-            _check_script(script)
-        elif python[0] == sys.executable:
-            _check_module(script)
-        # In other cases the run itself fails: other nodes, and a server of the job, wait for its end.
-    return Command((*python, script), after, _name(script), (*compared, script) if compared else ())
-
-
-def _origin(script: str) -> str:
-    """Return a short hash of the working folder and of the script, by which two users' `train.py` differ."""
-    found = crc32(os.fsencode(_folder() or ""))
-    if os.path.isfile(script):
-        with suppress(OSError), open(script, "rb") as file:
-            found = crc32(file.read(MOST_SCRIPT_BYTES), found)
-    return f"{found:08x}"
-
-
-def _name(script: str, arguments: Sequence[str] = ()) -> str:
-    """Return the name of what the workers run: a shell's script, not the shell. Empty after an option of Python."""
-    if os.path.basename(script) in SHELLS:
-        script = next(iter(arguments), "")
-    return "" if script.startswith("-") else os.path.basename(script)
-
-
-def _check_module(name: str) -> None:
-    """Refuse a module whose package the workers' Python, which is this one, does not find. Imports nothing."""
-    from importlib.machinery import PathFinder
-    from importlib.util import find_spec
-
-    if name.endswith(".py") and os.path.isfile(name) and not os.path.isdir(name.removesuffix(".py")):
-        raise UsageError(words.command.module_is_a_script(name))
-    top = name.partition(".")[0]
-    with suppress(ValueError, OSError):  # a module without a spec, or a working folder that is gone
-        if PathFinder.find_spec(top, [os.getcwd()]) is None and find_spec(top) is None:
-            raise UsageError(words.command.no_module(top, _folder()))
-
-
-def _check_script(script: str) -> None:
-    """Refuse a file that Python cannot run. A shell's first line is no proof: installers write such lines into Python
-    code.
-
-    A word with a dash is Python's own: an option such as -c, or - for the standard input.
-    """
-    if script.startswith("-"):
-        return
-    if os.path.isdir(script):
-        if not os.path.isfile(os.path.join(script, "__main__.py")):
-            raise UsageError(words.command.no_main(script))
-        return
-    try:
-        with open(script, "rb") as file:
-            first = file.readline(256)
-            if first.startswith(ELF):
-                raise UsageError(words.command.script_is_binary(script))
-            interpreter = os.path.basename(first.split()[-1]) if first.startswith(b"#!") else b""
-            if interpreter.decode(errors="replace") in SHELLS or script.endswith(".sh"):
-                compile(first + file.read(), script, "exec", dont_inherit=True)
-    except FileNotFoundError:
-        if re.fullmatch(r"python[\d.]*", os.path.basename(script)):
-            raise UsageError(words.command.script_is_python(script)) from None
-        raise UsageError(words.command.no_script(script, _folder())) from None
-    except OSError as error:
-        raise UsageError(words.command.script_unreadable(script, error.strerror)) from None
-    except (SyntaxError, ValueError):
-        raise UsageError(words.command.script_of_a_shell(script, needs_shell=not interpreter)) from None
-
-
-def _interpreter(environment: Mapping[str, str]) -> str:
-    """Return the workers' Python. Raises `UsageError` if `PYTHON_EXEC` does not name one."""
-    name = environment.get("PYTHON_EXEC")
-    if not name:
-        return sys.executable
-    import shutil
-
-    if shutil.which(name, path=environment.get("PATH")) is None:
-        raise UsageError(words.command.no_python(name, _folder()))
-    return name
-
-
-def _check_first_line(program: str, environment: Mapping[str, str]) -> None:
-    """Refuse a script whose first line names an interpreter that does not exist."""
-    import shutil
-
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(256).decode(errors="replace")
-    except OSError:  # a program may be executable, but not readable
-        return
-    named = first.removeprefix("#!").split() if first.startswith("#!") else []
-    if named and os.path.basename(named[0]) == "env":
-        named = [word for word in named[1:2] if not word.startswith("-") and "=" not in word] or named
-    if named and shutil.which(named[0], path=environment.get("PATH")) is None:
-        raise UsageError(words.command.no_interpreter(program, named[0]))
-
-
-def _program(name: str, environment: Mapping[str, str]) -> str:
-    import shutil
-
-    if (found := shutil.which(name, path=environment.get("PATH"))) is not None:
-        _check_first_line(found, environment)
-        return found
-    if os.path.isdir(name):
-        raise UsageError(words.command.program_is_a_folder(name))
-    try:
-        os.stat(name)
-    except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(words.command.no_program(name, _folder())) from None
-    except OSError as error:  # its folder is closed to this user, or links form a circle
-        raise UsageError(words.command.program_unreachable(name, error.strerror or str(error))) from None
-    if os.access(name, os.X_OK):
-        raise UsageError(words.command.program_not_in_path(name))
-    raise UsageError(words.command.program_not_executable(name))
-
-
-def _folder() -> str | None:
-    """Return the working folder, None if it is gone."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None

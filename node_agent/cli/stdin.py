@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from node_agent import words
-from node_agent.cli.plan import SHELLS
+from node_agent.cli.worker_command import SHELLS
 from node_agent.kernel import early_signals
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.command import Command

@@ -79,7 +79,7 @@ def test_agents_of_all_versions_have_the_same_fingerprint_of_a_command(argv, fin
     ],
 )
 def test_runs_are_distinguished_by_their_programs(argv, name, monkeypatch):
-    monkeypatch.setattr("node_agent.cli.plan._check_script", lambda script: None)
+    monkeypatch.setattr("node_agent.cli.worker_command._check_script", lambda script: None)
     assert command(*argv.split()).name == name
 
 
