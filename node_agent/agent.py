@@ -18,8 +18,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, PollRequest, Reply, Start
 
 from node_agent import words
-from node_agent.features.active import Features
-from node_agent.features.queries import Queries
+from node_agent.features.active import Features, Queries
 from node_agent.kernel import late_imports
 from node_agent.kernel.config import AgentConfig, LaunchPlan
 from node_agent.kernel.core.effects import (
@@ -62,8 +61,9 @@ from node_agent.kernel.processes.process import given_up
 from node_agent.kernel.processes.remains import is_program
 from node_agent.kernel.processes.temp_dir import REMOVED_WITHIN_S, TempDir
 from node_agent.kernel.runner import Facts, Runner
+from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
-from node_agent.kernel.transport.base import Transport, spawn
+from node_agent.kernel.transport.retrying import Transport
 from node_agent.kernel.workers.group import WorkerGroup
 from node_agent.kernel.workers.progress_files import ProgressFiles
 from node_agent.kernel.workers.spec_maker import SpecMaker

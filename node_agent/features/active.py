@@ -1,12 +1,25 @@
-"""Features of one agent: those that its options turn on, those without flags, and those that only answer queries."""
+"""Features of one agent: those that its options turn on, those without flags, and those that only answer queries.
 
+Features answer the server's queries in parallel with the agent's other work, each by its own deadline at the latest. If
+a feature raises an exception, the server gets a refusal, and the run continues: a question ends no workers.
+"""
+
+import asyncio
 from collections.abc import Callable
 
-from rdzv_protocol.queries import Describe, Examine, FindCause, Query
+from rdzv_protocol.queries import Describe, Examine, FindCause, Query, QueryAnswer, Refused
+from rdzv_protocol.text import clip, printable
 
+from node_agent import words
 from node_agent.features.table import OPTIONS
 from node_agent.kernel.config import Options
+from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel, load
+from node_agent.kernel.output.console import Console
+from node_agent.kernel.tasks import spawn
+
+MOST_OF_ERROR = 512
+"""Most bytes of an error's text in an answer."""
 
 UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
     ("node_agent.features.live_line:LiveLine", lambda agent: agent.console.can_redraw),
@@ -63,3 +76,46 @@ class Features(list[Feature]):
             name = options.feature if options else ANSWERING[kind]
             self._answering[kind] = load(name)(self._agent, *([options] if options else []))
         return self._answering.get(kind)
+
+
+class Queries:
+    """Queries of the server to one agent. `answered` is called once for each query, with its number and the answer."""
+
+    def __init__(
+        self, node_id: str, features: Features, console: Console, answered: Callable[[int, QueryAnswer], None]
+    ) -> None:
+        self._node_id = node_id
+        self._console = console
+        self._features = features
+        self._answered = answered
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def ask(self, query: Query) -> None:
+        """Start to find the answer to a query."""
+        spawn(self._find_out(query), self._under_way)
+
+    def _report(self, error: Exception) -> str:
+        """Log the error of a feature. Return it in one line."""
+        from traceback import format_exception
+
+        why = words.agent.query_failed(self._node_id, type(error).__name__, clip(str(error), MOST_OF_ERROR))
+        self._console.log("\n".join([why, *format_exception(error)]).rstrip(), Level.ERROR)
+        return printable(why)
+
+    def close(self) -> None:
+        for task in self._under_way:
+            task.cancel()
+
+    async def _find_out(self, query: Query) -> None:
+        try:
+            async with asyncio.timeout(query.remaining_s):
+                feature = self._features.answering(type(query))
+                if feature is None:
+                    answer: QueryAnswer = Refused(reason=words.agent.query_unknown(self._node_id))
+                else:
+                    answer = await feature.answer(query)
+        except TimeoutError:
+            answer = Refused(reason=words.agent.query_too_slow(self._node_id))
+        except Exception as error:
+            answer = Refused(reason=self._report(error))
+        self._answered(query.number, answer)

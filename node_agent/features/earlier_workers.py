@@ -21,8 +21,8 @@ from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.processes.orphans import MARK, has_ended_agent
 from node_agent.kernel.processes.orphans_helper import began, environment
+from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
-from node_agent.kernel.transport.base import spawn
 from node_agent.kernel.workers.nesting import RUN_ID, RUNS, Outer
 
 SEARCH_DELAY_S = 2.0

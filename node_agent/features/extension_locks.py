@@ -12,8 +12,8 @@ from functools import partial
 from rdzv_protocol.messages import Assignment
 
 from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
-from node_agent.kernel.transport.base import spawn
 
 
 class ExtensionLocks(Feature):

@@ -12,8 +12,8 @@ from importlib import import_module
 from rdzv_protocol.messages import Assignment
 
 from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
-from node_agent.kernel.transport.base import spawn
 
 AFTER_S = 1.0
 """Seconds after the first start of workers, so that the workers' own imports come first."""

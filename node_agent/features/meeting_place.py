@@ -12,6 +12,7 @@ only its own system. There are three reasons:
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from rdzv_protocol.messages import Assignment
@@ -19,7 +20,8 @@ from rdzv_protocol.messages import Assignment
 from node_agent.features import words
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.transport.base import in_own_thread, spawn
+from node_agent.kernel.tasks import spawn
+from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport.this_machine import is_local
 
 
@@ -36,7 +38,7 @@ class MeetingPlace(Feature):
 
     async def _warn(self, assignment: Assignment) -> None:
         """Warn if there is a reason. A thread looks the address up, since that may take long."""
-        why = await in_own_thread(why_unreachable, assignment.master_addr, assignment.master_port)
+        why = await in_thread(partial(why_unreachable, assignment.master_addr, assignment.master_port))
         if why and why not in self._warned and self.kernel.assignment is assignment:
             self._warned.add(why)
             self.kernel.console.log(why, Level.WARNING)

@@ -37,8 +37,8 @@ from node_agent.kernel.core import events
 from node_agent.kernel.core.backoff import ServerLost, Unreachable
 from node_agent.kernel.core.effects import Effect, Exit, Level, Log, OwnEffect
 from node_agent.kernel.core.machine import AgentMachine, State
-from node_agent.kernel.transport.base import Transport, spawn
-from node_agent.kernel.transport.retrying import RetryingClient
+from node_agent.kernel.tasks import spawn
+from node_agent.kernel.transport.retrying import RetryingClient, Transport
 
 CRASH_MARGIN_S = 5.0
 """Seconds, beyond the workers' grace period, in which the agent must end after an exception."""

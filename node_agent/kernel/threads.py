@@ -5,13 +5,14 @@ These threads are daemons, so that an exit does not wait for them.
 """
 
 import asyncio
+import socket
 from _thread import LockType, allocate_lock, start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from errno import ETIMEDOUT
 from functools import partial
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from node_agent import words
@@ -94,6 +95,21 @@ def join_threads(loop: asyncio.AbstractEventLoop) -> None:
     for undo_it in list(untaken):
         if _take(untaken, undo_it):
             undo_it()
+
+
+class ThreadLoop(asyncio.SelectorEventLoop):
+    """Event loop of a thread other than the main one.
+
+    Its look-ups are made by `in_thread`, because an exiting interpreter has no other threads for them.
+    At its end the loop waits for such threads for a moment.
+    """
+
+    def close(self) -> None:
+        super().close()
+        join_threads(self)
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
+        return await in_thread(partial(socket.getaddrinfo, *args, **kwargs))
 
 
 def _take(untaken: set[Callable[[], object]], undo_it: Callable[[], object]) -> bool:

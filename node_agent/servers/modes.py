@@ -10,7 +10,7 @@ from node_agent import words
 from node_agent.kernel.config import LaunchPlan, UsageError
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.output.console import Console
-from node_agent.kernel.transport.base import Transport
+from node_agent.kernel.transport.retrying import Transport
 
 OTHERS_MARGIN_S = 5.0
 """Seconds for the other nodes' agents, beyond the time for their workers."""

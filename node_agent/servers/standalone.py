@@ -16,8 +16,8 @@ from rdzv_protocol.messages import Ack, Reply, Request, Start
 from rdzv_protocol.paths import STATUS
 
 from node_agent import words
+from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
-from node_agent.kernel.transport.base import spawn
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.service.rendezvous import Rendezvous
 

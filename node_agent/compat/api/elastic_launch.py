@@ -35,8 +35,8 @@ from node_agent.kernel.failures.report import paint, report
 from node_agent.kernel.leave_signals import Requests
 from node_agent.kernel.output.console import Console
 from node_agent.kernel.output.routing import PluginFailed, Routing
+from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
-from node_agent.kernel.transport.base import spawn
 from node_agent.kernel.workers.spec_maker import SpecMaker
 from node_agent.servers.modes import server_of
 

@@ -23,7 +23,7 @@ from node_agent import words
 from node_agent.compat.api.signals import WakeupPipe
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.output.console import ERR, OUT, Console
-from node_agent.kernel.transport.base import ThreadLoop
+from node_agent.kernel.threads import ThreadLoop
 
 T = TypeVar("T")
 

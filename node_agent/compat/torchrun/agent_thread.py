@@ -21,7 +21,8 @@ from node_agent.kernel.core.backoff import ServerLost
 from node_agent.kernel.core.effects import Exit, Level, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.kernel.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.kernel.runner import Facts, Runner
-from node_agent.kernel.transport.base import ThreadLoop, Transport
+from node_agent.kernel.threads import ThreadLoop
+from node_agent.kernel.transport.retrying import Transport
 
 LEAVE_TIMEOUT_S = 2.0
 """Seconds in which a leaving agent tries to deliver its leave."""

@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from hmac import compare_digest
 from statistics import median
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from rdzv_protocol.queries import PAIR_TEST_BYTES, PAIR_TEST_PINGS, PairTest, PairTested
 
 from node_agent.features.checks import words
-from node_agent.kernel.transport.base import in_own_thread
+from node_agent.kernel.threads import in_thread
 
 MB = 1e6
 SLACK = 1.25
@@ -211,7 +212,8 @@ async def _listener(query: PairTest) -> socket.socket:
 
 async def _looked_up(query: PairTest) -> tuple[Any, ...]:
     """Return the first address of the listening node, as `getaddrinfo` returns it."""
-    return (await in_own_thread(socket.getaddrinfo, query.addr, query.port, type=socket.SOCK_STREAM))[0]
+    found, *_ = await in_thread(partial(socket.getaddrinfo, query.addr, query.port, type=socket.SOCK_STREAM))
+    return found
 
 
 async def _read(connection: socket.socket, number: int) -> bytes:

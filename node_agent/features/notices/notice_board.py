@@ -20,8 +20,8 @@ from node_agent.in_worker import NOTICE_ACK, NOTICE_FILE
 from node_agent.kernel.output.room import in_words
 from node_agent.kernel.processes.signalling import handlers
 from node_agent.kernel.processes.temp_dir import TempDir
+from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread, leave_to_thread
-from node_agent.kernel.transport.base import spawn
 from node_agent.kernel.workers.group import READ_WITHIN_S
 
 CHECK_INTERVAL_S = 0.02

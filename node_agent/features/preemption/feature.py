@@ -9,8 +9,8 @@ from functools import partial
 from node_agent.features import preemption
 from node_agent.features.preemption import words
 from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
-from node_agent.kernel.transport.base import spawn
 
 CHECK_INTERVAL_S = 1.0
 """Seconds between two checks of `--preemption-file` and `--preemption-annotations`."""

@@ -17,8 +17,8 @@ from node_agent.features import tell_scheduler
 from node_agent.features.tell_scheduler import words
 from node_agent.features.tell_scheduler.channels import Channel, NotInside, Untold, channel
 from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
-from node_agent.kernel.transport.base import spawn
 
 LIMIT_S = 10.0
 """Most seconds for one message."""

@@ -12,11 +12,12 @@ connect without a name server. It forgets an address when a look-up finds the na
 import asyncio
 import socket
 from contextlib import suppress
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from node_agent.kernel.transport.base import in_own_thread
+from node_agent.kernel.threads import in_thread
 
 ANSWER_HOLDS_S = 5.0
 """Seconds for which an answer is kept for the next caller: longer than the pause between two tries of an agent."""
@@ -126,7 +127,8 @@ async def _first_answer(host: str, port: int) -> list[Any]:
         while True:
             if left:
                 left -= 1
-                asked.add(asyncio.ensure_future(in_own_thread(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)))
+                ask = partial(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
+                asked.add(asyncio.ensure_future(in_thread(ask)))
             done, asked = await asyncio.wait(asked, timeout=next(waits_s), return_when=asyncio.FIRST_COMPLETED)
             answers = [question for question in done if question.exception() is None]
             if answers or not asked:

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
@@ -11,7 +12,21 @@ from rdzv_protocol.messages import Ack, JoinRequest, PollRequest, Reply, Request
 
 from node_agent import words
 from node_agent.kernel.core.backoff import RETRIED, Cut, Retry, Unreachable, is_from_server
-from node_agent.kernel.transport.base import Transport
+
+
+class Transport(Protocol):
+    """A connection to the server, reopened when needed. An agent uses two at the same time."""
+
+    async def connect(self) -> str:
+        """Make sure that there is a connection, and return this node's address on it. Raises `Unreachable`."""
+
+    async def exchange(self, request: Request) -> Reply | Ack:
+        """Send a request and return its answer. Raises `Unreachable`, or the `ProtocolError` with which the server
+        refuses.
+        """
+
+    async def close(self) -> None:
+        """Close the connection."""
 
 
 class RetryingClient:

@@ -30,8 +30,7 @@ from node_agent.kernel.core.log_options import LogOptions, Std
 from node_agent.kernel.environment import ERROR_FILE
 from node_agent.kernel.output import logs as logs_module
 from node_agent.kernel.processes.temp_dir import TempDir
-from node_agent.kernel.threads import in_thread
-from node_agent.kernel.transport.base import ThreadLoop
+from node_agent.kernel.threads import ThreadLoop, in_thread
 from node_agent.kernel.workers import group as group_module
 from tests.support.message_search import has_message, pattern
 from tests.support.process_info import until

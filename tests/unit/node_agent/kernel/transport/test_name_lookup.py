@@ -17,8 +17,8 @@ from rdzv_protocol.messages import ErrorReply, JoinRequest, PollRequest, Reply
 
 from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.threads import ThreadLoop
 from node_agent.kernel.transport import connecting, name_lookup
-from node_agent.kernel.transport.base import ThreadLoop
 from node_agent.kernel.transport.http import HttpTransport
 from tests.support.message_search import pattern
 from tests.support.process_info import until
