@@ -21,8 +21,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, closing, suppress
+from collections.abc import AsyncGenerator, Collection
+from contextlib import ExitStack, aclosing, closing, suppress
 from importlib import import_module
 from logging import ERROR, INFO, WARNING
 from threading import Timer
@@ -39,7 +39,7 @@ from rdzv_protocol.paths import LEAVE, MEDIA_TYPE, STATUS, WATCH
 from node_agent import agent, words
 from node_agent.features.supervised import Part, Supervised
 from node_agent.kernel import early_signals, late_imports
-from node_agent.kernel.config import LaunchPlan, UsageError
+from node_agent.kernel.config import Endpoint, LaunchPlan, UsageError
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.processes import orphans_helper
 from node_agent.kernel.processes.orphans import GUARDIAN, MARK, MOST_LOOKS, adopt_orphans, children, family, reap
@@ -245,68 +245,108 @@ def _end_of_run(plan: LaunchPlan, part: Part, signal_name: str) -> str:
     `part`: with attempt 0 for the first attempt that a server reports. `signal_name`: of the signal that has killed the
     agent.
     """
-    with asyncio.Runner() as runner:  # one for all questions, since it remembers the servers' addresses
-        return _heard_end(plan, part, signal_name, runner)
+    return asyncio.run(_Inquiry(plan, part, signal_name).end())
 
 
-def _heard_end(plan: LaunchPlan, part: Part, signal_name: str, runner: asyncio.Runner) -> str:
-    assert plan.target.endpoint
-    run_id, heard_at = plan.config.join.run_id, time.monotonic()
-    attempt, has_left = part.attempt, part.attempt == 0
-    while time.monotonic() < heard_at + PATIENCE_S:
-        for server in (plan.target.endpoint, *plan.target.others):
-            for latest, phase, is_silent in _phases(plan, *server, runner):
-                if not 0 < attempt < latest:  # a lower number comes from a server that has lost its state
-                    attempt = latest
-                elif (phase := _phase_of(plan, *server, attempt, runner)) == FORGOTTEN:
-                    _log(plan, words.supervisor.attempt_forgotten(run_id, attempt))
-                    return ""
-                if phase in ENDS:
-                    return phase
-                if is_silent and not has_left and latest == part.attempt:
-                    has_left = _leave(plan, *server, part, signal_name, runner)
-                heard_at = time.monotonic()
-        time.sleep(RETRY_S)
-    _log(plan, words.supervisor.run_unknown(run_id, PATIENCE_S))
-    return ""
+class _Inquiry:
+    """Questions to the run's servers about the end of the dead agent's attempt, and the leave in its place."""
 
+    def __init__(self, plan: LaunchPlan, part: Part, signal_name: str) -> None:
+        assert plan.target.endpoint
+        self._plan, self._part, self._signal_name = plan, part, signal_name
+        self._servers = (plan.target.endpoint, *plan.target.others)
+        self._run_id = plan.config.join.run_id
 
-def _leave(plan: LaunchPlan, host: str, port: int, part: Part, signal_name: str, runner: asyncio.Runner) -> bool:
-    """Leave the run for the dead agent. Return False if this server does not take that."""
-    run_id = plan.config.join.run_id
-    request = LeaveRequest(
-        run_id=run_id, agent_id=part.agent_id, secret=part.secret, reason=words.supervisor.agent_killed(signal_name)
-    )
-    if not any(_answer(plan, host, port, LEAVE, runner, encode(request))):
-        return False
-    _log(plan, words.supervisor.has_left(run_id))
-    return True
+    async def end(self) -> str:
+        heard_at = time.monotonic()
+        attempt, has_left = self._part.attempt, self._part.attempt == 0
+        while time.monotonic() < heard_at + PATIENCE_S:
+            for server in self._servers:
+                async with aclosing(self._phases(server)) as phases:
+                    async for latest, phase, is_silent in phases:
+                        if not 0 < attempt < latest:  # a lower number comes from a server that has lost its state
+                            attempt = latest
+                        elif (phase := await self._phase_of(server, attempt)) == FORGOTTEN:
+                            _log(self._plan, words.supervisor.attempt_forgotten(self._run_id, attempt))
+                            return ""
+                        if phase in ENDS:
+                            return phase
+                        if is_silent and not has_left and latest == self._part.attempt:
+                            has_left = await self._leave(server)
+                        heard_at = time.monotonic()
+            await asyncio.sleep(RETRY_S)
+        _log(self._plan, words.supervisor.run_unknown(self._run_id, PATIENCE_S))
+        return ""
 
+    async def _leave(self, server: Endpoint) -> bool:
+        """Leave the run for the dead agent. Return False if this server does not take that."""
+        reason, part = words.supervisor.agent_killed(self._signal_name), self._part
+        request = LeaveRequest(run_id=self._run_id, agent_id=part.agent_id, secret=part.secret, reason=reason)
+        if not await self._answer(server, LEAVE, encode(request)):
+            return False
+        _log(self._plan, words.supervisor.has_left(self._run_id))
+        return True
 
-def _phases(plan: LaunchPlan, host: str, port: int, runner: asyncio.Runner) -> Iterator[tuple[int, str, bool]]:
-    """Yield number and phase of the run's latest attempt each time this server sends something, and whether the server
-    hears no agent of it.
+    async def _phases(self, server: Endpoint) -> AsyncGenerator[tuple[int, str, bool], None]:
+        """Yield number and phase of the run's latest attempt each time this server sends something, and whether the
+        server hears no agent of it.
 
-    Stop when the server is gone or does not know the run.
-    """
-    attempt, phase, is_silent = 0, "", False
-    for line in _answer(plan, host, port, WATCH, runner):
-        if line.startswith(b"data: "):
-            run = _fields(line[6:]).get("run", {"phase": phase})
-            attempt, phase = (run.get("attempt", attempt), run.get("phase", phase)) if run else (0, "")
-            if not phase:
-                return
-            if run and "health" in run:
-                found = run["health"] or {}
-                is_silent = "silent" in (found.get("state"), *(found.get("others") or ()))
-            yield attempt, phase, is_silent
+        Stop when the server is gone or does not know the run.
+        """
+        attempt, phase, is_silent = 0, "", False
+        async with aclosing(self._lines(server, WATCH)) as lines:
+            async for line in lines:
+                if not line.startswith(b"data: "):
+                    continue
+                run = _fields(line[6:]).get("run", {"phase": phase})
+                attempt, phase = (run.get("attempt", attempt), run.get("phase", phase)) if run else (0, "")
+                if not phase:
+                    return
+                if run and "health" in run:
+                    found = run["health"] or {}
+                    is_silent = "silent" in (found.get("state"), *(found.get("others") or ()))
+                yield attempt, phase, is_silent
 
+    async def _phase_of(self, server: Endpoint, attempt: int) -> str:
+        """Return the phase of an earlier attempt, or `FORGOTTEN`; empty if the server has not answered."""
+        runs = _fields(await self._answer(server, STATUS)).get("runs")
+        phases = {run["attempt"]: run["phase"] for run in runs or ()}
+        return "" if runs is None else phases.get(attempt, FORGOTTEN)
 
-def _phase_of(plan: LaunchPlan, host: str, port: int, attempt: int, runner: asyncio.Runner) -> str:
-    """Return the phase of an earlier attempt of the run, or `FORGOTTEN`; empty if the server has not answered."""
-    runs = _fields(b"".join(_answer(plan, host, port, STATUS, runner))).get("runs")
-    phases = {run["attempt"]: run["phase"] for run in runs or ()}
-    return "" if runs is None else phases.get(attempt, FORGOTTEN)
+    async def _answer(self, server: Endpoint, path: str, body: bytes = b"") -> bytes:
+        """Return this server's whole answer, empty if there is none."""
+        return b"".join([line async for line in self._lines(server, path, body)])
+
+    async def _lines(self, server: Endpoint, path: str, body: bytes = b"") -> AsyncGenerator[bytes, None]:
+        """Yield the lines of this server's answer about the run as they arrive, none if it refuses or is unreachable.
+
+        `body`: that of an agent's request; empty for a question.
+        """
+        from urllib.parse import quote
+
+        from node_agent.kernel.transport.connecting import Connector
+        from node_agent.kernel.transport.http_client import FAILURES, HttpConnection, authority
+
+        credentials = self._plan.credentials
+        token, headers = credentials.token, [("Host", authority(*server))]
+        if token:
+            headers.append(("Authorization", f"Bearer {token}"))
+        with suppress(Unreachable, *FAILURES):
+            streams = await Connector(*server, credentials).open()
+            with closing(HttpConnection(streams, MAX_MESSAGE_BYTES)) as http:
+                if body:
+                    sent = http.ask("POST", path, [*headers, ("Content-Type", MEDIA_TYPE)], body)
+                else:
+                    sent = http.ask("GET", f"{path}?run_id={quote(self._run_id, safe='')}", headers)
+                head = await asyncio.wait_for(sent, SILENCE_S)
+                if head.status_code == 401:
+                    credentials.renew(token)
+                rest = b""
+                while head.status_code == 200 and (part := await asyncio.wait_for(http.part(), SILENCE_S)):
+                    *lines, rest = (rest + part).split(b"\n")
+                    for line in lines:
+                        yield line
+                yield rest
 
 
 def _fields(text: bytes) -> dict[str, Any]:
@@ -315,39 +355,6 @@ def _fields(text: bytes) -> dict[str, Any]:
         return dict(json.loads(text))
     except ValueError:
         return {"run": None}
-
-
-def _answer(
-    plan: LaunchPlan, host: str, port: int, path: str, runner: asyncio.Runner, body: bytes = b""
-) -> Iterator[bytes]:
-    """Yield the lines of this server's answer about the run as they arrive, none if it refuses or is unreachable.
-
-    `body`: that of an agent's request; empty for a question.
-    """
-    from urllib.parse import quote
-
-    from node_agent.kernel.transport.connecting import Connector
-    from node_agent.kernel.transport.http_client import FAILURES, HttpConnection, authority
-
-    token, headers = plan.credentials.token, [("Host", authority(host, port))]
-    if token:
-        headers.append(("Authorization", f"Bearer {token}"))
-    with suppress(Unreachable, *FAILURES):
-        streams = runner.run(Connector(host, port, plan.credentials).open())
-        with closing(HttpConnection(streams, MAX_MESSAGE_BYTES)) as http:
-            asked = f"{path}?run_id={quote(plan.config.join.run_id, safe='')}"
-            if body:
-                sent = http.ask("POST", path, [*headers, ("Content-Type", MEDIA_TYPE)], body)
-            else:
-                sent = http.ask("GET", asked, headers)
-            head = runner.run(asyncio.wait_for(sent, SILENCE_S))
-            if head.status_code == 401:
-                plan.credentials.renew(token)
-            rest = b""
-            while head.status_code == 200 and (part := runner.run(asyncio.wait_for(http.part(), SILENCE_S))):
-                *lines, rest = (rest + part).split(b"\n")
-                yield from lines
-            yield rest
 
 
 def _log(plan: LaunchPlan, text: str, level: int = WARNING, event: str = "") -> None:
