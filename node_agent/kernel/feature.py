@@ -107,9 +107,9 @@ class Kernel(Protocol):
 class Feature:
     """One feature of an agent. Hooks do nothing by default.
 
-    The agent calls the features in the order of the feature table, and `close` in the reverse order. In each round it
-    calls the hooks in this order: `joining`, `answered`, `starting`, `preparing`, `variables`, `cpus`, `sinks`,
-    `started`, `noticed`. `answered` also follows each poll. The end of the workers has these hooks:
+    The agent calls the features in the order of the feature table. In each round it calls the hooks in this order:
+    `joining`, `answered`, `starting`, `preparing`, `variables`, `cpus`, `sinks`, `started`, `noticed`. `answered` also
+    follows each poll. The end of the workers has these hooks:
 
     - `interruption`, if all workers exit 0. No other hook marks the end of such a round.
     - `failed`, `stopping`, `judged` and `stopped`, if a worker fails. `judged` may take longer than the stop.

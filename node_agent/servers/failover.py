@@ -19,12 +19,12 @@ from rdzv_protocol.messages import Ack, LeaderRequest, Reply, Request
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S, answer_timeout_s
 
 from node_agent import words
+from node_agent.kernel.config import Endpoint
 from node_agent.kernel.core import backoff
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.tasks import spawn
 from node_agent.kernel.transport.http import HttpTransport
 
-Endpoint = tuple[str, int]
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 1.0

@@ -149,12 +149,7 @@ class Look:
 
     def close(self) -> None:
         """Kill the helper and stop watching it, because the event loop ends."""
-        self.kill()
-        if self._helper.exit_code is None:
-            self._helper.release()
-            own_children.discard(self._helper.pid)  # the code that reaps orphans reaps it
-            with suppress(ChildProcessError):
-                os.waitpid(self._helper.pid, os.WNOHANG)
+        self._helper.abandon()
 
     def _read(self) -> None:
         with suppress(OSError):

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from rdzv_protocol import VERSION
@@ -13,7 +13,7 @@ from rdzv_protocol.tracing import Attributes, Part, SpanExport, TracedRound, nod
 from node_agent.features import tracing
 from node_agent.kernel.config import PROGRAM
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.output.sinks import Noticed, Sink
+from node_agent.kernel.output.sinks import Sink
 from node_agent.kernel.threads import in_thread
 
 
@@ -46,7 +46,7 @@ class RoundTrace(Feature):
         self._step("spawn", self._began_at, self._spawned_at)
 
     def sinks(self, local_rank: int, *, is_shown: bool) -> list[Sink]:
-        return [Noticed(partial(self._first_output, self._assignment))] if is_shown else []
+        return [_FirstOutput(partial(self._first_output, self._assignment))] if is_shown else []
 
     def _first_output(self, assignment: Assignment | None) -> None:
         if assignment and assignment is self._assignment:
@@ -69,3 +69,15 @@ class RoundTrace(Feature):
             "rdzv.node.workers": assignment.local_world_size,
         }
         self._spans.add(Part(round_, f"rdzv.node.{name}", f"{node} {name}", node, began_at, ended_at, attributes))
+
+
+class _FirstOutput(Sink):
+    """Calls back when the worker writes for the first time."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell: Callable[[], None] | None = tell
+
+    def take(self, chunk: bytes) -> None:
+        if self._tell:
+            tell, self._tell = self._tell, None
+            tell()

@@ -18,7 +18,6 @@ TAIL_BYTES = 1 << 16
 TAIL_LINES = 400
 TAIL_LINE_CHARACTERS = 500
 
-
 Copy = Callable[[str, int, Callable[[], object]], None]
 
 
@@ -138,15 +137,15 @@ class Filtered(Sink):
     function that writes them. It calls that function later, in order, and handles its `OSError`.
     """
 
-    def __init__(self, path: str, texts: Sequence[str], prefix: str, copy: "Copy") -> None:
+    def __init__(self, path: str, texts: Sequence[str], prefix: str, copy: Copy) -> None:
         self._path = path
         self._texts = [text.encode(errors="surrogateescape") for text in texts]
         self._prefix = prefix.encode(errors="surrogateescape")
-        self._do = copy
+        self._copy_later = copy
         self._held = b""
         self._file = -1
         """Descriptor of the file. Only `_open`, `_write` and `_close` use it, perhaps in another thread."""
-        self._do(path, 0, self._open)
+        self._copy_later(path, 0, self._open)
 
     def take(self, chunk: bytes) -> None:
         output = self._held + chunk
@@ -158,12 +157,12 @@ class Filtered(Sink):
 
     def end(self) -> None:
         self._copy(self._held)
-        self._do(self._path, 0, self._close)
+        self._copy_later(self._path, 0, self._close)
 
     def _copy(self, output: bytes) -> None:
         if self._is_wanted(output):  # skip the search of single lines
             lines = b"".join(self._prefix + line + b"\n" for line in output.splitlines() if self._is_wanted(line))
-            self._do(self._path, len(lines), lambda: self._write(lines))
+            self._copy_later(self._path, len(lines), lambda: self._write(lines))
 
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # it may be a pipe
@@ -180,18 +179,6 @@ class Filtered(Sink):
 
     def _is_wanted(self, output: bytes) -> bool:
         return any(text in output for text in self._texts)
-
-
-class Noticed(Sink):
-    """Calls back when the worker writes for the first time."""
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell: Callable[[], None] | None = tell
-
-    def take(self, chunk: bytes) -> None:
-        if self._tell:
-            tell, self._tell = self._tell, None
-            tell()
 
 
 class Tail(Sink):

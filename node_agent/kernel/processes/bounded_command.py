@@ -4,9 +4,8 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
-from node_agent.kernel.processes.process import DEVNULL, CommandProcess, own_children, signal_group
+from node_agent.kernel.processes.process import DEVNULL, CommandProcess, signal_group
 
 TAIL_BYTES = 16_384
 """Most bytes kept of a command's output."""
@@ -54,17 +53,13 @@ class _Running:
         self._timer = self._loop.call_later(limit_s, self._took_too_long)
 
     def give_up(self) -> None:
-        """Kill the command unless its outcome is known, without waiting: it may be in uninterruptible sleep."""
+        """Kill the command without waiting, unless its outcome is known."""
         if self._is_told:
             return
         self._timer.cancel()
-        signal_group(self._process.pid, signal.SIGKILL)
         self._close_pipe()
         self._loop.remove_reader(self._process.fileno())
-        self._process.disown()
-        own_children.discard(self._process.pid)  # the code that reaps orphans reaps it
-        with suppress(ChildProcessError):
-            os.waitpid(self._process.pid, os.WNOHANG)
+        self._process.abandon()
 
     def _took_too_long(self) -> None:
         """Kill the command and report that it took too long. It is reaped when it ends, without a wait."""

@@ -46,6 +46,13 @@ class Helper:
             self.exit_code = self._process.end(KILL_TIMEOUT_S)
             self._hang_up()
 
+    def abandon(self) -> None:
+        """Kill the program if it still runs, without waiting for its end."""
+        if self.exit_code is None:
+            self.loop.remove_reader(self._process.fileno())
+            self._process.abandon()
+            self._hang_up()
+
     def release(self) -> None:
         """Let the program continue by itself if it still runs, without waiting for its end."""
         if self.exit_code is None:

@@ -97,6 +97,17 @@ class ChildProcess:
         """Let the child continue by itself, without waiting for its end."""
         os.close(self._pidfd)
 
+    def abandon(self) -> None:
+        """Kill the child's group without waiting: the child may be in uninterruptible sleep.
+
+        If it has not ended yet, the code that reaps orphans reaps it.
+        """
+        signal_group(self.pid, signal.SIGKILL)
+        self.disown()
+        own_children.discard(self.pid)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+
 
 class CommandProcess(ChildProcess):
     """A child that executes a command, tied to the agent's life. Raises `OSError` if it cannot be started or watched.
