@@ -46,7 +46,6 @@ from node_agent.kernel.core.events import (
     WorkersSucceeded,
 )
 from node_agent.kernel.core.machine import AgentMachine
-from node_agent.kernel.core.progress import Reading
 from node_agent.kernel.environment import omp_warning
 from node_agent.kernel.feature import StartedWorkers
 from node_agent.kernel.leave_signals import LeaveSignals
@@ -465,10 +464,6 @@ class Agent:
     def workers(self) -> Mapping[int, int]:
         """Pids of the running workers, by local rank."""
         return self.started.group.by_local_rank if self.started else {}
-
-    def progress_readings(self) -> Mapping[int, Reading]:
-        """Progress that each worker has reported, by local rank."""
-        return self.started.progress.read() if self.started else {}
 
     @property
     def machine(self) -> AgentMachine:

@@ -15,7 +15,6 @@ from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.effects import OwnEffect
 from node_agent.kernel.core.events import Suspected
 from node_agent.kernel.core.machine import AgentMachine
-from node_agent.kernel.core.progress import Reading
 from node_agent.kernel.output.console import Console
 from node_agent.kernel.output.logs import RoundLogs
 from node_agent.kernel.output.sinks import Sink
@@ -78,9 +77,6 @@ class Kernel(Protocol):
 
     def workers(self) -> Mapping[int, int]:
         """Pids of the running workers, by local rank."""
-
-    def progress_readings(self) -> Mapping[int, Reading]:
-        """Progress that each worker has reported, by local rank."""
 
     def first_variables(self, assignment: Assignment) -> Mapping[str, str]:
         """Return the variables that the assignment and this node give to the node's first worker."""

@@ -148,9 +148,9 @@ class Hangs(Feature):
 
     def _signs(self) -> Signs:
         pids, started = self.kernel.workers(), self.kernel.started
-        finished_at = started.group.finished_at if started else {}
+        readings, finished_at = (started.progress.read(), started.group.finished_at) if started else ({}, {})
         return Signs(
-            readings={rank: reading for rank, reading in self.kernel.progress_readings().items() if rank in pids},
+            readings={rank: reading for rank, reading in readings.items() if rank in pids},
             last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in pids},
             last_sign_at=max((*self._last_output_at.values(), *finished_at.values()), default=0.0),
             lines_seen_until=self._matcher.seen_until if self._matcher else inf,

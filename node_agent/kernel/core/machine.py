@@ -204,7 +204,7 @@ class AgentMachine:
 
     @property
     def _has_workers(self) -> bool:
-        return self.outages.idle_since is None
+        return self.outages.has_workers
 
     @property
     def workers_round(self) -> int:
@@ -457,7 +457,8 @@ class AgentMachine:
     def _start(self, assignment: Assignment) -> None:
         if self.state is not State.JOINING or self._may_join or assignment.round <= self._after_round:
             return
-        self.state, self.outages.idle_since, self._is_checked = State.RUNNING, None, not self._checks
+        self.outages.workers_started()
+        self.state, self._is_checked = State.RUNNING, not self._checks
         self.round = self._after_round = assignment.round
         self._is_alone = assignment.group_world_size == 1
         self._log_change(_started(assignment), Level.ROUTINE, "round_started")
@@ -539,7 +540,7 @@ class AgentMachine:
     def _workers_succeeded(self, round_: int, interrupted: bool, now: float) -> None:
         if round_ != self.round or self.state is not State.RUNNING:
             return
-        self.outages.idle_since = now
+        self.outages.workers_ended(now)
         # The workers have saved and ended as they were told, so the round is about to end. The same is assumed if a
         # signal told the agent to leave, because Slurm sends it to the workers too. It does not count as success.
         if interrupted or (self._leaving and not self._leaving.reason):
@@ -576,7 +577,8 @@ class AgentMachine:
 
     def _workers_stopped(self, round_: int, signal_until: float, now: float) -> None:
         if round_ == self.round:
-            self.outages.idle_since, self._stop_asked = now, False
+            self.outages.workers_ended(now)
+            self._stop_asked = False
             self._joins_at = signal_until if signal_until > now else inf
             if self.state is State.DRAINING and not self._leaving:
                 self._log_change(words.leaving.WORKERS_GONE, event="node_left")

@@ -44,7 +44,7 @@ class ServerOutages:
         """Whether the server has answered at least once, so that it knows this agent."""
         self.failure: Unreachable | ProtocolError | None = None
         """Latest failure of the connection since the server's last answer, None if there was none."""
-        self.idle_since: float | None = 0.0
+        self._idle_since: float | None = 0.0
         """Start of the time without workers, None while there are workers."""
         self._server = server
         self._connect_timeout_s = connect_timeout_s
@@ -60,9 +60,14 @@ class ServerOutages:
         self._has_warned_of_cuts = False
 
     @property
+    def has_workers(self) -> bool:
+        """Whether the agent has workers, for which it waits longer."""
+        return self._idle_since is None
+
+    @property
     def longest_s(self) -> float:
         """Most seconds to wait for a server that does not answer. Infinite only while workers run."""
-        may_be_endless = self.is_known and (self.idle_since is None or self._server_lost_timeout_s < inf)
+        may_be_endless = self.is_known and (self.has_workers or self._server_lost_timeout_s < inf)
         return self._server_lost_timeout_s if may_be_endless else self._connect_timeout_s
 
     @property
@@ -74,7 +79,7 @@ class ServerOutages:
             first_try_s = 0.0 if self.failure else FIRST_TRY_S
             return self._silent_since + max(self.longest_s, first_try_s)
         if self._waits_idle:
-            return max(self._silent_since, self.idle_since or 0.0, self._refused_at) + self.longest_s
+            return max(self._silent_since, self._idle_since or 0.0, self._refused_at) + self.longest_s
         return self._silent_since + self.longest_s
 
     @property
@@ -85,7 +90,7 @@ class ServerOutages:
     @property
     def _waits_idle(self) -> bool:
         """Whether the agent waits without workers for a server that knows it, and the user gave no limit for that."""
-        return self.is_known and self.idle_since is not None and self._server_lost_timeout_s == inf
+        return self.is_known and not self.has_workers and self._server_lost_timeout_s == inf
 
     @property
     def reason_to_give_up(self) -> str:
@@ -97,6 +102,12 @@ class ServerOutages:
     def was_never_reached(self) -> bool:
         """Whether no server knows this agent, judging by the latest failure."""
         return not self.is_known and isinstance(self.failure, Unreachable) and self.failure.stage in NOT_REACHED
+
+    def workers_started(self) -> None:
+        self._idle_since = None
+
+    def workers_ended(self, now: float) -> None:
+        self._idle_since = now
 
     def silent_s(self, now: float) -> float:
         """Return the seconds for which a server that has answered before has been silent."""
@@ -131,9 +142,8 @@ class ServerOutages:
         if not is_first:
             return words.connection.still_no_server(self._server, str(error), self.longest_s, self.server_lives)
         if self.is_known:
-            has_workers = self.idle_since is None
             return words.connection.server_lost(
-                self._server, str(error), has_workers, self.longest_s, self.server_lives
+                self._server, str(error), self.has_workers, self.longest_s, self.server_lives
             )
         return words.connection.not_reached_yet(self._server, str(error), self.longest_s, stage_of(error))
 
