@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Collection
 from contextlib import ExitStack, aclosing, closing, suppress
+from functools import partial
 from importlib import import_module
 from logging import ERROR, INFO, WARNING
 from threading import Timer
@@ -42,8 +43,16 @@ from node_agent.kernel import early_signals, late_imports
 from node_agent.kernel.config import Endpoint, LaunchPlan, UsageError
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.processes import orphans_helper
-from node_agent.kernel.processes.orphans import GUARDIAN, MARK, MOST_LOOKS, adopt_orphans, children, family, reap
-from node_agent.kernel.processes.orphans_helper import EMPTY_LOOKS, END_S, began, end
+from node_agent.kernel.processes.orphans import (
+    GUARDIAN,
+    MARK,
+    adopt_orphans,
+    children,
+    end_until_none,
+    family,
+    reap,
+)
+from node_agent.kernel.processes.orphans_helper import END_S
 from node_agent.kernel.processes.process import tie_to_parent, to_handle
 
 SILENCE_S = 15.0
@@ -177,15 +186,7 @@ def _end_left(agent: int = 0) -> None:
 
     Without the pid, this leaves the processes that the guardian ends to it. It never ends a guardian.
     """
-    empty_looks = 0
-    for _ in range(MOST_LOOKS):
-        found = {pid: began(pid) for pid in family(children()) if _is_left_by(agent, pid)}
-        leftovers = {pid: when for pid, when in found.items() if when >= 0}
-        end(leftovers, END_S)
-        reap()
-        empty_looks = 0 if leftovers else empty_looks + 1
-        if empty_looks == EMPTY_LOOKS:
-            break
+    end_until_none(lambda: filter(partial(_is_left_by, agent), family(children())), END_S, {})
 
 
 def _wait_for_guardian() -> None:

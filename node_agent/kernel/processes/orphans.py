@@ -143,21 +143,8 @@ class Orphans:
             self._enter(workers, {pid: began(pid) for pid in found})
 
     def end(self) -> int:
-        """End the processes that the round's ended workers have left behind. Return their number.
-
-        Further looks find processes that started during the first look or were left by killed processes.
-        """
-        number, until, empty_looks = 0, monotonic() + END_S, 0
-        for _ in range(MOST_LOOKS):
-            found = {pid: when for pid in self.leftovers() if (when := began(pid)) >= 0}
-            leftovers = {pid: when for pid, when in found.items() if self._killed.get(pid) != when}
-            end(leftovers, until - monotonic())
-            self._killed |= leftovers
-            number += len(leftovers)
-            reap()
-            empty_looks = 0 if leftovers else empty_looks + 1
-            if empty_looks == EMPTY_LOOKS:
-                break
+        """End the processes that the round's ended workers have left behind. Return their number."""
+        number = end_until_none(self.leftovers, END_S, self._killed)
         self._enter({}, {})
         return number
 
@@ -260,6 +247,25 @@ def family(pids: Iterable[int], children_of: Callable[[int], set[int]] = childre
             found.add(pid)
             unseen += children_of(pid)
     return found
+
+
+def end_until_none(find: Callable[[], Iterable[int]], within_s: float, killed: dict[int, int]) -> int:
+    """Kill the processes that `find` returns, wait up to `within_s` seconds in all, and reap them. Return their number.
+
+    Further looks find processes that started during the first look or were left by killed processes. `killed`: start
+    times of those that were killed before, which are not waited for again. The function adds to it.
+    """
+    number, until, empty_looks = 0, monotonic() + within_s, 0
+    for _ in range(MOST_LOOKS):
+        found = {pid: when for pid in find() if (when := began(pid)) >= 0 and killed.get(pid) != when}
+        end(found, until - monotonic())
+        killed |= found
+        number += len(found)
+        reap()
+        empty_looks = 0 if found else empty_looks + 1
+        if empty_looks == EMPTY_LOOKS:
+            break
+    return number
 
 
 def reap() -> None:
