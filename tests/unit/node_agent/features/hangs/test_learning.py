@@ -100,8 +100,9 @@ def test_a_checkpoint_that_another_number_of_workers_has_saved_may_take_longer_t
     assert node.found == []
 
 
-def test_a_limit_that_found_a_hang_doubles_up_to_the_limit_for_unseen_phases() -> None:
-    node = auto(unseen_s=10.0)
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_a_limit_that_found_a_hang_doubles_up_to_the_limit_for_unseen_phases(factor: float) -> None:
+    node = auto(unseen_s=10.0, factor=factor)
     limits = []
     while len(limits) < 8:
         train(node, 12, 0.5)
