@@ -32,6 +32,7 @@ class Lease:
         self._certain_until = 0.0
         self._extend(sent_at, ttl_s)
         self._outage = Outage(words.LEASE_CONSEQUENCE, words.LEASE_RENEWED)
+        self._given_up = asyncio.Event()
         self._renewing = asyncio.create_task(self._renew(), name="lease")
 
     @classmethod
@@ -55,6 +56,11 @@ class Lease:
         """Return the reason when the lease is gone. `end` cancels this. Raises `StoreBroken`."""
         return await asyncio.shield(self._renewing)
 
+    def give_up(self) -> None:
+        """Count the lease as lost from now on, though etcd may still have it."""
+        self._certain_until = 0.0
+        self._given_up.set()
+
     async def end(self) -> None:
         """End the lease. etcd deletes its keys at once, or at its expiry if etcd cannot be reached."""
         self._certain_until = 0.0
@@ -71,7 +77,12 @@ class Lease:
     async def _renew(self) -> str:
         pause_s = self._ttl_s / RENEWALS_PER_LEASE
         while True:
-            await asyncio.sleep(pause_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._given_up.wait()
+            if self._given_up.is_set():
+                self._outage.end(words.LEASE_ENDED)
+                return words.LOST_CHANGES
             try:
                 if not self.is_certain:
                     # etcd may get requests although its answers are lost. Renewals would then keep others from leading.
@@ -87,6 +98,8 @@ class Lease:
                 self._certain_until = 0.0
                 self._outage.end(words.LEASE_ENDED)
                 return words.LEASE_RAN_OUT
+            if self._given_up.is_set():
+                continue
             lapsed_s = _clock() - self._certain_until
             self._extend(sent_at, ttl_s)
             self._outage.end()

@@ -132,6 +132,8 @@ class Membership:
             raise
         if revision < self._revision:
             log.error(words.lost_changes(self._client.name, revision, self._revision))
+            if self._held:
+                self._held.give_up()  # what this server leads, it leads again with what etcd holds
         self._revision = revision
         view = _view(keys, len(begin), revision, self._config.shards)
         self.peers = sorted(view.members.keys() - {self.address})

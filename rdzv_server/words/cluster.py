@@ -26,6 +26,7 @@ def no_longer_leads(shard: int | None, why: str) -> str:
 
 KEY_DELETED = "its key at etcd was deleted"
 LEASE_RAN_OUT = "its lease at etcd ran out"
+LOST_CHANGES = "etcd lost changes"
 
 
 def hands_over_to(address: str) -> str:
@@ -53,7 +54,7 @@ def same_address(address: str) -> str:
 def lost_changes(etcd: str, revision: int, before: int) -> str:
     return (
         f"{etcd} lost changes: its revision is {revision} and was {before}. It was probably started without its data, "
-        "or from an older snapshot. The servers continue with the runs that it holds; every other run begins again, "
+        "or from an older snapshot. The servers continue with what it holds; a run that it does not hold begins again, "
         "with a new restart budget. To keep the runs, stop the servers and restore a newer snapshot"
     )
 

@@ -53,7 +53,7 @@ class Member:
     def start(self, peers: str) -> None:
         client, peer = f"http{'s' * bool(self._tls)}://{self.address}", f"http://127.0.0.1:{self.peer_port}"
         command = [
-            "etcd", "--name", self.name, "--data-dir", str(self._folder / self.name), *QUICK, "--logger", "zap",
+            "etcd", "--name", self.name, "--data-dir", str(self.data), *QUICK, "--logger", "zap",
             "--listen-client-urls", client, "--advertise-client-urls", client, "--initial-cluster", peers,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--enable-grpc-gateway=false",
         ]  # fmt: skip
@@ -75,10 +75,10 @@ class Member:
             self._process.wait()
             self._process = None
 
-    def lose_data(self) -> None:
-        """Delete what it has written. It must not run."""
-        assert self._process is None
-        shutil.rmtree(self._folder / self.name)
+    @property
+    def data(self) -> Path:
+        """Folder of what it has written. Change it only while the member does not run."""
+        return self._folder / self.name
 
     def check(self) -> None:
         """Raise with its exit status and its last lines if it has ended by itself."""

@@ -1,12 +1,13 @@
 """Elections by a real etcd: one leader at a time, and only a certain one."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from tests.support.etcd import etcd_cluster, need_etcd
+from tests.support.etcd import etcd_cluster, need_etcd, written
 from tests.support.message_search import has_message
 from tests.unit.rdzv_server.cluster.conftest import PATIENCE_S, until
 
@@ -132,21 +133,36 @@ async def test_a_leader_that_is_cut_off_for_a_moment_keeps_leading(start, gated,
     assert server.lapses and min(server.lapses) > 0 and not server.over.done()
 
 
-async def test_servers_elect_a_leader_again_when_etcd_has_lost_its_data(tmp_path, caplog):
-    """Its revisions begin again at 1, so a watch from a later revision would report nothing for a long time."""
+@pytest.mark.parametrize("lost", ["all data", "latest changes"])
+async def test_servers_elect_a_leader_again_when_etcd_has_lost_changes(tmp_path, caplog, lost):
+    """Its revision has gone back, so a watch from a later one would report nothing for a long time.
+
+    If it still holds the leader's lease, the leader would write later records behind older ones.
+    """
+    lease_s = LEASE_S if lost == "all data" else LONG_LEASE_S
     with etcd_cluster(tmp_path, 1) as etcd:
         client = EtcdClient(etcd.addresses)
-        servers = [Server(client, "/lost", address, ServerConfig(leader_lease_s=LEASE_S)) for address in ("a:1", "b:1")]
+        servers = [Server(client, "/lost", address, ServerConfig(leader_lease_s=lease_s)) for address in ("a:1", "b:1")]
         try:
             await until(lambda: any(server.win.done() for server in servers))
             leader, follower = sorted(servers, key=lambda server: not server.win.done())
             await follower.follows()
             (member,) = etcd.members
+            if lost == "latest changes":
+                member.kill()
+                shutil.copytree(member.data, tmp_path / "snapshot")
+                etcd.start()
+                for _ in range(3):
+                    await written(etcd.addresses, "/lost/live/servers/c:1")
+                await until(lambda: "c:1" in follower.membership.view.members)
             member.kill()
-            member.lose_data()
+            shutil.rmtree(member.data)
+            if lost == "latest changes":
+                shutil.copytree(tmp_path / "snapshot", member.data)
             etcd.start()
             async with asyncio.timeout(PATIENCE_S):
-                assert await leader.over == words.LEASE_RAN_OUT
+                assert await leader.over in (words.LEASE_RAN_OUT, words.LOST_CHANGES)
+                assert not leader.leadership.is_certain
                 leader.win = asyncio.create_task(leader.wins(0))
                 await asyncio.wait({server.win for server in servers}, return_when="FIRST_COMPLETED")
         finally:
