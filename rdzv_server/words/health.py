@@ -26,9 +26,18 @@ def none_connected(nodes: Sequence[str], more: int) -> str:
 def looping(rounds: int, failure: str, last: str = "", *, tells_steps: bool) -> str:
     """`last`: message `worker_at` about the last of these failures, if its worker is known. `tells_steps`: whether the
     workers report their progress."""
-    without = "a higher step or a later checkpoint" if tells_steps else "any progress"
     where = f", most recently {last}" if last else ""
-    return f"the same failure ended {rounds} rounds in a row without {without}{where}: {failure}"
+    return f"the same failure ended {rounds} rounds in a row without {_progress(tells_steps)}{where}: {failure}"
+
+
+def losing_nodes(rounds: int, node_id: str, times: int, *, tells_steps: bool) -> str:
+    """`node_id`: the node that was lost or left most often, and how often; empty if no node stands out."""
+    which = f"; node {node_id} went {times} times" if node_id else ""
+    return f"{rounds} rounds in a row ended because a node was lost or left, without {_progress(tells_steps)}{which}"
+
+
+def _progress(tells_steps: bool) -> str:
+    return "a higher step or a later checkpoint" if tells_steps else "any progress"
 
 
 def worker_at(rank: int, node_id: str) -> str:
@@ -42,6 +51,22 @@ def stalled(limit_s: float, step_s: float, step: int | None = None, node_id: str
     return (
         f"no step{where}{after} for more than {span(round(limit_s))}, and a step takes about {step_s:.2g} s; "
         f"an evaluation or a checkpoint may take this long, so {NO_ACTION}"
+    )
+
+
+def stalled_early(limit_s: float, step: int | None = None) -> str:
+    """`step`: the only step of this round; None if the workers reported none."""
+    after = "" if step is None else f" after step {step}"
+    return (
+        f"no progress{after} for more than {span(round(limit_s))}, and no report shows yet how long a step takes; a "
+        f"first evaluation or checkpoint may take this long, so {NO_ACTION}"
+    )
+
+
+def without_steps(limit_s: float, step: int) -> str:
+    return (
+        f"the workers report progress, but no step after step {step} for more than {span(round(limit_s))}; an "
+        f"evaluation may take this long, so {NO_ACTION}"
     )
 
 
@@ -109,6 +134,10 @@ def stop_and_mend(run_id: str) -> str:
 
 def events(run_id: str) -> str:
     return f"See what used up its restarts: rdzvctl events {run_id}"
+
+
+def keep_out(node_id: str) -> str:
+    return f"The run can do without node {node_id}. To keep it out of new rounds: rdzvctl cordon {node_id}"
 
 
 def why(run_id: str) -> str:

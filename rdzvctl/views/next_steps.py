@@ -12,6 +12,8 @@ from rdzvctl.views import state
 
 MOST_NAMED = 4
 """Most nodes, or runs, that a sentence names."""
+RECENTLY_S = 60.0
+"""Seconds since the last progress of workers that certainly run."""
 PROGRAM = "rdzvctl"
 
 
@@ -75,8 +77,11 @@ def _of_running(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> li
         return _of_ending(run["ending"], words.steps.agent(run["run_id"], endpoint))
     run_id, running, there = run["run_id"], run["present"], run["present"] + run["standbys"]
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):
-        if run["phase"] == "running" and run["progress"] is None:
+        progress = run["progress"]
+        if run["phase"] == "running" and progress is None:
             return [words.steps.untold(run_id)]
+        if run["phase"] == "running" and progress["step_s"] is None and progress["age_s"] > RECENTLY_S:
+            return [words.steps.told_once(run_id, progress["age_s"])]
         return [words.steps.RUNS]
     steps = [words.steps.uses(running, largest)]
     if run["free_seats"] and run["settings"]["scale_up"] != "immediate":

@@ -26,6 +26,12 @@ def untold(run_id: str) -> str:
     return f"{told}; to see what they do: rdzvctl stacks {quoted(run_id)}"
 
 
+def told_once(run_id: str, age_s: float) -> str:
+    """For a run whose workers have reported progress too rarely to show how long a step takes."""
+    told = f"Nothing that the server knows of. The workers last reported progress {age(age_s)} ago"
+    return f"{told}; to see what they do: rdzvctl stacks {quoted(run_id)}"
+
+
 def uses(running: int, largest: int) -> str:
     return f"Nothing has to be done: the run uses {running} of at most {count(largest)}."
 

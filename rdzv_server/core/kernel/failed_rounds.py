@@ -11,6 +11,9 @@ counted within each epoch, so a lower step than in an earlier round shows nothin
 
 The same measure decides how many rounds in a row the same failure has ended. Failures are the same if their exit codes
 are equal, and if their errors (or their causes, if there is no error) differ only in numbers.
+
+The restarts after lost nodes and nodes that left are free, so no budget ends a run whose nodes come and go for ever.
+The same measure decides how many rounds departures have ended in a row.
 """
 
 import re
@@ -18,7 +21,7 @@ import re
 from rdzv_protocol.messages import Recurs
 from rdzv_protocol.text import clip
 
-from rdzv_server.core.kernel.run import Run, SameFailure, Stage
+from rdzv_server.core.kernel.run import Cause, DeparturesInRow, Run, SameFailure, Stage
 from rdzv_server.words import failures as words
 
 STEADY_BACKOFFS = 2.0
@@ -70,6 +73,7 @@ def settle(run: Run, *, charged: bool, failed: bool) -> None:
     run.restarts_in_row = _in_row(run, ended_at) + failed
     run.restarts_without_progress = _without_progress(run, ended_at) + charged
     run.same_failure = _same_failure(run, ended_at, failed=failed)
+    run.departures_in_row = _departures_in_row(run, ended_at)
     root = run.first_of_round.failure if run.first_of_round else None
     run.recurring_step = run.step_of_round if root and root.recurs == "at_step" else None
     run.step_of_round = None
@@ -80,10 +84,14 @@ def same_failure(run: Run, now: float) -> SameFailure | None:
     """Return the row of rounds that the same failure has ended until now; None if there is none, or it is over."""
     if run.stage is Stage.FORMING and run.membership:
         return _same_failure(run, run.opening.at, failed=run.opening.cause.is_failure)
-    row, pace = run.same_failure, run.pace
-    if row is None or _makes_progress(run, now) or _is_beyond(pace.highest_step, run.step_before):
-        return None
-    return None if _is_beyond(pace.checkpoint_step, run.checkpoint_before) else row
+    return None if _gets_further(run, now) else run.same_failure
+
+
+def departures_in_row(run: Run, now: float) -> DeparturesInRow | None:
+    """Return the row of rounds that departures have ended until now; None if there is none, or it is over."""
+    if run.stage is Stage.FORMING and run.membership:
+        return _departures_in_row(run, run.opening.at)
+    return None if _gets_further(run, now) else run.departures_in_row
 
 
 def _same_failure(run: Run, ended_at: float, *, failed: bool) -> SameFailure | None:
@@ -99,6 +107,14 @@ def _same_failure(run: Run, ended_at: float, *, failed: bool) -> SameFailure | N
     return SameFailure(failure, root.exit_code, rounds + 1, since, root.rank if root.singled_out else None)
 
 
+def _departures_in_row(run: Run, ended_at: float) -> DeparturesInRow | None:
+    """Return the rounds in a row that departures have ended, after the end of the last completed round."""
+    row = None if _makes_progress(run, ended_at) else run.departures_in_row
+    if run.opening.cause not in (Cause.NODE_LOST, Cause.NODE_LEFT):
+        return row
+    return DeparturesInRow(row.rounds + 1, row.since) if row else DeparturesInRow(1, ended_at)
+
+
 def _in_row(run: Run, now: float) -> int:
     return 0 if _got_further(run) or _is_steady(run, now) else run.restarts_in_row
 
@@ -110,6 +126,13 @@ def _without_progress(run: Run, now: float) -> int:
 def _makes_progress(run: Run, now: float) -> bool:
     """Whether the last round got the run further, or, if reports cannot show that, lasted long enough."""
     return _got_further(run) or (not shows_progress(run) and _is_steady(run, now))
+
+
+def _gets_further(run: Run, now: float) -> bool:
+    """Whether the round that runs now has got the run further, by its latest signs too, or has lasted long enough."""
+    pace = run.pace
+    has_more_steps = _is_beyond(pace.highest_step, run.step_before)
+    return has_more_steps or _is_beyond(pace.checkpoint_step, run.checkpoint_before) or _makes_progress(run, now)
 
 
 def shows_progress(run: Run) -> bool:

@@ -15,6 +15,8 @@ STANDSTILL_S = 60.0
 """Least seconds without progress of any node that are a standstill."""
 STANDSTILL_STEPS = 20.0
 """Multiple of a step's usual time that a standstill lasts at least."""
+UNKNOWN_STANDSTILL_S = 1_800.0
+"""The same, if the server does not know how long a step takes, or if workers report progress but no new step."""
 MOVED_S = 1.0
 """Smallest difference in seconds between two times of progress that counts: a sign may be delayed by less."""
 
@@ -26,12 +28,16 @@ def note(run: Run, agent_id: str, progress: Progress, now: float) -> None:
         run.pace.falls = run.pace.falls or _falls(before, progress)
         run.progress[agent_id] = ProgressSign(progress, now)
         _note_pace(run.pace, progress, now)
+        if before and _has_stepped(before.progress, progress):
+            run.pace.stepped_at = now
         _note_moved(run.pace.moved, agent_id, progress, now - progress.age_s)
         (run.pace.over.add if progress.is_over else run.pace.over.discard)(agent_id)
 
 
 def _note_pace(pace: Pace, progress: Progress, now: float) -> None:
     moved_at, pace.told_at = now - progress.age_s, now
+    if pace.begun_at is None:
+        pace.begun_at = moved_at
     if pace.moved_at is not None and moved_at > pace.moved_at + STANDSTILL_S:
         pace.resumed_at = now
     if pace.moved_at is None or moved_at > pace.moved_at + MOVED_S:
@@ -39,6 +45,13 @@ def _note_pace(pace: Pace, progress: Progress, now: float) -> None:
     pace.step_s = pace.step_s if progress.step_s is None else progress.step_s
     pace.highest_step = higher(pace.highest_step, progress.highest_step)
     pace.checkpoint_step = higher(pace.checkpoint_step, progress.checkpoint_step)
+
+
+def _has_stepped(before: Progress, progress: Progress) -> bool:
+    """Whether a node's workers report another step or checkpoint than in its report before."""
+    if before.highest_step != progress.highest_step or before.lowest_step != progress.lowest_step:
+        return True
+    return before.checkpoint_step != progress.checkpoint_step
 
 
 def _falls(before: ProgressSign | None, progress: Progress) -> bool:
@@ -83,6 +96,12 @@ def is_of_running_round(run: Run, agent_id: str, progress: Progress) -> bool:
 def standstill_limit_s(step_s: float) -> float:
     """Return the seconds without progress after which workers stand still whose steps take `step_s` seconds."""
     return max(STANDSTILL_S, STANDSTILL_STEPS * step_s)
+
+
+def first_standstill_limit_s(run: Run) -> float:
+    """Return the same limit until a second step shows how long a step takes: the first one shows about how long."""
+    begun_after_s = (run.pace.begun_at or 0.0) - run.started_at
+    return max(UNKNOWN_STANDSTILL_S, STANDSTILL_STEPS * begun_after_s)
 
 
 def stalled_node(run: Run) -> str | None:

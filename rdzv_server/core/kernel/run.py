@@ -242,6 +242,10 @@ class Pace(Struct):
     still."""
     told_at: float = 0.0
     """Time of the latest sign."""
+    begun_at: float | None = None
+    """Time of the progress in the first sign."""
+    stepped_at: float | None = None
+    """Time of the latest sign with another step than the one before it from the same node; None if there was none."""
     resumed_at: float = 0.0
     """Time at which a node reported progress after a standstill of all nodes; 0 if none did."""
     highest_step: int | None = None
@@ -273,6 +277,17 @@ class SameFailure(Struct, frozen=True):
     """Time of the first of these failures."""
     rank: int | None = None
     """Rank that the last failure singles out; None if it singles none out."""
+
+
+class DeparturesInRow(Struct, frozen=True):
+    """Rounds in a row that a node's departure has ended without getting the run further: see `failed_rounds`.
+
+    Rounds that ended otherwise may lie between them.
+    """
+
+    rounds: int
+    since: float
+    """Time of the first of these departures."""
 
 
 _FIRST_FAULT = "slow"
@@ -389,6 +404,8 @@ class RunState(Struct, kw_only=True):
     """Step at which the previous round failed, if its error may recur at the same step."""
     same_failure: SameFailure | None = None
     """Row of rounds before the last completed one that the same failure has ended; None if there is none."""
+    departures_in_row: DeparturesInRow | None = None
+    """Row of rounds before the last completed one that departures have ended; None if there is none."""
     failures: list[FailureRecord] = field(default_factory=list)
     first_failure: FailureRecord | None = None
     """Root failure of the first round that had one, even if a departure explained it later."""

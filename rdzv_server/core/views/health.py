@@ -5,6 +5,7 @@
 contain no times, so that they change only when something happens. Times are in seconds by the run's clock.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
 
@@ -15,6 +16,7 @@ from rdzv_protocol.states import HEALTH, Health
 from rdzv_protocol.text import printable
 
 from rdzv_server.core.kernel import (
+    admission,
     completion,
     failed_rounds,
     finishing,
@@ -33,6 +35,8 @@ from rdzv_server.words import health as words
 
 ROUNDS_OF_A_LOOP = 3
 """A run is looping if the same failure has ended this many rounds in a row."""
+DEPARTURES_OF_A_LOOP = 5
+"""A run is looping, too, if departures of nodes have ended this many rounds in a row."""
 STALLED_START_S = 1_800.0
 """Seconds from a round's start without progress after which a run is stalled whose workers reported some before."""
 LACKS_NODES_S = 60.0
@@ -147,7 +151,7 @@ def _loops_over(run: Run, steps: tuple[str, ...]) -> Finding | None:
 def _looping(run: Run, now: float) -> Finding | None:
     row = failed_rounds.same_failure(run, now)
     if row is None or row.rounds < ROUNDS_OF_A_LOOP:
-        return None
+        return _losing_nodes(run, now)
     record = run_view.last_failure(run) or run.first_failure
     last = record.failure if record and record.failure.singled_out else None
     logs = () if row.rank is None else (_read_output(run, row.rank, last),)
@@ -155,6 +159,23 @@ def _looping(run: Run, now: float) -> Finding | None:
     where = words.worker_at(last.rank, last.node_id) if last else ""
     sentence = words.looping(row.rounds, row.failure, where, tells_steps=failed_rounds.shows_progress(run))
     return Finding("looping", printable(sentence), row.since, steps)
+
+
+def _losing_nodes(run: Run, now: float) -> Finding | None:
+    """Return a finding if nodes come and go, so that the run does not get further. These restarts are free."""
+    row = failed_rounds.departures_in_row(run, now)
+    if row is None or row.rounds < DEPARTURES_OF_A_LOOP:
+        return None
+    went = Counter(gone.node_id for gone in run.departures if gone.at >= row.since)
+    (node_id, times), *_ = went.most_common(1) or [("", 0)]
+    steps = [words.events(quoted(run.run_id)), words.stop_and_mend(quoted(run.run_id))]
+    if times < ROUNDS_OF_A_LOOP:
+        node_id = ""
+    elif not admission.lacks(run, node_id):
+        steps.insert(0, words.keep_out(quoted(node_id)))
+    tells_steps = failed_rounds.shows_progress(run)
+    sentence = words.losing_nodes(row.rounds, node_id, times, tells_steps=tells_steps)
+    return Finding("looping", printable(sentence), row.since, tuple(steps))
 
 
 def _read_output(run: Run, rank: int, last: Failure | None) -> str:
@@ -179,12 +200,28 @@ def _stalled(run: Run, now: float) -> Finding | None:
     pace, steps = run.pace, (words.stacks(quoted(run.run_id)), *restart)
     if time_ledger.present(run) == time_ledger.STARTING and now - run.started_at > STALLED_START_S:
         return Finding("stalled", words.stalled_start(STALLED_START_S), run.started_at, steps)
-    if pace.step_s is None or pace.moved_at is None or progress.is_over(run):
+    if pace.moved_at is None or progress.is_over(run):
         return None
-    limit_s = progress.standstill_limit_s(pace.step_s)
-    if pace.told_at - pace.moved_at <= limit_s:
-        return _stalled_node(run, steps)
-    return Finding("stalled", words.stalled(limit_s, pace.step_s, pace.highest_step), pace.moved_at, steps)
+    if pace.step_s is None:
+        limit_s = progress.first_standstill_limit_s(run)
+        sentence = words.stalled_early(limit_s, pace.highest_step)
+    else:
+        limit_s = progress.standstill_limit_s(pace.step_s)
+        sentence = words.stalled(limit_s, pace.step_s, pace.highest_step)
+    if pace.told_at - pace.moved_at > limit_s:
+        return Finding("stalled", sentence, pace.moved_at, steps)
+    return _stalled_node(run, steps) or _without_steps(run, steps)
+
+
+def _without_steps(run: Run, steps: tuple[str, ...]) -> Finding | None:
+    """Return a finding if workers report progress for a long time, but the step of no node changes any more."""
+    pace = run.pace
+    if pace.stepped_at is None or pace.highest_step is None:
+        return None
+    limit_s = max(progress.UNKNOWN_STANDSTILL_S, progress.standstill_limit_s(pace.step_s or 0.0))
+    if pace.told_at - pace.stepped_at <= limit_s:
+        return None
+    return Finding("stalled", words.without_steps(limit_s, pace.highest_step), pace.stepped_at, steps)
 
 
 def _stalled_node(run: Run, steps: tuple[str, ...]) -> Finding | None:

@@ -47,6 +47,8 @@ LOOPS = health.looping(3, "exit code 1", health.worker_at(0, "a"), tells_steps=F
         ("1:2", "join a b; 30s; lose b; 3s", "has been restarting for 3s", ctl.steps.wait_for("a", 1)),
         ("2", "join a b; 70s", has_been("Run run", "running", 70.0, completion.running(1, 2)), UNTOLD),
         ("2", "join a b; tell a highest_step=7; 7s", "has been running for 7s", ctl.steps.RUNS),
+        ("2", "join a b; tell a highest_step=7; 70s", "has been running for 1m10s", ctl.steps.told_once("run", 70.0)),
+        ("2", "join a b; tell a highest_step=7 step_s=9.0; 70s", "has been running for 1m10s", ctl.steps.RUNS),
         ("2", "join a b; 60s; succeed a; 70s", ctl.account.finishing(
             "Run run", "rank 0", 70.0, "rank 1 on node b"), ctl.steps.RUNS),
         ("2", "join a b; succeed a; 300s", OVERDUE + has_been("Run run", "finishing", 300.0, completion.running(1, 2)),
@@ -57,8 +59,8 @@ LOOPS = health.looping(3, "exit code 1", health.worker_at(0, "a"), tells_steps=F
         ("1", "join a; 5s; fail a; 9s", has_ended(
             "Run run", "failed", 9.0, 5.0, f"{FAILED}; {failures.no_restarts_left(0, None)}"), read_console("a")),
     ],
-    ids=["forming", "last call", "node gone", "failed", "stopping", "untold", "running", "finishing",
-         "finishing for long", "manual", "succeeded", "ended"],
+    ids=["forming", "last call", "node gone", "failed", "stopping", "untold", "running", "told once",
+         "stepping", "finishing", "finishing for long", "manual", "succeeded", "ended"],
 )  # fmt: skip
 def test_why_shows_a_runs_state_and_what_to_do(nodes: str, happens: str, says: str, next_step: str) -> None:
     run = told(check((nodes, happens)))

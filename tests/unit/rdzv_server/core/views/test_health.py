@@ -13,6 +13,7 @@ from rdzv_server.core.effects import Record
 from rdzv_server.core.kernel.failed_rounds import steady_s
 from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
 from rdzv_server.core.kernel.policy import Finding
+from rdzv_server.core.kernel.progress import UNKNOWN_STANDSTILL_S
 from rdzv_server.core.kernel.run import Undecided
 from rdzv_server.core.kernel.unheard import MOST_S
 from rdzv_server.core.policies import words as policy_words
@@ -96,6 +97,25 @@ def looping(rounds: int = 3, **failure: str) -> Scenario:
     return run
 
 
+def loses(run: Scenario, nodes: str) -> None:
+    """Each node is lost, and its agent starts again a second later."""
+    for node in nodes:
+        run.passes(1.0)
+        (agent,) = run.run.agents_of(node)
+        run.is_lost(agent.agent_id)
+        run.join(*list(run.run.stopping))
+        run.passes(1.0)
+        run.join(f"{node}{run.now}", node=node)
+        run.passes(5.0)
+        run.join(*list(run.run.stopping))
+
+
+def losing_nodes(nodes: str = "bbbbb", size: str = "2") -> Scenario:
+    run = running(size, *"abc"[: int(size[-1])], last_call_timeout_s=0.5)
+    loses(run, nodes)
+    return run
+
+
 def stalled(age_s: float = 60.1, step_s: float = 0.2) -> Scenario:
     run = running("2", "a", "b")
     run.passes(age_s)
@@ -112,6 +132,26 @@ def stalled_at_start(for_s: float = 1_801.0) -> Scenario:
     run.join("a", "b")
     run.passes(for_s)
     run.renews("a", "b")
+    return run
+
+
+def stalled_early(for_s: float = 1_801.0, *, first_after_s: float = 5.0, **progress: Any) -> Scenario:
+    """Return a run whose workers report progress once, `first_after_s` seconds after their start."""
+    run = running("1", "a")
+    run.passes(first_after_s - run.run.started_at)
+    run.tells("a", **progress)
+    run.passes(for_s)
+    run.tells("a", **progress, age_s=for_s)
+    return run
+
+
+def without_steps(for_s: float = 1_801.0, step_s: float = 0.2) -> Scenario:
+    """Return a run whose workers report progress all the time, but the same step."""
+    run = running("1", "a")
+    for step in 18, 19:
+        run.tells("a", highest_step=step, step_s=step_s)
+    run.passes(for_s)
+    run.tells("a", highest_step=19, step_s=step_s)
     return run
 
 
@@ -183,8 +223,12 @@ OVER: dict[str, tuple[Callable[[], Scenario], Change]] = {
     "looping, at a higher step": (looping, lambda run: run.tells("a", highest_step=1)),
     "looping, at a later checkpoint": (looping, lambda run: run.tells("a", checkpoint_step=1)),
     "looping, as the round lasts": (looping, lambda run: run.passes(steady_s(run.run))),
+    "looping, at a higher step than before departures": (losing_nodes, lambda run: run.tells("a", highest_step=1)),
+    "looping, as the round after departures lasts": (losing_nodes, lambda run: run.passes(steady_s(run.run))),
     "looping, as it fails otherwise": (looping, lambda run: fails_again(run, cause="signal 9 (SIGKILL)")),
     "stalled": (stalled, lambda run: run.tells("a", highest_step=8, step_s=0.2)),
+    "stalled, at a second step": (stalled_early, lambda run: run.tells("a", highest_step=2, step_s=0.2)),
+    "stalled, at a new step": (without_steps, lambda run: run.tells("a", highest_step=20, step_s=0.2)),
     "stalled, as its round ends": (stalled, lambda run: run.is_restarted()),
     "slow": (slow, lambda run: run.steps(LONG, a=1.0, b=1.0)),
     "last_restart_spent": (last_restart_spent, lambda run: run.passes(100.0)),
@@ -357,7 +401,7 @@ def test_every_state_is_tested() -> None:
     "story",
     [
         "join a", "join a b", "join a b; tell a highest_step=7 step_s=0.2 age_s=59.0",
-        "join a b; tell a highest_step=7 step_s=60.0 age_s=1100.0", "join a b; tell a highest_step=7 age_s=9000.0",
+        "join a b; tell a highest_step=7 step_s=60.0 age_s=1100.0", "join a b; tell a highest_step=7 age_s=1799.0",
         "join a b; fail a; join a b; 1s; fail a; join a b", "join a b; suspect a 0; suspect a", "join a b; succeed a",
         "join a b; tell a step_s=0.2 age_s=90.0; succeed b", "join a b c; leave c", "join a b; fail a; join a b; 1s; "
         "fail a exit_code=3; join a b; fail a; join a b",
@@ -453,6 +497,73 @@ def test_a_round_without_the_progress_of_earlier_rounds_is_stalled() -> None:
     assert (found.sentence, found.since) == (words.stalled_start(health.STALLED_START_S), run.run.started_at)
     run.tells("b", highest_step=8)
     assert "stalled" not in states(run)
+
+
+@pytest.mark.parametrize("reported", [{"highest_step": 1}, {"checkpoint_step": 1}, {}], ids=str)
+def test_a_run_whose_workers_report_progress_only_once_is_stalled(reported: dict[str, Any]) -> None:
+    run = stalled_early(**reported)
+    sentence = words.stalled_early(UNKNOWN_STANDSTILL_S, reported.get("highest_step"))
+    assert told(run) == [Finding("stalled", sentence, 5.0, (words.stacks(RUN_ID), words.restart(RUN_ID)))]
+    assert health.timed(run.run, run.now) == ("stalled",)
+    assert states(stalled_early(1_799.0, **reported)) == []
+
+
+def test_workers_whose_first_step_takes_long_may_take_long_for_the_second() -> None:
+    assert states(stalled_early(19 * 600.0, first_after_s=600.0, highest_step=1)) == []
+    assert states(stalled_early(21 * 600.0, first_after_s=600.0, highest_step=1)) == ["stalled"]
+
+
+def test_a_run_whose_workers_report_the_same_step_for_a_long_time_is_stalled() -> None:
+    run = without_steps()
+    steps = words.stacks(RUN_ID), words.restart(RUN_ID)
+    assert told(run) == [Finding("stalled", words.without_steps(UNKNOWN_STANDSTILL_S, 19), run.run.started_at, steps)]
+    assert health.timed(run.run, run.now) == ("stalled",)
+    assert states(without_steps(1_799.0)) == states(without_steps(1_900.0, step_s=100.0)) == []
+
+
+def test_workers_that_count_no_steps_or_save_checkpoints_are_not_stalled() -> None:
+    run = running("1", "a")
+    for passed_s in 0.0, 2_000.0:
+        run.passes(passed_s)
+        run.tells("a", highest_step=19, step_s=0.2)
+    assert states(run) == [], "the script may count no steps"
+    run = without_steps()
+    run.tells("a", highest_step=19, checkpoint_step=19, step_s=0.2)
+    assert states(run) == []
+
+
+def test_a_run_whose_nodes_come_and_go_is_looping() -> None:
+    run = losing_nodes()
+    sentence = words.losing_nodes(5, "b", 5, tells_steps=False)
+    steps = words.events(RUN_ID), words.stop_and_mend(RUN_ID)
+    assert told(run) == [Finding("looping", sentence, run.run.departures[0].at, steps)]
+    run.restarts_from_a_snapshot()
+    assert told(run)[0].sentence == sentence
+    assert states(losing_nodes("bbbb")) == []
+
+
+def test_a_loop_names_the_node_that_comes_and_goes_if_one_does() -> None:
+    found = told(losing_nodes("bbbbc", "1:3"))[0]
+    assert (found.sentence, found.next[0]) == (words.losing_nodes(5, "b", 4, tells_steps=False), words.keep_out("b"))
+    found = told(losing_nodes("bcbca", "1:3"))[0]
+    assert (found.sentence, found.next[0]) == (words.losing_nodes(5, "", 2, tells_steps=False), words.events(RUN_ID))
+
+
+def test_departures_of_a_run_that_gets_further_are_no_loop() -> None:
+    run = running("2", "a", "b", last_call_timeout_s=0.5)
+    for step in range(1, 6):
+        run.tells("a", highest_step=step)
+        loses(run, "b")
+    assert states(run) == []
+
+
+def test_what_an_operator_does_is_no_departure() -> None:
+    run = losing_nodes("bbbb")
+    run.is_restarted()
+    run.join(*list(run.run.stopping))
+    assert states(run) == []
+    loses(run, "b")
+    assert states(run) == ["looping"]
 
 
 def test_a_node_that_stands_still_by_its_own_pace_is_named() -> None:
