@@ -245,17 +245,21 @@ def signals(given: object) -> tuple[str, ...]:
     names = tuple(text(part).strip() for part in _parts(given))
     if uncatchable := [each for each in names if each in UNCATCHABLE]:
         raise ValueError(words.values.signal_uncatchable(uncatchable[0]))
-    from signal import Signals
-
     for each in names:
-        word = each.upper()
-        if each not in Signals.__members__ and (
-            meant := protocol_words.flags.did_you_mean(
-                word if word.startswith("SIG") else f"SIG{word}", Signals.__members__, 0.8
-            )
-        ):
+        if each not in known_signals(names) and (meant := _instead_of_signal(each.upper())):
             raise ValueError(words.values.no_such_signal(each, meant))
     return tuple(dict.fromkeys(names))
+
+
+def _instead_of_signal(word: str) -> str:
+    """Return the end of a sentence about signals that the user probably meant: by number, or between other text."""
+    from signal import Signals
+
+    known, number = Signals.__members__, int(word) if word.isdecimal() else 0
+    found = [name for name, signal in known.items() if signal == number][:1]
+    if found := found or re.findall("|".join(sorted(known, key=len, reverse=True)), word):
+        return words.values.did_you_mean_signals(found)
+    return protocol_words.flags.did_you_mean(word if word.startswith("SIG") else f"SIG{word}", known, 0.8)
 
 
 def signal_name(given: object) -> str:

@@ -349,7 +349,8 @@ def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mappin
     values = {argument: read(argument, *each) for argument, each in counting.items()}
     sources = {argument: source for argument, (source, _) in counting.items()}
     ignored = []
-    for key, value in cast(Mapping[str, object], values.get("rdzv_conf", {})).items():
+    for written, value in cast(Mapping[str, object], values.get("rdzv_conf", {})).items():
+        key = _key(written)
         if key in ALIASES:
             instead = (terms or {}).get(ALIASES[key].argument, ALIASES[key].alias)
             raise UsageError(words.cli.key_has_another_name(sources["rdzv_conf"], key, instead))
@@ -360,6 +361,12 @@ def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mappin
             values[key] = read(key, sources[key], value)
     given_none = Arguments(script=script, args=tuple(args), ignored=tuple(ignored), terms=terms or {})
     return given_none.filled(values, sources)
+
+
+def _key(written: str) -> str:
+    """Return a key of `--rdzv-conf`, which may be written with dashes, as a flag is."""
+    name = written.replace("-", "_")
+    return name if name in SETTINGS else written
 
 
 def _is_void(argument: str, given: Given) -> bool:

@@ -114,9 +114,15 @@ def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
     """Yield lines about values that have no effect, or less than the user asked for."""
     unknown = [each for each in arguments.signals_to_handle if each not in config.signals]
     for argument, given in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
-        meant = "".join(protocol_words.flags.did_you_mean(each, SETTINGS, 0.75) for each in given)
         if given:
-            yield words.cli.unknown_keys(arguments.source(argument), given, meant)
+            yield words.cli.unknown_keys(arguments.source(argument), given, "".join(map(_instead_of_key, given)))
+
+
+def _instead_of_key(key: str) -> str:
+    """Return the end of a sentence about the key or the flag that the user probably meant."""
+    if (flag := FLAGS.get(key.replace("-", "_"))) and flag.argument not in SETTINGS:
+        return words.cli.key_is_a_flag(flag.names[-1])
+    return protocol_words.flags.did_you_mean(key, SETTINGS, 0.75)
 
 
 def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:

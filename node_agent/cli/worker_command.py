@@ -40,6 +40,7 @@ for stream in sys.stdout, sys.stderr:
 """Program of `--run-path`. After a success it exits without destroying the script's objects: a process group with
 running threads would abort the process. torchrun keeps such a worker until all have finished."""
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ELF = b"\x7fELF"
 """First bytes of a compiled program."""
 MOST_SCRIPT_BYTES = 1 << 20
@@ -149,21 +150,29 @@ def _interpreter(environment: Mapping[str, str]) -> str:
         return sys.executable
     import shutil
 
-    if shutil.which(name, path=environment.get("PATH")) is None:
+    if (found := shutil.which(name, path=environment.get("PATH"))) is None:
         raise UsageError(words.command.no_python(name, _folder()))
+    _check_first_line(found, environment)
     return name
 
 
 def _check_first_line(program: str, environment: Mapping[str, str]) -> None:
-    """Refuse a script whose first line names an interpreter that does not exist."""
+    """Refuse a script that no node could start: its first line names no interpreter, or one that does not exist."""
     import shutil
 
     try:
         with open(program, "rb") as file:
-            first = file.readline(256).decode(errors="replace")
+            begin = file.read(256)
     except OSError:  # a program may be executable, but not readable
         return
+    if begin.startswith(BYTE_ORDER_MARK):
+        raise UsageError(words.command.byte_order_mark(program))
+    first = begin.partition(b"\n")[0].decode(errors="replace")
     named = first.removeprefix("#!").split() if first.startswith("#!") else []
+    if not named and b"\0" not in begin:  # else it may be compiled
+        raise UsageError(words.command.no_first_line(program))
+    if named and first.endswith("\r"):
+        raise UsageError(words.command.windows_line_ends(program, named[-1]))
     if named and os.path.basename(named[0]) == "env":
         named = [word for word in named[1:2] if not word.startswith("-") and "=" not in word] or named
     if named and shutil.which(named[0], path=environment.get("PATH")) is None:

@@ -36,6 +36,11 @@ def misspelt_variable(variable: str, meant: str) -> str:
     return f"ignoring {variable}{meant}"
 
 
+def key_is_a_flag(flag: str) -> str:
+    """End of the sentence about an unknown key."""
+    return f"; give {flag} instead"
+
+
 def unknown_keys(source: str, given: Sequence[str], meant: str) -> str:
     """`meant`: end of the sentence, about what the user probably meant."""
     return f"{source}: ignoring unknown {', '.join(given)}{meant}"

@@ -68,6 +68,25 @@ def no_interpreter(program: str, interpreter: str) -> str:
     return f"{program}: its first line names the interpreter {interpreter}, which does not exist"
 
 
+def no_first_line(program: str) -> str:
+    return (
+        f"{program} is a text file whose first line names no interpreter, so it cannot start: begin it with a line "
+        f"such as #!/bin/sh, or write sh {program}"
+    )
+
+
+def windows_line_ends(program: str, interpreter: str) -> str:
+    """`interpreter`: the last word of the first line."""
+    return (
+        f"{program}: its first line ends with a carriage return, as on Windows, so {interpreter} would not be found: "
+        f"remove the carriage returns (sed -i 's/\\r$//' {program})"
+    )
+
+
+def byte_order_mark(program: str) -> str:
+    return f"{program} begins with a byte order mark, so its first line names no interpreter: save it without the mark"
+
+
 def program_is_a_folder(name: str) -> str:
     return f"{name} is a folder: name a program"
 

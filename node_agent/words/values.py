@@ -81,6 +81,11 @@ def no_such_signal(name: str, meant: str) -> str:
     return f"there is no signal {name}{meant}"
 
 
+def did_you_mean_signals(names: Sequence[str]) -> str:
+    """End of the sentence about an unknown signal."""
+    return f"; did you mean {','.join(names)}?"
+
+
 def not_a_signal(given: object) -> str:
     return f"expected the name of a signal, such as SIGUSR1, not {given!r}"
 

@@ -42,13 +42,15 @@ def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> End
     text = text.removesuffix("/").removesuffix(STATUS)
     host, colon, port = text.rpartition(":")
     is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # for a part of an IPv6 address
-    if ":" in host and not host.startswith("[") and not is_too_long and "/" not in host:
+    if ":" in host and not host.startswith("[") and not is_too_long and is_host(text):
         raise ValueError(words.flags.no_port(text, f"[{text}]:{DEFAULT_PORT}"))
     if colon and not host:
         raise ValueError(words.flags.no_host(text))
     if not colon or "]" in port:
         if text.isdigit() and len(text) < 6:
             raise ValueError(words.flags.no_host(text))
+        if text and not is_host(text):
+            raise ValueError(words.flags.bad_endpoint(text, lowest))
         if default_port is None or not text:
             raise ValueError(words.flags.no_port(text, f"{text or 'HOST'}:{DEFAULT_PORT}"))
         host, port = text, str(default_port)
@@ -65,7 +67,7 @@ def address(host: str, port: int) -> str:
 
 def is_host(text: str) -> bool:
     """Whether this can be a host's name or address, with or without brackets."""
-    return bool(text.strip("[]")) and len(text) <= LONGEST_HOST and text.isprintable() and not set(text) & set(" /,")
+    return bool(text.strip("[]")) and len(text) <= LONGEST_HOST and text.isprintable() and not set(text) & set(" /,;@")
 
 
 def endpoints(text: str, default_port: int | None = None, lowest: int = 1) -> list[Endpoint]:

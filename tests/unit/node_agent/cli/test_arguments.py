@@ -356,6 +356,8 @@ def conf(text: str, **given: str) -> Arguments:
         ("'join_timeout=5'", {"asked": RequestedSettings(join_timeout_s=5.0)}),
         ('"join_timeout=5,is_host=true"', {"asked": RequestedSettings(join_timeout_s=5.0), "is_host": True}),
         ("node_id=a,token_file=b", {"node_id": "a", "token_file": "b"}),
+        ("node-id=a,connect-timeout=5", {"node_id": "a", "connect_timeout": 5.0}),
+        ("no-such=5", {"ignored": ("no-such",)}),
         (
             "store_type=file,join_timeout=5,a=b=c",
             {"asked": RequestedSettings(join_timeout_s=5.0), "ignored": ("store_type", "a")},
@@ -467,7 +469,7 @@ def test_an_invalid_value_is_refused_with_its_message(read, texts, line):
 
 
 def test_names_that_no_signal_has():
-    assert values.known_signals(values.signals("SIGTERM,SIGNOPE,15,SIGBREAK,")) == ("SIGTERM",)
+    assert values.known_signals(values.signals("SIGTERM,SIGNOPE,99,SIGBREAK,")) == ("SIGTERM",)
 
 
 @pytest.mark.parametrize(
@@ -477,6 +479,11 @@ def test_names_that_no_signal_has():
         ("SIGINT,TERM", "SIGTERM"),
         ("sigusr1", "SIGUSR1"),
         ("USR2", "SIGUSR2"),
+        ("SIGINT,15", "SIGTERM"),
+        ("SIGTERM;SIGUSR1", "SIGTERM,SIGUSR1"),
+        ("SIGTERM:SIGINT", "SIGTERM,SIGINT"),
+        ("signal.SIGTERM", "SIGTERM"),
+        ("SIGTERMINATE", "SIGTERM"),
     ],
 )
 def test_a_misspelt_signal_is_refused_for_it_would_kill_the_agent(given, meant):
@@ -543,6 +550,11 @@ def test_a_mistake_is_answered_with_the_correct_command(argv, says, tmp_path, mo
             words.cli.unknown_keys("--rdzv-conf", ["join_timout"], "; did you mean join_timeout?"),
         ),
         (
+            ["--rdzv-conf", "max_restarts=5"],
+            {},
+            words.cli.unknown_keys("--rdzv-conf", ["max_restarts"], words.cli.key_is_a_flag("--max-restarts")),
+        ),
+        (
             ["--notice-timeout", "60"],
             {},
             notices.shortened("--notice-timeout", 60.0, 24.0, 30.0, enough_s=75.0),
@@ -559,7 +571,7 @@ def test_a_mistake_is_answered_with_the_correct_command(argv, says, tmp_path, mo
             words.rendezvous.several_nodes("SLURM_STEP_NUM_NODES", "4", is_of_a_scheduler=True),
         ),
     ],
-    ids=["a key", "a limit", "a variable", "another variable", "a scheduler"],
+    ids=["a key", "key of a flag", "a limit", "a variable", "another variable", "a scheduler"],
 )
 def test_values_with_less_effect_are_reported_with_advice(argv, environment, note, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -301,6 +301,7 @@ def test_an_endpoint(text, endpoint):
 NO_HOST = [":29400", "29400"]
 NO_PORT = ["host", "::1", "[::1]", "fe80::1:2940", "http://host", ""]
 BAD_PORT = ["host:", "host:0", "host:65536", "host:http", "host:²", "host:-1", "a b:1", "[]:1", "a/b:1"]
+BAD_PORT += ["a b", "a;1", "a:1 b:2", "user:pw@host:1", "user@host"]
 
 
 @pytest.mark.parametrize("text", NO_HOST)

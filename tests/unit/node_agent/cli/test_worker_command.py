@@ -146,9 +146,29 @@ def test_an_interpreter_that_is_not_there_is_named_before_anything_starts(tmp_pa
         program.write_text(f"#!{first}\n")
         with pytest.raises(UsageError, match=pattern(words.command.no_interpreter, interpreter=missing)):
             command("--no-python", "./mine", PATH="/usr/bin:/bin")
-    for first in ("#!/bin/sh -e", "#!/usr/bin/env -S sh -e", "#!/usr/bin/env sh", "\x7fELF", ""):
+    for first in ("#!/bin/sh -e", "#!/usr/bin/env -S sh -e", "#!/usr/bin/env sh", "\x7fELF\0"):
         program.write_text(f"{first}\n")
         assert command("--no-python", "./mine", PATH="/usr/bin:/bin").program == ("./mine",)
+
+
+@pytest.mark.parametrize("wrapper", [False, True], ids=["--no-python", "PYTHON_EXEC"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"echo\n", words.command.no_first_line), (b"", words.command.no_first_line),
+        (b"#!\necho\n", words.command.no_first_line),
+        (b"#!/bin/sh\r\necho\r\n", words.command.windows_line_ends),
+        (b"#!/usr/bin/env sh\r\n", words.command.windows_line_ends),
+        (b"\xef\xbb\xbf#!/bin/sh\n", words.command.byte_order_mark),
+    ],
+)  # fmt: skip
+def test_a_script_that_no_kernel_starts_is_refused_and_no_node_is_blamed(content, says, wrapper, tmp_path):
+    program = tmp_path / "mine"
+    program.touch(0o755)
+    program.write_bytes(content)
+    asked = ("train.py",) if wrapper else ("--no-python", "./mine")
+    with pytest.raises(UsageError, match=pattern(says, program="./mine")):
+        command(*asked, PATH="/usr/bin:/bin", **({"PYTHON_EXEC": "./mine"} if wrapper else {}))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
