@@ -28,11 +28,14 @@ descriptor, its second argument, once it handles the signal."""
 LEAVES_A_HELPER = f"""
 import os, subprocess, sys
 ready, told = os.pipe()
-subprocess.Popen([sys.executable, "-c", {SAVES!r}, sys.argv[1], str(told)], pass_fds=[told])
+is_apart = sys.argv[2] == "apart"
+command = [sys.executable, "-c", {SAVES!r}, sys.argv[1], str(told)]
+subprocess.Popen(command, pass_fds=[told], start_new_session=is_apart)
 os.read(ready, 1)
-sys.exit(int(sys.argv[2]))
+os._exit(int(sys.argv[3]))
 """
-"""Starts such a program, and exits as soon as that program handles the signal."""
+"""Starts such a program, perhaps in a session of its own as the helpers of trackers, and exits as soon as that program
+handles the signal."""
 NEEDS_A_CHILD = """
 import os, pathlib, signal, sys
 asked, ask = os.pipe()
@@ -159,13 +162,15 @@ async def test_a_process_gets_the_stop_signal_after_its_parent_program_has_ended
     assert [line for line in agent.out if "told" in line] == ["told", "child told"]
 
 
+@pytest.mark.parametrize("session", ["together", "apart"])
 @pytest.mark.parametrize("code", [0, 1])
 async def test_remaining_processes_of_an_ended_worker_get_the_stop_signal(
-    code: int, saved: Path, tmp_path: Path
+    code: int, session: str, saved: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "leaves_a_helper.py"
     script.write_text(LEAVES_A_HELPER)
-    agent = await start_agent("--standalone", "--nproc", "1", *GRACE, str(script), str(saved), script=str(code))
+    command = (str(script), str(saved), session)
+    agent = await start_agent("--standalone", "--nproc", "1", *GRACE, *command, script=str(code))
     assert await agent.exit_code() == code
     assert whole(saved)
     assert agent.out[-2:] == ["saving", "saved"]

@@ -393,7 +393,7 @@ class ProcessGroup:
         self._exited_pids.add(pid)
         if not self._leftovers:
             return self._leave(partial(in_session, pid), pid)
-        is_last = self._stopping and self._alive.keys() <= self._exited_pids
+        is_last = self._alive.keys() <= self._exited_pids  # before that, other sessions may serve the other workers
         return self._leave(self._leftovers, None if is_last else pid)
 
     def _leave(self, leftovers: ListLeftovers, session: int | None) -> bool:
