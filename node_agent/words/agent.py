@@ -27,8 +27,8 @@ def query_too_slow(node_id: str) -> str:
 
 def query_failed(node_id: str, kind: str, error: str) -> str:
     return (
-        f"node {node_id} failed to answer: {kind}: {error}. If another version of node-agent was installed since this "
-        "agent started, the agent can answer only after a restart of itself"
+        f"node {node_id} failed to answer: {kind}: {error}. If node-agent was upgraded since this agent "
+        "started, restart the agent"
     )
 
 

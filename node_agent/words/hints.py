@@ -45,8 +45,8 @@ STORAGE_FAILED = (
     "--check storage=PATH"
 )
 CHECKPOINT_DAMAGED = (
-    "the file is incomplete or damaged: load an earlier checkpoint, and write each one under another name before you "
-    "rename it"
+    "the file is incomplete or damaged: load an earlier checkpoint, and write each checkpoint under a temporary name "
+    "before you rename it"
 )
 TOO_MANY_PROCESSES = (
     "this node's limit of processes and threads is used up: raise ulimit -u, or the container's pids limit"

@@ -113,8 +113,7 @@ def progress_is_hidden(path: str, why: str) -> str:
     """The script calls `progress`, but this process cannot open its agent's file."""
     return (
         f"node_agent.progress: this worker's progress is not reported: it cannot open {path} ({why}). Start node-agent "
-        "in the worker's container and as its user. With --progress-timeout, the agent otherwise takes the worker for "
-        "hung"
+        "in the worker's container and as its user. Otherwise --progress-timeout treats the worker as hung"
     )
 
 
@@ -129,6 +128,5 @@ def notices_are_hidden(path: str, why: str) -> str:
 def steps_fall(before: int, step: int) -> str:
     return (
         f"node_agent.progress: the step went back from {before} to {step} without a restart. Report the number of "
-        "steps done in all epochs: else --max-restarts-without-progress cannot tell progress by steps, and judges by "
-        "how long each round lasts"
+        "steps done in all epochs. Otherwise --max-restarts-without-progress judges by how long each round lasts"
     )

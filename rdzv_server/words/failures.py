@@ -30,7 +30,7 @@ def restart_useless(why: str) -> str:
 def exited_before(finished: str) -> str:
     """Return advice on a worker that has lost another one. `finished`: ranks that had exited with 0 before."""
     return (
-        f"{finished} had already exited with 0: if that was too early, see why, since every worker must take part in "
+        f"{finished} had already exited with 0: if that was too early, find out why; every worker must take part in "
         "the last collective"
     )
 

@@ -40,8 +40,8 @@ def of_run(run_id: str, sentence: str) -> str:
 def lines_left_out(number: int, per_s: float) -> str:
     """`per_s`: lines a second that the log takes of one run in the long run."""
     return (
-        f"{count(number, 'line')} left out of this log, which takes {per_s:g} a second of one run in the long run; "
-        "rdzvctl events shows what happened"
+        f"{count(number, 'line')} left out: this log takes {per_s:g} lines a second of one run on average; rdzvctl "
+        "events shows all events"
     )
 
 

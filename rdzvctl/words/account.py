@@ -69,7 +69,7 @@ def network_test_failed(nodes: Sequence[str], problem: str) -> str:
 
 
 def gets_no_seat(node_id: str, cordon: str) -> str:
-    return f"Node {node_id} is running, but gets no seat in a new round: {cordon}."
+    return f"Node {node_id} is running, but does not take part in the next round: {cordon}."
 
 
 def standing_by(nodes: str) -> str:

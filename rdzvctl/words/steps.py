@@ -68,7 +68,7 @@ def start_more(more: int, agent: str) -> str:
 def start_before_end(more: int, in_s: float, agent: str) -> str:
     """The workers have a notice, and the next round has too few nodes."""
     nodes = count(more, "more node")
-    return f"The round ends within {age(in_s)}, and the run then stands still for lack of nodes. Start {nodes}: {agent}"
+    return f"The round ends within {age(in_s)}, and the run then waits for nodes. Start {nodes}: {agent}"
 
 
 def or_start_more(more: int, agent: str) -> str:

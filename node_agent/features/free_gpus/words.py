@@ -29,7 +29,7 @@ def not_free(holders: Sequence[str], limit_s: float) -> str:
 def driver_hangs(limit_s: float) -> str:
     return (
         f"NVIDIA's driver did not say within {limit_s:g} s whether the GPUs are free. Starting the workers anyway; "
-        "--check gpus would test the driver"
+        "to test the driver, use --check gpus"
     )
 
 

@@ -15,7 +15,7 @@ def no_longer_hung(source: str) -> str:
 
 def node_is_silent(reason: str) -> str:
     """For one of several nodes, as the run only hangs if all of them are silent."""
-    return f"the workers of this node are silent; the run hangs only if those of all nodes are: {reason}"
+    return f"the workers of this node are silent; this is a hang only if all nodes are silent: {reason}"
 
 
 def node_reports_nothing(reason: str) -> str:
@@ -43,8 +43,8 @@ def not_progress_limits(given: str) -> str:
 
 def no_proc(source: str) -> str:
     return (
-        f"{source}: workers cannot report progress, because there is no /proc here, and would look hung: mount it "
-        "(mount -t proc proc /proc), or leave the flag out"
+        f"{source}: there is no /proc here, so workers cannot report progress and would look hung: mount it (mount -t "
+        "proc proc /proc), or leave the flag out"
     )
 
 

@@ -37,8 +37,9 @@ def resumed(step: int, repeated: int, kept: int, saved_step: int) -> str:
 
 
 STEPS_FALL = (
-    "the steps that workers report fall within a round, as if they were counted within each epoch. So they do not show "
-    "whether restarts make progress: --max-restarts-without-progress judges by how long each round lasts"
+    "the steps that workers report fall within a round, as if the script counted them from 0 in each epoch: report "
+    "the number of steps done in all epochs. Until then, --max-restarts-without-progress judges by how long each round "
+    "lasts"
 )
 
 

@@ -34,20 +34,20 @@ def of_unknown_rank(hang: str) -> str:
 
 def untold(node_id: str) -> str:
     return (
-        f"the workers of node {node_id} report no progress, but those of other nodes do. So --progress-timeout watches "
-        "only the nodes whose workers report it"
+        f"the workers of node {node_id} report no progress, but the workers of other nodes do. So --progress-timeout "
+        "watches only the nodes whose workers report it"
     )
 
 
 def silence_unwatched(node_id: str, more: int) -> str:
     """A node, and `more` others, lack the flag that other nodes have."""
     who = _lacking(node_id, more)
-    return f"--silence-timeout finds no hang, since {who} it: silence counts only if every node reports it"
+    return f"--silence-timeout finds no hang, because {who} it: start the agents of all nodes with it"
 
 
 def log_rules_unwatched(node_id: str, more: int) -> str:
     who = _lacking(node_id, more)
-    return f"--log-rule finds nothing in the lines of some nodes, since {who} it: each node checks only its own lines"
+    return f"--log-rule watches only some nodes, because {who} it: start the agents of all nodes with it"
 
 
 UNWATCHED: Mapping[str, Callable[[str, int], str]] = {"silence": silence_unwatched, "log rule": log_rules_unwatched}
