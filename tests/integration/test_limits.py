@@ -373,6 +373,14 @@ async def test_guessing_tokens_is_slow_and_does_not_disturb_admitted_clients(mak
     assert isinstance(await agent.exchange(poll), Reply)
 
 
+async def test_a_login_after_too_many_guesses_is_refused_before_its_form_has_come(make_site: MakeSite) -> None:
+    site = await make_site(token=b"right", refusals=Rate(0.001, 2))
+    head = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 11\r\n\r\n"
+    for _ in range(2):
+        assert await (await site.connect()).asks(head + b"token=wrong") == 401
+    assert await (await site.connect()).asks(head) == 429
+
+
 # Places.
 
 
