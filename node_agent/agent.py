@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 from msgspec.structs import replace
-from rdzv_protocol import late_signals
+from rdzv_protocol import hung_disks, late_signals
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, PollRequest, Reply, Start
@@ -91,6 +91,7 @@ async def _run(plan: LaunchPlan) -> ExitCode:
     orphans = Orphans(new_mark())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
     agent = Agent(config, console, orphans, signals)
+    hung_disks.end()
     try:
         await agent.open()
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import NoReturn
 
 import rdzv_protocol
-from rdzv_protocol import inherited, late_signals
+from rdzv_protocol import hung_disks, inherited, late_signals
 from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
@@ -100,6 +100,7 @@ def main() -> int:
     round has begun on it. It also does if an earlier server is back and a run has not ended.
     """
     inherited.correct()  # for the exit codes of --on-exclude's commands, among others
+    hung_disks.begin("rdzv-server", sys.argv[1:], os.environ)
     config = _activated(parse())
     _open_log(is_json=config.log_format == "json")
     gc.set_threshold(*COLLECT_AFTER)
@@ -151,7 +152,9 @@ class LineFormatter(logging.Formatter):
 async def _run(config: ServerConfig) -> int:
     """Serve. Return the exit code, which no later signal changes."""
     try:
-        return await _serve(config, _limits(config), Security(config), ServiceManager.of(os.environ))
+        security = Security(config)
+        hung_disks.end()
+        return await _serve(config, _limits(config), security, ServiceManager.of(os.environ))
     finally:
         late_signals.ignore((*STOPS, signal.SIGHUP), asyncio.get_running_loop().remove_signal_handler)
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from msgspec.structs import replace
+from rdzv_protocol import hung_disks
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.command_line import read
@@ -22,6 +23,7 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     """
     further = of_process(os.environ)  # first, because the workers must not get its variables
     words = sys.argv[1:] if argv is None else argv
+    hung_disks.begin(PROGRAM, words, os.environ, os.environ.get("PET_LOG_FORMAT", ""))
     try:
         arguments = read(words, os.environ)
         plan = plan_launch(arguments, os.environ, use_env=use_env)
@@ -32,6 +34,7 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         config = replace(plan.config, stdin=stdin, features=(*plan.config.features, *further))
         late_imports.import_asyncio()
         if arguments.exit_with_run:
+            hung_disks.end()
             from node_agent.supervisor import run
         else:
             from node_agent.agent import run  # only if the command line is valid
@@ -43,3 +46,5 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:  # before the signal handlers were installed
         return ExitCode.FAILED
+    finally:
+        hung_disks.end()

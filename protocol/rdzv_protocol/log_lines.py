@@ -76,12 +76,16 @@ def complaint(program: str, message: str, words: Sequence[str], variable: str = 
 
     The words, which could not be parsed, or the variable for `--log-format` decide its format.
     """
+    return early(program, f"error: {message}", words, variable, logging.ERROR)
+
+
+def early(program: str, text: str, words: Sequence[str], variable: str, level: int) -> str:
+    """Return a line that a program writes before it has parsed its command line: see `complaint`."""
     spelled = [word.replace("_", "-") for word in words]
     is_json = "--log-format=json" in spelled or ("--log-format", "json") in pairwise(spelled) or variable == "json"
-    text = f"error: {message}"
     if not is_json:
         return f"{program}: {printable(text)}"
-    return LineFormat(program, is_json=True).line(text, logging.ERROR, time.time(), Context())
+    return LineFormat(program, is_json=True).line(text, level, time.time(), Context())
 
 
 def encodable(text: str) -> str:

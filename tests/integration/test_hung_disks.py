@@ -8,13 +8,14 @@ import urllib.error
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.words import disks as disk_words
 
 from node_agent import words
 from rdzv_server.words import service as server_words
 from rdzv_server.words import storage as storage_words
 from tests.support.cluster import Cluster
 from tests.support.hanging_disk import Disk, why_no_fuse
-from tests.support.message_search import part
+from tests.support.message_search import part, pattern
 from tests.support.process_info import children
 from tests.support.programs import AGENT, WORKER, Program, Server, start_agent
 from tests.support.worker_hub import WorkerHub
@@ -77,6 +78,30 @@ async def test_a_node_whose_disk_hangs_keeps_its_seat_through_a_restart_and_ends
     for each in agents:
         assert await each.exit_code() == 0, each.err
     assert not any("lost" in line for line in cluster.server.err), cluster.server.err
+
+
+@pytest.mark.parametrize(
+    "place", ["script", "--log-dir", "--token-file", "--preemption-file", "TMPDIR", "the server's --token-file"]
+)
+async def test_a_program_whose_disk_hangs_at_its_start_names_the_path(tmp_path: Path, place: str) -> None:
+    """Python runs no signal handler meanwhile, so an agent cannot even be interrupted."""
+    disk, go = Disk(tmp_path), tmp_path / "go"
+    on_disk = f"{disk.path}/file"
+    flags = (place, on_disk) if place.startswith("--") else ()
+    command = (sys.executable, *AGENT, "--endpoint", "127.0.0.1:1", *flags, on_disk if place == "script" else WORKER)
+    if place.startswith("the server"):
+        command = Server.command("--token-file", on_disk)
+    waits = 'until [ -e "$0" ]; do sleep 0.05; done; exec "$@"'
+    environment = {"TMPDIR": str(disk.path)} if place == "TMPDIR" else {}
+    program = await Program.start(*disk.command("sh", "-c", waits, str(go), *command), env=environment)
+    await asyncio.to_thread(disk.hang)
+    await program.line("hangs")
+    go.touch()
+    found = await program.line(pattern(disk_words.hang))
+    assert found["paths"] == (str(disk.path) if place == "TMPDIR" else on_disk)
+    (pid,) = children(program.pid)
+    os.kill(pid, signal.SIGKILL)
+    await program.end()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from rdzv_protocol.words import codec as codec
+    from rdzv_protocol.words import disks as disks
     from rdzv_protocol.words import flags as flags
     from rdzv_protocol.words import run as run
     from rdzv_protocol.words import tls as tls

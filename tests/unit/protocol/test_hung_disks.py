@@ -1,0 +1,63 @@
+"""A disk that hangs while a program starts."""
+
+import time
+from _thread import LockType, allocate_lock
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+from rdzv_protocol import hung_disks
+from rdzv_protocol.words import disks
+
+HUNG = ("/hung/script.py", "/hung/tmp")
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let two paths hang for ever, and look at the disks at once."""
+    look_at = hung_disks._look
+
+    def look(path: str, look: LockType) -> None:
+        if path not in HUNG:
+            look_at(path, look)
+
+    monkeypatch.setattr(hung_disks, "_look", look)
+    monkeypatch.setattr(hung_disks, "LOOK_S", 0.2)
+    monkeypatch.setattr(hung_disks, "TOLD_AFTER_S", 0.01)
+    yield
+    hung_disks.end()
+
+
+def test_the_paths_of_a_disk_that_hangs_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    environment = {"TMPDIR": HUNG[1], "HOME": "/hung/home"}
+    hung_disks.begin("node-agent", ["--log-dir=/var", HUNG[0], "a/b"], environment)
+    assert next_line(capfd) == f"node-agent: {disks.hang(HUNG)}\n"
+
+
+def next_line(capfd: pytest.CaptureFixture[str]) -> str:
+    """Wait for a line on stderr, and return it."""
+    while not (line := capfd.readouterr().err):
+        time.sleep(0.001)
+    return str(line)
+
+
+def test_paths_on_disks_that_answer_are_not_named() -> None:
+    assert hung_disks._hung(["/", "/nowhere", "a\0b"]) == []
+
+
+def test_a_start_in_time_writes_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(hung_disks, "TOLD_AFTER_S", PATIENCE_S)
+    is_looked, may_look = Event(), allocate_lock()
+    monkeypatch.setattr(hung_disks, "allocate_lock", lambda: may_look)
+    monkeypatch.setattr(hung_disks, "_hung", lambda paths: is_looked.set())
+    hung_disks.begin("node-agent", [HUNG[0]], {})
+    hung_disks.end()
+    while not may_look.locked():  # the thread ends with the lock
+        time.sleep(0.001)
+    assert not is_looked.is_set() and capfd.readouterr().err == ""
+
+
+def test_the_line_has_the_format_that_the_program_asks_for(capfd: pytest.CaptureFixture[str]) -> None:
+    hung_disks.begin("rdzv-server", ["--log-format=json", "--token-file", HUNG[0]], {})
+    assert '"level":"WARNING","program":"rdzv-server"' in next_line(capfd)
