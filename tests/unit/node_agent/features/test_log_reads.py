@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.messages import AnswerRequest
 from rdzv_protocol.queries import LOG_BYTES, LogTail, Refused, TailLog
 
-from node_agent.features.log_reads import log_tail, words
-from node_agent.features.log_reads.log_tail import MOST_READS, LogReader
+from node_agent.features import log_reads
+from node_agent.features.log_reads import feature, words
+from node_agent.features.log_reads.feature import MOST_READS, LogReads
 from node_agent.kernel.core.log_options import LogOptions
 from node_agent.kernel.feature import StartedWorkers
 from node_agent.kernel.output.logs import RoundLogs
@@ -41,10 +43,17 @@ def started(log: Path, folder: str | None = None) -> StartedWorkers:
     return StartedWorkers(an_assignment(1), nothing, logs, log_folder, nothing)
 
 
+def reader(log: Path, folder: str | None = None, *, is_allowed: bool = True) -> LogReads:
+    """Return the feature of an agent whose workers have been started."""
+    config = SimpleNamespace(join=SimpleNamespace(node_id="a"))
+    kernel: Any = SimpleNamespace(config=config, started=started(log, folder))
+    return LogReads(kernel, log_reads.LogReads(allow_log_reads=is_allowed))
+
+
 async def tail(log: Path, *, folder: str | None = None, **wanted: Any) -> LogTail | Refused:
     given = {"number": 1, "round": 1, "remaining_s": 5.0, "rank": RANK, "stream": "stderr", "lines": 2}
     async with asyncio.timeout(10):
-        return await LogReader("a").tail(TailLog(**(given | wanted)), started(log, folder))
+        return await reader(log, folder).answer(TailLog(**(given | wanted)))
 
 
 @pytest.mark.parametrize(
@@ -127,14 +136,22 @@ async def test_a_log_that_cannot_be_shown_is_refused_with_the_reason(log, wanted
     assert await tail(log, **wanted) == Refused(reason=reason.format(log=log))
 
 
+async def test_nothing_is_shown_without_permission_or_workers(log):
+    query = TailLog(number=1, round=1, remaining_s=5.0, rank=RANK, stream="stderr", lines=2)
+    assert await reader(log, is_allowed=False).answer(query) == Refused(reason=words.not_allowed("a"))
+    waiting = reader(log)
+    waiting.kernel.started = None
+    assert await waiting.answer(query) == Refused(reason=words.no_worker_yet("a"))
+
+
 async def test_a_disk_that_hangs_blocks_nothing_and_takes_a_bounded_number_of_threads(log, monkeypatch):
     released = threading.Event()
-    monkeypatch.setattr(log_tail, "_tail", lambda *_: released.wait() and Refused(reason="late"))
-    reader = LogReader("a")
+    monkeypatch.setattr(feature, "_tail", lambda *_: released.wait() and Refused(reason="late"))
+    logs = reader(log)
     query = TailLog(number=1, round=1, remaining_s=5.0, rank=RANK, stream="stderr", lines=2)
-    reads = [asyncio.create_task(reader.tail(query, started(log))) for _ in range(MOST_READS)]
+    reads = [asyncio.create_task(logs.answer(query)) for _ in range(MOST_READS)]
     await asyncio.sleep(0)
-    assert (await reader.tail(query, started(log))).reason == words.still_reading("a")
+    assert (await logs.answer(query)).reason == words.still_reading("a")
     reads[0].cancel()
     released.set()
     async with asyncio.timeout(10):
@@ -144,10 +161,10 @@ async def test_a_disk_that_hangs_blocks_nothing_and_takes_a_bounded_number_of_th
 async def test_a_read_is_refused_if_no_thread_can_be_started(log, monkeypatch):
     """A disk that hangs must not stop the agent."""
     log.write_bytes(b"one\n")
-    reader = LogReader("a")
+    logs = reader(log)
     query = TailLog(number=1, round=1, remaining_s=5.0, rank=RANK, stream="stderr", lines=2)
     with monkeypatch.context() as patch:
         refuse_threads(patch)
         for _ in range(MOST_READS + 1):
-            assert await reader.tail(query, started(log)) == Refused(reason=words.no_thread("a"))
-    assert isinstance(await reader.tail(query, started(log)), LogTail)
+            assert await logs.answer(query) == Refused(reason=words.no_thread("a"))
+    assert isinstance(await logs.answer(query), LogTail)
