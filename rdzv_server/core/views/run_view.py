@@ -13,7 +13,6 @@ from rdzv_protocol.states import Phase
 from rdzv_server.core.kernel import admission, completion, finishing, legal_sizes, notices
 from rdzv_server.core.kernel.run import HISTORY, Agent, AgentState, Departure, FailureRecord, Run, Stage
 from rdzv_server.core.policies import POLICIES, restart_cost
-from rdzv_server.core.policies.network_check import network_policy
 from rdzv_server.words import completion as completion_words
 
 NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
@@ -56,13 +55,6 @@ class Ending(NamedTuple):
     """Nodes that then leave."""
     more_nodes: int
     """Number of further nodes that the next round needs for its minimum."""
-
-
-class Link(NamedTuple):
-    """Two nodes between which the last network test has failed although both take part, and why."""
-
-    nodes: tuple[str, str]
-    problem: str
 
 
 NODE_REMARKS = tuple(policy.node_remarks for policy in POLICIES if "node_remarks" in vars(policy))
@@ -187,17 +179,6 @@ def _more_gone(run: Run) -> int:
         return 0
     counted = sum(gone.round == run.membership.round and gone.group_rank is not None for gone in run.departures)
     return max(0, sum(agent_id not in run.agents for agent_id in run.seats) - counted)
-
-
-def broken_links(run: Run) -> list[Link]:
-    """Return the links that the last network test has found broken; empty if the run has ended."""
-    found = () if run.stage.is_end else network_policy.broken_links(run)
-    return [Link(_names(run, link.agents), link.problem) for link in found]
-
-
-def _names(run: Run, agents: tuple[str, str]) -> tuple[str, str]:
-    one, other = agents
-    return run.agents[one].node_id, run.agents[other].node_id
 
 
 def end_failure(run: Run) -> FailureRecord | None:

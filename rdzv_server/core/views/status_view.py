@@ -41,6 +41,8 @@ from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.policies import restart_cost, time_ledger
 from rdzv_server.core.policies.hangs import hang_status
 from rdzv_server.core.policies.hangs.hang_status import HangStatus
+from rdzv_server.core.policies.network_check import network_status
+from rdzv_server.core.policies.network_check.network_status import BrokenLinkStatus
 from rdzv_server.core.policies.time_ledger import TimeStatus
 from rdzv_server.core.views import health, run_view, watch_view
 from rdzv_server.core.views.run_view import NodeState
@@ -173,13 +175,6 @@ class EndingStatus(Struct, frozen=True, kw_only=True):
     ]
 
 
-class BrokenLinkStatus(Struct, frozen=True, kw_only=True):
-    """Two nodes between which the last network test has failed although both take part."""
-
-    nodes: Annotated[tuple[Id, Id], Meta(description="names of the two nodes")]
-    problem: Annotated[str, Meta(description="reason of the failure, with the address and port")]
-
-
 class HealthStatus(Struct, frozen=True, kw_only=True):
     """Health of a run that has not ended: the worst finding, and what a person can do about all of them."""
 
@@ -297,7 +292,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         waits_for_agents=run_view.waits_for_agents(run),
         can_be_forgotten=run.can_be_forgotten,
         missing=_missing(run, now),
-        broken_links=[BrokenLinkStatus(**link._asdict()) for link in run_view.broken_links(run)],
+        broken_links=network_status.view(run),
         nodes=list(nodes(run, now)) if has_nodes else [],
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
         last_failure=_without_evidence(last, now) if (last := run_view.last_failure(run)) else None,

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from msgspec import to_builtins
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.events import Cordon
 from rdzv_server.core.kernel import finishing, restart_budget
 from rdzv_server.core.kernel.run import Agent, FailureRecord, Run
 from rdzv_server.core.policies import time_ledger
+from rdzv_server.core.policies.network_check import network_status
 from rdzv_server.core.views import health, run_view
 
 Clock = Callable[[float], float]
@@ -71,7 +72,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         time_since=clock(time_ledger.since(run)),
         restarts_took=run_view.restart_sentence(run) or None,
         missing=_missing(run, clock) or None,
-        broken_links=[link._asdict() for link in run_view.broken_links(run)] or None,
+        broken_links=list(map(asdict, network_status.view(run))) or None,
         first_failure=_failure(run.first_failure, clock),
         last_failure=_without_evidence(run_view.last_failure(run), clock),
         failed_rounds=run_view.failed_rounds(run) or None,

@@ -114,7 +114,6 @@ class StackSummary(Struct, frozen=True, kw_only=True):
     """Traceback of `error`."""
     stack: tuple[str, ...] = ()
     """Python stack of the first culprit, or of the only rank, in the order of a traceback: innermost call last."""
-    wchan: str = ""
     folder: str = ""
     """Folder of the evidence's files on the first culprit's node, or on the first node that has any."""
     folder_node: str = ""
@@ -191,7 +190,6 @@ def summarise(
         error=printable(error.error) if error else "",
         traceback=tuple(map(printable, error.traceback)) if error else (),
         stack=_as_traceback(first.frames) if first else (),
-        wchan=first.wchan if first else "",
         folder=printable(evidence[folder_node].folder) if folder_node else "",
         folder_node=folder_node,
         problems=_problems(evidence.values()),
