@@ -638,9 +638,9 @@ def _check_restart(run: Run, seen: Seen, restart: Restart, forming: Forming) -> 
     elif restart.charged:
         assert any(failure.sentence in restart.reason for failure in failures), f"charged for no failure: {restart}"
         assert not explaining, f"charged for a departure: {restart}, {explaining}"
-    elif restart.cause in (Cause.NODE_LOST, Cause.NODE_LEFT):
+    elif restart.cause in (Cause.NODE_LOST, Cause.NODE_LEFT, Cause.NODE_DRAINED):
         going = [agent.node_id for agent in run.agents.values() if agent.state is AgentState.DRAINING]
-        assert gone or going, f"nobody departed: {restart}"
+        assert gone or going or restart.cause is Cause.NODE_DRAINED, f"nobody departed: {restart}"
         others = {*going, *(each.node_id for each in gone)} - forming.drained
         may_explain = others or (any(shows) and not all(each.left for each in gone))
         assert may_explain or not forming.cause.is_failure, f"free by a drain: {restart}, {gone}"

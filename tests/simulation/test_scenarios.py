@@ -4,13 +4,17 @@ The server's own rules are tested in `tests/unit/rdzv_server/core`, and the ordi
 `tests/integration`, with the real programs.
 """
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
+from rdzv_protocol.actions import DrainRequest
 from rdzv_protocol.codec import encode
 from rdzv_protocol.messages import JoinRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.kernel.core.machine import State
+from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import Stage
 from simulation.agent import AgentProcess
 from simulation.cluster import Cluster, Violation
@@ -118,6 +122,49 @@ def test_a_disturbance_shorter_than_the_lease_changes_nothing(disturb):
     disturb(story, a)
     story.passes(60)
     assert story.round == 1
+
+
+# Departures after a failure.
+
+
+def drained_while_a_round_forms(*, is_lost: bool) -> Story:
+    """Return a run of which an operator has drained a node after a worker of another one had failed."""
+    story, a, b, c = running("2:3", 3)
+    b.host.stop_takes_s, c.host.stop_takes_s = (1.0, 1.0), (15.0, 15.0)
+    story.fail(a)
+    story.passes(SOON_S)
+    story.act(DrainRequest(node_id=b.host.name))
+    story.passes(SOON_S)
+    if is_lost:
+        story.kill(b)
+    story.runs_on(a, c, within_s=15.0 + SOON_S)
+    assert [gone.left for gone in story.run.departures] == [not is_lost]
+    return story
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_drain_after_a_failure_does_not_excuse_it(is_lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model notices a server for which it does."""
+    assert drained_while_a_round_forms(is_lost=is_lost).run.restart_count == 1
+    place = RunMachine._left_its_place
+
+    def excuse(*given: Any, **more: Any) -> None:
+        place(*given, **more | {"explains": True})
+
+    monkeypatch.setattr(RunMachine, "_left_its_place", excuse)
+    with pytest.raises(Violation, match="free by a drain"):
+        drained_while_a_round_forms(is_lost=is_lost)
+
+
+def test_a_loss_before_a_drain_excuses_the_failure() -> None:
+    story, a, b = running("1:2", 2)
+    b.host.stop_takes_s = (2.0, 2.0)
+    story.fail(a)
+    story.kill(b)
+    story.passes(SOON_S)
+    story.act(DrainRequest(node_id=b.host.name))
+    story.runs_on(a, within_s=2.0 + SOON_S)
+    assert story.run.restart_count == 0
 
 
 # Copies and gaps.
