@@ -71,7 +71,7 @@ class RestartRequest(RunAction, frozen=True, kw_only=True):
     """Restart the workers of every node in a new round, which is not charged to `max_restarts`."""
 
     round: Round | None = None
-    """Round whose workers to restart. If it is over, nothing changes. If null, the running round's workers restart."""
+    """Round whose workers to restart; null: the running round. If the round is over, nothing changes."""
 
 
 class ResizeRequest(RunAction, frozen=True, kw_only=True):
@@ -108,8 +108,8 @@ class UncordonRequest(NodeAction, frozen=True, kw_only=True):
 
 
 class DrainRequest(NodeAction, frozen=True, kw_only=True):
-    """Empty the node and cordon it, for all runs: its workers get SIGTERM and time for a checkpoint, its agents leave,
-    and the other nodes continue without it."""
+    """Empty the node and cordon it, for all runs. Its workers get SIGTERM and time for a checkpoint, and its agents
+    leave. The other nodes continue without it."""
 
     deadline_s: Deadline = DRAIN_S
     """Seconds that the node's workers have for a checkpoint; then they are killed."""

@@ -79,8 +79,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     error_file: Line = ""
     """Path on the node of torch's `@record` file; empty if there is none, or if it is removed with the agent."""
     blame: Blame = "unknown"
-    """What is at fault, by the evidence: this `node` (a memory error of a GPU, a full disk), or the `program` (it needs
-    more memory than there is)."""
+    """What is at fault, by the evidence: this `node` (such as a memory error of a GPU), or the `program` (such as too
+    little memory for it)."""
     verdict: RuleVerdict = "count"
     """Verdict of a user's rule on the failure: end the run (`fatal`), restart for free (`retry`), or neither
     (`count`)."""
@@ -160,8 +160,8 @@ class RestartCost(Struct, frozen=True, kw_only=True):
     """
 
     detecting_s: Lifetime = 0.0
-    """Seconds from the fault until the server ended the round: a standstill, the silence of a lost node, or the time
-    until the agent had reported the end of a worker."""
+    """Seconds from the fault until the server ended the round: a standstill, the silence of a lost node, or the time of
+    a worker's failure until its report."""
     stopping_s: Lifetime = 0.0
     """Seconds until all workers of the old round had stopped."""
     waiting_s: Lifetime = 0.0
@@ -234,15 +234,14 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     log_dir: Line = ""
     """Folder on the node with the workers' log files, for people; empty if they write to the agent's console."""
     command: Fingerprint = ""
-    """Short hash of the workers' command, without what differs between nodes. An agent whose hash differs from that of
-    the run's first agent gets a `warning`, but may join. After the run has succeeded, it is refused with
-    `settings_conflict` instead of `run_succeeded`."""
+    """Short hash of the workers' command, without what differs between nodes. If it differs from the first agent's,
+    the agent gets a `warning`, or `settings_conflict` after the run has succeeded."""
     program: ProgramName = ""
-    """Name of the script, module or program that the workers run, without its folder. A newcomer with another program
-    and the same role is refused with `settings_conflict`. Digits do not count. Empty if not reported."""
+    """Name of the script, module or program that the workers run, without its folder; empty if not reported. If it
+    differs (digits do not count) and the role does not, the answer is `settings_conflict`."""
     origin: Fingerprint = ""
-    """Short hash of the working folder and of the script's content. It distinguishes two runs of one command if no run
-    id was given. Empty if not reported."""
+    """Short hash of the working folder and of the script's content; empty if not reported. It distinguishes two runs of
+    one command without a run id."""
     drains: bool = False
     """Whether the agent knows the directive `drain`."""
     queries: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
@@ -253,8 +252,8 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     secret: Secret = ""
     """Secret that the agent chooses, and that every later request of its `agent_id` must contain; empty for none."""
     unfit: Line = ""
-    """Evidence of a check that has found the node unfit. The node does not take part, the run records that, and the
-    answer is `agent_fenced`. Empty if the node is fit, or was not checked."""
+    """Evidence of a check that has found the node unfit; empty if the node is fit, or was not checked. The run records
+    it, the node does not take part, and the answer is `agent_fenced`."""
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -358,11 +357,11 @@ class SuspectRequest(Struct, frozen=True, kw_only=True):
     limit_s: Seconds | None = None
     """Limit that was exceeded, in seconds; None if the source is not a time limit."""
     number: Count = 0
-    """Number of the request among the agent's suspicions. A late copy has a lower number than the last one, and changes
-    nothing. 0 from an older agent."""
+    """Number of the request among the agent's suspicions; 0 from an older agent. A request with a lower number than the
+    last one is a late copy, and changes nothing."""
     ends_rules: bool = False
-    """Whether a line of a worker has reported that all work is done. Then no log rule of any node counts in this round
-    any more. The request has no ranks, so an older server does nothing."""
+    """Whether a line of a worker has reported that all work is done: the log rules of all nodes end for this round. The
+    request has no ranks, so an older server does nothing."""
     is_untold: bool = False
     """Whether no worker of this node has reported progress in this round, and no suspected rank in an earlier one. Then
     the suspicion counts only while no worker of the run reports progress in this round."""
@@ -378,8 +377,8 @@ class LeaveRequest(Struct, frozen=True, kw_only=True):
     unfit: bool = False
     """Whether a check has found the node unfit. If so, `reason` has the evidence."""
     retracts_success: bool = False
-    """Whether a success that the agent has just reported does not count: its workers may have exited 0 because they got
-    the signal for which the agent leaves."""
+    """Whether a success that the agent has just reported does not count. Its workers may have exited 0 because they got
+    the same signal as the agent."""
     notice_s: Seconds | None = None
     """Most seconds for which the agent waits until the workers of all nodes have acknowledged a notice; then the
     directive `drain` lets it go. If None, it leaves at once, as it does with a server that does not know this field."""

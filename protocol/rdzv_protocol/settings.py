@@ -94,8 +94,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     fixed_nodes: Annotated[NodeCount, AskedBy(
         "N", "expect no other nodes than the N nodes of a scheduler's job. The run ends at once if too few of them can "
         "be fit (default: wait for other nodes until --join-timeout)")] | None = None
-    """Fixed number of nodes of the run: it ends once too few of them can be fit, instead of waiting for
-    `join_timeout_s`. None if other nodes may come."""
+    """Fixed number of nodes of the run; None if other nodes may come. The run ends once too few of these nodes can be
+    fit, and does not wait for `join_timeout_s`."""
     last_call_timeout_s: Annotated[Seconds, AskedBy(
         "S", "after MIN nodes have joined, wait S seconds for more (default: until no node has joined for 5 s, at most "
         "30 s)")] | None = None
@@ -126,8 +126,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         "HOW", "choose how nodes get group ranks in each round. sticky: keep ranks and their order. topology: sort by "
         "--topology or the scheduler's network, so that neighbours stay together. fill-gaps: with fewer nodes, move "
         "only the last ones (default: sticky)")] = "sticky"
-    """Order of the group ranks of a new round: the previous ranks in their order, by the nodes' places in the network
-    (`sort_key`), or the previous ranks while the last nodes move into the gaps."""
+    """Order of the group ranks of a new round. `sticky`: the previous order. `topology`: by the nodes' places in the
+    network (`sort_key`). `fill-gaps`: the previous ranks, while the last nodes move into the gaps."""
     on_hang: Annotated[OnHang, AskedBy(
         "WHAT", "choose what follows a hang: restart (charged), fail or report (default: restart)")] = "restart"
     """Consequence of a hang: a charged restart, the end of the run, or only an event."""
