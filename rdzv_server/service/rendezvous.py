@@ -31,6 +31,7 @@ from rdzv_server.core.node_history import Incident
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S, StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
+from rdzv_server.core.runs import split
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.fair_scheduler import scheduler
@@ -356,10 +357,17 @@ class Rendezvous:
             lease_s=run.settings.lease_s,
             directive=directive,
             leadership=self.leadership,
-            warning=warning or run.set_apart or run.still_running or _warning(run, agent_id, directive),
+            warning=warning or run.set_apart or run.still_running or self._warning(run, agent_id, directive),
             queries=run.queries.of(agent_id, now),
             attempt=run.attempt,
         )
+
+    def _warning(self, run: Run, agent_id: str, directive: messages.Directive) -> str:
+        if isinstance(directive, messages.Start):
+            return namesakes.warning(run, agent_id)
+        if isinstance(directive, messages.Wait) and run.membership is None:
+            return split.warning(run, self._driver.registry.runs(), self._driver.now())
+        return ""
 
     def _machine_of_sender(self, request: messages.PollRequest | _Told) -> RunMachine | None:
         """Return the machine of the attempt that the agent is part of; None if its run is unknown.
@@ -405,10 +413,6 @@ def _event(request: _Told) -> events.Event:
             return events.NodeLeft(request.agent_id, reason, request.unfit, request.retracts_success)
         case messages.AnswerRequest():
             return events.QueryAnswered(request.agent_id, request.number, request.answer)
-
-
-def _warning(run: Run, agent_id: str, directive: messages.Directive) -> str:
-    return namesakes.warning(run, agent_id) if isinstance(directive, messages.Start) else ""
 
 
 def _first_hold_s(settings: RunSettings, *, is_crowd: bool) -> float:

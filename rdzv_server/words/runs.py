@@ -13,6 +13,14 @@ def succeeded(nodes: int) -> str:
     return f"all workers of {count(nodes)} exited 0"
 
 
+def may_be_one(run_id: str, other: str) -> str:
+    """Two runs with the same command wait for nodes."""
+    return (
+        f"runs {run_id} and {other} both wait for nodes, and have the same command: if they are one run, give every "
+        "node the same --rdzv-id"
+    )
+
+
 def join_timeout(too_few: str) -> str:
     """`too_few`: message of that kind, from `words.completion`."""
     return f"join timeout: {too_few}"

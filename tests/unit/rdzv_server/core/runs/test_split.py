@@ -1,0 +1,57 @@
+"""Runs whose nodes gave different run ids although they may be one."""
+
+from typing import Any
+
+import pytest
+
+from rdzv_server.core.runs.split import WAITED_S, warning
+from rdzv_server.words import runs as words
+from tests.support.scenario import Scenario
+
+
+def waiting(run_id: str, nodes: str = "2", *names: str, for_s: float = WAITED_S, **changes: Any) -> Scenario:
+    run = Scenario(nodes)
+    run.run.run_id = run_id
+    run.join(*names or ("a",), **({"command": "00000001"} | changes))
+    run.passes(for_s)
+    return run
+
+
+def warned(one: Scenario, other: Scenario) -> str:
+    return warning(one.run, [one.run, other.run], one.now)
+
+
+def test_two_runs_that_wait_with_the_same_command_may_be_one():
+    one, other = waiting("1"), waiting("2")
+    assert (warned(one, other), warned(other, one)) == (words.may_be_one("1", "2"), words.may_be_one("2", "1"))
+    assert warning(one.run, [one.run], one.now) == ""
+    one.join("b", command="00000001")
+    assert warned(one, other) == warned(other, one) == "", "it has begun"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        waiting("2", command="00000002"), waiting("2", command=""), waiting("2", "3"),
+        waiting("2", "1:2"),
+    ],
+    ids=["another command", "an unknown command", "another size", "it has enough nodes"],
+)  # fmt: skip
+def test_other_runs_are_no_part_of_it(other: Scenario):
+    assert warned(waiting("1"), other) == ""
+
+
+def test_runs_whose_nodes_may_still_come_are_not_compared():
+    one, other = waiting("1", for_s=WAITED_S - 0.1), waiting("2")
+    assert warned(one, other) == ""
+
+
+def test_runs_with_too_many_nodes_together_are_two():
+    assert warned(waiting("1", "3", "a", "b"), waiting("2", "3", "c", "d")) == ""
+    assert warned(waiting("1", "3", "a", "b"), waiting("2", "3", "c")) == words.may_be_one("1", "2")
+
+
+def test_an_agent_with_a_token_for_some_runs_learns_of_no_other_run():
+    one, other = waiting("1"), waiting("2")
+    other.run.is_scoped = True
+    assert warned(one, other) == warned(other, one) == ""
