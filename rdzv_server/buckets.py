@@ -1,11 +1,18 @@
 """Token buckets: limits of how often something may happen."""
 
-from rdzv_server.config import Rate
+from msgspec import Struct
 
 MOST_NAMES = 100_000
 """Most names that one `Buckets` remembers; those known for longest are forgotten first."""
 
 ROUNDING_S = 1e-6
+
+
+class Rate(Struct, frozen=True):
+    """Rate of requests: `per_s` a second in the long run, and `burst` at once."""
+
+    per_s: float
+    burst: int
 
 
 class Buckets:

@@ -10,6 +10,7 @@ from typing import Any
 from rdzv_protocol.flag_values import LOG_FORMATS, Endpoint, address, endpoint, endpoints, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 
+from rdzv_server.buckets import Rate
 from rdzv_server.core.node_history import MOST_OF_A_NODE
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.runs.kept_events import MOST_EVENTS
@@ -20,14 +21,6 @@ MOST_CONNECTIONS = 65_536
 MOST_SHARDS = 256
 LISTED_RUNS = 100
 MOST_LISTED_RUNS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Rate of requests: `per_s` a second in the long run, and `burst` at once."""
-
-    per_s: float
-    burst: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from rdzv_protocol import errors
 from rdzv_protocol.text import printable
 
 from rdzv_server.auth.authorization import Access, Action, Caller, Permit, action_of
-from rdzv_server.buckets import Buckets
-from rdzv_server.config import Limits, Rate
+from rdzv_server.buckets import Buckets, Rate
+from rdzv_server.config import Limits
 from rdzv_server.words import http as words
 
 log = logging.getLogger("rdzv_server")

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 
-from rdzv_server.buckets import Buckets
-from rdzv_server.config import Rate
+from rdzv_server.buckets import Buckets, Rate
 from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")

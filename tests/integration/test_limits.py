@@ -30,7 +30,8 @@ from node_agent.kernel.transport.http import HttpTransport
 from node_agent.kernel.transport.retrying import RetryingClient
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
-from rdzv_server.config import Limits, Rate
+from rdzv_server.buckets import Rate
+from rdzv_server.config import Limits
 from rdzv_server.core.kernel import unheard
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.runs.registry import MOST_RUNS

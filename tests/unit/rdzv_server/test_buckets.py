@@ -1,8 +1,7 @@
 """Buckets, with a clock that the test sets."""
 
 from rdzv_server import buckets as buckets_module
-from rdzv_server.buckets import Buckets
-from rdzv_server.config import Rate
+from rdzv_server.buckets import Buckets, Rate
 
 TWO_A_SECOND = Rate(per_s=2, burst=5)
 
