@@ -510,7 +510,7 @@ class Agent:
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         if self.started and (late := self.started.group.killed_late):
             limit = self.shutdown_timeout_name if self._has_shutdown_timeout else ""
-            self.console.log(words.workers.killed_late(*late, limit=limit))
+            self.console.log(words.workers.killed_late(late.ranks, late.signal_name, late.within_s, limit))
         for pid in left:
             self.console.log(given_up(pid))
         if self.started:

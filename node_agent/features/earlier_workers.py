@@ -12,8 +12,8 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
+from msgspec import Struct
 from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import Assignment
 
@@ -59,7 +59,7 @@ class EarlierWorkers(Feature):
         config = self.kernel.config
         servers = [address(*server) for server in config.servers if config.join.explicit_run_id]
         found = await in_thread(partial(find, own, servers))
-        if any(found):
+        if found.earlier or found.left:
             from node_agent.features import words
 
             for pids, warning in ((found.earlier, words.earlier_workers_run), (found.left, words.left_behind)):
@@ -67,7 +67,7 @@ class EarlierWorkers(Feature):
                     self.kernel.console.log(warning(pids), Level.WARNING)
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """Pids of other agents' workers and of their descendants."""
 
     earlier: list[int]

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import NamedTuple
 
+from msgspec import Struct
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import PollRequest
@@ -72,7 +72,7 @@ REPLAY_AT_ONCE = 500
 """Records that are replayed before other tasks of the process run: a leader's lease must be renewed."""
 
 
-class Caller(NamedTuple):
+class Caller(Struct, frozen=True):
     """Caller that waits for the result of an event since `since`, in seconds of the event loop."""
 
     run_id: str | None

@@ -254,7 +254,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
                 logs.close_files()
             await group.ended()
             if late := group.killed_late:
-                console.log(words.workers.killed_late(*late, limit=""))
+                console.log(words.workers.killed_late(late.ranks, late.signal_name, late.within_s, limit=""))
             return self._result(group)
         except asyncio.CancelledError:
             stopped = in_torchs_terms(LaunchError)(words.api.stopped_before_start(self.name))

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
@@ -230,7 +231,7 @@ class Worker:
             stream.catch_up()
 
 
-class KilledLate(NamedTuple):
+class KilledLate(Struct, frozen=True):
     """Workers that were killed because they had not ended within their grace."""
 
     ranks: list[int]

@@ -11,7 +11,7 @@ also keeps what it has heard.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from msgspec import Struct
 from rdzv_protocol.events import EventKind, RunEvent
@@ -52,7 +52,7 @@ class Rule(Struct, frozen=True):
 Rules = Mapping[type[Event], Rule]
 
 
-class Finding(NamedTuple):
+class Finding(Struct, frozen=True):
     """One thing that is wrong with a run: a state of its health."""
 
     state: Health

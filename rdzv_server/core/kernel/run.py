@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from itertools import chain, islice
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, field
 from rdzv_protocol.messages import Directive, Failure, JoinRequest, Progress
@@ -440,7 +440,7 @@ class RunState(Struct, kw_only=True):
         return self.event_number - self.first_event + 1
 
 
-class Undecided(NamedTuple):
+class Undecided(Struct, frozen=True):
     """Why a server can decide nothing about its runs at present, and since when."""
 
     reason: str

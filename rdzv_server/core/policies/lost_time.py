@@ -7,7 +7,8 @@ operator restarts the run, the time of a standstill is enough.
 
 from collections.abc import Iterable
 from math import inf
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from rdzv_server.core import events
 from rdzv_server.core.events import PolicyFact
@@ -39,7 +40,7 @@ class ProgressMeasured(PolicyFact, frozen=True):
     """Whether the steps have fallen within the round."""
 
 
-class LastStep(NamedTuple):
+class LastStep(Struct, frozen=True):
     """Last step that got a round further: its number, how long a step usually takes, and its time; None if unknown."""
 
     step: int | None
@@ -57,16 +58,18 @@ def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
         standstill = max(standstill, _stalled_s(signs, now, progress.standstill_limit_s(last.step_s or 0.0)))
         if (stalled := _stalled_node(run)) and last.at is not None and _next_at(stalled) < last.at:
             last, standstill = stalled, max(standstill, now - _next_at(stalled))
-    step, step_s, stepped_at = last
     detecting_s = max(_stalled_s(signs, now), _unheard_s(run, fact, now))
     resumed = [each.resumed_step for each in reports if each.resumed_step is not None]
     known = run.checkpoint_step if checkpoint_step is None else checkpoint_step
     saved = max((each for each in (known, *resumed) if each is not None), default=None)
     lost_s = 0.0
-    if step is not None and saved is not None and stepped_at is not None:
-        lost_s = max(0.0, (step - saved) * (step_s or 0.0) + now - stepped_at - max(detecting_s, standstill))
+    if last.step is not None and saved is not None and last.at is not None:
+        work_s = (last.step - saved) * (last.step_s or 0.0)
+        lost_s = max(0.0, work_s + now - last.at - max(detecting_s, standstill))
     checkpoint_s = max((each.checkpoint_s for each in reports), default=0.0)
-    return ProgressMeasured(step, checkpoint_step, checkpoint_s, detecting_s, lost_s, standstill, saved, run.pace.falls)
+    return ProgressMeasured(
+        last.step, checkpoint_step, checkpoint_s, detecting_s, lost_s, standstill, saved, run.pace.falls
+    )
 
 
 def last_step(run: Run) -> LastStep:

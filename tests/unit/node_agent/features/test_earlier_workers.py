@@ -71,14 +71,14 @@ def test_a_job_that_was_not_requeued_has_no_count() -> None:
 
 def test_runs_without_a_name_have_nothing_in_common() -> None:
     with process(OLD):
-        assert not any(find(OWN, []))
+        assert find(OWN, []) == Found([], [])
     with process(OLD | {"SLURM_RESTART_COUNT": "0"}) as pid:
         assert find(OWN, []).earlier == [pid], "but jobs of a scheduler have"
 
 
 def test_a_process_without_a_round_is_left_out() -> None:
     with process({name: value for name, value in OLD.items() if name != "MASTER_PORT"}):
-        assert not any(find(OWN, SERVERS))
+        assert find(OWN, SERVERS) == Found([], [])
 
 
 def test_what_a_dead_agent_has_left_behind_is_found_whatever_its_run() -> None:
@@ -91,7 +91,7 @@ def test_what_a_dead_agent_has_left_behind_is_found_whatever_its_run() -> None:
     with process(OLD | runs("another") | {"NODE_AGENT_ID": reused}) as pid:
         assert find(OWN, []) == Found([], [pid]), "another process has the agent's pid now"
     with process(OLD | runs("another") | {"NODE_AGENT_ID": new_mark()}):
-        assert not any(find(OWN, [])), "its agent lives, and may be another user's or of another run"
+        assert find(OWN, []) == Found([], []), "its agent lives, and may be another user's or of another run"
 
 
 def test_the_warning_names_some_and_says_what_to_do() -> None:

@@ -17,7 +17,7 @@ from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
 from node_agent.kernel.processes.orphans import children, family
 from node_agent.kernel.workers import group as workers
-from node_agent.kernel.workers.group import ProcessGroup, WorkerGroup
+from node_agent.kernel.workers.group import KilledLate, ProcessGroup, WorkerGroup
 from tests.support.changes import PATIENCE_S
 from tests.support.console import FakeConsole, command_spec
 from tests.support.process_info import ended, until
@@ -493,7 +493,7 @@ async def test_a_worker_that_does_not_go_is_killed_after_the_grace_period(crew):
     group.stop(signal.SIGTERM, 0.1)
     await crew.calls_back("stopped")
     assert (crew.calls, crew.left) == (["stopped"], [])
-    assert group.killed_late == ([10], "SIGTERM", pytest.approx(0.1))
+    assert group.killed_late == KilledLate([10], "SIGTERM", pytest.approx(0.1))
 
 
 async def test_only_workers_that_did_not_end_in_their_grace_count_as_killed_late(crew):
@@ -503,7 +503,7 @@ async def test_only_workers_that_did_not_end_in_their_grace_count_as_killed_late
     group.stop(signal.SIGTERM, 1.0)
     assert group.killed_late is None
     await crew.calls_back("stopped")
-    assert group.killed_late == ([10, 12], "SIGTERM", pytest.approx(1.0))
+    assert group.killed_late == KilledLate([10, 12], "SIGTERM", pytest.approx(1.0))
 
 
 async def test_a_worker_that_ends_at_the_same_time_as_its_grace_is_not_killed_late(crew, monkeypatch):
@@ -523,9 +523,9 @@ async def test_a_shorter_grace_is_counted_from_the_first_signal(crew):
     await asyncio.sleep(0.1)
     group.stop(signal.SIGINT, 0.1)
     await crew.calls_back("stopped")
-    ranks, name, within_s = group.killed_late
-    assert (ranks, name) == ([10], "SIGTERM")
-    assert 0.2 <= within_s <= round(asyncio.get_running_loop().time() - began + 0.01, 1)
+    late = group.killed_late
+    assert (late.ranks, late.signal_name) == ([10], "SIGTERM")
+    assert 0.2 <= late.within_s <= round(asyncio.get_running_loop().time() - began + 0.01, 1)
 
 
 async def test_a_worker_that_is_killed_without_a_grace_is_not_killed_late(crew):
