@@ -47,9 +47,10 @@ def import_logging() -> None:
 def import_msgspec() -> None:
     """Import msgspec without its schema part, which needs `typing` where `typing_extensions` is not installed.
 
-    `uuid`, which msgspec imports, asks `platform` for the operating system. Its JSON schemas use `textwrap`.
+    `uuid`, which msgspec imports, asks `platform` for the operating system. Its JSON schemas use `textwrap`. No message
+    has a `decimal`.
     """
-    _import("msgspec", later=("platform", "msgspec.inspect", "textwrap"), absent=("typing_extensions",))
+    _import("msgspec", later=("platform", "msgspec.inspect", "textwrap", "decimal"), absent=("typing_extensions",))
 
 
 def _is_coroutine_function(function: object) -> bool:
@@ -64,6 +65,7 @@ _ANSWERS: Mapping[str, Mapping[str, object]] = {
         "isfunction": lambda value: isinstance(value, FunctionType),
         "unwrap": lambda function: function,
     },
+    "decimal": {"Decimal": type("Decimal", (), {})},  # msgspec looks for fields of this type
     "platform": {"system": lambda: os.uname().sysname},
 }
 """Names that are looked up in a module at every start, with answers that do not need the module."""

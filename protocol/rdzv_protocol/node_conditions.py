@@ -6,10 +6,10 @@ of Kubernetes' node-problem-detector: a permanent condition stays until somebody
 
 import re
 
-_CONDITION = re.compile(r"\((?P<name>(?:[A-Z][a-z]+){2,5}), (?P<kind>permanent|temporary)\)")
+_CONDITION = r"\((?P<name>(?:[A-Z][a-z]+){2,5}), (?P<kind>permanent|temporary)\)"
 
 
 def condition(reason: str) -> tuple[str, str]:
     """Return the name and the class of the first condition in a reason, empty if it has none."""
-    found = _CONDITION.search(reason)
+    found = re.search(_CONDITION, reason)
     return (found["name"], found["kind"]) if found else ("", "")

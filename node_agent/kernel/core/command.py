@@ -1,6 +1,5 @@
 """Command of the workers, and how it differs between workers."""
 
-import re
 from collections.abc import Sequence
 from zlib import crc32
 
@@ -9,8 +8,8 @@ from msgspec import Struct
 LOCAL_RANK = "${local_rank}"
 """Placeholder for the worker's local rank in the script's arguments, as under torchrun."""
 
-_OF_NODE = r"(?i)rank|node|host|machine|addr"
-"""Names of arguments whose values may differ between nodes."""
+_OF_NODE = ("rank", "node", "host", "machine", "addr")
+"""Parts of the names of arguments whose values may differ between nodes."""
 
 
 class Command(Struct, frozen=True):
@@ -48,7 +47,7 @@ class Command(Struct, frozen=True):
         for word in (*(self.compared or self.program), *self.arguments):
             if not is_value or word.startswith("-"):
                 name, equals, _ = word.partition("=")
-                is_of_node = bool(equals or word.startswith("-")) and re.search(_OF_NODE, name) is not None
+                is_of_node = bool(equals or word.startswith("-")) and any(part in name.lower() for part in _OF_NODE)
                 words.append(name if is_of_node else word.rpartition("/")[2])
                 is_value = is_of_node and not equals
             else:
