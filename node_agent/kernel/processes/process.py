@@ -227,6 +227,11 @@ def handles(pid: int, *signums: int) -> bool:
     return _has(pid, _HANDLED, signums)
 
 
+def catches(pid: int, signum: int) -> bool:
+    """Return whether a process has a handler for the signal. Return False if its state cannot be read."""
+    return _has(pid, (b"SigCgt",), (signum,))
+
+
 def _has(pid: int, names: Collection[bytes], signums: Collection[int]) -> bool:
     """Return whether one of these fields of /proc/PID/status has one of the signals."""
     try:

@@ -93,6 +93,22 @@ def test_the_handlers_of_a_signal_are_the_worker_or_the_programs_in_its_wrapper(
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize(
+    ("program", "catches", "handlers"),
+    [("/usr/bin/dash", False, []), ("/usr/bin/dash", True, [2]), ("/opt/trainer", False, [2])],
+    ids=["forked a moment ago", "a subshell that handles it", "a program that waits for it"],
+)
+def test_a_shells_child_that_blocks_the_signal_handles_it_only_once_it_executes_its_program(
+    program: str, catches: bool, handlers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """dash blocks all signals while it forks, bash some. The signal would kill the command that is about to start."""
+    monkeypatch.setattr(signalling, "main_children", lambda pid: {1: [2], 2: []}[pid])
+    monkeypatch.setattr(signalling, "_program", lambda pid: {1: "/usr/bin/dash", 2: program}[pid])
+    monkeypatch.setattr(signalling, "handles", lambda pid, signum: pid == 2)
+    monkeypatch.setattr(signalling, "catches", lambda pid, signum: pid == 2 and catches)
+    assert signalling.handlers(1, signal.SIGUSR2) == handlers
+
+
 def test_a_process_that_has_ended_is_not_signalled_first() -> None:
     process = subprocess.Popen(("true",))
     process.wait()
