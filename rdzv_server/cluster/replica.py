@@ -130,8 +130,11 @@ class Replica:
     def _set(self, term: Term | None, other: Leader | None) -> None:
         """Note which server leads, and wake all that wait for that."""
         self.term, self._other = term, other
-        latest = term.leadership if term else other
-        self.leadership = max(self.leadership, latest.number if latest else 0)
+        if latest := term.leadership if term else other:
+            view = self._election.membership.view
+            # A number is a revision of etcd. If etcd is not there yet, it has lost changes, and numbers begin again.
+            has_begun_again = view is not None and view.revision < self.leadership
+            self.leadership = latest.number if has_begun_again else max(self.leadership, latest.number)
         self._notify()
 
     def _notify(self) -> None:

@@ -63,7 +63,7 @@ class GivenElection:
         self.wins: asyncio.Queue[GivenLeadership] = asyncio.Queue()
         self.follow: Callable[[Leader | None], None] = lambda leader: None
         self.is_running = asyncio.Event()
-        self.membership = SimpleNamespace(is_current=True, outage_reason=None)
+        self.membership = SimpleNamespace(is_current=True, outage_reason=None, view=None)
         self.outage = Outage()
 
     async def win(self, follow: Callable[[Leader | None], None]) -> GivenLeadership:
@@ -192,6 +192,18 @@ async def test_without_a_leader_a_request_waits_for_the_next_one(server, monkeyp
 async def test_without_a_leader_a_held_poll_is_redirected_after_a_while(server):
     error = await refusal(server.join())
     assert isinstance(error, NotLeader) and error.leader is None
+
+
+@pytest.mark.parametrize(("revision", "number"), [(3, 2), (9, 5)], ids=["less than before", "more than before"])
+async def test_numbers_of_leaderships_begin_again_only_with_the_revisions_of_etcd(server, revision, number):
+    """Agents wait for a number that is higher than the one they know. An earlier leader may be seen late."""
+    leadership = await server.lead(5)
+    leadership.end("it is over")
+    await leadership.has_resigned.wait()
+    server.election.membership.view = SimpleNamespace(revision=revision)
+    await server.follow(Leader("b:29400", 2))
+    reply = await server.replica.ask(LeaderRequest(after=0), Connection("a"))
+    assert (reply.leader, reply.leadership) == ("b:29400", number)
 
 
 # Uncertain leadership.
