@@ -78,7 +78,7 @@ def no_first_line(program: str) -> str:
 def windows_line_ends(program: str, interpreter: str) -> str:
     """`interpreter`: the last word of the first line."""
     return (
-        f"{program}: its first line ends with a carriage return, as on Windows, so {interpreter} would not be found: "
+        f"{program}: its first line ends with a carriage return, as on Windows, which becomes part of {interpreter}: "
         f"remove the carriage returns (sed -i 's/\\r$//' {program})"
     )
 

@@ -486,7 +486,10 @@ class Watch:
         if "hung" in found:
             assert seen.hung.get(run.round), f"nobody hung: {found['hung']}"
         if "looping" in found:
-            assert len(seen.failed) >= health.ROUNDS_OF_A_LOOP, f"it has not failed as often: {found['looping']}"
+            of_run = [each.kind for each in self._server.events if each.attempt == run.attempt]
+            gone = of_run.count("node_lost") + of_run.count("node_left")
+            is_true = len(seen.failed) >= health.ROUNDS_OF_A_LOOP or gone >= health.DEPARTURES_OF_A_LOOP
+            assert is_true, f"it has not failed or lost nodes as often: {found['looping']}"
         if "silent" in found and run.unheard_since is not None:
             heard_at = max(self._server.heard_at.get(agent_id, 0.0) for agent_id in run.agents)
             assert now >= heard_at + run.settings.lease_s - EPSILON, f"an agent was heard: {found['silent']}"
