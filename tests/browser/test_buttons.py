@@ -125,7 +125,7 @@ async def test_a_node_that_the_server_keeps_out_is_excluded(hub: WorkerHub, tab:
         await tab.is_accessible()
         await tab.page.get_by_role("link", name="What this node has cost runs").click()
         await tab.shows("h1", re.compile("^Node [ab]$"))
-        await tab.shows(".notice", re.compile("gets no seat in new rounds: excluded until .* UTC: blamed 1 time"))
+        await tab.shows(".notice", re.compile("is kept out of new rounds: excluded until .* UTC: blamed 1 time"))
         await tab.shows("tbody tr", re.compile(r"r/1\s*1\s*0\s*1\s*\d.*yes"))
         await tab.shows("tbody tr", re.compile(r"failed\s*r/1\s*worker rank 0 on node \w failed: exit code 3"))
         await tab.shows("tbody tr", "excluded")
@@ -147,14 +147,15 @@ async def test_excluded_nodes_are_listed_even_without_a_run(cluster: Cluster, ta
     await tab.page.get_by_role("link", name="n<b>7").click()
     await tab.shows("h1", "Node n<b>7")
     await tab.shows(".notice", "its fan")
-    await tab.shows("main", "No run that this server remembers has or had this node")
+    await tab.shows("main", "No run of this server has or had this node")
     await tab.open(cluster)
     await tab.shows("#cordons tr", re.compile(r"n<b>7Cordoned by 127\.0\.0\.1: its fan; until .*\d\d:\d\d:\d\d"))
     await tab.shows("#cordons tr", "n8Cordoned by 127.0.0.1; until an operator uncordons it")
     await tab.is_accessible()
     await tab.go(f"http://{cluster.endpoint}/?plain=0")
     await tab.shows(
-        "main", re.compile(r"Node n<b>7 gets no seat in new rounds: cordoned by 127\.0\.0\.1 until .* UTC: its fan")
+        "main",
+        re.compile(r"Node n<b>7 is kept out of new rounds: cordoned by 127\.0\.0\.1 until .* UTC: its fan"),
     )
     await tab.is_accessible()
     await tab.open(cluster)
