@@ -21,7 +21,7 @@ from node_agent import words
 from node_agent.cli import rendezvous, worker_command
 from node_agent.cli.arguments import ALL, FLAGS, SETTINGS, Arguments
 from node_agent.flags import LONGEST_SORT_KEY, NVLINK, Nodes, known_signals, sort_key
-from node_agent.kernel.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
+from node_agent.kernel.config import PROGRAM, SIDE_BY_SIDE, AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
@@ -285,7 +285,8 @@ def _check_descriptors(arguments: Arguments, config: AgentConfig) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     copies = bool(config.logs.stdout_filters) + bool(config.logs.stderr_filters)
     files = AGENT_FILES + workers * (WORKER_FILES + copies)
-    files += streams_to_files(config.logs, workers)  # open twice until the workers run: to write and to read
+    # What goes to files is open twice, to write and to read, until the workers run; a copy until they are forked.
+    files += streams_to_files(config.logs, workers) + copies * min(workers, SIDE_BY_SIDE)
     files += sum(each.descriptors(workers) for each in arguments.features)
     try:
         needed = len(os.listdir("/proc/self/fd")) + files

@@ -21,6 +21,8 @@ Endpoint = tuple[str, int]
 """Host and port."""
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """Default of `--signals-to-handle`, as in torchrun."""
+SIDE_BY_SIDE = 8
+"""Most workers that are started at the same time: few enough for the processors of a small machine."""
 
 
 class Options(Struct, frozen=True, kw_only=True):

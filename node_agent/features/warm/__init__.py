@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from node_agent.flags import START, modules, ours
-from node_agent.kernel.config import Options
+from node_agent.kernel.config import SIDE_BY_SIDE, Options
 
 FILES = 2
 """Descriptors of a process that is held ready: the process itself, and a connection to it."""
@@ -28,4 +28,5 @@ class WarmWorkers(Options, frozen=True, kw_only=True):
         return "torch" in {name.partition(".")[0] for name in self.preload}
 
     def descriptors(self, workers: int) -> int:
-        return FILES * (workers + 1) if self.preload else 0  # the next round's workers, and the fork server
+        """Count the next round's workers, the fork server, and the second ends of the pipes of starting workers."""
+        return FILES * (workers + 1 + min(workers, SIDE_BY_SIDE)) if self.preload else 0

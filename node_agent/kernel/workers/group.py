@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
 from node_agent import words
+from node_agent.kernel.config import SIDE_BY_SIDE
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
 from node_agent.kernel.processes.process import KILL_TIMEOUT_S, Process, signal_group
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from node_agent.kernel.failures.diagnose import LeftOnDisk
     from node_agent.kernel.failures.oom import OomWatch
 
-SIDE_BY_SIDE = 8
-"""Most workers that are started at the same time: few enough for the processors of a small machine."""
 UNCAUGHT_MARK = "[rank"
 """Beginning of the lines with which torch writes an uncaught exception."""
 LEFT_S = 3.0

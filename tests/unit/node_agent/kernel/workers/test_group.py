@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
 from node_agent import words
+from node_agent.kernel.config import SIDE_BY_SIDE
 from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
 from node_agent.kernel.processes.orphans import children, family
@@ -685,9 +686,9 @@ async def test_forks_follow_each_other_at_once_because_what_the_agent_does_in_be
     with monkeypatch.context() as patch:
         for where, name in ((os, "fork"), (Relay, "__init__"), (Relay, "started"), (loop, "add_reader")):
             patch.setattr(where, name, recorded(name, getattr(where, name)))
-        crew.start(*[sh("exit 0")] * workers.SIDE_BY_SIDE)
+        crew.start(*[sh("exit 0")] * SIDE_BY_SIDE)
     first = done.index("fork")
-    assert done[first : first + workers.SIDE_BY_SIDE] == ["fork"] * workers.SIDE_BY_SIDE
+    assert done[first : first + SIDE_BY_SIDE] == ["fork"] * SIDE_BY_SIDE
     assert set(done[:first]) == {"__init__"}
     await crew.calls_back("succeeded")
 
