@@ -61,11 +61,14 @@ class LogsSpecs(ABC):
 class DefaultLogsSpecs(LogsSpecs):
     """Streams that go to files below `log_dir`: `<log_dir>/<run id>_<random>/attempt_<n>/<local_rank>/stdout.log`.
 
-    `redirects`: streams that go only to the file. `tee`: streams that go to the file and the console. Each is one value
-    for all local ranks, or a map. A map's missing ranks have `Std.NONE`, which means only the console.
-    `local_ranks_filter`: ranks that the console shows, None or empty for all. `log_dir`: made if it is missing. None
-    means a temporary folder, which is kept if any output goes to files. `/dev/null` means no files. Raises
-    `NotADirectoryError`, `TypeError` or `ValueError`.
+    - `redirects`: streams that go only to the file.
+    - `tee`: streams that go to the file and the console.
+    - `local_ranks_filter`: ranks that the console shows; None or empty for all.
+    - `log_dir`: folder, made if it is missing. None means a temporary folder, which is kept if any output goes to
+      files. `/dev/null` means no files.
+
+    `redirects` and `tee` are one value for all local ranks, or a map. Ranks that the map lacks have `Std.NONE`, which
+    means only the console. Raises `NotADirectoryError`, `TypeError` or `ValueError`.
     """
 
     log_dir: str | os.PathLike[str] | None = None

@@ -49,10 +49,13 @@ _Result = dict[int, Any] | Exception
 class elastic_launch(Generic[R]):
     """Runs `entrypoint` as this node's part of a run; torch's class of that name.
 
-    `elastic_launch(config, entrypoint)(*args)` returns the return value of each worker of this node, by global rank. An
-    entrypoint is a function or a command. Each worker calls the function with `args`. A command is a program, or a list
-    of a program and its first arguments, followed by `args` as texts; its value is None. In texts among `args`,
-    `${local_rank}` is the worker's local rank. `health_check_server` is torch's, and must be None.
+    `elastic_launch(config, entrypoint)(*args)` returns the return value of each worker of this node, by global rank.
+
+    - If `entrypoint` is a function, each worker calls it with `args`.
+    - If `entrypoint` is a program, or a list of a program and its first arguments, `args` follow as texts. Its return
+      value is None.
+    - In texts among `args`, `${local_rank}` is the worker's local rank.
+    - `health_check_server` is torch's, and must be None.
 
     A call raises:
 
