@@ -58,7 +58,7 @@ def in_folder(folder: Path, flags: tuple[str, ...]) -> list[str]:
 def test_the_table_has_the_limits_that_there_are() -> None:
     limits = Limits()
     for row in (
-        f" the limit of open files less {OTHER_FILES}, at most {MOST_CONNECTIONS:,} |",
+        f" the limit of open files minus {OTHER_FILES}, at most {MOST_CONNECTIONS:,} |",
         f"| TLS handshake | {limits.handshake_s:g} s to the first byte, {limits.handshake_s:g} s for the rest |",
         f"| a request, to the last byte of its body | {limits.request_s:g} s |",
         f"| an answer that the client does not read | {limits.unread_s:g} s |",
@@ -66,9 +66,9 @@ def test_the_table_has_the_limits_that_there_are() -> None:
         f"| requests of one peer | {in_words(limits.requests)} |",
         f"| refused tokens of one peer | {in_words(limits.refusals)} |",
         f"| runs with series of their own in `/metrics` | `--metrics-per-run`: {limits.listed_runs} |",
-        f"| runs, ended ones included | `--max-runs`: {MOST_RUNS:,} |",
+        f"| runs, also ended ones | `--max-runs`: {MOST_RUNS:,} |",
         f"| agents of all runs | `--max-agents`: {registry.MOST_AGENTS:,} |",
-        f"| combining marks in a row, in a name or a text | {MOST_MARKS} (",
+        f"| combining marks in a row, in a name or a text | {MOST_MARKS} |",
         f"| events of all runs | `--max-events`: {MOST_EVENTS:,} |",
         f"| {MEAN_BYTES} bytes for each of `--max-events`, {MOST_EVENTS * MEAN_BYTES >> 20} MiB, "
         f"and {BLOCK_BYTES >> 10} KiB a run |",
@@ -86,7 +86,7 @@ def test_the_table_of_doors_has_the_bounds_that_there_are() -> None:
     limits = Limits()
     table = THREATS[THREATS.index("## What a stranger can cost") : THREATS.index("## Who could do what")]
     for figure in (
-        f"at most {UNAUTHENTICATED_PER_TURN} in a row ({TURNS_AN_AGENT} more for each agent that comes in)",
+        f"at most {UNAUTHENTICATED_PER_TURN} in a row ({TURNS_AN_AGENT} more for each agent that joins)",
         f"for {limits.request_s:g} s (TLS: {limits.handshake_s:g} s)",
         f"{MOST_HANDSHAKES // 2} at a time",
         f"| {MOST_HEAD_BYTES >> 10} KiB for {limits.request_s:g} s | {MOST_HELD_BYTES >> 21} MiB, ",

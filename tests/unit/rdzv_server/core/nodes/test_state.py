@@ -19,7 +19,7 @@ from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.support.scenario import RETENTION_S, WALL_AT
 
-NEWER = ("idle", "condition")
+NEWER = ("idle", "condition", "is_followed")
 """Fields that are newer than the samples. Earlier servers ignore them."""
 WRITTEN = json.loads(Path(__file__).with_name("journal.json").read_text())
 
