@@ -54,7 +54,7 @@ async def test_actions(started: Cluster) -> None:
 async def test_contexts(cluster: Cluster, tmp_path: Path) -> None:
     env = {"RDZV_CONFIG": str(tmp_path / "config.toml")}
     (tmp_path / "lab.token").write_text("0123456789abcdef0123456789abcdef\n")
-    for words in block("Where"):
+    for words in block("Choose a server"):
         if "--tls-ca" in words:
             del words[words.index("--tls-ca") :]
         given = [cluster.endpoint if "29400" in word else word.replace("~", str(tmp_path)) for word in words]

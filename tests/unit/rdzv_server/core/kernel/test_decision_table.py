@@ -67,13 +67,16 @@ PLAYED: dict[str, list[Story]] = {
         (f"2 {TEN_S} {ONE_S}", "join a b; disconnect b; 0.9s; renew b; 9s; renew a b; 9s",
          {"start": "a b", "faults": ""}),
     ],
-    "an absent agent does not poll again, and the server hears another agent after that": [
+    "an absent agent does not poll again, and the server later hears another agent": [
         (f"1:2 {TEN_S} {ONE_S}", "join a b; disconnect b; 0.9s", {"start": "a b"},
          "0.1s", {"stop": "a", "faults": "b:lost"}, "join a", {"ledger": "node_lost"}),
     ],
     "the same, but another node": [
         (f"1:3 {TEN_S} {ONE_S}", "join a b c; disconnect b; 0.9s; renew c; disconnect c; 5s; renew a; 4s",
          {"start": "a b c"}, "0.1s; renew a; 0.9s", {"stop": "a", "faults": ""}, "join a", {"ledger": "node_lost"}),
+    ],
+    "an absent agent does not poll again, but the server has no connection to another agent of the run": [
+        (f"1:2 {TEN_S} {ONE_S}", "join a b; restart; renew b; disconnect b; 5s", {"start": "a b", "faults": ""}),
     ],
     "workers fail while an agent is absent whose poll the server held": [
         (f"1:3 {TEN_S} {ONE_S} max_restarts=3", "join a b c; disconnect b; fail a; join a", {"wait": "a"},
@@ -99,7 +102,7 @@ PLAYED: dict[str, list[Story]] = {
          "join a", {"ledger": "node_lost"}),
         (f"1:2 {TEN_S}", "join a b; 5s; renew a; 5.1s", {"start": "a b"}, "renew a", {"faults": "b:lost"}),
     ],
-    "an agent that was told to leave, or has announced it, vanishes or is silent": [
+    "a leaving agent vanishes or is silent": [
         (f"1:2 {TEN_S}", "join a b; drain b deadline_s=0; join a; 5s; renew a; 5.1s; renew a",
          {"agents": "a", "faults": "", "ledger": "node_drained"}),
         (f"1:2 {TEN_S}", "join a b; drain b deadline_s=0; join a; disconnect b; join b2 node=b", {"faults": ""}),
@@ -122,7 +125,7 @@ PLAYED: dict[str, list[Story]] = {
     "a new agent of a silent node joins": [
         (f"1 {TEN_S}", "join a; 60s; join a2 node=a", {"ranks": "a2", "ledger": "node_lost", "faults": ""}),
     ],
-    "as many new agents as the silent round has seats join on other nodes": [
+    "on other nodes, as many new agents join as the silent round has nodes": [
         (f"2 {TEN_S}", "join a b; 60s; join c", {"start": "a b"},
          "join d", {"ranks": "c d", "ledger": "node_lost", "faults": ""}),
         (f"1 {TEN_S}", "join a; 7s; join b; 2.9s; renew b", {"start": "a"}, "0.1s", {"ranks": "b", "faults": ""}),
@@ -171,7 +174,7 @@ ELSEWHERE = {
         f"{KERNEL}.test_liveness",
         "test_after_a_long_silence_of_the_server_each_agent_has_a_fresh_lease_and_is_not_absent",
     ),
-    "the leader could not reach etcd, and sent all agents away for T seconds": (
+    "the leader could not reach etcd, and refused all agents for T seconds": (
         f"{SERVICE}.test_clock", "test_a_server_that_was_not_there_has_answered_no_agent_for_any_time",
     ),
     "a connection closes after such a time, before its agent is heard again or within a second": (
@@ -184,7 +187,7 @@ ELSEWHERE = {
 }  # fmt: skip
 """Rows that a test of another module plays: its module and its name."""
 AFTER = {
-    "an absent agent does not poll again, and the server hears another agent after that": "1 s",
+    "an absent agent does not poll again, and the server later hears another agent": "1 s",
     "an agent is silent, and the server hears another one of the run": "10 s",
     "no agent of a running round is heard for 24 h": f"{MOST_S / 3600:g} h",
     GIVES_PLACE: f"{GIVES_PLACE_S / 60:g} min",
