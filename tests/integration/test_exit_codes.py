@@ -55,7 +55,7 @@ async def test_an_agent_that_never_hears_how_the_run_ended_has_its_own_workers_v
 
 async def test_a_node_that_cannot_start_its_worker(cluster: Cluster, tmp_path: Path) -> None:
     program = tmp_path / "program"
-    program.write_bytes(b"\x7fELF of another machine")
+    program.write_bytes(b"\x7fELF\0of another machine")
     program.chmod(0o755)
     agent = await start_agent("--endpoint", cluster.server.endpoint, "--no-python", script=program)
     assert await agent.exit_code() == ExitCode.NODE_UNFIT
