@@ -1,8 +1,6 @@
 """Credentials of an agent for its server: a token, and TLS files. Workers never get them."""
 
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, NamedTuple
 
 from rdzv_protocol import words
 
@@ -17,7 +15,7 @@ _NOT_YET_VALID, _EXPIRED, _OTHER_HOST, _OTHER_AUTHORITY = 9, 10, (62, 64), (2, 1
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
 
 
-class TlsNames(Struct, frozen=True):
+class TlsNames(NamedTuple):
     """Names by which a user sets the files, for messages: flags, or a program's settings."""
 
     ca: str = "--tls-ca"
@@ -25,7 +23,7 @@ class TlsNames(Struct, frozen=True):
     key: str = "--tls-key"
 
 
-class TlsFiles(Struct, frozen=True):
+class TlsFiles(NamedTuple):
     """Paths of PEM files: authorities for the server's certificate, and this node's own certificate with its key."""
 
     ca: str
