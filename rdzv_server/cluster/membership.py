@@ -124,14 +124,15 @@ class Membership:
 
     async def _look(self) -> int:
         """Read all entries. Return their revision."""
-        begin = self._folder.encode()
+        begin, known = self._folder.encode(), max(self._revision, self._client.revision)
         try:
             keys, _, revision = await self._client.range(begin, end_of(begin))
         except StoreUnavailable:
             self._publish(None, self.lease)
             raise
-        if revision < self._revision:
-            log.error(words.lost_changes(self._client.name, revision, self._revision))
+        if revision < known:
+            log.error(words.lost_changes(self._client.name, revision, known))
+            self._client.revision = revision
             if self._held:
                 self._held.give_up()  # what this server leads, it leads again with what etcd holds
         self._revision = revision

@@ -91,6 +91,9 @@ class EtcdClient:
         credentials = tls.credentials()
         self._members = [_Member(address, credentials) for address in addresses]
         self.name = words.name(addresses)
+        self.revision = 0
+        """Highest revision in etcd's answers to reads and writes. Later answers have no lower one while etcd keeps its
+        data."""
 
     async def close(self) -> None:
         for member in self._members:
@@ -99,7 +102,7 @@ class EtcdClient:
     async def get(self, key: bytes) -> tuple[Any | None, int]:
         """Read a key. Return it with its value, or None if it does not exist, and the store's revision."""
         answer = await self._ask(lambda member: member.kv.Range(rpc.RangeRequest(key=key), timeout=ATTEMPT_S))
-        return (answer.kvs[0] if answer.kvs else None), answer.header.revision
+        return (answer.kvs[0] if answer.kvs else None), self._revision_of(answer)
 
     async def range(
         self, begin: bytes, end: bytes, limit: int = 0, *, keys_only: bool = False
@@ -110,7 +113,7 @@ class EtcdClient:
         """
         request = rpc.RangeRequest(key=begin, range_end=end, limit=limit, keys_only=keys_only)
         answer = await self._ask(lambda member: member.kv.Range(request, timeout=2 * ATTEMPT_S))
-        return answer.kvs, answer.more, answer.header.revision
+        return answer.kvs, answer.more, self._revision_of(answer)
 
     async def pages(
         self, begin: bytes, end: bytes, limit: int, *, keys_only: bool = False
@@ -133,7 +136,7 @@ class EtcdClient:
         """
         request = rpc.TxnRequest(compare=compare, success=do)
         answer = await self._ask(lambda member: member.kv.Txn(request, timeout=ATTEMPT_S))
-        return answer.succeeded, answer.header.revision
+        return answer.succeeded, self._revision_of(answer)
 
     async def grant(self, ttl_s: int) -> tuple[int, int]:
         """Grant a lease. Return its id and its time to live in seconds, which etcd may have raised."""
@@ -194,6 +197,11 @@ class EtcdClient:
             await asyncio.sleep(WATCH_RETRY_S)
             if watches:
                 return
+
+    def _revision_of(self, answer: Any) -> int:
+        revision = int(answer.header.revision)
+        self.revision = max(self.revision, revision)
+        return revision
 
     async def _ask(self, ask: Callable[[_Member], Awaitable[T]]) -> T:
         """Return the first answer of a member; each member is asked once."""

@@ -22,6 +22,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
 from node_agent.kernel.leave_signals import ONE_REQUEST_S
+from node_agent.kernel.workers.group import LEFT_S
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import has_message, pattern
@@ -277,7 +278,7 @@ async def test_an_agent_names_a_daemon_that_it_could_not_end(impatient: Impatien
     daemon = int(await worker.tell("double-fork"))
     freezer.freeze(daemon)
     agent = impatient.agents.pop("a")
-    async with within(KILL_S, at_least=KILL_S):
+    async with within(LEFT_S + KILL_S, at_least=LEFT_S + KILL_S):
         worker.order_exit(0)
         assert await agent.exit_code() == 0
     assert any(names_as_stuck(line, daemon) for line in agent.err)

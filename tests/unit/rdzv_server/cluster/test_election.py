@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -133,7 +134,17 @@ async def test_a_leader_that_is_cut_off_for_a_moment_keeps_leading(start, gated,
     assert server.lapses and min(server.lapses) > 0 and not server.over.done()
 
 
-@pytest.mark.parametrize("lost", ["all data", "latest changes"])
+async def writes(client: EtcdClient, key: str) -> None:
+    """Write a key once etcd answers."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(StoreUnavailable):
+                await client.transact([], [put(key.encode(), b"")])
+                return
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("lost", ["all data", "latest members", "latest records"])
 async def test_servers_elect_a_leader_again_when_etcd_has_lost_changes(tmp_path, caplog, lost):
     """Its revision has gone back, so a watch from a later one would report nothing for a long time.
 
@@ -141,23 +152,28 @@ async def test_servers_elect_a_leader_again_when_etcd_has_lost_changes(tmp_path,
     """
     lease_s = LEASE_S if lost == "all data" else LONG_LEASE_S
     with etcd_cluster(tmp_path, 1) as etcd:
-        client = EtcdClient(etcd.addresses)
-        servers = [Server(client, "/lost", address, ServerConfig(leader_lease_s=lease_s)) for address in ("a:1", "b:1")]
+        servers = [
+            Server(EtcdClient(etcd.addresses), "/lost", address, ServerConfig(leader_lease_s=lease_s))
+            for address in ("a:1", "b:1")
+        ]
         try:
             await until(lambda: any(server.win.done() for server in servers))
             leader, follower = sorted(servers, key=lambda server: not server.win.done())
             await follower.follows()
             (member,) = etcd.members
-            if lost == "latest changes":
+            if lost != "all data":
                 member.kill()
                 shutil.copytree(member.data, tmp_path / "snapshot")
                 etcd.start()
-                for _ in range(3):
-                    await written(etcd.addresses, "/lost/live/servers/c:1")
-                await until(lambda: "c:1" in follower.membership.view.members)
+            for number in range(3):
+                if lost == "latest members":
+                    await written(etcd.addresses, f"/lost/live/servers/{number}:1")
+                    await until(lambda name=f"{number}:1": name in leader.membership.view.members)
+                elif lost == "latest records":
+                    await writes(leader.client, f"/lost/records/{number}")
             member.kill()
             shutil.rmtree(member.data)
-            if lost == "latest changes":
+            if lost != "all data":
                 shutil.copytree(tmp_path / "snapshot", member.data)
             etcd.start()
             async with asyncio.timeout(PATIENCE_S):
@@ -168,7 +184,7 @@ async def test_servers_elect_a_leader_again_when_etcd_has_lost_changes(tmp_path,
         finally:
             for server in servers:
                 await server.end()
-            await client.close()
+                await server.client.close()
     assert has_message(caplog.text, words.lost_changes)
 
 
