@@ -232,17 +232,36 @@ def catches(pid: int, signum: int) -> bool:
     return _has(pid, (b"SigCgt",), (signum,))
 
 
+def expects(pid: int, signum: int) -> bool:
+    """Return whether a process certainly handles the signal: it catches the signal, or blocks it and may wait for it.
+
+    Return False if its state cannot be read, and if it blocks SIGSEGV too, for which no program waits. Shells and
+    Python's `subprocess` block all signals for a moment when they start a program. So does the child, which has the
+    parent's handlers until it executes the program. The signal would then kill that program.
+    """
+    masks = _masks(pid)
+    blocked = masks.get(b"SigBlk", 0)
+    return not _is_in(blocked, signal.SIGSEGV) and _is_in(blocked | masks.get(b"SigCgt", 0), signum)
+
+
 def _has(pid: int, names: Collection[bytes], signums: Collection[int]) -> bool:
     """Return whether one of these fields of /proc/PID/status has one of the signals."""
+    masks = _masks(pid)
+    return any(_is_in(masks.get(name, 0), signum) for name in names for signum in signums)
+
+
+def _masks(pid: int) -> Mapping[bytes, int]:
+    """Return the masks of signals in /proc/PID/status by their names, none if it cannot be read."""
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
-            fields = dict(line.split(b":", 1) for line in status.read().splitlines())
+            fields = (line.split(b":", 1) for line in status.read().splitlines())
+            return {name: int(mask, 16) for name, mask in fields if name in _OUTLASTED}
     except (OSError, ValueError):
-        return False
-    mask = 0
-    for name in names:
-        mask |= int(fields.get(name, b"0"), 16)
-    return any(mask >> (signum - 1) & 1 for signum in signums)
+        return {}
+
+
+def _is_in(mask: int, signum: int) -> bool:
+    return bool(mask >> (signum - 1) & 1)
 
 
 def given_up(pid: int) -> str:

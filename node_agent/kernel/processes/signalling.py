@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from node_agent.kernel.processes.orphans import family, main_children
 from node_agent.kernel.processes.orphans_helper import Process, look_at
-from node_agent.kernel.processes.process import catches, handles, outlasts, signal_group
+from node_agent.kernel.processes.process import catches, expects, handles, outlasts, signal_group
 
 REST_SHARE, REST_S = 0.1, 3.0
 """Last part of the grace period, and its maximum in seconds, for processes that have not been signalled by then."""
@@ -36,18 +36,10 @@ def is_signalled_first(pid: int, signum: int) -> bool:
 
 
 def handlers(worker: int, signum: int) -> list[int]:
-    """Return the worker if it handles the signal. If it is a wrapper, return the programs in it that do.
-
-    A shell blocks signals while it forks. Its child would then be killed by the signal, with the command that it is
-    about to execute.
-    """
-    if handles(worker, signum):
+    """Return the worker if it certainly handles the signal. If it is a wrapper, return the programs in it that do."""
+    if catches(worker, signum) or expects(worker, signum):
         return [worker]
-    return [
-        pid
-        for pid, parent in _wrapped(worker)
-        if catches(pid, signum) or (handles(pid, signum) and _program(pid) != _program(parent))
-    ]
+    return [pid for pid in _wrapped(worker) if expects(pid, signum)]
 
 
 def may_exit_on(signums: Collection[int], worker: int) -> bool:
@@ -57,29 +49,23 @@ def may_exit_on(signums: Collection[int], worker: int) -> bool:
     program that handles one. A Python program is no wrapper here: torch lets the processes of a DataLoader handle
     SIGTERM.
     """
-    return outlasts(worker, *signums) or any(handles(program, *signums) for program, _ in _wrapped(worker))
+    return outlasts(worker, *signums) or any(handles(program, *signums) for program in _wrapped(worker))
 
 
-def _wrapped(pid: int) -> Iterator[tuple[int, int]]:
-    """Yield the descendants of a process up to the first Python program, each with its parent. Yield none of a Python
-    program.
-    """
+def _wrapped(pid: int) -> Iterator[int]:
+    """Yield the descendants of a process up to the first Python program, none if it is one itself."""
     if not _is_python(pid):
         for child in main_children(pid):
-            yield child, pid
+            yield child
             yield from _wrapped(child)
 
 
 def _is_python(pid: int) -> bool:
-    return os.path.basename(_program(pid)).startswith(_PYTHON)
-
-
-def _program(pid: int) -> str:
-    """Return the path of what a process executes, empty if it is gone or another user's."""
     try:
-        return os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        return ""
+        program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:  # it is gone, or another user's
+        return False
+    return program.startswith(_PYTHON)
 
 
 def _readers(writers: Collection[int], others: Collection[int]) -> Iterator[int]:

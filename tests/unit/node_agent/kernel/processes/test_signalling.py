@@ -93,20 +93,40 @@ def test_the_handlers_of_a_signal_are_the_worker_or_the_programs_in_its_wrapper(
             os.kill(pid, signal.SIGKILL)
 
 
+BLOCKS_ALL = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
+
+
 @pytest.mark.parametrize(
-    ("program", "catches", "handlers"),
-    [("/usr/bin/dash", False, []), ("/usr/bin/dash", True, [2]), ("/opt/trainer", False, [2])],
-    ids=["forked a moment ago", "a subshell that handles it", "a program that waits for it"],
+    ("does", "expected"),
+    [
+        (BLOCKS_ALL, False),
+        (f"signal.signal(signal.SIGUSR2, print); {BLOCKS_ALL}", True),
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])", True),
+    ],
+    ids=["blocks all signals", "does so with a handler", "blocks this one"],
 )
-def test_a_shells_child_that_blocks_the_signal_handles_it_only_once_it_executes_its_program(
-    program: str, catches: bool, handlers: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_blocks_all_signals_handles_one_only_if_it_has_a_handler(
+    does: str, expected: bool, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    """dash blocks all signals while it forks, bash some. The signal would kill the command that is about to start."""
-    monkeypatch.setattr(signalling, "main_children", lambda pid: {1: [2], 2: []}[pid])
-    monkeypatch.setattr(signalling, "_program", lambda pid: {1: "/usr/bin/dash", 2: program}[pid])
-    monkeypatch.setattr(signalling, "handles", lambda pid, signum: pid == 2)
-    monkeypatch.setattr(signalling, "catches", lambda pid, signum: pid == 2 and catches)
-    assert signalling.handlers(1, signal.SIGUSR2) == handlers
+    """A shell or Python blocks all signals for a moment when it starts a program. The signal would kill it then."""
+    process = subprocess.Popen((sys.executable, "-c", f"import signal; {does}; {WAITS}"), stdout=subprocess.PIPE)
+    started.append(process)
+    assert process.stdout and process.stdout.readline() == b"ready\n"
+    assert signalling.handlers(process.pid, signal.SIGUSR2) == [process.pid] * expected
+
+
+def test_a_shells_child_that_has_not_executed_its_program_yet_handles_nothing(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still has the shell's handlers, and blocks all signals."""
+    command = f"import signal; signal.signal(signal.SIGUSR2, print); {BLOCKS_ALL}; {WAITS}"
+    child = subprocess.Popen((sys.executable, "-c", command), stdout=subprocess.PIPE)
+    shell = subprocess.Popen(("sh", "-c", "echo ready; read -r word"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    started += [child, shell]
+    assert child.stdout and child.stdout.readline() == b"ready\n"
+    assert shell.stdout and shell.stdout.readline() == b"ready\n"
+    monkeypatch.setattr(signalling, "main_children", lambda pid: [child.pid])
+    assert signalling.handlers(shell.pid, signal.SIGUSR2) == []
 
 
 def test_a_process_that_has_ended_is_not_signalled_first() -> None:
