@@ -161,10 +161,11 @@ class Worker:
         is_spared = self._spares(self.pid)
         if not is_spared:
             signal_group(self.pid, signal.SIGKILL)  # before the wait, while no other group can have its id
-        error_file = self.spec.error_file if self._matters() and self._has_failed() else ""
+        error_file = self.spec.error_file if self._matters() and self.has_failed() else ""
         self._when_read(lambda: self._reaped(is_spared), error_file, is_last=not is_spared)
 
-    def _has_failed(self) -> bool:
+    def has_failed(self) -> bool:
+        """Return whether the worker, which has not been reaped, has ended otherwise than with an exit code of 0."""
         with suppress(ChildProcessError):
             status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             return status is None or status.si_status != 0
@@ -393,8 +394,13 @@ class ProcessGroup:
         self._exited_pids.add(pid)
         if not self._leftovers:
             return self._leave(partial(in_session, pid), pid)
-        is_last = self._alive.keys() <= self._exited_pids  # before that, other sessions may serve the other workers
-        return self._leave(self._leftovers, None if is_last else pid)
+        are_others_over = self._alive.keys() <= self._exited_pids  # before, other sessions may serve the other workers
+        may_wait = are_others_over and (self._stopping or not self._may_restart_after(self._alive[pid]))
+        return self._leave(self._leftovers, None if may_wait else pid)
+
+    def _may_restart_after(self, worker: Worker) -> bool:
+        """Return whether a restart may follow the end of this last worker, and should not wait for other sessions."""
+        return False
 
     def _leave(self, leftovers: ListLeftovers, session: int | None) -> bool:
         """Let the remaining processes end within the rest of the grace, or a few seconds. Return False if there are
@@ -574,6 +580,9 @@ class WorkerGroup(ProcessGroup):
     def _spares(self, pid: int) -> bool:
         self._exiting(pid)
         return super()._spares(pid)
+
+    def _may_restart_after(self, worker: Worker) -> bool:
+        return not self._is_last and worker.has_failed()
 
     def _found(self, remaining: int) -> None:
         if not self._stopping and is_program(remaining):

@@ -4,8 +4,9 @@ import asyncio
 import errno
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ class Crew:
         self.error_file = ""
         self.have_one_pipe = False
         self.is_last = False
+        self.leftovers: list[int] | None = None
         self.groups: list[WorkerGroup] = []
         self._called = asyncio.Event()
 
@@ -66,6 +68,7 @@ class Crew:
             stopped=self._stopped,
             raised=self.raised.append,
             is_last=self.is_last,
+            leftovers=None if self.leftovers is None else lambda: self.leftovers,
         )
         self.groups.append(group)
         return group
@@ -630,6 +633,30 @@ async def test_the_child_of_a_worker_that_ended_by_itself_is_signalled_if_no_pro
     crew.start((sys.executable, "-c", SAVES, "ends"))
     await crew.calls_back("succeeded")
     assert crew.console.text().splitlines() == [b"[0]:ready", b"[0]:child saves"]
+
+
+@pytest.fixture
+def helper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a session of its own."""
+    with subprocess.Popen(("sleep", "1000"), start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("code", "is_last", "is_signalled"), [(0, False, True), (1, True, True), (1, False, False)],
+    ids=["success", "no restart is left", "a restart may follow"],
+)  # fmt: skip
+async def test_a_restart_does_not_wait_for_processes_in_other_sessions(
+    crew, helper, monkeypatch, code, is_last, is_signalled
+):
+    monkeypatch.setattr(workers, "LEFT_S", NEVER_S)
+    crew.is_last, crew.leftovers = is_last, [helper.pid]
+    group = crew.start(sh(f"exit {code}"))
+    await crew.calls_back("failed" if code else "succeeded")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert helper.poll() == (-signal.SIGTERM if is_signalled else None)
 
 
 async def test_no_zombie_and_no_file_descriptor_is_left(crew):
