@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Whatever needs neither torch nor several servers, hosts or minutes, and the main paths of the real programs.
 CHECKED := tests/unit tests/golden tests/property tests/simulation \
   tests/integration/test_programs.py tests/integration/test_elastic.py
-# Tests of other people's programs and of minutes of chance, more than half of the time of `make test`.
+# Tests of other people's programs, of wheel and release, fuzzing, and minutes of chance: more than half of the time of `make test`.
 LONG := browser chaos containers distribution frameworks fuzz load parity slurm
 FEWER := HYPOTHESIS_PROFILE=quick SIMULATION_SCHEDULES=100
 # Exit code 1 of pytest: every test ran, and some failed. A test that fails alone as well fails the suite.
@@ -49,7 +49,7 @@ test: $(VENV)/dev.done $(VENV)/programs.done  ## the whole test suite; as root o
 	@tests/install-debian-packages.sh
 	$(BIN)/python -m pytest -n $(WORKERS) $(TESTS) || { [ $$? -eq 1 ] && $(AGAIN); }
 
-suite: $(VENV)/dev.done $(VENV)/examples.done  ## before a push: all tests except the long ones of other programs, with fewer examples; ten minutes
+suite: $(VENV)/dev.done $(VENV)/examples.done  ## before a push: all tests except the longest, with fewer examples; ten minutes; as root on Debian it installs the programs it needs
 	@tests/install-debian-packages.sh
 	$(FEWER) $(BIN)/python -m pytest -n $(WORKERS) $(LONG:%=--ignore=tests/%)
 

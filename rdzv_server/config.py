@@ -287,7 +287,7 @@ class ServerConfig:
     rebalance_after_s: float = _cluster(
         60.0,
         SECONDS,
-        "with --shards, take over this server's part once it has been up for SECONDS (default: {:g})",
+        "with --shards, let this server take its part from the others once it has been up for SECONDS (default: {:g})",
     )
     """Seconds after which this server gets its part of the shards. A server that crashes soon does not run this long,
     so no shards move to it."""

@@ -86,7 +86,7 @@ class ResizeRequest(RunAction, frozen=True, kw_only=True):
 
 
 class AdmitRequest(RunAction, frozen=True, kw_only=True):
-    """End the running round, so that nodes that stand by get its free seats."""
+    """End the running round, so that nodes that stand by take its free places."""
 
 
 class ForgetRequest(RunAction, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class ForgetRequest(RunAction, frozen=True, kw_only=True):
 
 
 class CordonRequest(NodeAction, frozen=True, kw_only=True):
-    """Give the node no seat in new rounds of any run; its agents stand by.
+    """Keep the node out of new rounds of any run; its agents stand by.
 
     A round that the node is part of continues.
     """

@@ -97,7 +97,7 @@ class RunStillActive(ProtocolError, code="run_goes_on", status=409):
 
 
 class NoStandby(ProtocolError, code="nobody_waits", status=409):
-    """An operator admits waiting nodes, but no node stands by for a free seat."""
+    """An operator admits waiting nodes, but no node stands by for a free place."""
 
 
 class RunSucceeded(ProtocolError, code="run_succeeded", status=410):

@@ -63,7 +63,9 @@ RUNS_UNLISTED = _gauge("runs_unlisted", "Active runs without series of their own
 LONGEST_FORMING = _gauge("longest_forming_seconds", "Longest time for which a run has been forming its round.")
 NODES = _gauge("nodes", "Agents of the runs that have not ended, by state.", "state")
 NODES_DISCONNECTED = _gauge("nodes_disconnected", "Agents of these runs that the server does not hear now.")
-NODES_CORDONED = _gauge("nodes_cordoned", "Nodes that get no seat, by the server's or an operator's decision.", "by")
+NODES_CORDONED = _gauge(
+    "nodes_cordoned", "Nodes that do not take part in new rounds, by the server's or an operator's decision.", "by"
+)
 
 RUNS_BEGUN = _counter("runs_begun_total", "Attempts of runs that have begun.")
 RUNS_ENDED = _counter("runs_ended_total", "Attempts of runs that have ended, by result.", "phase")

@@ -7,7 +7,7 @@ from rdzv_protocol.text import count, span
 UNCHARGED = "charged: no"
 NOTHING_RUNS = f"no workers run, so no work is lost; {UNCHARGED}"
 NOTHING_STOPS = f"no worker stops; {UNCHARGED}"
-NOTHING_TO_ADMIT = "no standby node waits for a free seat, so no worker stops"
+NOTHING_TO_ADMIT = "no standby node waits for a free place, so no worker stops"
 WORK_UNKNOWN = "the lost work is unknown, because the workers report no progress"
 
 

@@ -27,7 +27,7 @@ def no_legal_size(none_legal: str, run_id: str) -> str:
 
 
 def no_standby(run_id: str) -> str:
-    return f"no standby node waits for a free seat in run {run_id}"
+    return f"no standby node waits for a free place in run {run_id}"
 
 
 def nothing_to_restart(run_id: str) -> str:

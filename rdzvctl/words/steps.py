@@ -50,7 +50,7 @@ def agent(run_id: str, endpoint: str) -> str:
 
 
 def admit(run_id: str) -> str:
-    return f"Give the free seats to standby nodes: rdzvctl admit {quoted(run_id)}"
+    return f"Let standby nodes take the free places: rdzvctl admit {quoted(run_id)}"
 
 
 def to_run_on(size: int, more: int, agent: str) -> str:
