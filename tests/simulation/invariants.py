@@ -92,6 +92,10 @@ class Seen:
     """Time at which an agent was heard after none had been for longer than a poll."""
     notice_at: float = 0.0
     """Time of the last notice."""
+    reached: tuple[int | None, int | None] = (None, None)
+    """Highest step and checkpoint that the server knows of."""
+    further_in: int = 0
+    """Last round in which one of them rose."""
     health_at: float = 0.0
     """Time of the last check of the run's health."""
     departed: Departure | None = None
@@ -255,6 +259,7 @@ class Watch:
             for agent in run.agents.values():
                 self._check_agent(run, agent)
             self._check_round(run, seen)
+            self._note_steps(run, seen)
             self._check_notice(run)
             self._check_ledger(run, seen)
             self._check_liveness(run, seen)
@@ -303,6 +308,12 @@ class Watch:
         assert not kept_out, f"{kept_out} got seats, and their nodes are to be kept out"
         assert len(assignments) in _legal_sizes(run), f"{len(assignments)} nodes, of {_legal_sizes(run)}"
         seen.rounds[run.round] = assignments
+
+    def _note_steps(self, run: Run, seen: Seen) -> None:
+        """Record the last round in which the run got further than in all rounds before."""
+        reached = (run.highest_step, run.checkpoint_step)
+        if run.membership and reached != seen.reached:
+            seen.reached, seen.further_in = reached, run.membership.round
 
     def _check_notice(self, run: Run) -> None:
         """Check that the round ends by the deadline, and that all reachable agents have been told until then."""
@@ -486,10 +497,10 @@ class Watch:
         if "hung" in found:
             assert seen.hung.get(run.round), f"nobody hung: {found['hung']}"
         if "looping" in found:
-            of_run = [each.kind for each in self._server.events if each.attempt == run.attempt]
-            gone = of_run.count("node_lost") + of_run.count("node_left")
-            is_true = len(seen.failed) >= health.ROUNDS_OF_A_LOOP or gone >= health.DEPARTURES_OF_A_LOOP
-            assert is_true, f"it has not failed or lost nodes as often: {found['looping']}"
+            failed = sum(round_ >= seen.further_in for round_ in seen.failed)
+            gone = _ended_by_departures(run, seen.further_in)
+            is_true = failed >= health.ROUNDS_OF_A_LOOP or gone >= health.DEPARTURES_OF_A_LOOP
+            assert is_true, f"it has not failed or lost nodes as often since it got further: {found['looping']}"
         if "silent" in found and run.unheard_since is not None:
             heard_at = max(self._server.heard_at.get(agent_id, 0.0) for agent_id in run.agents)
             assert now >= heard_at + run.settings.lease_s - EPSILON, f"an agent was heard: {found['silent']}"
@@ -658,6 +669,13 @@ def _check_blame(run: Run, seen: Seen) -> None:
     assert not report.failure.consequence or all(failure.consequence for failure in reported), (
         f"{report.failure} is blamed, which followed from one of {reported}"
     )
+
+
+def _ended_by_departures(run: Run, first: int) -> int:
+    """Return how many rounds departures have ended, from the round `first` on."""
+    causes = [restart.cause for restart in run.ledger if restart.round > first]
+    forming = [run.opening.cause] if run.stage is Stage.FORMING else []
+    return sum(cause in (Cause.NODE_LOST, Cause.NODE_LEFT) for cause in causes + forming)
 
 
 def _without_advice(failure: Failure) -> Failure:
