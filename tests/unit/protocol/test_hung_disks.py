@@ -2,8 +2,9 @@
 
 import time
 from _thread import LockType, allocate_lock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Event
+from typing import Any, TypeVar
 
 import pytest
 from rdzv_protocol import hung_disks
@@ -11,22 +12,38 @@ from rdzv_protocol.words import disks
 
 HUNG = ("/hung/script.py", "/hung/tmp")
 PATIENCE_S = 30.0
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
 def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let two paths hang for ever, and look at the disks at once."""
-    look_at = hung_disks._look
+    """Let two paths hang for ever, and look at the disks at once. The others have answered before the wait begins."""
+    look_at, start_thread = hung_disks._look, hung_disks.start_new_thread
 
     def look(path: str, look: LockType) -> None:
         if path not in HUNG:
             look_at(path, look)
 
+    def start(function: Callable[..., None], args: tuple[Any, ...]) -> None:
+        start_thread(function, args)
+        if function is look and args[0] not in HUNG:
+            with_patience(lambda: not args[1].locked())
+
     monkeypatch.setattr(hung_disks, "_look", look)
-    monkeypatch.setattr(hung_disks, "LOOK_S", 0.2)
+    monkeypatch.setattr(hung_disks, "start_new_thread", start)
+    monkeypatch.setattr(hung_disks, "LOOK_S", 0.01)
     monkeypatch.setattr(hung_disks, "TOLD_AFTER_S", 0.01)
     yield
     hung_disks.end()
+
+
+def with_patience(holds: Callable[[], T]) -> T:
+    """Poll until the result is true, and return it. Fail if it never is."""
+    until = time.monotonic() + PATIENCE_S
+    while not (found := holds()):
+        assert time.monotonic() < until, "it does not happen"
+        time.sleep(0.001)
+    return found
 
 
 def test_the_paths_of_a_disk_that_hangs_are_named(capfd: pytest.CaptureFixture[str]) -> None:
@@ -37,9 +54,7 @@ def test_the_paths_of_a_disk_that_hangs_are_named(capfd: pytest.CaptureFixture[s
 
 def next_line(capfd: pytest.CaptureFixture[str]) -> str:
     """Wait for a line on stderr, and return it."""
-    while not (line := capfd.readouterr().err):
-        time.sleep(0.001)
-    return str(line)
+    return with_patience(lambda: str(capfd.readouterr().err))
 
 
 def test_paths_on_disks_that_answer_are_not_named() -> None:
@@ -53,8 +68,7 @@ def test_a_start_in_time_writes_nothing(monkeypatch: pytest.MonkeyPatch, capfd: 
     monkeypatch.setattr(hung_disks, "_hung", lambda paths: is_looked.set())
     hung_disks.begin("node-agent", [HUNG[0]], {})
     hung_disks.end()
-    while not may_look.locked():  # the thread ends with the lock
-        time.sleep(0.001)
+    with_patience(may_look.locked)  # the thread ends with the lock
     assert not is_looked.is_set() and capfd.readouterr().err == ""
 
 

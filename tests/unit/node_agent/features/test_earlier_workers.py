@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from node_agent.features import earlier_workers, words
 from node_agent.features.earlier_workers import EarlierWorkers, Found, find
 from node_agent.kernel.processes.orphans import new_mark
 from node_agent.kernel.workers import nesting
+from tests.support.process_info import children
 from tests.support.threads import refuse_threads
 
 RUN = f"run-{os.getpid()}"
@@ -43,6 +44,13 @@ def process(environment: dict[str, str]) -> Iterator[int]:
         started.stdin.close()
 
 
+def found(servers: Collection[str]) -> Found:
+    """Return which children of this test are found. Other tests have processes of dead agents at the same time."""
+    on_machine, own = find(OWN, servers), children(os.getpid())
+    earlier, left = ([pid for pid in pids if pid in own] for pids in (on_machine.earlier, on_machine.left))
+    return Found(earlier, left)
+
+
 @pytest.mark.parametrize(
     ("differs", "is_earlier"),
     [
@@ -60,25 +68,25 @@ def test_the_warning_lists_only_workers_of_an_earlier_agent_of_this_job(
     differs: dict[str, str], is_earlier: bool
 ) -> None:
     with process(OLD | differs) as pid:
-        assert find(OWN, SERVERS) == Found([pid] * is_earlier, [])
+        assert found(SERVERS) == Found([pid] * is_earlier, [])
 
 
 def test_a_job_that_was_not_requeued_has_no_count() -> None:
     first = {name: value for name, value in OLD.items() if name != "SLURM_RESTART_COUNT"} | runs("x")
     with process(first) as pid:
-        assert find(OWN, SERVERS).earlier == [pid]
+        assert found(SERVERS).earlier == [pid]
 
 
 def test_runs_without_a_name_have_nothing_in_common() -> None:
     with process(OLD):
-        assert find(OWN, []) == Found([], [])
+        assert found([]) == Found([], [])
     with process(OLD | {"SLURM_RESTART_COUNT": "0"}) as pid:
-        assert find(OWN, []).earlier == [pid], "but jobs of a scheduler have"
+        assert found([]).earlier == [pid], "but jobs of a scheduler have"
 
 
 def test_a_process_without_a_round_is_left_out() -> None:
     with process({name: value for name, value in OLD.items() if name != "MASTER_PORT"}):
-        assert find(OWN, SERVERS) == Found([], [])
+        assert found(SERVERS) == Found([], [])
 
 
 def test_what_a_dead_agent_has_left_behind_is_found_whatever_its_run() -> None:
@@ -86,12 +94,12 @@ def test_what_a_dead_agent_has_left_behind_is_found_whatever_its_run() -> None:
     make = "from node_agent.kernel.processes.orphans import new_mark; print(new_mark())"
     dead = subprocess.run((sys.executable, "-c", make), capture_output=True, text=True, check=True).stdout.strip()
     with process(OLD | runs("another") | {"NODE_AGENT_ID": dead}) as pid:
-        assert find(OWN, []) == Found([], [pid])
+        assert found([]) == Found([], [pid])
     reused = f"{os.getpid()}-{dead.partition('-')[2]}"
     with process(OLD | runs("another") | {"NODE_AGENT_ID": reused}) as pid:
-        assert find(OWN, []) == Found([], [pid]), "another process has the agent's pid now"
+        assert found([]) == Found([], [pid]), "another process has the agent's pid now"
     with process(OLD | runs("another") | {"NODE_AGENT_ID": new_mark()}):
-        assert find(OWN, []) == Found([], []), "its agent lives, and may be another user's or of another run"
+        assert found([]) == Found([], []), "its agent lives, and may be another user's or of another run"
 
 
 def test_the_warning_names_some_and_says_what_to_do() -> None:

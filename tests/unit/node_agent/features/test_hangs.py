@@ -22,6 +22,10 @@ from tests.support.process_info import until
 from tests.unit.node_agent.story import an_assignment
 
 
+def test_hang_detection_is_off_by_default() -> None:
+    assert not options.Hangs().is_on
+
+
 @pytest.mark.parametrize(
     ("local_ranks", "says"),
     [

@@ -12,7 +12,7 @@ import pytest
 from node_agent.features.hangs import log_rules, words
 from node_agent.features.hangs.log_rules import MOST_KILLS, Line, LineMatcher
 from node_agent.features.hangs.rule_source import LineMatch, LogRule
-from tests.support.process_info import children, until
+from tests.support.process_info import children, is_running, until
 
 FOR_EVER = ("(a+)+$", "a" * 60 + "!")
 
@@ -109,8 +109,14 @@ async def test_lines_are_left_out_if_too_many_wait(
     assert len(looking.found) == 100 - looking.lost
 
 
-def kill_process_beside(others: set[int]) -> None:
-    (process,) = children(os.getpid()) - others
+async def kill_process_beside(others: set[int]) -> None:
+    """Kill the process that searches. It may be a replacement that has not been started yet."""
+
+    def running() -> list[int]:
+        return [child for child in children(os.getpid()) - others if is_running(child)]
+
+    await until(running)
+    (process,) = running()
     os.kill(process, signal.SIGKILL)
 
 
@@ -123,10 +129,10 @@ async def test_a_process_that_is_killed_is_replaced_and_no_line_is_lost(
     for number in range(MOST_KILLS + 2):
         looking.writes(f"x {number}")
         if waits:
-            kill_process_beside(others)
+            await kill_process_beside(others)
         await looking.ends()
         if not waits:
-            kill_process_beside(others)
+            await kill_process_beside(others)
             await until(lambda count=number + 1: len(looking.warnings) == count)
     assert [match.text for _, match in looking.found] == [f"x {number}" for number in range(MOST_KILLS + 2)]
     assert set(looking.warnings) == {words.PROCESS_REPLACED} and not looking.given_up
@@ -140,7 +146,7 @@ async def test_a_process_that_is_killed_again_and_again_before_it_answers_ends_a
     looking = look("x", pattern)
     looking.writes(line)
     for number in range(MOST_KILLS + 1):
-        kill_process_beside(others)
+        await kill_process_beside(others)
         await until(lambda count=number + 1: len(looking.warnings) == count)
     assert looking.given_up == {0, 1}
     looking.writes("x")

@@ -158,11 +158,16 @@ def test_without_an_error_in_the_output_no_error_is_reported(lines):
 
 
 def test_the_exception_of_a_thread_names_the_thread_but_not_one_that_the_script_raises() -> None:
-    load = "import threading, _thread, time\ndef load(): raise OSError(5, 'lost')\n"
+    load = "import threading, _thread, sys\ndef load(): raise OSError(5, 'lost')\n"
+    is_written = (  # a thread of `_thread` has no `join`
+        "hook, done = sys.unraisablehook, threading.Event()\n"
+        "def write(*args): hook(*args); done.set()\n"
+        "sys.unraisablehook = write\n"
+    )
     for start, thread in (
         ("t = threading.Thread(target=load); t.start(); t.join(); print('step 8')", "Thread-1 (load)"),
-        ("_thread.start_new_thread(load, ()); time.sleep(0.2)", "<function load at"),
-        ("import sys; print('Exception in a thread', file=sys.stderr); load()", ""),
+        (is_written + "_thread.start_new_thread(load, ()); done.wait()", "<function load at"),
+        ("print('Exception in a thread', file=sys.stderr); load()", ""),
     ):
         found = last_words(written_by(load + start))
         assert (found.error, found.is_uncaught) == ("OSError: [Errno 5] lost", False)
