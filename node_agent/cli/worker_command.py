@@ -84,19 +84,33 @@ def find(arguments: Arguments, environment: Mapping[str, str], *, use_env: bool)
     return Command((*python, script), after, _name(script), (*compared, script) if compared else ())
 
 
-def origin(script: str) -> str:
-    """Return a short hash of the working folder and of the script, by which two users' `train.py` differ."""
-    found = crc32(os.fsencode(_folder() or ""))
-    if os.path.isfile(script):
-        with suppress(OSError), open(script, "rb") as file:
-            found = crc32(file.read(MOST_SCRIPT_BYTES), found)
-    return f"{found:08x}"
+def content(script: str, arguments: Sequence[str]) -> str:
+    """Return a short hash of the script or module, by which two users' `train.py` differ; empty if it is no file here.
+
+    The same content in another folder has the same hash: nodes may have folders of their own.
+    """
+    script = _behind_shell(script, arguments)
+    for path in script, f"{script.replace('.', os.sep)}.py":
+        if os.path.isfile(path):
+            with suppress(OSError), open(path, "rb") as file:
+                return f"{crc32(file.read(MOST_SCRIPT_BYTES)):08x}"
+    return ""
+
+
+def folder() -> str:
+    """Return a short hash of the working folder; empty if it is gone."""
+    path = _folder()
+    return f"{crc32(os.fsencode(path)):08x}" if path else ""
+
+
+def _behind_shell(script: str, arguments: Sequence[str]) -> str:
+    """Return what the workers run: a shell's script, not the shell."""
+    return next(iter(arguments), "") if os.path.basename(script) in SHELLS else script
 
 
 def _name(script: str, arguments: Sequence[str] = ()) -> str:
-    """Return the name of what the workers run: a shell's script, not the shell. Empty after an option of Python."""
-    if os.path.basename(script) in SHELLS:
-        script = next(iter(arguments), "")
+    """Return the name of what the workers run. Empty after an option of Python."""
+    script = _behind_shell(script, arguments)
     return "" if script.startswith("-") else os.path.basename(script)
 
 

@@ -239,9 +239,11 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     program: ProgramName = ""
     """Name of the script, module or program that the workers run, without its folder; empty if not reported. If it
     differs (digits do not count) and the role does not, the answer is `settings_conflict`."""
-    origin: Fingerprint = ""
-    """Short hash of the working folder and of the script's content; empty if not reported. It distinguishes two runs of
-    one command without a run id."""
+    content: Fingerprint = ""
+    """Short hash of the script's content; empty if not reported. It distinguishes two runs of one command without a run
+    id."""
+    folder: Fingerprint = ""
+    """Short hash of the working folder; empty if not reported. It does the same if several nodes of a run share one."""
     drains: bool = False
     """Whether the agent knows the directive `drain`."""
     queries: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()

@@ -8,7 +8,7 @@ one machine share its host name unless each has its own `--node-id`.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import islice
 from math import inf
 
@@ -146,42 +146,38 @@ def check_program(run: Run, join: JoinRequest) -> None:
 def check_command(run: Run, join: JoinRequest) -> None:
     """Refuse an agent that came late or stood by, with another command than all agents of its role that have run.
 
-    If the run's own agents had different commands, commands differ between nodes, and prove nothing. If only one
-    agent has run and there were seats for more, each node may have a script of its own, such as `node1.sh`.
+    If only one agent has run and there were seats for more, each node may have a script of its own, such as `node1.sh`.
     """
     ran = [
         agent.join
         for agent in run.agents.values()
         if agent.round and agent.join.role == join.role and agent.join.command
     ]
-    if not ran or any(_is_other(run, ran[0], each) for each in ran) or not _is_other(run, ran[0], join):
+    if (likeness := _likeness(run, ran, join)) is None:
         return
     first = ran[0]
-    is_same_program = join.program == first.program
-    if is_same_program or len(ran) > 1 or run.settings.max_nodes == 1:
-        refusal = words.succeeded_with_another(run.run_id, first.node_id, first.program, _likeness(first, join))
-        raise SettingsConflict(refusal)
+    if join.program == first.program or len(ran) > 1 or run.settings.max_nodes == 1:
+        raise SettingsConflict(words.succeeded_with_another(run.run_id, first.node_id, first.program, likeness))
 
 
-def _is_other(run: Run, first: JoinRequest, join: JoinRequest) -> bool:
-    """Whether two agents run different commands, as far as they report them.
+def _likeness(run: Run, own: Sequence[JoinRequest], join: JoinRequest) -> words.Likeness | None:
+    """Return what a newcomer with another command has in common with the run's own agents; None if it is no other one.
 
-    If no agent gave a run id, the same command from another folder is a different one, and so is a script with another
-    content: many scripts are called `train.py`.
+    If the run's own agents differ in something, it proves nothing about the newcomer. If no agent gave a run id, a
+    script with another content is another command: many scripts are called `train.py`. So is the same command from
+    another folder, but only if several nodes share theirs: each node may have a folder of its own.
     """
-    if not (first.command and join.command):
-        return False
-    if first.command != join.command:
-        return True
-    is_named = run.explicit or join.explicit_run_id
-    return not is_named and bool(first.origin and join.origin) and first.origin != join.origin
 
+    def is_other(ours: str, theirs: set[str]) -> bool:
+        return bool(ours) and len(theirs - {""}) == 1 and ours not in theirs
 
-def _likeness(first: JoinRequest, join: JoinRequest) -> words.Likeness:
-    """Return what two agents with different commands have in common."""
-    if not first.program or first.program != join.program:
-        return "nothing"
-    return "program" if first.command != join.command else "command"
+    if is_other(join.command, {each.command for each in own}):
+        return "program" if join.program and join.program == own[0].program else "nothing"
+    if run.explicit or join.explicit_run_id:
+        return None
+    has_other_content = is_other(join.content, {each.content for each in own})
+    has_other_folder = len(own) > 1 and is_other(join.folder, {each.folder for each in own})
+    return "command" if has_other_content or has_other_folder else None
 
 
 def check_outcome(run: Run, agent_id: str) -> None:
@@ -194,10 +190,9 @@ def _check_is_wanted(run: Run, join: JoinRequest) -> None:
     """Refuse an agent with another command if no run id was given and no seat is free: it belongs to another run."""
     if len(run.running) < legal_sizes.largest(run.settings):
         return
-    first = run.agents.get(run.command_of)
-    if first and _is_other(run, first.join, join):
-        likeness = _likeness(first.join, join)
-        raise SettingsConflict(words.not_wanted(run.run_id, len(run.running), join.node_id, join.program, likeness))
+    own = [run.agents[agent_id].join for agent_id in run.running]
+    if likeness := _likeness(run, own, join):
+        raise SettingsConflict(words.not_wanted(run.run_id, len(own), join.node_id, join.program, likeness))
 
 
 def conflicts(run: Run, join: JoinRequest) -> list[str]:

@@ -160,7 +160,7 @@ LANDS = [  # the fields of an agent, its run and its output, by the flags that s
 # fmt: on
 WITHOUT_A_FLAG = {"scale_up_window_s"}
 THE_AGENTS_OWN = {"attempt", "agent_id", "secret", "command", "program", "after_round", "port", "returning", "unfit"}
-THE_AGENTS_OWN |= {"hosts_store", "drains", "queries", "log_dir", "origin"}
+THE_AGENTS_OWN |= {"hosts_store", "drains", "queries", "log_dir", "content", "folder"}
 
 
 def test_every_setting_of_an_agent_has_a_case_here():

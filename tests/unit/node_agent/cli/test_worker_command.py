@@ -209,20 +209,24 @@ def test_nothing_to_execute(argv, what, tmp_path):
     assert complaint("--standalone", *argv) == line
 
 
-# Its origin.
+# Its content and folder.
 
 
-def test_the_origin_differs_between_folders_and_contents(tmp_path, monkeypatch):
-    def origin(folder: str, content: str, *argv: str) -> str:
+def test_the_content_differs_between_scripts_and_the_folder_between_folders(tmp_path, monkeypatch):
+    def hashes(folder: str, content: str, *argv: str) -> tuple[str, str]:
         (tmp_path / folder).mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / folder)
         Path("train.py").write_text(content)
-        return plan(*argv).config.join.origin
+        join = plan(*argv).config.join
+        return join.content, join.folder
 
-    first = origin("a", "one", "train.py")
-    assert first == origin("a", "one", "train.py", "--lr", "1")
-    assert len({first, origin("a", "two", "train.py"), origin("b", "one", "train.py")}) == 3
-    assert origin("a", "one", "-m", "json.tool") != origin("b", "one", "-m", "json.tool")
+    one, a = hashes("a", "1", "train.py")
+    two, _ = hashes("a", "2", "train.py", "--lr", "1")
+    _, b = hashes("b", "1", "train.py")
+    assert len({one, two, a, b}) == 4
+    assert hashes("b", "1", "train.py", "--lr", "1") == hashes("b", "1", "-m", "train") == (one, b)
+    assert hashes("a", "2", "--no-python", "sh", "train.py") == (two, a)
+    assert hashes("a", "1", "-m", "json.tool") == ("", a)
 
 
 # The local rank.

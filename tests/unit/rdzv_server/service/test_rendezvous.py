@@ -262,17 +262,19 @@ async def test_an_agent_whose_poll_is_read_after_its_connection_closed_is_absent
         ({}, False),
         ({"command": ""}, False),
         ({"command": "00000002"}, True),
-        ({"origin": "00000002"}, False),
-        ({"origin": "00000002", "explicit_run_id": False}, True),
-        ({"origin": "", "explicit_run_id": False}, False),
+        ({"content": "00000002"}, False),
+        ({"content": "00000002", "explicit_run_id": False}, True),
+        ({"content": "", "explicit_run_id": False}, False),
+        ({"folder": "00000002", "explicit_run_id": False}, False),
     ],
     ids=str,
 )
 async def test_a_spare_with_another_command_does_not_get_the_runs_success(changes: dict[str, Any], is_refused: bool):
     """It has not run, and its job must not look finished. It has the node id of the first, as on one machine."""
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
-        same = {"explicit_run_id": True, "command": "00000001", "origin": "00000001", **changes}
-        first = {**same, "command": "00000001", "origin": "00000001"}
+        its = {"command": "00000001", "content": "00000001", "folder": "00000001"}
+        same = {"explicit_run_id": True, **its, **changes}
+        first = {**same, **its}
         for name, its in (("a", first), ("b", same)):
             request = a_join(name, node="a", settings=settings_of("1"), program="train.py", **its)
             reply = await server.rendezvous.ask(request, Connection(name))

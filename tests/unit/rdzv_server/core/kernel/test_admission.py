@@ -128,18 +128,41 @@ def test_an_agent_of_an_unnamed_run_is_no_spare_with_another_command(program: st
     assert run.run.agents.keys() == {"a2", "c", "d"}
 
 
-@pytest.mark.parametrize("origin", ["00000001", "00000002", ""], ids=["the same", "another", "unknown"])
-def test_an_agent_of_an_unnamed_run_is_no_spare_with_a_script_of_the_same_name_from_elsewhere(origin: str):
-    run = Scenario("1")
+SAME = {"command": "1", "content": "1", "folder": "1"}
+
+
+@pytest.mark.parametrize(
+    ("own", "changes", "is_refused"),
+    [
+        ([{}], {}, False),
+        ([{}], {"content": "2"}, True),
+        ([{}], {"content": "", "folder": ""}, False),
+        ([{}], {"folder": "2"}, False),
+        ([{}, {"folder": "2"}], {"folder": "3"}, False),
+        ([{}, {}], {"folder": "2"}, True),
+        ([{}, {"folder": "2"}], {"folder": "3", "content": "2"}, True),
+        ([{}, {"content": "2"}], {"content": "3"}, False),
+        ([{}, {"command": "2"}], {"command": "3"}, False),
+        ([{}, {"content": ""}], {"content": "2"}, True),
+    ],
+    ids=str,
+)
+def test_an_agent_of_an_unnamed_run_is_no_spare_with_a_script_of_the_same_name_from_elsewhere(
+    own: list[dict[str, str]], changes: dict[str, str], is_refused: bool
+):
+    """Nodes may have folders of their own, such as a scratch folder for each."""
+    run = Scenario(str(len(own)))
     run.run.explicit = False
-    run.join("a", program="train.py", command="1", origin="00000001")
-    run.join("named", program="train.py", command="1", origin="00000002", explicit_run_id=True)
-    if origin == "00000002":
-        with pytest.raises(SettingsConflict, match=pattern(words.not_wanted("run", 1, "b", "train.py", "command"))):
-            run.join("b", program="train.py", command="1", origin=origin)
+    for name, its in zip("ab", own, strict=False):
+        run.join(name, program="train.py", **SAME | its)
+    run.join("named", program="train.py", command="1", content="9", folder="9", explicit_run_id=True)
+    if is_refused:
+        refusal = words.not_wanted("run", len(own), "c", "train.py", "command")
+        with pytest.raises(SettingsConflict, match=pattern(refusal)):
+            run.join("c", program="train.py", **SAME | changes)
     else:
-        run.join("b", program="train.py", command="1", origin=origin)
-    assert ("b" in run.run.agents) == (origin != "00000002")
+        run.join("c", program="train.py", **SAME | changes)
+    assert ("c" in run.run.agents) != is_refused
 
 
 # Which agents are admitted.
