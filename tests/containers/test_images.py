@@ -109,7 +109,7 @@ async def test_the_images_health_check_detects_a_server_that_hangs(run: Run, eng
 async def test_the_pages_command_has_tokens_read_again(engine: ContainerEngine, tmp_path: Path) -> None:
     """The image has a shell, but no program `kill`."""
     pages = "".join((ROOT / "docs/how-to" / f"{page}.md").read_text() for page in ("kubernetes", "secure-a-server"))
-    (command,) = set(re.findall(r"`kubectl exec\sdeployment/rdzv-server -- ([^`]+)`", pages))
+    (command,) = set(re.findall("`kubectl exec deployment/rdzv-server -- ([^`]+)`", " ".join(pages.split())))
     place = ("--network", "none", "--volume", f"{with_a_token(tmp_path)}:/tokens:ro")
     server = await engine.run("server", *place, *HARDENED, "rdzv-server", "--token-file", "/tokens/agents")
     await server.line("listening on")
