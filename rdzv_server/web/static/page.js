@@ -243,7 +243,7 @@ class Stream {
   }
 }
 
-const RENEWED = "rdzv-page-renewed-for"; // key of the version in the browser's storage
+const RENEWED = "rdzv-page-renewed-for-"; // before the version: key in the browser's storage
 
 function renews(version) {
   // Load the page again if the server has been upgraded: this script may not understand what it sends. Only once for each
@@ -251,8 +251,8 @@ function renews(version) {
   const dialog = byId("dialog");
   if (!version || version === document.body.dataset.version) return false;
   try {
-    if (sessionStorage.getItem(RENEWED) === version) return false;
-    sessionStorage.setItem(RENEWED, version);
+    if (sessionStorage.getItem(RENEWED + version)) return false;
+    sessionStorage.setItem(RENEWED + version, "yes");
   } catch { return false; /* the browser stores nothing, so the page might load again and again */ }
   if (dialog && dialog.open) dialog.addEventListener("close", () => location.reload(), { once: true });
   else location.reload();
