@@ -16,7 +16,9 @@ STANDSTILL_S = 60.0
 STANDSTILL_STEPS = 20.0
 """Multiple of a step's usual time that a standstill lasts at least."""
 UNKNOWN_STANDSTILL_S = 1_800.0
-"""The same, if the server does not know how long a step takes, or if workers report progress but no new step."""
+"""The same, if workers report progress but no new step, or only once in this round, and an earlier round had a pace."""
+ONCE_STANDSTILL_S = 7_200.0
+"""The same, if workers have reported progress only once and no round had a pace: they may report once an epoch."""
 MOVED_S = 1.0
 """Smallest difference in seconds between two times of progress that counts: a sign may be delayed by less."""
 
@@ -85,7 +87,8 @@ def higher(one: int | None, other: int | None) -> int | None:
 def clear(run: Run) -> None:
     """Forget the progress of a round that has ended."""
     run.progress.clear()
-    run.pace = Pace()
+    pace = run.pace
+    run.pace = Pace(earlier_step_s=pace.earlier_step_s if pace.step_s is None else pace.step_s)
 
 
 def is_of_running_round(run: Run, agent_id: str, progress: Progress) -> bool:
@@ -99,9 +102,13 @@ def standstill_limit_s(step_s: float) -> float:
 
 
 def first_standstill_limit_s(run: Run) -> float:
-    """Return the same limit until a second step shows how long a step takes: the first one shows about how long."""
-    begun_after_s = (run.pace.begun_at or 0.0) - run.started_at
-    return max(UNKNOWN_STANDSTILL_S, STANDSTILL_STEPS * begun_after_s)
+    """Return the same limit until a second step shows how long a step takes.
+
+    The first step, and the steps of an earlier round, show about how long.
+    """
+    begun_after_s, earlier_step_s = (run.pace.begun_at or 0.0) - run.started_at, run.pace.earlier_step_s
+    least_s = ONCE_STANDSTILL_S if earlier_step_s is None else UNKNOWN_STANDSTILL_S
+    return max(least_s, STANDSTILL_STEPS * max(begun_after_s, earlier_step_s or 0.0))
 
 
 def stalled_node(run: Run) -> str | None:

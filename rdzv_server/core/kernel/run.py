@@ -237,6 +237,8 @@ class Pace(Struct):
 
     step_s: float | None = None
     """Seconds that a step takes, by the latest report of any node."""
+    earlier_step_s: float | None = None
+    """The same, in the latest round before with such a report; None if the server has heard none since it started."""
     moved_at: float | None = None
     """Time of the latest progress of any node's slowest worker, to about a second. It rests while the run stands
     still."""

@@ -13,7 +13,7 @@ from rdzv_server.core.effects import Record
 from rdzv_server.core.kernel.failed_rounds import steady_s
 from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
 from rdzv_server.core.kernel.policy import Finding
-from rdzv_server.core.kernel.progress import UNKNOWN_STANDSTILL_S
+from rdzv_server.core.kernel.progress import ONCE_STANDSTILL_S, UNKNOWN_STANDSTILL_S
 from rdzv_server.core.kernel.run import Undecided
 from rdzv_server.core.kernel.unheard import MOST_S
 from rdzv_server.core.policies import words as policy_words
@@ -135,10 +135,19 @@ def stalled_at_start(for_s: float = 1_801.0) -> Scenario:
     return run
 
 
-def stalled_early(for_s: float = 1_801.0, *, first_after_s: float = 5.0, **progress: Any) -> Scenario:
-    """Return a run whose workers report progress once, `first_after_s` seconds after their start."""
-    run = running("1", "a")
-    run.passes(first_after_s - run.run.started_at)
+def stalled_early(
+    for_s: float = 7_201.0, *, first_after_s: float = 5.0, earlier_step_s: float | None = None, **progress: Any
+) -> Scenario:
+    """Return a run whose workers report progress once, `first_after_s` seconds after their start.
+
+    `earlier_step_s`: seconds that a step took in the round before; None if there was none.
+    """
+    run = running("1", "a", max_restarts=9)
+    if earlier_step_s is not None:
+        run.tells("a", highest_step=7, step_s=earlier_step_s)
+        run.fails("a")
+        run.join("a")
+    run.passes(first_after_s + run.run.started_at - run.now)
     run.tells("a", **progress)
     run.passes(for_s)
     run.tells("a", **progress, age_s=for_s)
@@ -502,10 +511,20 @@ def test_a_round_without_the_progress_of_earlier_rounds_is_stalled() -> None:
 @pytest.mark.parametrize("reported", [{"highest_step": 1}, {"checkpoint_step": 1}, {}], ids=str)
 def test_a_run_whose_workers_report_progress_only_once_is_stalled(reported: dict[str, Any]) -> None:
     run = stalled_early(**reported)
-    sentence = words.stalled_early(UNKNOWN_STANDSTILL_S, reported.get("highest_step"))
+    sentence = words.stalled_early(ONCE_STANDSTILL_S, reported.get("highest_step"))
     assert told(run) == [Finding("stalled", sentence, 5.0, (words.stacks(RUN_ID), words.restart(RUN_ID)))]
     assert health.timed(run.run, run.now) == ("stalled",)
-    assert states(stalled_early(1_799.0, **reported)) == []
+    assert states(stalled_early(7_199.0, **reported)) == []
+
+
+def test_workers_that_report_once_in_a_round_are_compared_with_the_pace_of_an_earlier_round() -> None:
+    run = stalled_early(1_801.0, earlier_step_s=0.2, highest_step=7)
+    sentence = words.stalled_early(UNKNOWN_STANDSTILL_S, 7)
+    assert [each.sentence for each in told(run) if each.state == "stalled"] == [sentence]
+    assert "stalled" not in states(stalled_early(1_799.0, earlier_step_s=0.2, highest_step=7))
+    an_epoch_s = 3_000.0
+    assert "stalled" not in states(stalled_early(19 * an_epoch_s, earlier_step_s=an_epoch_s, highest_step=7))
+    assert "stalled" in states(stalled_early(21 * an_epoch_s, earlier_step_s=an_epoch_s, highest_step=7))
 
 
 def test_workers_whose_first_step_takes_long_may_take_long_for_the_second() -> None:
