@@ -366,7 +366,7 @@ class Rendezvous:
         if isinstance(directive, messages.Start):
             return namesakes.warning(run, agent_id)
         if isinstance(directive, messages.Wait) and run.membership is None:
-            return split.warning(run, self._driver.registry.runs(), self._driver.now())
+            return split.warning(run, self._driver.registry.newest(), self._driver.now())
         return ""
 
     def _machine_of_sender(self, request: messages.PollRequest | _Told) -> RunMachine | None:

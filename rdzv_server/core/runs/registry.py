@@ -4,7 +4,7 @@
 `used_numbers` keeps the numbers of forgotten attempts. The nodes' machine handles what applies to a node in all runs.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import nsmallest
 
 from msgspec.structs import replace
@@ -93,6 +93,10 @@ class Registry:
     def runs(self) -> list[Run]:
         """Return all remembered attempts, oldest first."""
         return [machine.run for machine in self._machines.values()]
+
+    def newest(self) -> Iterator[Run]:
+        """Yield all remembered attempts, newest first, without a copy of the list."""
+        return (machine.run for machine in reversed(self._machines.values()))
 
     def attempts_of(self, run_id: str) -> list[Run]:
         """Return the remembered attempts of a run, oldest first."""

@@ -4,7 +4,8 @@ None of them can begin, and each node only sees that others are missing. So the 
 waited for a while for the same number of nodes, with the same command.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import islice
 
 from rdzv_server.core.kernel import legal_sizes
 from rdzv_server.core.kernel.run import Run, Stage
@@ -16,14 +17,14 @@ MOST_COMPARED = 64
 """Most runs that a run is compared with: the latest."""
 
 
-def warning(run: Run, runs: Sequence[Run], now: float) -> str:
-    """Return the warning for an agent of the run; empty if there is none.
+def warning(run: Run, newest: Iterable[Run], now: float) -> str:
+    """Return the warning for an agent of the run; empty if there is none. `newest`: all runs, the newest first.
 
     An agent with a token for some runs learns nothing about other runs.
     """
     if not _lacks_first_nodes(run, now):
         return ""
-    others = (other for other in reversed(runs[-MOST_COMPARED:]) if other is not run)
+    others = (other for other in islice(newest, MOST_COMPARED) if other is not run)
     other = next((other for other in others if _lacks_first_nodes(other, now) and _is_alike(run, other)), None)
     return words.may_be_one(run.run_id, other.run_id) if other else ""
 

@@ -79,6 +79,13 @@ def test_runs_do_not_meet(server):
     assert isinstance(server.directive("a", "two"), Start)
 
 
+def test_the_newest_runs_come_first_and_are_not_copied(server):
+    for name in "abc":
+        server.join(name, run_id=name)
+    newest = server.registry.newest()
+    assert next(newest).run_id == "c" and [run.run_id for run in newest] == ["b", "a"]
+
+
 def test_an_unknown_run_is_fenced(server):
     with pytest.raises(AgentFenced, match=pattern(attempts.not_known("nowhere"))):
         server.handle("nowhere", LeaseRenewed("a"))
