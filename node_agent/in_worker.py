@@ -93,8 +93,9 @@ def continues_after(step: int) -> None:
 def _shared() -> mmap.mmap | None:
     global _memory, _is_looked_for
     if not _is_looked_for:
-        path, _is_looked_for = os.environ.get(PROGRESS_FILE, ""), True
+        path = os.environ.get(PROGRESS_FILE, "")
         _memory = _opened_early if _opened_early and path == _early_path else _open(path, warns=True)
+        _is_looked_for = True  # last, so that a signal handler or another thread finds the memory
     return _memory
 
 

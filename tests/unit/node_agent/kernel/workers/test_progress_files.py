@@ -1,6 +1,7 @@
 """Progress files: what workers report with `node_agent.progress`, and what the agent reads."""
 
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -188,6 +189,25 @@ def test_without_an_agent_nothing_happens(path: str) -> None:
     before = Path(__file__).read_bytes()
     assert run(TELL + "progress(step=1); print('goes on')", **{PROGRESS_FILE: path}) == "goes on"
     assert Path(__file__).read_bytes() == before
+
+
+def test_a_report_while_the_first_one_looks_for_the_memory_is_not_lost(
+    files: ProgressFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler or another thread makes that report."""
+    open_ = in_worker._open
+
+    def open_and_report(path: str, *, warns: bool) -> mmap.mmap | None:
+        monkeypatch.setattr(in_worker, "_open", open_)
+        in_worker.progress(step=3)
+        return open_(path, warns=warns)
+
+    monkeypatch.setenv(PROGRESS_FILE, files.environment(0)[PROGRESS_FILE])
+    monkeypatch.setattr(in_worker, "_memory", None)
+    monkeypatch.setattr(in_worker, "_is_looked_for", False)
+    monkeypatch.setattr(in_worker, "_open", open_and_report)
+    in_worker.continues_after(2)
+    assert {rank: reading.step for rank, reading in files.read().items()} == {0: 3}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
