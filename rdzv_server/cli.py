@@ -100,7 +100,7 @@ def main() -> int:
     round has begun on it. It also does if an earlier server is back and a run has not ended.
     """
     inherited.correct()  # for the exit codes of --on-exclude's commands, among others
-    hung_disks.begin("rdzv-server", sys.argv[1:], os.environ)
+    hung_disks.begin("rdzv-server", lambda: sys.argv[1:], os.environ)
     config = _activated(parse())
     _open_log(is_json=config.log_format == "json")
     gc.set_threshold(*COLLECT_AFTER)

@@ -42,6 +42,12 @@ def plain(argv: Sequence[str]) -> tuple[Given, Sequence[str]] | None:
     return None
 
 
+def up_to_script(argv: Sequence[str]) -> Sequence[str]:
+    """Return the words of a command line without the arguments of SCRIPT, all of them if `plain` returns None."""
+    found = plain(argv)
+    return argv[: len(argv) - len(found[1][1:])] if found else argv
+
+
 def _spelled_out(spelling: str) -> Flag | None:
     name = spelling.removeprefix("--")
     if len(spelling) == 2:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from rdzv_protocol import hung_disks
 from rdzv_protocol.exit_codes import ExitCode
 
-from node_agent.cli.command_line import read
+from node_agent.cli.command_line import read, up_to_script
 from node_agent.cli.plan import plan_launch
 from node_agent.cli.stdin import program_of
 from node_agent.features.table import of_process
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     """
     further = of_process(os.environ)  # first, because the workers must not get its variables
     words = sys.argv[1:] if argv is None else argv
-    hung_disks.begin(PROGRAM, words, os.environ, os.environ.get("PET_LOG_FORMAT", ""))
+    hung_disks.begin(PROGRAM, lambda: up_to_script(words), os.environ, os.environ.get("PET_LOG_FORMAT", ""))
     try:
         arguments = read(words, os.environ)
         plan = plan_launch(arguments, os.environ, use_env=use_env)

@@ -7,31 +7,39 @@ the program would be silent.
 import os
 import sys
 from _thread import LockType, allocate_lock, start_new_thread
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 
 TOLD_AFTER_S = 3.0
 """Seconds from the program's start until it looks for disks that hang."""
 LOOK_S = 1.0
 """Seconds within which a disk answers."""
 MOST_SHOWN = 3
+MOST_LOOKS = 64
+"""Most paths that are looked at. Each look has a thread."""
 _VARIABLES = ("TMPDIR", "PATH", "PYTHONPATH")
 
 _watches: list[LockType] = []
 """A lock of each watch, whose release ends it."""
 
 
-def begin(program: str, words: Sequence[str], environment: Mapping[str, str], log_format: str = "") -> None:
+def begin(
+    program: str, own_words: Callable[[], Sequence[str]], environment: Mapping[str, str], log_format: str = ""
+) -> None:
     """Write a line to stderr if the program does not call `end` soon because a disk hangs.
 
-    `words`: its command line. `log_format`: value of its variable for `--log-format`.
+    `own_words`: returns its command line, without the arguments of a script. `log_format`: value of its variable for
+    `--log-format`.
     """
     over = allocate_lock()
     over.acquire()
 
     def watch() -> None:
-        if not over.acquire(timeout=TOLD_AFTER_S) and (hung := _hung(set(_paths(words, environment)))):
-            _tell(program, hung, words, log_format)
+        if not over.acquire(timeout=TOLD_AFTER_S):
+            words = own_words()
+            if hung := _hung(dict.fromkeys(_paths(words, environment))):
+                _tell(program, hung, words, log_format)
 
     with suppress(RuntimeError):  # no thread can be started
         start_new_thread(watch, ())
@@ -56,9 +64,9 @@ def _paths(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[str
 
 
 def _hung(paths: Iterable[str]) -> list[str]:
-    """Return the paths that cannot be looked at in time. Each look has a thread, which ends with the program."""
+    """Return the first paths that cannot be looked at in time. Each look has a thread, which ends with the program."""
     looks: dict[str, LockType] = {}
-    for path in paths:
+    for path in islice(paths, MOST_LOOKS):
         looks[path] = allocate_lock()
         looks[path].acquire()
         try:

@@ -48,13 +48,23 @@ def with_patience(holds: Callable[[], T]) -> T:
 
 def test_the_paths_of_a_disk_that_hangs_are_named(capfd: pytest.CaptureFixture[str]) -> None:
     environment = {"TMPDIR": HUNG[1], "HOME": "/hung/home"}
-    hung_disks.begin("node-agent", ["--log-dir=/var", HUNG[0], "a/b"], environment)
+    hung_disks.begin("node-agent", lambda: ["--log-dir=/var", HUNG[0], "a/b"], environment)
     assert next_line(capfd) == f"node-agent: {disks.hang(HUNG)}\n"
 
 
 def next_line(capfd: pytest.CaptureFixture[str]) -> str:
     """Wait for a line on stderr, and return it."""
     return with_patience(lambda: str(capfd.readouterr().err))
+
+
+def test_a_long_command_line_does_not_start_a_thread_for_each_word(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    looks: list[str] = []
+    monkeypatch.setattr(hung_disks, "_look", lambda path, look: looks.append(path))
+    hung_disks.begin("node-agent", lambda: [f"/data/{number}" for number in range(1_000)], {})
+    next_line(capfd)
+    assert len(looks) == hung_disks.MOST_LOOKS
 
 
 def test_paths_on_disks_that_answer_are_not_named() -> None:
@@ -66,12 +76,12 @@ def test_a_start_in_time_writes_nothing(monkeypatch: pytest.MonkeyPatch, capfd: 
     is_looked, may_look = Event(), allocate_lock()
     monkeypatch.setattr(hung_disks, "allocate_lock", lambda: may_look)
     monkeypatch.setattr(hung_disks, "_hung", lambda paths: is_looked.set())
-    hung_disks.begin("node-agent", [HUNG[0]], {})
+    hung_disks.begin("node-agent", lambda: [HUNG[0]], {})
     hung_disks.end()
     with_patience(may_look.locked)  # the thread ends with the lock
     assert not is_looked.is_set() and capfd.readouterr().err == ""
 
 
 def test_the_line_has_the_format_that_the_program_asks_for(capfd: pytest.CaptureFixture[str]) -> None:
-    hung_disks.begin("rdzv-server", ["--log-format=json", "--token-file", HUNG[0]], {})
+    hung_disks.begin("rdzv-server", lambda: ["--log-format=json", "--token-file", HUNG[0]], {})
     assert '"level":"WARNING","program":"rdzv-server"' in next_line(capfd)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from node_agent.cli.arguments import FLAGS
-from node_agent.cli.command_line import parsed, plain
+from node_agent.cli.command_line import parsed, plain, up_to_script
 
 SPELLINGS = [(spelling, flag) for flag in FLAGS.values() for spelling in flag.spellings]
 PLAIN = (
@@ -40,6 +40,19 @@ def test_every_flag_is_plain_in_each_spelling(spelling, flag) -> None:
 @pytest.mark.parametrize("argv", OTHERS)
 def test_command_lines_that_are_not_plain_are_left_to_the_parser(argv) -> None:
     assert plain(argv) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "script_args"),
+    [
+        (["--nproc", "2", "--log-dir=/logs", "/code/train.py"], ["--data", "/data", "/more"]),
+        (["-m", "train", "--"], ["/data"]),
+        (["/code/train.py"], []),
+        (["--nproc", "2"], []),
+    ],
+)
+def test_the_words_up_to_the_script_do_not_include_its_arguments(given: list[str], script_args: list[str]) -> None:
+    assert up_to_script([*given, *script_args]) == given
 
 
 def test_a_plain_command_line_loads_no_parser() -> None:
