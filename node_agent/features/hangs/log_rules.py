@@ -71,6 +71,8 @@ class LineMatcher:
         self._is_behind = False
         self._kills = 0
         """Times that the process was killed since its last answer."""
+        self._is_stuck = False
+        """Whether the process was killed here because its socket did not take a message."""
 
     @property
     def seen_until(self) -> float:
@@ -120,7 +122,7 @@ class LineMatcher:
         try:
             self._at = os.memfd_create("log-rules", os.MFD_CLOEXEC)
             os.ftruncate(self._at, log_rules_helper.NUMBER_BYTES)
-            self._helper = Helper(start, self._ended)
+            self._helper, self._is_stuck = Helper(start, self._ended), False
         except OSError as error:
             self._give_up(words.no_process(error.strerror or str(error)))
             return False
@@ -134,9 +136,12 @@ class LineMatcher:
         data = json.dumps(message, ensure_ascii=False).encode(errors="replace") + b"\n"
         try:
             sent = self._helper.socket.send(data, _ANSWER_LATER)
-        except OSError:  # it is dead or stuck; its end will be noticed
+        except ConnectionError:
+            return  # it is dead; its end will be noticed
+        except OSError:
             sent = 0
         if sent < len(data):
+            self._is_stuck = True
             self._helper.kill()
 
     def _read(self) -> None:
@@ -158,8 +163,8 @@ class LineMatcher:
             self._ask()
 
     def _ended(self, helper: Helper) -> None:
-        """Continue without the pattern that took too long, if that ended the process. Replace a process that was
-        killed.
+        """Continue without the pattern that took too long, if that ended the process. Replace a process that others
+        have killed.
         """
         number = int.from_bytes(os.pread(self._at, log_rules_helper.NUMBER_BYTES, 0), sys.byteorder)
         self._end()
@@ -169,7 +174,7 @@ class LineMatcher:
             self._warn(words.pattern_too_slow(pattern, CPU_S))
             self._given_up({number})
             self._ask_again()
-        elif helper.exit_code == -signal.SIGKILL and self._kills <= MOST_KILLS:
+        elif helper.exit_code == -signal.SIGKILL and self._kills <= MOST_KILLS and not self._is_stuck:
             self._warn(words.PROCESS_REPLACED)
             self._ask_again()
         else:

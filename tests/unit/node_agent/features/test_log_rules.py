@@ -155,6 +155,17 @@ async def test_a_process_that_is_killed_again_and_again_before_it_answers_ends_a
     assert looking.warnings == [*MOST_KILLS * [words.PROCESS_REPLACED], ended]
 
 
+async def test_a_process_whose_socket_does_not_take_a_batch_is_not_replaced(
+    look: Callable[..., Looking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next process would not take it either."""
+    monkeypatch.setattr(log_rules, "BATCH", 1)
+    looking = look("x", "y")
+    looking.writes("x" * 1_000_000)
+    await until(lambda: looking.given_up == {0, 1})
+    assert looking.warnings == [words.rules_given_up(words.process_ended(-signal.SIGKILL))]
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGSEGV])
 async def test_a_process_that_ends_otherwise_ends_all_rules(
     look: Callable[..., Looking], signum: signal.Signals
