@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
 from node_agent.kernel.processes.orphans_helper import Process, command_line, look_at
-from node_agent.kernel.processes.signalling import SignalledProcesses, remaining_signalled_after_s
+from node_agent.kernel.processes.signalling import READER_S, SignalledProcesses, remaining_signalled_after_s
 
 GIVEN_UP_S = 1.0
 """Seconds after which a process counts as surviving SIGKILL, and the run no longer waits for it. Such a process sleeps
@@ -42,6 +42,8 @@ class Remains:
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, int] = {}
         """Descriptors of processes, by pid."""
+        self._readers: dict[int, asyncio.TimerHandle] = {}
+        """Timers of readers that have no writer any more, by pid."""
         self._signals_remaining = False
         self._kill_at = self._loop.time() + within_s
         self._timer = self._loop.call_later(remaining_signalled_after_s(within_s), self._signal_remaining)
@@ -81,11 +83,16 @@ class Remains:
         for pid in found:
             if pid not in self._watched:
                 self._watch(pid)
-        for pid in (found.keys() - later) & self._watched.keys():
-            if self._signum == signal.SIGKILL or self._sent.record(pid, found[pid]):
-                _send(self._watched[pid], self._signum)
+        for pid in found.keys() - later:
+            self._signal(pid, found[pid])
+        for pid in self._sent.idle_readers(found) & (self._watched.keys() - self._readers.keys()):
+            self._readers[pid] = self._loop.call_later(READER_S, self._signal, pid, found[pid])
         if not self._watched:
             self._timer.cancel()
+
+    def _signal(self, pid: int, process: Process) -> None:
+        if pid in self._watched and (self._signum == signal.SIGKILL or self._sent.record(pid, process)):
+            _send(self._watched[pid], self._signum)
 
     def _watch(self, pid: int) -> None:
         try:
@@ -111,6 +118,8 @@ class Remains:
 
     def _forget(self, pid: int) -> None:
         descriptor = self._watched.pop(pid)
+        if timer := self._readers.pop(pid, None):
+            timer.cancel()
         self._loop.remove_reader(descriptor)
         os.close(descriptor)
 

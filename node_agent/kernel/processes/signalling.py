@@ -2,9 +2,9 @@
 
 A program that saves its work when it is stopped needs its own processes: a PyTorch DataLoader fails if one of them is
 gone. So a Python program that handles the signal gets it first. The processes that it has started get it when the
-program has ended, or shortly before the grace period ends. So do the readers of its output, as in `train.py | tee log`:
-without its reader, the program dies at its next line. All other processes get the signal at once. A shell with its own
-handler, for example, waits for its command before it acts (ADR 63).
+program has ended, or shortly before the grace period ends. The readers of its output, as in `train.py | tee log`, get
+it some seconds after the program has ended: without its reader, the program dies at its next line. All other processes
+get the signal at once. A shell with its own handler, for example, waits for its command before it acts (ADR 63).
 """
 
 import os
@@ -19,6 +19,8 @@ from node_agent.kernel.processes.process import catches, expects, handles, outla
 
 REST_SHARE, REST_S = 0.1, 3.0
 """Last part of the grace period, and its maximum in seconds, for processes that have not been signalled by then."""
+READER_S = 2.0
+"""Seconds from the end of the last writer until a reader of its output gets the signal, if it still runs."""
 _PYTHON = ("python", "pypy")
 """Beginnings of the names of Python's interpreters."""
 _TO_ALL = (signal.SIGINT, signal.SIGKILL)
@@ -72,10 +74,15 @@ def _readers(writers: Collection[int], others: Collection[int]) -> Iterator[int]
     """Yield the other processes whose stdin is a pipe from a writer's stdout or stderr, and their readers."""
     if not writers or not others:
         return
-    pipes = {pipe for pid in writers for number in (1, 2) if (pipe := _pipe(pid, number))}
+    pipes = _written(writers)
     found = [pid for pid in others if _pipe(pid, 0) in pipes]
     yield from found
     yield from _readers(found, [pid for pid in others if pid not in found])
+
+
+def _written(writers: Collection[int]) -> set[tuple[int, int]]:
+    """Return the pipes that are stdout or stderr of these processes."""
+    return {pipe for pid in writers for number in (1, 2) if (pipe := _pipe(pid, number))}
 
 
 def _pipe(pid: int, number: int) -> tuple[int, int] | None:
@@ -98,8 +105,10 @@ class SignalledProcesses:
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._processes: set[tuple[int, int]] = set()
-        self._readers: set[tuple[int, int]] = set()
-        """Readers of the output of programs that got the signal first. They end by themselves, after the last line."""
+        self._readers: dict[tuple[int, int], tuple[int, int] | None] = {}
+        """Readers of the output of programs that got the signal first, each with its pipe. Most end by themselves,
+        after the last line.
+        """
 
     def held(self, found: Mapping[int, Process], signum: int) -> set[int]:
         """Return those of the processes that get the signal later.
@@ -109,9 +118,16 @@ class SignalledProcesses:
         if signum in _TO_ALL:
             return set()
         first = {pid for pid in found if is_signalled_first(pid, signum)}
-        self._readers.update((pid, found[pid].began) for pid in _readers(first, found.keys() - first))
+        for pid in _readers(first, found.keys() - first):
+            self._readers.setdefault((pid, found[pid].began), _pipe(pid, 0))
         read = {pid for pid, process in found.items() if (pid, process.began) in self._readers}
         return read | {pid for pid in found if not first.isdisjoint(_ancestors(pid, found))}
+
+    def idle_readers(self, found: Mapping[int, Process]) -> set[int]:
+        """Return those of the processes that `held` has returned as readers, and for which none of them writes now."""
+        readers = {pid: key for pid, process in found.items() if (key := (pid, process.began)) in self._readers}
+        written = _written(found) if readers else set()
+        return {pid for pid, key in readers.items() if self._readers[key] not in written}
 
     def signal(self, leader: int, signum: int, adopted: Collection[int]) -> None:
         """Signal a worker and its group, except the processes that are signalled later. Continue stopped processes.

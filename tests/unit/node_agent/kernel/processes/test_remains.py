@@ -8,11 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from node_agent.kernel.processes import remains
+from node_agent.kernel.processes import remains, signalling
 from node_agent.kernel.processes.orphans_helper import look_at
 from node_agent.kernel.processes.remains import Remains, SignalledProcesses, in_session
 from tests.support import leaderless
+from tests.support.changes import PATIENCE_S
 from tests.support.process_info import until
+
+NEVER_S = 1_000.0
 
 
 @pytest.fixture
@@ -48,6 +51,32 @@ def test_a_session_is_its_leaders_until_another_process_has_its_pid(left: int) -
 async def test_a_process_that_ends_by_the_signal_is_waited_for(left: int) -> None:
     await gone(left, 1_000.0)
     assert look_at(left) is None
+
+
+@pytest.fixture
+def pipeline() -> Iterator[tuple[int, int]]:
+    """A program, and a reader of its output that ignores its end."""
+    source, sink = os.pipe()
+    with subprocess.Popen(("sleep", "1000"), stdout=sink) as writer:
+        os.close(sink)
+        with subprocess.Popen(("sleep", "1000"), stdin=source) as reader:
+            os.close(source)
+            yield writer.pid, reader.pid
+            reader.kill()
+        writer.kill()
+
+
+async def test_a_reader_that_ignores_the_end_of_its_input_gets_the_signal_soon_after_its_writer_has_ended(
+    pipeline: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = pipeline
+    monkeypatch.setattr(signalling, "is_signalled_first", lambda pid, signum: pid == writer)
+    monkeypatch.setattr(remains, "READER_S", 0.0)
+    over = asyncio.Event()
+    assert Remains(lambda: pipeline, None, signal.SIGTERM, SignalledProcesses(), NEVER_S, lambda _: over.set())
+    async with asyncio.timeout(PATIENCE_S):
+        await over.wait()
+    assert look_at(reader) is None
 
 
 @pytest.fixture

@@ -163,9 +163,10 @@ def test_readers_of_its_output_get_the_signal_later_even_after_its_end(
     monkeypatch.setattr(signalling, "_pipe", lambda pid, number: pipes.get((pid, number)))
     monkeypatch.setattr(signalling, "is_signalled_first", lambda pid, signum: pid == 3)
     sent, found = signalling.SignalledProcesses(), family_of({1: os.getpid(), 2: 1, 3: 1, 4: 1, 5: 1})
-    assert sent.held(found, signal.SIGTERM) == later
+    assert sent.held(found, signal.SIGTERM) == later and not sent.idle_readers(found)
     del found[3]
     assert sent.held(found, signal.SIGTERM) == later
+    assert sent.idle_readers(found) == {reader for reader in later if readers[reader] == 3}
     assert sent.held(found, signal.SIGKILL) == set()
 
 
