@@ -198,8 +198,9 @@ def _stalled(run: Run, now: float) -> Finding | None:
         return None
     restart = (words.restart(quoted(run.run_id)),) if run.notice_since is None else ()
     pace, steps = run.pace, (words.stacks(quoted(run.run_id)), *restart)
-    if time_ledger.present(run) == time_ledger.STARTING and now - run.started_at > STALLED_START_S:
-        return Finding("stalled", words.stalled_start(STALLED_START_S), run.started_at, steps)
+    start_s = max(STALLED_START_S, progress.standstill_limit_s(pace.earlier_step_s or 0.0))
+    if time_ledger.present(run) == time_ledger.STARTING and now - run.started_at > start_s:
+        return Finding("stalled", words.stalled_start(start_s), run.started_at, steps)
     if pace.moved_at is None or progress.is_over(run):
         return None
     if pace.step_s is None:

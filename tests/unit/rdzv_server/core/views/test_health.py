@@ -124,10 +124,10 @@ def stalled(age_s: float = 60.1, step_s: float = 0.2) -> Scenario:
     return run
 
 
-def stalled_at_start(for_s: float = 1_801.0) -> Scenario:
+def stalled_at_start(for_s: float = 1_801.0, step_s: float = 0.2) -> Scenario:
     """Return a run whose workers report nothing in their second round, though they did in the first."""
     run = running("2", "a", "b", max_restarts=9)
-    run.tells("a", highest_step=7, step_s=0.2)
+    run.tells("a", highest_step=7, step_s=step_s)
     run.fails("a")
     run.join("a", "b")
     run.passes(for_s)
@@ -506,6 +506,9 @@ def test_a_round_without_the_progress_of_earlier_rounds_is_stalled() -> None:
     assert (found.sentence, found.since) == (words.stalled_start(health.STALLED_START_S), run.run.started_at)
     run.tells("b", highest_step=8)
     assert "stalled" not in states(run)
+    an_epoch_s = 3_000.0
+    assert "stalled" not in states(stalled_at_start(19 * an_epoch_s, an_epoch_s))
+    assert "stalled" in states(stalled_at_start(21 * an_epoch_s, an_epoch_s))
 
 
 @pytest.mark.parametrize("reported", [{"highest_step": 1}, {"checkpoint_step": 1}, {}], ids=str)
