@@ -23,6 +23,7 @@ from rdzvctl.client import DEFAULT_TIMEOUT_S
 from rdzvctl.commands import MOST_EVENTS
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError
+from rdzvctl.output import ReaderGone
 from rdzvctl.session import Session
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # such as a pipe into head, also while a command waits for something to write
+    except (BrokenPipeError, ReaderGone):  # such as a pipe into head, also while a command waits for something to write
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
 

@@ -20,6 +20,10 @@ MOST_KEPT = 24
 """Most characters of a cell that a flat table keeps on any terminal; the last column is shortened first."""
 
 
+class ReaderGone(BaseException):
+    """The reader of stdout is gone. It is no `OSError`: that would count as a broken connection to a server."""
+
+
 class Output:
     """Destination of a command's output. `is_json`: whether it writes only documents and streams of JSON."""
 
@@ -38,7 +42,7 @@ class Output:
         return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
 
     def end_with_reader(self) -> None:
-        """Raise `BrokenPipeError` in the main thread when the reader of stdout is gone, even if nothing is written.
+        """Raise `ReaderGone` in the main thread when the reader of stdout is gone, even if nothing is written.
 
         Writing would find that out, but a command that follows something may have nothing to write for hours.
         """
@@ -48,7 +52,7 @@ class Output:
 
         def reader_gone(*_: object) -> NoReturn:
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-            raise BrokenPipeError
+            raise ReaderGone
 
         def wait() -> None:
             if stdout.poll():
