@@ -10,9 +10,10 @@ try:
     Output({}).end_with_reader()
     while True:
         try:
+            print("waits", flush=True)
             time.sleep(60)
         except OSError:  # as of a broken connection
-            pass
+            time.sleep(60)
 except ReaderGone:
     raise SystemExit(7) from None
 """
@@ -20,7 +21,7 @@ except ReaderGone:
 
 def test_a_reader_that_is_gone_is_not_taken_for_a_broken_connection() -> None:
     process = subprocess.Popen((sys.executable, "-c", WAITS_FOR_A_SERVER), stdout=subprocess.PIPE)
-    assert process.stdout
+    assert process.stdout and process.stdout.readline() == b"waits\n"
     process.stdout.close()
     try:
         assert process.wait(30) == 7
