@@ -1,7 +1,8 @@
 """Feature: watches the workers of each round for hangs, with one timer and no polling.
 
-It takes output lines where the agent reads them anyway. A stream that goes only to a file is read for this purpose,
-like a stream on the console. A separate process searches the lines for the user's patterns.
+The agent reads most output of the workers for the console or for logs. This feature takes the lines from there. If a
+stream goes only to a file, the agent reads that file for this feature. A separate process searches the lines for the
+user's patterns.
 """
 
 import asyncio
