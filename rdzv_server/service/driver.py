@@ -176,6 +176,7 @@ class Driver:
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._run_log.close()
         await self._store.close()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

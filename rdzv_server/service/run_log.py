@@ -43,10 +43,19 @@ class RunLog:
         if not (self._ends if is_end else self._lines).take(run_id, now):
             self._left_out[run_id] = self._left_out.get(run_id, 0) + 1
             return False
-        if left_out := self._left_out.pop(run_id, 0):
-            log.warning("%s", words.of_run(run_id, words.lines_left_out(left_out, LINES.per_s)))
+        self._tell_left_out(run_id)
         return True
 
     def forget(self, run_id: str) -> None:
-        """Forget how many lines were left out about a run that the server forgets."""
-        self._left_out.pop(run_id, None)
+        """Log how many lines were left out about a run that the server forgets: no later line says so."""
+        self._tell_left_out(run_id, has_events=False)
+
+    def close(self) -> None:
+        """Log how many lines were left out about each run: the server stops, or another server leads the runs."""
+        for run_id in list(self._left_out):
+            self._tell_left_out(run_id)
+
+    def _tell_left_out(self, run_id: str, *, has_events: bool = True) -> None:
+        if left_out := self._left_out.pop(run_id, 0):
+            sentence = words.lines_left_out(left_out, LINES.per_s, has_events=has_events)
+            log.warning("%s", words.of_run(run_id, sentence))

@@ -37,12 +37,11 @@ def of_run(run_id: str, sentence: str) -> str:
     return f"run {run_id}: {sentence}"
 
 
-def lines_left_out(number: int, per_s: float) -> str:
-    """`per_s`: lines a second that the log takes of one run in the long run."""
-    return (
-        f"{count(number, 'line')} left out: this log takes {per_s:g} lines a second of one run on average; rdzvctl "
-        "events shows all events"
-    )
+def lines_left_out(number: int, per_s: float, *, has_events: bool = True) -> str:
+    """`per_s`: lines a second that the log takes of one run in the long run. `has_events`: whether the server has the
+    run's events."""
+    where = "; rdzvctl events shows all events" if has_events else ""
+    return f"{count(number, 'line')} left out: this log takes {per_s:g} lines a second of one run on average{where}"
 
 
 def done_by(sentence: str, by: str) -> str:

@@ -46,10 +46,18 @@ def test_joins_are_neither_logged_nor_counted(log: RunLog, caplog: pytest.LogCap
     assert caplog.messages == [words.happened("r", 1, 1, event().sentence)]
 
 
-def test_what_was_left_out_of_a_run_is_forgotten_with_it(log: RunLog, caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(LINES.burst + 1):
+@pytest.mark.parametrize("is_forgotten", [True, False], ids=["the run is forgotten", "the server stops"])
+def test_the_log_says_what_it_left_out_before_nothing_more_comes(
+    log: RunLog, caplog: pytest.LogCaptureFixture, is_forgotten: bool
+) -> None:
+    for number in range(LINES.burst + 3):
         log.note(event(number=number + 1), now=0.0)
     caplog.clear()
-    log.forget("r")
+    if is_forgotten:
+        log.forget("r")
+    log.close()
     log.note(event(), now=2.0)
-    assert caplog.messages == [words.happened("r", 1, 1, event().sentence)]
+    assert caplog.messages == [
+        words.of_run("r", words.lines_left_out(3, LINES.per_s, has_events=not is_forgotten)),
+        words.happened("r", 1, 1, event().sentence),
+    ]
