@@ -7,6 +7,8 @@
 
 Every write compares the create revision of the leader's key with its own leadership. That is the fence: once
 another server leads, or none does, nothing more is written, even if a request of the old leader comes very late.
+A batch also needs the latest key of the batch before it. If that key is gone, etcd has been started from an older
+snapshot: later records would stand behind older ones, without those in between.
 
 A batch that is too large for one transaction is split into several, in order. If the server dies in between, the
 beginning of the batch remains. That is a state that the run was in, since each record is a fact applied on its own.
@@ -37,7 +39,7 @@ from rdzv_server.storage.base import (
     drops_of,
     of_another_format,
 )
-from rdzv_server.storage.etcd_client import EtcdClient, delete, end_of, is_free, is_made_at, put
+from rdzv_server.storage.etcd_client import EtcdClient, delete, end_of, is_free, is_made_at, is_there, put
 from rdzv_server.storage.record_codec import (
     MalformedRecord,
     OfLaterVersion,
@@ -90,21 +92,25 @@ class EtcdStore:
         self._batch: Sequence[Change] | None = None
         self._unwritten: list[list[Any]] = []
         """Transactions of the current batch that have not been made yet."""
+        self._latest = b""
+        """Key of the latest records or events that were written, if etcd should still have it. Keys are never used
+        twice."""
 
     async def load(self) -> Sequence[Record]:
         folder = f"{self._root}/records/".encode()
-        chunks: list[tuple[int, list[Record]]] = []
+        chunks: list[tuple[int, bytes, list[Record]]] = []
         try:
             async for keys, _ in self._client.pages(folder, end_of(folder), PAGE_KEYS):
                 for key in keys:
-                    chunks.append(_unpack(key.key, key.value))
+                    number, records = _unpack(key.key, key.value)
+                    chunks.append((number, key.key, records))
                     await asyncio.sleep(0)  # the lease is renewed meanwhile
         except MalformedRecord as error:
             place, is_later = words.place(self._client.name, self._root), isinstance(error, OfLaterVersion)
             raise damaged(place, error, is_later=is_later, restore=words.SNAPSHOT_OR_DELETE) from error
         attempts: dict[Key, list[Record]] = {}
-        for number, records in sorted(chunks, key=itemgetter(0)):
-            self._next_number = number + 1
+        for number, key, records in sorted(chunks, key=itemgetter(0)):
+            self._next_number, self._latest = number + 1, key
             for record in records:
                 attempts.setdefault(record.key, []).append(record)
         return [record for of_attempt in attempts.values() for record in settled(of_attempt)]
@@ -113,14 +119,14 @@ class EtcdStore:
         """Make the changes in order, then write the events.
 
         After `StoreUnavailable`, the beginning of them may be written, and the same batch must come next: it continues
-        where it stopped. Raises `StoreFenced` if this leadership is over.
+        where it stopped. Raises `StoreFenced` if this leadership is over, or if etcd has lost the latest batch.
         """
         if self._batch is None:
             self._batch, self._unwritten = changes, list(self._plan(changes, events))
         assert self._batch is changes, "a batch that was not written must be tried again before the next one"
         while self._unwritten:
             await self._write(self._unwritten[0])
-            del self._unwritten[0]
+            self._latest = _latest(self._latest, self._unwritten.pop(0))
         self._batch = None
 
     async def event_numbers(self) -> Mapping[Key, int]:
@@ -166,13 +172,14 @@ class EtcdStore:
             self._batch, self._unwritten = None, []
             raise
         folder = self._folder(*records[0].key)
-        await self._write([delete(folder, folder + b"%016x" % first)])
+        await self._write([delete(folder, folder + b"%016x" % first)])  # not the latest key, which is of the snapshot
 
     async def close(self) -> None:
         """Do nothing: the owner of the client closes it."""
 
     async def _write(self, operations: Sequence[Any]) -> None:
-        done, _ = await self._client.transact([self._fence], operations)
+        has_latest = [is_there(self._latest)] if self._latest else []
+        done, _ = await self._client.transact([self._fence, *has_latest], operations)
         if not done:
             raise StoreFenced(words.LEADERSHIP_OVER)
 
@@ -229,6 +236,16 @@ class EtcdStore:
 
     def _folder(self, run_id: str, attempt: int, kind: str = "records") -> bytes:
         return folder_of(self._root, run_id, attempt, kind)
+
+
+def _latest(latest: bytes, operations: Sequence[Any]) -> bytes:
+    """Return the latest key after these operations have been done; empty if they have deleted it."""
+    for operation in operations:
+        if operation.HasField("request_put"):
+            latest = operation.request_put.key
+        elif operation.request_delete_range.key <= latest < operation.request_delete_range.range_end:
+            latest = b""
+    return latest
 
 
 def folder_of(root: str, run_id: str, attempt: int, kind: str = "records") -> bytes:

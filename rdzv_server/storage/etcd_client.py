@@ -243,6 +243,11 @@ def is_free(key: bytes) -> Any:
     return is_made_at(key, 0)
 
 
+def is_there(key: bytes) -> Any:
+    """Return the comparison whether the key exists."""
+    return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.GREATER, create_revision=0)
+
+
 def _problem(member: _Member, error: Exception) -> str:
     if not isinstance(error, grpc.aio.AioRpcError):
         return words.problem(member.address, error)

@@ -1,6 +1,7 @@
 """The records in a real etcd: the next leader finds what was written, and the old one writes no more."""
 
 import re
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -11,7 +12,7 @@ from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable, changes_of
 from rdzv_server.words import etcd as words
 from rdzv_server.words import storage as storage_words
-from tests.support.etcd import need_etcd
+from tests.support.etcd import etcd_cluster, need_etcd, written
 from tests.support.message_search import has_message, message_fields, part, pattern
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 from tests.unit.rdzv_server.storage.conftest import Shared
@@ -34,7 +35,11 @@ from rdzv_server.storage.etcd_client import EtcdClient, end_of  # noqa: E402
 @pytest.fixture
 async def store(shared: Shared) -> EtcdStore:
     """The leader's store, in use."""
-    store = await shared.lead()
+    return await next_leader(shared)
+
+
+async def next_leader(shared: Shared) -> EtcdStore:
+    store: EtcdStore = await shared.lead()
     await store.load()
     return store
 
@@ -98,6 +103,44 @@ async def test_a_former_leader_writes_nothing(shared, changes, next_leader):
         await shared.delete("/leader")
     with pytest.raises(StoreFenced):
         await old.append(changes)
+    assert await held(shared) == joins(2)
+
+
+@pytest.mark.parametrize("changes", [[], [ForgetRun("gone", 1)]], ids=["", "as it forgets a run"])
+async def test_no_record_stands_behind_older_ones_if_etcd_has_lost_those_in_between(tmp_path, changes):
+    """etcd comes back from a snapshot that still has the leader's key, and the leader writes before it notices."""
+    with etcd_cluster(tmp_path, 1) as etcd:
+        (member,) = etcd.members
+        client = EtcdClient(etcd.addresses)
+        shared = Shared(client, "/lost")
+        leader = await shared.lead()
+        await leader.append(joins(1, run_id="gone") + joins(2))
+        member.kill()
+        shutil.copytree(member.data, tmp_path / "snapshot")
+        etcd.start()
+        await written(etcd.addresses)
+        await leader.append([*changes, *joins(5)[2:4]])
+        member.kill()
+        shutil.rmtree(member.data)
+        shutil.copytree(tmp_path / "snapshot", member.data)
+        etcd.start()
+        await written(etcd.addresses)
+        with pytest.raises(StoreFenced):
+            await leader.append(joins(5)[4:])
+        assert await held(shared) == joins(1, run_id="gone") + joins(2)
+        await client.close()
+
+
+async def test_a_leader_writes_on_after_the_latest_records_are_forgotten_or_replaced(store, shared):
+    await store.append(joins(3, run_id="other") + joins(2))
+    await store.append([ForgetRun(RUN_ID, 1)])
+    await store.append(joins(1))
+    await store.compact(joins(1))
+    await store.append(joins(2)[1:])
+    await store.append([ForgetRun(RUN_ID, 1), ForgetRun("other", 1)])
+    await store.append(joins(1))
+    assert await held(shared) == joins(1)
+    await (await next_leader(shared)).append(joins(2)[1:])
     assert await held(shared) == joins(2)
 
 
