@@ -68,7 +68,7 @@ class TimedSwarm(Swarm):
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Load of the server beside the pair: a run of `nodes` nodes, small runs that restart in turns all the time, and
+    """Load of the server beside the pair: a run of `nodes` nodes, small runs that restart in turns without a pause, and
     operators who watch all of them."""
 
     nodes: int

@@ -1,7 +1,7 @@
 """Supervisor of an agent: a process that outlives the agent and exits with the run's result (`--exit-with-run`).
 
 A scheduler that started an agent looks at the agent's exit code. If the agent was killed, for example for lack of
-memory, the scheduler may treat the whole job as failed, although an elastic run continues without that agent. So the
+memory, the scheduler may treat the whole job as failed. But an elastic run continues without that agent. So the
 supervisor waits until the server reports the end of the run, and exits with the run's exit code.
 
 While the agent lives, it sends its supervisor the number of its attempt. A later attempt of the run belongs to another

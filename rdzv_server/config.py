@@ -43,7 +43,7 @@ class Limits:
     idle_s: float = 75.0
     """Longest time from an answer to the next request."""
     requests: Rate = Rate(5_000, 50_000)
-    """Rate of all requests: 10,000 agents behind one address poll 2,000 times a second; the end of a round and the next
+    """Rate of all requests. 10,000 agents behind one address poll 2,000 times a second. The end of a round and the next
     round take three requests for each agent."""
     refusals: Rate = Rate(10, 100)
     """Rate of requests without a valid token. Beyond it, the server refuses all requests of the peer, with any token,

@@ -1,7 +1,7 @@
 """Texts of a bundle made fit for strangers: without secrets and, on request, without names. Pure functions.
 
 The texts may be a worker's output, so a word may be as long as a log. Parts of the patterns that could begin at many
-places of one word have a greatest length: otherwise the time would grow with the square of the word's length.
+places of one word have a greatest length. Otherwise the time would grow with the square of the word's length.
 """
 
 import re

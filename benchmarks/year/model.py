@@ -99,8 +99,8 @@ def formula(nodes: int, faults_per_node_day: float, overhead_s: float, costs: Co
 
 
 PHASES = ("starting", "detecting", "restarting", "waiting", "saving", "person")
-"""Phases without training: workers start; a fault is not yet known; a round forms; there are fewer nodes than the
-minimum; workers save before the round ends; a person is awaited."""
+"""Phases without training: workers start, a fault is not yet known, a round forms, or there are fewer nodes than the
+minimum. In the last two, workers save before the round ends, and the run waits for a person."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Worker that trains in lock-step with its peers over plain sockets: every step needs all of them.
 
 Rank 0 receives from all others and answers; it also writes the journal and the checkpoints, from which the next round
-continues. Like a worker with torch it fails when the connection to a peer breaks, and when a step takes longer than the
-time-out of a collective operation. `SECONDS` has the costs, most of them scaled.
+continues. Like a worker with torch, it fails when the connection to a peer breaks. It also fails when a step takes
+longer than the time-out of a collective operation. `SECONDS` has the costs, most of them scaled.
 """
 
 import os

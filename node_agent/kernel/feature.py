@@ -139,10 +139,10 @@ class Feature:
     async def unfit(self, after_failure: bool) -> str:
         """Return why this node must not take part, with the evidence; empty if it may.
 
-        If a feature overrides this hook, the agent calls it before the first join, and again after workers have run:
-        before the next join, or before the agent exits if its worker has ended the run. `after_failure`: whether a
-        worker of this node has failed since the last check. The first reason ends the check, so the agent does not ask
-        later features. It cancels the call if it exits before.
+        If a feature overrides this hook, the agent calls it before the first join, and again after workers have run.
+        This is before the next join, or before the agent exits if its worker has ended the run. `after_failure`:
+        whether a worker of this node has failed since the last check. The first reason ends the check, so the agent
+        does not ask later features. It cancels the call if it exits before.
 
         A feature may call `Kernel.leave` instead. Before the first join, the agent then leaves without joining.
         """

@@ -6,7 +6,7 @@
     other methods on /v1/...  no      no      yes     only from loopback
     everything else           yes     yes     yes     yes
 
-An agents' token may be valid for some runs only, and for a limited number at a time; then it shows its holder nothing
+An agents' token may be valid for some runs only, and for a limited number at a time. Then it shows its holder nothing
 about other runs. Tokens are compared in constant time, and all of them each time, so the time of an answer reveals
 nothing about any token. A browser has a session that is derived from a token. It may do what the token allows, except
 taking part in runs, and may act only from the server's own page.

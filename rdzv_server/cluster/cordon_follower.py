@@ -1,7 +1,7 @@
 """Follower of a cluster's cordons: one shard decides about nodes, and the leaders of all other shards follow it.
 
-The leader of another shard reads what the leader of shard 0 has recorded about nodes, before it answers any request and
-again after every change. See ADR 41.
+The leader of another shard reads the records of shard 0's leader about nodes. It does so before it answers any request,
+and again after every change. See ADR 41.
 """
 
 import logging

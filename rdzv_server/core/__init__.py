@@ -14,7 +14,7 @@ their ranks. The next round opens when a worker fails, when a participant is los
 Then the server tells every participant to stop and join again. `restart_budget` decides what the restart costs, and
 `liveness` which agents are still alive.
 
-Facts that change a run are durable: the server records each one before it acts on it, and replaying a run's records
+Facts that change a run are durable. The server records each one before it acts on it, and replaying a run's records
 gives the same state. The server does not record that it heard an agent, that a connection closed or that time passed.
 It records what it concludes from them.
 """

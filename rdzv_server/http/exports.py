@@ -1,5 +1,5 @@
-"""Exports of the server, as its settings ask for them: events to a file and to a webhook, a command for each excluded
-node, and traces of rounds. No failure of an export affects a run."""
+"""Exports of the server, by its settings: events to a file and to a webhook, a command for each excluded node, and
+traces of rounds. No failure of an export affects a run."""
 
 import asyncio
 import logging

@@ -47,7 +47,7 @@ class StatusView:
     """Status of one server, for any number of readers.
 
     It may be large: a run's evidence takes some hundred kilobytes, and ten thousand nodes some megabytes. So it is made
-    run by run, and for a large run some nodes at a time, in slices: an agent never waits longer than a slice.
+    run by run, and for a large run some nodes at a time, in slices. An agent never waits longer than a slice.
     """
 
     def __init__(self, service: Service) -> None:

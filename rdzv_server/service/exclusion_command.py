@@ -3,9 +3,9 @@
 The server runs it once for each exclusion, after it has recorded the exclusion: one at a time, with a time limit. If
 the command fails, the server logs an error with the end of its output, and does not try again: the node stays excluded.
 
-If a check has found the node unfit, or it was lost, the server waits until no other node can show a common cause any
-more, which would end the exclusion. If an exclusion has ended before its time, the command does not run. A server that
-crashed in this time runs the command after its restart, if the time is not over then.
+If a check has found the node unfit, or it was lost, other nodes may still show a common cause, which would end the
+exclusion. The server waits until none can. If an exclusion has ended before its time, the command does not run. A
+server that crashed in this time runs the command after its restart, if the time is not over then.
 """
 
 import asyncio

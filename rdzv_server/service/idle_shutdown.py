@@ -1,11 +1,11 @@
 """Shutdown of a server that has nothing left to do, for `--exit-when-idle`.
 
 The server exits at once when every run has ended, every agent knows that, and every connection is closed. It also exits
-at once when the last agent has left a run. If a node was lost on the way, it exits a moment later, because a command on
-that node may wait for the run's end (`node-agent --exit-with-run`). Otherwise it exits when no agent has been connected
-for a while: lost agents may come back until then.
+at once when the last agent has left a run. If a node was lost on the way, it exits a moment later. A command on that
+node may wait for the run's end (`node-agent --exit-with-run`). Otherwise it exits when no agent has been connected for
+a while: lost agents may come back until then.
 
-If every run has ended, the server waits at most `ENDED_S` for an agent that does not know it: its node may be dead, and
+If every run has ended, the server waits at most `ENDED_S` for an agent that does not know it. Its node may be dead, and
 a scheduler may wait for the server's verdict.
 
 A server that was started again also waits for a while. If a scheduler has evicted all nodes of a run, it starts the

@@ -1,7 +1,7 @@
 """Compaction: when an attempt has many records, a snapshot replaces them.
 
-So the size of a store, and the data that a server reads at its start, depend on the size of the run, not on its
-history.
+So the size of a store depends on the size of the run, not on its history. The same holds for the data that a server
+reads at its start.
 """
 
 from collections import Counter

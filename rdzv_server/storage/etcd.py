@@ -5,10 +5,10 @@
     PREFIX/shards/SHARD/events/RUN/ATTEMPT/LAST       some consecutive events, under the number of the last one;
                                                       under 0 the number of the last one that has been delivered
 
-Every write compares the create revision of the leader's key with its own leadership. That is the fence: once
-another server leads, or none does, nothing more is written, even if a request of the old leader comes very late.
-A batch also needs the latest key of the batch before it. If that key is gone, etcd has been started from an older
-snapshot: later records would stand behind older ones, without those in between.
+Every write compares the create revision of the leader's key with its own leadership. That is the fence. Once another
+server leads, or none does, nothing more is written, even if a request of the old leader comes very late. A batch also
+needs the latest key of the batch before it. If that key is gone, etcd has been started from an older snapshot: later
+records would stand behind older ones, without those in between.
 
 A batch that is too large for one transaction is split into several, in order. If the server dies in between, the
 beginning of the batch remains. That is a state that the run was in, since each record is a fact applied on its own.

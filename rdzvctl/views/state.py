@@ -210,7 +210,7 @@ def endpoint_of_agents(given: Sequence[str], servers: Sequence[Fields]) -> str:
     """Return the servers' addresses for the `--endpoint` of an agent on any machine; a placeholder if they are unknown.
 
     `given`: addresses at which the servers answer here. If these are names of this machine only, the servers know
-    better: a cluster by the addresses that it advertises, and a single server by what its agents have used.
+    better ones. A cluster has the addresses that it advertises, and a single server those that its agents have used.
     """
     if not all(map(is_of_this_machine, given)):
         return ",".join(given)

@@ -50,9 +50,9 @@ class ProcessFailure:
     """Failure of one worker.
 
     `message`: the content of `message` in its error file, normally a map with `message` ("ValueError: boom") and
-    `extraInfo` (`py_callstack`, `timestamp`). If the error file is missing or invalid, it is torch's text: "Signal 9
-    (SIGKILL) received by PID 7", or a link that explains how to get a traceback. `details` has the agent's own
-    findings.
+    `extraInfo` (`py_callstack`, `timestamp`). If the error file is missing or invalid, it is torch's text. This is
+    "Signal 9 (SIGKILL) received by PID 7", or a link that explains how to get a traceback. `details` has the agent's
+    own findings.
     """
 
     local_rank: int

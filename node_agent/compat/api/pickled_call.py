@@ -2,7 +2,7 @@
 
 If a plain pickle works, it is used, and the worker imports the main module as under `multiprocessing`. So programs that
 run under torch's launcher find the same modules. Functions that a plain pickle cannot name (from notebooks or standard
-input, lambdas, closures) are sent by value with cloudpickle, and the main module is not imported.
+input, lambdas, closures) are sent by value with cloudpickle. Then the main module is not imported.
 """
 
 import io

@@ -14,9 +14,8 @@ and the worker was forked warm, it sends a signal, and the worker's faulthandler
 would kill a process that does not catch it. So the program sends it only if the kernel shows that the process catches
 the signal and has the file open.
 
-NCCL (2.24 and newer) reports the state of all communicators of the job at the port of its RAS subsystem. Only the node
-with rank 0 asks it, if a worker of this node listens there, because every process of the job would give the same
-answer.
+NCCL (2.24 and newer) reports the state of all communicators of the job at the port of its RAS subsystem. Every process
+of the job would give the same answer. So only the node with rank 0 asks it, if a worker of this node listens there.
 """
 
 import json

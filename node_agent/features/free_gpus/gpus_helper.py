@@ -223,8 +223,8 @@ def has_ended(pid: int) -> bool:
 
 
 def tasks(pid: int) -> list[str]:
-    """Return the places in /proc where a process's program may be shown: its own, or those of its other threads if the
-    main thread has ended.
+    """Return the places in /proc that may show a process's program: its own, or those of its other threads if the main
+    thread has ended.
     """
     return _other_tasks(pid) if _main_thread_has_ended(pid) else [str(pid)]
 

@@ -7,7 +7,7 @@ that starts threads which do not survive a fork.
 Messages on its control socket are single packets. The first is "ready SECONDS" or "refused WHY". Each order then
 requests a process, and brings a socket for it. Over that socket the process sends its pid and gets its task once: a
 JSON object, with stdin, stdout and stderr. Until then it waits, and ignores the signals that a scheduler sends to every
-process of a node, because these are for the workers and the agent.
+process of a node. These are for the workers and the agent.
 """
 
 import ctypes

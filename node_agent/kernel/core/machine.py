@@ -70,7 +70,7 @@ from node_agent.kernel.core.server_outages import QUIET_S, ServerOutages, stage_
 LONGEST_REASON = 500
 """Most characters of an agent's reason to leave."""
 CAUSE_TIMEOUT_S = 0.5
-"""Seconds in which the cause of a worker's end may still become known: another worker's end, or a signal that a
+"""Seconds in which the cause of a worker's end may still become known. This is another worker's end, or a signal that a
 scheduler sends to every process of a node."""
 NOT_STARTED = 127
 """Exit code of a worker that could not be started, as in a shell."""

@@ -2,7 +2,7 @@
 
 With running workers the agent waits as long as the user allows, by default forever. Without workers a long wait has no
 use, so the limit is that of the wait for the first answer. A server that answers that it cannot serve now, such as one
-whose disk is full, lives and still has the run: without a limit from the user, the agent waits as long as it answers.
+whose disk is full, lives and still has the run. Without a limit from the user, the agent waits as long as it answers.
 """
 
 from math import inf

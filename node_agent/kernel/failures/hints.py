@@ -1,6 +1,6 @@
 """Common errors: what to do about them, and whether they follow from another worker's failure.
 
-A phrase marks a consequence only if it says that a peer is gone or late, in the words of a library that talks to peers.
+A phrase marks a consequence only if a library that talks to peers uses it to say that a peer is gone or late.
 "Connection reset by peer" is no such phrase: it may come from a data store that the script reads.
 """
 

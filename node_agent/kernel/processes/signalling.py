@@ -2,9 +2,10 @@
 
 A program that saves its work when it is stopped needs its own processes: a PyTorch DataLoader fails if one of them is
 gone. So a Python program that handles the signal gets it first. The processes that it has started get it when the
-program has ended, or shortly before the grace period ends. The readers of its output, as in `train.py | tee log`, get
-it some seconds after the program has ended: without its reader, the program dies at its next line. All other processes
-get the signal at once. A shell with its own handler, for example, waits for its command before it acts (ADR 63).
+program has ended, or shortly before the grace period ends. Without its reader, a program dies at its next line. So the
+readers of its output, as in `train.py | tee log`, get the signal some seconds after the program has ended. All other
+processes get the signal at once. A shell with its own handler, for example, waits for its command before it acts (ADR
+63).
 """
 
 import os
@@ -47,7 +48,7 @@ def handlers(worker: int, signum: int) -> list[int]:
 def may_exit_on(signums: Collection[int], worker: int) -> bool:
     """Return whether a worker may exit 0 because of one of these signals.
 
-    That is so if the worker catches, blocks or ignores one of them, or if it is a wrapper, such as a shell, of a
+    That is so if the worker catches, blocks or ignores one of them. It is also so for a wrapper, such as a shell, of a
     program that handles one. A Python program is no wrapper here: torch lets the processes of a DataLoader handle
     SIGTERM.
     """

@@ -341,7 +341,7 @@ class ProcessGroup:
     def _start_side_by_side(
         self, specs: Sequence[WorkerSpec], signals: Collection[int]
     ) -> tuple[WorkerSpec, OSError] | None:
-        """Open the streams of all workers, then fork all, then watch all: after each fork, the first write to each page
+        """Open the streams of all workers, then fork all, then watch all. After each fork, the first write to each page
         of the agent's memory costs a page fault.
         """
         opened: list[Worker] = []
@@ -470,9 +470,8 @@ class WorkerGroup(ProcessGroup):
 
     - A failure that follows from another worker's failure. If that worker is in this group and ends soon, the group
       reports its failure instead. It also does if an exception has ended that worker's script, and not yet its process.
-    - A worker's end by a signal that schedulers send to all processes of a node, or by an exit code with which a shell
-      reports such a signal. If the agent gets that signal too, before or after, the node leaves and no worker has
-      failed.
+    - A worker's end by a signal that schedulers send to all processes of a node, or by a shell's exit code for such a
+      signal. If the agent gets that signal too, before or after, the node leaves and no worker has failed.
     - The success of workers that handle such a signal, because they may have exited 0 because of it. If no restart is
       left, the group holds back their other exit codes, too.
     """

@@ -2,7 +2,7 @@
 
 An agent that restarts claims the place of its previous process, by its node id or its `--node-rank`. If the agent in
 that place has no connection, the newcomer replaces it at once. If it has one, the server probes it: it loses its place
-unless the server hears it soon. An agent that is alive keeps its place: two live agents with one node id are two nodes,
+unless the server hears it soon. An agent that is alive keeps its place. Two live agents with one node id are two nodes,
 and the server refuses the node rank to the newcomer. Agents of one node id that join together are all alive: agents of
 one machine share its host name unless each has its own `--node-id`.
 """

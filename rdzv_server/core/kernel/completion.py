@@ -1,14 +1,14 @@
 """Completion of a forming round: when it completes, and what the round waits for until then.
 
-A round completes at once if (a) `max_nodes` nodes have joined, or (b) at least `min_nodes` nodes are there, among them
-every participant of the previous round that is still alive. Otherwise (c) it completes at the end of the last call,
-which begins when `min_nodes` nodes are there. If a participant is alive and still stops its workers, its seat stays
-reserved: no waiting spare takes it, and no last call ends without it. A round also does not complete while it is
-uncertain whether an agent that would get a seat is alive.
+A round completes at once (a) if `max_nodes` nodes have joined. It also does (b) if `min_nodes` nodes or more are there,
+among them every participant of the previous round that is still alive. Otherwise (c) it completes at the end of the
+last call, which begins when `min_nodes` nodes are there. If a participant is alive and still stops its workers, its
+seat stays reserved. No waiting spare takes it, and no last call ends without it. A round also does not complete while
+it is uncertain whether an agent that would get a seat is alive.
 
 If none of the last participants survived, the round forms like a first one. With `shrink_after_s`, (b) waits that many
-seconds for replacements of the nodes that are gone. After several charged restarts in a row, the round does not
-complete before the wait that `failed_rounds` sets is over, unless an operator restarts the run.
+seconds for replacements of the nodes that are gone. After several charged restarts in a row, the round first waits as
+long as `failed_rounds` sets. An operator who restarts the run ends that wait.
 """
 
 from rdzv_protocol.messages import Wait
@@ -38,8 +38,8 @@ def completes(run: Run, now: float) -> str | None:
 def presumed_lost(run: Run, now: float) -> list[str]:
     """Return the participants that are presumed lost, by agent id; empty unless the round waits for nothing else.
 
-    A participant is presumed lost if its connection closed while its poll was parked, if it has not polled again, and
-    if workers of another node failed. The verdict waits until then, because a new poll would reverse it. If several
+    A participant is presumed lost if its connection closed while its poll was parked, it has not polled again, and
+    workers of another node failed. The verdict waits until then, because a new poll would reverse it. If several
     participants vanished together, a failure shows that some are gone only if it is a consequence: its worker has lost
     another one. Then the healthy ones have some time to poll again, and their polls are read first.
     """
@@ -261,9 +261,10 @@ def note_unfit(run: Run, node_id: str, reason: str) -> None:
 def too_few_fit(run: Run, fixed_nodes: int) -> str:
     """Return why the forming round can never get its minimum, given `fixed_nodes` nodes; empty if it still can.
 
-    A node counts as out if it left as unfit and is not back, or if the server itself excludes it until after the join
-    timeout. A node that was lost, that left, or that an operator cordoned may come back at any time. A run that has not
-    begun yet waits until it has heard of all nodes: a node that came after its end would wait in vain.
+    A node counts as out if it left as unfit and is not back. It also does if the server itself excludes it until after
+    the join timeout. A node that was lost, that left, or that an operator cordoned may come back at any time. A run
+    that has not begun yet waits until it has heard of all nodes, because a node that came after its end would wait in
+    vain.
     """
     low, opening = legal_sizes.smallest(run.settings), run.opening
     if opening.min_since is not None or fixed_nodes - len(run.unfit) - len(run.cordons) >= low:

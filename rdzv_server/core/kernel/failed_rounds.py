@@ -1,16 +1,16 @@
 """Failed rounds in a row: the wait before the next restart, and when another restart is of no use.
 
-Failed rounds form a row until one round lasts for `steady_s`, or gets the run further: by a higher step or a later
-checkpoint than any round before it. The first restart of a row comes at once; after that each wait is twice the
+Failed rounds form a row until one round lasts for `steady_s` or gets the run further. It does so by a higher step or a
+later checkpoint than any round before it. The first restart of a row comes at once. After that each wait is twice the
 previous one.
 
 Whether a charged restart was without progress depends only on the steps and checkpoints that workers report
 (`node_agent.progress`), not on how long the round lasted. If the workers of a run have never reported any, restarts
-that follow each other quickly are counted instead. The same applies if the steps have fallen within a round: they are
-counted within each epoch, so a lower step than in an earlier round shows nothing.
+that follow each other quickly are counted instead. The same applies if the steps have fallen within a round. They are
+then counted within each epoch, so a lower step than in an earlier round shows nothing.
 
 The same measure decides how many rounds in a row the same failure has ended. Failures are the same if their exit codes
-are equal, and if their errors (or their causes, if there is no error) differ only in numbers.
+are equal and their errors differ only in numbers. Without an error, the causes are compared.
 
 The restarts after lost nodes and nodes that left are free, so no budget ends a run whose nodes come and go for ever.
 The same measure decides how many rounds departures have ended in a row.

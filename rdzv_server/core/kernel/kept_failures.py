@@ -1,10 +1,10 @@
 """Limits of the evidence that is kept: for one failure, and for the failures of all attempts together.
 
 The limits of one failure are no lower than an agent's own, so they cut only what other programs report. If all failures
-exceed their total, the attempt that ended first drops its evidence first; among attempts that have not ended, the one
-that keeps most. The attempt still keeps what a final report shows of the failures that it is blamed on, and a summary
-of a few others. Only people read evidence, no rule does, so a drop is not a fact: after a restart the server reads all
-evidence again, and drops as much.
+exceed their total, the attempt that ended first drops its evidence first. If none has ended, the attempt that keeps
+most drops its evidence. The attempt still keeps what a final report shows of the failures that it is blamed on, and a
+summary of a few others. Only people read evidence, no rule does, so a drop is not a fact. After a restart the server
+reads all evidence again, and drops as much.
 """
 
 from collections.abc import Iterable

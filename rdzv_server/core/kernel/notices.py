@@ -1,14 +1,14 @@
 """Notices: the server tells the workers of a running round that it is about to end, so that they save their work first.
 
-A round is about to end if a participant announces that it leaves (`LeaveAnnounced`), if an operator drains a node, or
-if a node is replaced. With `--scale-up on-notice`, it is also about to end if a node has arrived. The reason and
-the deadline are facts. The queries to the agents, and their answers, are signs: after a restart of the server it asks
-the same agents again. `NoticeEnded` ends the round as soon as every listening worker has acknowledged, or else at the
+A round is about to end if a participant announces that it leaves (`LeaveAnnounced`), an operator drains a node, or a
+node is replaced. With `--scale-up on-notice`, it is also about to end if a node has arrived. The reason and the
+deadline are facts. The queries to the agents, and their answers, are signs: after a restart of the server it asks the
+same agents again. `NoticeEnded` ends the round as soon as every listening worker has acknowledged, or else at the
 deadline.
 
-If workers of a leaving node fail meanwhile, the round ends at once, and the restart is free: a scheduler often signals
+If workers of a leaving node fail meanwhile, the round ends at once, and the restart is free. A scheduler often signals
 the workers along with their agent. During any notice a restart is also free if workers fail because others are gone,
-and no other cause is reported: the others may have saved and exited.
+and no other cause is reported. The others may have saved and exited.
 
 A notice is never taken back, even if the leaving agent has meanwhile succeeded and is gone. A worker that has
 acknowledged a notice may exit, and counts as interrupted.

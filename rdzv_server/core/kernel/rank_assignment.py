@@ -2,9 +2,9 @@
 
 Group ranks are sticky: a participant keeps its own, a replacement takes a vacant one, and a shrink keeps the order.
 Each node gets a key, and the nodes' group ranks follow the order of their keys. A node's key is its `--node-rank` if it
-has one, else its last group rank, else the rank that it prefers, else the lowest free key. Nodes that have none of
-these get their keys in the order of their `sort_key`, such as their place in the network's tree. Worker ranks follow
-the group ranks, cumulative over each node's own `local_world_size`.
+has one, else its last group rank, else its preferred rank, else the lowest free key. Nodes that have none of these get
+their keys in the order of their `sort_key`, such as their place in the network's tree. Worker ranks follow the group
+ranks, cumulative over each node's own `local_world_size`.
 
 That is the policy `sticky`. With `topology` no rank is sticky: in every round, all nodes that did not ask for a rank
 are in the order of their `sort_key`. So the nodes of one block stay together after a replacement. With `fill-gaps`, if

@@ -6,8 +6,8 @@ change, which is free. So a charge is settled, and counted, only when the next r
 
 The first failure of a round is to blame, unless it is a consequence: its worker's output says that another worker was
 gone. Then the first failure of the round that is no consequence is to blame. A consequence by itself does not end a run
-at once: its cause will follow, as another node's report or as the loss of that node. The run waits a moment for it, and
-until the server has heard every other agent of the round: the connection of a dead one may close without a sign.
+at once. Its cause will follow, as another node's report or as the loss of that node. The run waits a moment for it, and
+until the server has heard every other agent of the round. The connection of a dead agent may close without a sign.
 """
 
 from msgspec import Struct

@@ -9,12 +9,12 @@ wait:
 - The server hears an agent. This agent is the witness that the others lacked: the server must hear each of them within
   one lease (see `liveness`).
 - New agents join. They are witnesses, too. An agent of a node of the run replaces its predecessor at once. If as many
-  new agents wait as the round has seats, the server takes back the fresh leases of the silent agents, because
-  the new agents have come in their place.
+  new agents wait as the round has seats, they have come in the place of the silent agents. Then the server takes back
+  the fresh leases of the silent agents.
 - `MOST_S` seconds have passed: the workers must be gone, and the run ends.
 - The server is full of runs or of agents, and new ones ask for a place. Then the run that has been silent for longest
-  ends, if none of its agents has a connection and the server has heard none for `GIVES_PLACE_S` seconds. Its agents
-  learn this when they are back.
+  ends. The condition is that none of its agents has a connection, and that the server has heard none for
+  `GIVES_PLACE_S` seconds. Its agents learn this when they are back.
 
 If an operator restarts the run, resizes it or drains one of its nodes, a new round opens, which waits for no silent
 agent.

@@ -17,8 +17,8 @@ from rdzv_server.core.node_history import LOST, REASON_BYTES, UNFIT, Blame, Inci
 from rdzv_server.words import nodes as words
 
 TOGETHER, TOGETHER_S = 3, 30.0
-"""Number of nodes that must be lost, or be found unfit in the same way, within this many seconds, so that the server
-blames none of them. Two that are found unfit are enough if their run has no other node."""
+"""Number of nodes and seconds. If this many nodes are lost, or found unfit in the same way, within this time, the
+server blames none of them. Two that are found unfit are enough if their run has no other node."""
 
 
 class ExclusionPolicy(Struct, frozen=True):

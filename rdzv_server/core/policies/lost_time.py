@@ -1,6 +1,6 @@
 """Measurement of a running round before something that may end it: its steps, and the time that it loses.
 
-Signs are up to a keep-alive old, so the conclusions are cautious. If the server does not believe that the workers hang,
+Signs are up to a keep-alive old, so the conclusions are cautious. Unless the server believes that the workers hang,
 time counts as `detecting` only if the sign itself showed workers without progress for `progress.STALLED` steps. If an
 operator restarts the run, the time of a standstill is enough.
 """

@@ -3,8 +3,8 @@
 If all nodes report it, the policy compares the part of a step that goes into each node's own work (`Progress.work_s`).
 Otherwise it compares whole steps. In lockstep, whole steps take equally long on every node, since all wait for the
 slowest: then only the nodes' own work shows a straggler. If one node reports an evaluation for which the others wait,
-their steps only seem longer. So by whole steps a node is a straggler only if it also falls behind: if it makes fewer
-steps than the others in the same time.
+their steps only seem longer. So by whole steps a node is a straggler only if it also falls behind. That is, it makes
+fewer steps than the others in the same time.
 
 The policy compares the nodes once in a lease, while workers report steps. A node becomes a straggler after `LOOKS`
 comparisons in a row, each with new steps, above the limit. It is no longer a straggler after as many below the limit.

@@ -4,14 +4,14 @@ Every moment belongs to one phase, so the phases add up to the run's age. The le
 So a server that replays the facts gets the same result. Time in which no server was running belongs to the phase in
 which it passed.
 
-Parts of the running phase do not get the run further: the time until the workers report their first progress, writing
-checkpoints, standstills, and work that a restart repeats. They are added when the round ends, from the progress that
-was recorded before. How much work is repeated can become less when the workers of the next round say where they
-continue. Until it ends, the running round shows how long it took to start, the checkpoints that workers report, and a
-standstill while the run is believed to hang.
+Parts of the running phase do not get the run further. These are the time until the workers report their first progress,
+writing checkpoints, standstills, and work that a restart repeats. They are added when the round ends, from the progress
+that was recorded before. How much work is repeated can become less when the workers of the next round say where they
+continue. Until it ends, the running round shows how long it took to start, and the checkpoints that workers report. It
+also shows a standstill while the server believes that the run hangs.
 
-If the workers have reported no progress (`node_agent.progress`) in any round, there is no training time and no ratio:
-it is unknown how much of the running phase was training.
+If the workers have reported no progress (`node_agent.progress`) in any round, there is no training time and no ratio.
+It is unknown how much of the running phase was training.
 """
 
 from collections.abc import Iterator, Mapping

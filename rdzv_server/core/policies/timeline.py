@@ -1,9 +1,9 @@
 """Timeline of a run: its rounds, its progress and its events, small enough for a picture of a run of any length.
 
 Everything follows from facts, so a restarted server has the same timeline. Each of the three lists has a limit. If one
-is full, the policy merges what a picture shows least: the two shortest neighbouring rounds, the two marks of a kind
-that are closest together, or two neighbouring samples. Old samples are merged first, so the last hour of a long run has
-finer samples than its first days.
+is full, the policy merges what a picture shows least. These are the two shortest neighbouring rounds, the two marks of
+a kind that are closest together, or two neighbouring samples. Old samples are merged first, so the last hour of a long
+run has finer samples than its first days.
 """
 
 from bisect import bisect
@@ -31,7 +31,7 @@ REPORTS_MISSED = 4.0
 """Number of reports in a row without which the server counts the workers as not heard."""
 BURST_S, BURSTS = 10.0, 200.0
 """Events of a kind become one mark if they come within `BURST_S`, or within the run's age divided by `BURSTS` if that
-is longer: a picture cannot show them apart."""
+is longer. A picture cannot show them apart."""
 
 Lane = Literal["fault", "warning", "notice", "node", "action", "server"]
 MarkKind = Literal[EventKind, "server_restarted"]

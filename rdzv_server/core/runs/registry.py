@@ -387,8 +387,8 @@ class Registry:
     def _make_room(self, now: float) -> list[Effect]:
         """Forget attempts that have ended, before their time: first those that never ran, then those that ended first.
 
-        If the agents of none of them can have heard of the end, end the run that has been silent for longest, once new
-        runs have asked for a while. Raises `ServerUnavailable` before that, or if there is no silent run.
+        If the agents of none of them can have heard of the end, end the run that has been silent for longest. Raises
+        `ServerUnavailable` until new runs have asked for a while, or if there is no silent run.
         """
         if ended := self._forgettable(now):
             return self._forget_some(ended, now)

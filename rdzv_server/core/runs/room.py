@@ -37,7 +37,7 @@ class Room:
     """Limits of the numbers of runs, agents, events and bytes of evidence, and how much the attempts take.
 
     The ids of `max_agents` gone agents are remembered, or of `MOST_DEPARTED` if that is more. Beyond that, the attempt
-    that ended first forgets its ids first; if none has ended, the attempts with the most forget at most half of theirs.
+    that ended first forgets its ids first. If none has ended, the attempts with the most forget at most half of theirs.
     As with evidence, this is not a fact: a server that restarts reads all ids, and forgets as many.
     """
 

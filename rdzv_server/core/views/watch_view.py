@@ -1,7 +1,7 @@
 """View of a run for clients that watch it. It has points in time instead of ages, so that nothing changes by itself.
 
-The words are those of the status. Fields that do not apply are left out, so that differences are JSON merge patches
-(RFC 7386), in which null means that a member is gone.
+The words are those of the status. Fields that do not apply are left out. So differences are JSON merge patches (RFC
+7386), in which null means that a member is gone.
 """
 
 from collections.abc import Callable

@@ -53,8 +53,8 @@ SETTLE_S = 2.0
 EXAMINED_AGAIN_AFTER_S = (0.0, 60.0, 120.0, 300.0)
 """Seconds between the starts of a round's examinations; the last value is for all that follow.
 
-So an agent that keeps suspecting and taking it back does not have nodes examined all the time, and a hang that lasts is
-still examined.
+So nodes are not examined all the time if an agent suspects a hang and takes it back again and again. A hang that lasts
+is still examined.
 """
 _SURE = ("uninterruptible", "timer", LOG_RULE)
 """Prefixes of sources that say something about a worker itself, not about what it waits for."""

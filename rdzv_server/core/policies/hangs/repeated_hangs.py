@@ -1,9 +1,9 @@
 """Hangs that one limit finds repeatedly: after three restarts in a row, the limit is suspected, not the workers.
 
-If a limit is too short for a first evaluation or a slow checkpoint, it finds a hang in each round, and uses up the
-restarts of a healthy run. So after `MOST_IN_ROW` restarts in a row by one source's limit, its further hangs are only
-reported, with the setting to change. If the standstill lasts `STANDSTILL_S` longer, the hang was real: then it costs a
-restart like any other.
+A limit may be too short for a first evaluation or a slow checkpoint. Then it finds a hang in each round, and uses up
+the restarts of a healthy run. So after `MOST_IN_ROW` restarts in a row by one source's limit, its further hangs are
+only reported, with the setting to change. If the standstill lasts `STANDSTILL_S` longer, the hang was real: then it
+costs a restart like any other.
 
 A row ends with a failure of another kind, or with a hang by another source. It also ends if the run has got further
 since the last hang and has lasted for `failed_rounds.steady_s` before the next standstill. Free restarts do not end it.

@@ -1,9 +1,9 @@
 """Network test of the nodes that would get a seat, in pairs, before the round starts: see `network_pairs`.
 
-Agents that know the query `PairTest` are tested once, and again after a round that ended because of a lost node, a
-failure or a hang. Which pairs were asked, and what they answered, are signs; the result is a fact, `NetworkTested`. A
-node that is unfit leaves, as if a check of its own had found it unfit. The round waits for the tests for at most
-`LONGEST_S`, and then for those that are still running.
+Agents that know the query `PairTest` are tested once. They are tested again after a round that ended because of a lost
+node, a failure or a hang. Which pairs were asked, and what they answered, are signs; the result is a fact,
+`NetworkTested`. A node that is unfit leaves, as if a check of its own had found it unfit. The round waits for the tests
+for at most `LONGEST_S`, and then for those that are still running.
 """
 
 from collections.abc import Iterator
