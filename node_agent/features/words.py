@@ -50,7 +50,7 @@ def examined_workers(reason: str, result: str) -> str:
 
 def lock_left(path: str) -> str:
     return (
-        f"{path} is the lock of a killed build of a torch extension: no process here has it open, and workers that "
+        f"{path} is the lock of a killed build of a torch extension. No process here has it open, and workers that "
         "load the extension wait for it forever. Remove it, unless another machine is building there now"
     )
 
@@ -79,7 +79,8 @@ _OTHER_ADDRESS = "Give the agent on rank 0's node a --local-addr that every node
 
 
 def _apart(host: str, why: str) -> str:
-    return f"warning: the workers of this node cannot reach rank 0 at MASTER_ADDR {host}, and may wait for it: {why}"
+    apart = f"the workers of this node cannot reach rank 0 at MASTER_ADDR {host}, and may wait until a timeout"
+    return f"warning: {apart}: {why}"
 
 
 # file_timer

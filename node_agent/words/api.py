@@ -6,8 +6,8 @@
 from collections.abc import Sequence
 
 UNGUARDED = (
-    "a worker imports the script that started it, which would start workers again: "
-    'put the call that starts workers under `if __name__ == "__main__":`, or use start_method="fork"'
+    "a worker imports the script that started it, and the script would start workers again. "
+    'Put the call that starts workers under `if __name__ == "__main__":`, or use start_method="fork"'
 )
 FORK_SERVER_ENDED = f"multiprocessing's fork server has ended: {UNGUARDED}"
 NO_HEALTH_CHECK_SERVER = "health_check_server: node-agent has none; use rdzv-server's /healthz"

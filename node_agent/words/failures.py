@@ -57,7 +57,7 @@ def out_of_memory(limit: str) -> str:
 def killed_beside(limit: str) -> str:
     """`limit`: as in `out_of_memory`."""
     within = f" (cgroup limit {limit})" if limit else ""
-    return f"while the workers ran, the kernel killed a process of theirs for lack of memory{within}: {MORE_MEMORY}"
+    return f"while the workers ran, the kernel killed one of their processes for lack of memory{within}: {MORE_MEMORY}"
 
 
 # In the final report, whose form is torchrun's.

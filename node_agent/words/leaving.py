@@ -66,8 +66,8 @@ def got_signal(signal_name: str) -> str:
 
 WORKERS_SUCCEEDED = "all workers of this node exited 0; the outcome of the run is unknown"
 OUTCOME_NEEDED = (
-    "with --exit-with-run, this agent exits 0 only if it knows that the run has succeeded: look into the logs of the "
-    "other nodes to see whether their workers also exited 0"
+    "with --exit-with-run, this agent exits 0 only if it knows that the run has succeeded. To see whether the workers "
+    "of the other nodes also exited 0, read their logs"
 )
 
 

@@ -61,7 +61,7 @@ def own_run(inherited: Sequence[str], run_id: str, address: str, rdzv_id: str, a
     """`inherited`: variables that name the server. `alone`: what to give for a run of only this node."""
     prefix = f"{', '.join(inherited)}: " if inherited else ""
     return (
-        f"{prefix}this process is a worker of run {run_id} at {address}, and cannot also be a node of it: give another "
+        f"{prefix}this process is a worker of run {run_id} at {address}, and cannot also be a node of it. Give another "
         f"{rdzv_id}, or {alone} to run on this node only"
     )
 

@@ -40,6 +40,6 @@ def only_for_node_agent(key: str) -> str:
 
 def own_run(endpoint: str, run_id: str) -> str:
     return (
-        f"--rdzv-endpoint {endpoint}: this process is a worker of run {run_id} there, and cannot also be a node of it: "
-        "give another --rdzv-id, or --standalone to run on this node only"
+        f"--rdzv-endpoint {endpoint}: this process is a worker of run {run_id} there, and cannot also be a node of it. "
+        "Give another --rdzv-id, or --standalone to run on this node only"
     )

@@ -37,10 +37,10 @@ def killed_late(ranks: Sequence[int], signal_name: str, within_s: float, limit: 
 
 def left_behind(number: int) -> str:
     """For processes that workers had started and that the agent has ended, because the workers had exited 0."""
-    was, them = ("was", "it") if number == 1 else ("were", "them")
+    them = "it" if number == 1 else "them"
     return (
-        f"{number} process{'es' * (number != 1)} still ran when the workers that had started {them} exited 0, and "
-        f"{was} ended; a script that starts its program with & must wait for it"
+        f"ended {number} process{'es' * (number != 1)} that still ran after the workers that had started {them} exited "
+        "0; a script that starts its program with & must wait for it"
     )
 
 

@@ -50,8 +50,8 @@ def other_settings(run_id: str, conflicts: Iterable[str]) -> str:
 
 def other_program(run_id: str, theirs: str, first_node: str, ours: str, node_id: str) -> str:
     return (
-        f"run {run_id} runs {theirs} on node {first_node}, but node {node_id} would run {ours}: set "
-        "--run-id if these are two runs, or give each program of one run its own --role"
+        f"run {run_id} runs {theirs} on node {first_node}, but node {node_id} would run {ours}. "
+        "Give another --run-id if these are two runs, or give each program of one run its own --role"
     )
 
 
@@ -72,8 +72,8 @@ def _other_command(program: str, likeness: Likeness) -> str:
 def succeeded_with_another(run_id: str, first_node: str, program: str, likeness: Likeness) -> str:
     """A succeeded run had another command than an agent that comes late. `program`: the run's; empty if unknown."""
     return (
-        f"run {run_id} has already succeeded, but it ran {_other_command(program, likeness)} on node {first_node}: set "
-        "another --run-id to run this command, or --rerun to start this run again with it"
+        f"run {run_id} has already succeeded, but it ran {_other_command(program, likeness)} on node {first_node}. "
+        "Give another --run-id to run this command, or --rerun to start this run again with this command"
     )
 
 
@@ -81,8 +81,8 @@ def not_wanted(run_id: str, nodes: int, node_id: str, program: str, likeness: Li
     """A run has no free seat for an agent with another command. `program`: the agent's; empty if it named none."""
     what = _other_command(program, likeness)
     return (
-        f"run {run_id} already has its {count(nodes)}. Node {node_id} would run {what}, so it cannot stand by: set "
-        "--run-id to start another run, or use this run's command"
+        f"run {run_id} already has its {count(nodes)}. Node {node_id} would run {what}, so it cannot stand by. Give "
+        "another --run-id to start another run, or use this run's command"
     )
 
 
@@ -90,7 +90,7 @@ def node_rank_taken(node_rank: int, run_id: str, node_id: str, last_rank: int, *
     """`last_rank`: highest group rank of the run. `is_same_node`: whether both agents have the same node id."""
     taken = f"{'another agent of ' * is_same_node}node {node_id} already has --node-rank {node_rank} of run {run_id}"
     if last_rank == 0:
-        return f"{taken}, which has one node: set --run-id to start another run, or leave --node-rank out to stand by"
+        return f"{taken}, which has one node. Give another --run-id to start another run, or no --node-rank to stand by"
     return f"{taken}: give each node its own --node-rank, from 0 to {last_rank}"
 
 
@@ -100,4 +100,6 @@ def resized(run_id: str, sizes: Iterable[str]) -> str:
 
 
 def other_command(node_id: str, first_node: str) -> str:
-    return f"node {node_id} runs a different command than node {first_node}: set --run-id if these are two runs"
+    return (
+        f"node {node_id} runs a different command than node {first_node}: give another --run-id if these are two runs"
+    )

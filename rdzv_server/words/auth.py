@@ -60,8 +60,8 @@ def foreign_session(origin: str | None) -> str:
 
 def not_this_machine(port: str | int) -> str:
     return (
-        "without tokens this server accepts operators' actions only from its own machine, under the name localhost: "
-        f"use --endpoint localhost:{port} there, or start the server with --token-file and --admin-token-file"
+        "without tokens this server accepts operators' actions only from its own machine, under the name localhost. "
+        f"Use --endpoint localhost:{port} there, or start the server with --token-file and --admin-token-file"
     )
 
 

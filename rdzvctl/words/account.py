@@ -111,9 +111,10 @@ def has_restarted(
     causes: Mapping[str, int], used: int, max_restarts: int, own_budgets: Mapping[str, tuple[int, int]]
 ) -> str:
     """`causes`: numbers of restarts by their causes. `own_budgets`: by cause, the used restarts and the most ones."""
-    times = ", ".join(f"{number} by {cause}" for cause, number in causes.items())
-    own = "".join(f", and {spent} of {most} for {cause}" for cause, (spent, most) in own_budgets.items())
-    return f"It has restarted {count(sum(causes.values()), 'time')}: {times}; {used} of {max_restarts} used{own}."
+    times = ", ".join(f"{cause}: {number}" for cause, number in causes.items())
+    own = "".join(f"; {cause}: {spent} of at most {most}" for cause, (spent, most) in own_budgets.items())
+    charged = f"Charged: {used} of at most {max_restarts}{own}."
+    return f"It has restarted {count(sum(causes.values()), 'time')} ({times}). {charged}"
 
 
 def time_went_into(spent_s: Mapping[str, float], ettr: float | None) -> str:

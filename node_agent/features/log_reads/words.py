@@ -4,7 +4,7 @@ from typing import Literal
 
 
 def not_allowed(node_id: str) -> str:
-    return f"node {node_id} does not show logs: its agent runs without --allow-log-reads"
+    return f"node {node_id} does not show logs: read them on that node, or start its agent with --allow-log-reads"
 
 
 def no_worker_yet(node_id: str) -> str:

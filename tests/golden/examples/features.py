@@ -11,6 +11,7 @@ from tests.golden.examples import Examples
 
 EXAMPLES: Examples = {
     checks.not_a_check: [{"names": CHECKS, "given": "gpu"}],
+    checks.wrong_number: [{"found": found, "expected": 8.0} for found in (7, 9)],
     checks.network_tested: [{"peer": "<peer>", "mb_per_s": 1180.0, "latency_s": each} for each in (0.00012, None)],
     free_gpus.holder: [
         {"pid": 71, "command": command, "mib": mib, "gpu": 0}

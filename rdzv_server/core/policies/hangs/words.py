@@ -81,8 +81,8 @@ def limit_doubted(in_row: int, setting: str, limit_s: float, standstill_s: float
     """Return a warning about a limit that has repeatedly found hangs. `setting`: its flag, or `limit_of` its source."""
     return (
         f"{setting} (limit {limit_s:g} s) caused {in_row} restarts in a row, so the limit may be too short. From now "
-        f"on the server only reports its hangs, unless they last {standstill_s:g} s longer. If the workers do not "
-        "hang, raise the limit"
+        f"on the server only reports hangs that this limit finds, unless they last {standstill_s:g} s longer. If the "
+        "workers do not hang, raise the limit"
     )
 
 

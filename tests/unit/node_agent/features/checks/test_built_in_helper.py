@@ -54,6 +54,7 @@ GPUS = {  # the rows of nvidia-smi, its exit code, the check, its verdict, and t
     "eight of one kind": (EIGHT, 0, "gpus", "ok", words.gpus(8, H100_KIND)),
     "as many as asked for": (EIGHT, 0, "gpus=8", "ok", words.gpus(8, H100_KIND)),
     "one is lost": (EIGHT[1:], 0, "gpus=8", "UNFIT", classified(words.wrong_number(7, 8), "GpuMissing")),
+    "more than asked for": (EIGHT, 0, "gpus=7", "UNFIT", classified(words.wrong_number(8, 7), "GpuMissing")),
     "none": ([], 0, "gpus", "UNFIT", classified(words.NO_GPU, "GpuMissing")),
     "of two kinds": ([*EIGHT, "8, NVIDIA A100, 40960, 0, 0"], 0, "gpus", "UNFIT",
                      classified(words.several_kinds([words.gpu("NVIDIA A100", "40960"), H100_KIND]), "GpuKindsDiffer")),
