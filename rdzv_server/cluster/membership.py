@@ -80,6 +80,9 @@ class Membership:
         """Lease of this lifetime of the server; None while the others do not see it."""
         self._held: Lease | None = None
         """Latest lease, also while the others do not see it."""
+        self.losses = 0
+        """How often etcd has lost changes, as far as this server has noticed. Then numbers of leaderships begin again:
+        they are revisions."""
         self._client = client
         self._folder = f"{prefix}/live/"
         self._config = config
@@ -133,6 +136,7 @@ class Membership:
         if revision < known:
             log.error(words.lost_changes(self._client.name, revision, known))
             self._client.revision = revision
+            self.losses += 1
             if self._held:
                 self._held.give_up()  # what this server leads, it leads again with what etcd holds
         self._revision = revision

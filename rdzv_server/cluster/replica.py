@@ -76,6 +76,8 @@ class Replica:
         self._address = address
         self._make_driver = make_driver
         self._other: Leader | None = None
+        self._losses = 0
+        """Losses of etcd that `leadership` takes into account."""
         self._observers: list[Observer] = []
         self._change = asyncio.Event()
         self._closing = False
@@ -110,7 +112,7 @@ class Replica:
     async def _act(self, term: Term) -> str:
         """Act as the leader until a write is fenced. Raises `StoreBroken`."""
         try:
-            await Outage(words.CANNOT_TAKE_OVER).outlast(term.driver.start, RETRY_S)
+            await Outage(words.CANNOT_TAKE_OVER, logs_silence=False).outlast(term.driver.start, RETRY_S)
             if self._follower:
                 await first_of(self._follower.catch_up_at_last(term.driver), term.driver.crashed())
                 term.driver.heard()
@@ -129,12 +131,14 @@ class Replica:
 
     def _set(self, term: Term | None, other: Leader | None) -> None:
         """Note which server leads, and wake all that wait for that."""
+        membership = self._election.membership
+        if self._losses != membership.losses:
+            self._losses, self.leadership = membership.losses, 0
+        if membership.view and membership.view.revision < self.leadership:
+            other = None  # the view is older than this server's own last leadership
         self.term, self._other = term, other
         if latest := term.leadership if term else other:
-            view = self._election.membership.view
-            # A number is a revision of etcd. If etcd is not there yet, it has lost changes, and numbers begin again.
-            has_begun_again = view is not None and view.revision < self.leadership
-            self.leadership = latest.number if has_begun_again else max(self.leadership, latest.number)
+            self.leadership = max(self.leadership, latest.number)
         self._notify()
 
     def _notify(self) -> None:
@@ -219,7 +223,10 @@ class Replica:
             return self.term.rendezvous.state().unhealthy_reason
         if not self._other:
             outage = self._election.membership.outage_reason or self._election.outage.reason
-            return words.no_leader_found(outage) if outage else words.NO_LEADER
+            if outage:
+                return words.no_leader_found(outage)
+            is_cut_off = self._election.membership.view and not self._election.membership.is_current
+            return words.LEADER_UNCERTAIN if is_cut_off else words.NO_LEADER
         return None if self._election.membership.is_current else words.LEADER_UNCERTAIN
 
     def close(self) -> None:

@@ -64,6 +64,10 @@ class StoreUnavailable(Exception):
     """Failure of a store that may pass, such as a full disk, with nothing written; in one line."""
 
 
+class StoreSilent(StoreUnavailable):
+    """Failure of a store that does not answer at all, or whose answer was lost: it may have written something."""
+
+
 class StoreFenced(Exception):
     """Refusal to write, because another server may lead by now and this one must stop acting; in one line."""
 

@@ -18,7 +18,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # hide gRPC's own lines on stde
 import grpc
 from aetcd import rpc
 
-from rdzv_server.storage.base import StoreBroken, StoreUnavailable
+from rdzv_server.storage.base import StoreBroken, StoreSilent, StoreUnavailable
 from rdzv_server.tasks import first_of
 from rdzv_server.words import etcd as words
 
@@ -42,6 +42,8 @@ _CHANNEL = {
 }
 _HOPELESS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT}
 """Statuses of failures that another member, or a later try, would repeat."""
+_SILENT = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+"""Statuses of requests that a member did not answer; without a majority, it answers none."""
 
 T = TypeVar("T")
 
@@ -83,8 +85,8 @@ class _Member:
 class EtcdClient:
     """Client of the etcd cluster with members at these addresses, `HOST:PORT`.
 
-    Every method raises `StoreUnavailable`, or `StoreBroken` for a request that etcd will never accept, such as one
-    without permission.
+    Every method raises `StoreUnavailable`, which is `StoreSilent` if no member answers, or `StoreBroken` for a request
+    that etcd will never accept, such as one without permission.
     """
 
     def __init__(self, addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> None:
@@ -205,17 +207,17 @@ class EtcdClient:
 
     async def _ask(self, ask: Callable[[_Member], Awaitable[T]]) -> T:
         """Return the first answer of a member; each member is asked once."""
-        problem = ""
+        problem, is_silent = "", True
         for member in list(self._members):
             try:
                 return await ask(member)
             except (grpc.aio.AioRpcError, EOFError) as error:
-                problem = _problem(member, error)
+                problem, is_silent = _problem(member, error), is_silent and _is_silent(error)
                 if isinstance(error, grpc.aio.AioRpcError) and error.code() in _HOPELESS:
                     raise StoreBroken(words.refuses(self.name, problem)) from None
             if self._members[0] is member:
                 self._members.append(self._members.pop(0))
-        raise StoreUnavailable(words.cannot_use(self.name, problem))
+        raise (StoreSilent if is_silent else StoreUnavailable)(words.cannot_use(self.name, problem))
 
 
 def end_of(folder: bytes) -> bytes:
@@ -246,6 +248,11 @@ def is_free(key: bytes) -> Any:
 def is_there(key: bytes) -> Any:
     """Return the comparison whether the key exists."""
     return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.GREATER, create_revision=0)
+
+
+def _is_silent(error: Exception) -> bool:
+    """Whether a member did not answer. Otherwise it refused the request, for example because its database is full."""
+    return not isinstance(error, grpc.aio.AioRpcError) or error.code() in _SILENT
 
 
 def _problem(member: _Member, error: Exception) -> str:

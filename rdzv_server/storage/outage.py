@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from rdzv_server.storage.base import StoreUnavailable
+from rdzv_server.storage.base import StoreSilent, StoreUnavailable
 from rdzv_server.words import etcd as etcd_words
 from rdzv_server.words import storage as words
 
@@ -26,15 +26,24 @@ class Outage:
         consequence: str = words.TRYING_AGAIN,
         over: str = etcd_words.ANSWERS,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        logs_silence: bool = True,
     ) -> None:
+        """`logs_silence`: whether a store that does not answer is an outage here, or only one that refuses something.
+
+        Several parts of a server may need the same store. One of them logs that it does not answer.
+        """
         self.reason: str | None = None
         """Reason of the outage; None while there is none."""
         self.since = 0.0
         """Time at which the latest outage began, by `clock`."""
         self._consequence, self._over, self._clock = consequence, over, clock
+        self._logs_silence = logs_silence
 
     def begin(self, reason: object) -> None:
         """Note that an outage begins or continues."""
+        if isinstance(reason, StoreSilent) and not self._logs_silence:
+            return
         if self.reason is None:
             log.error("%s", words.outage(reason, self._consequence))
             self.since = self._clock()

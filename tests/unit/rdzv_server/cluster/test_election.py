@@ -17,7 +17,7 @@ need_etcd()
 from rdzv_server.cluster.election import OWNER_FIRST_S, Election, Leadership  # noqa: E402
 from rdzv_server.cluster.membership import READY, Leader, Membership  # noqa: E402
 from rdzv_server.config import ServerConfig  # noqa: E402
-from rdzv_server.storage.base import StoreUnavailable  # noqa: E402
+from rdzv_server.storage.base import StoreSilent, StoreUnavailable  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, put  # noqa: E402
 from rdzv_server.words import cluster as words  # noqa: E402
 
@@ -307,24 +307,30 @@ async def test_servers_meet_through_any_member_that_answers(three, gates, start)
     await (second if first.win in done else first).follows(done.pop().result().number)
 
 
-class Full:
-    """Client of an etcd whose database is full: it renews leases, and refuses every write."""
+class Failing:
+    """Client of an etcd that renews leases, but fails at every write."""
 
-    def __init__(self, client: EtcdClient) -> None:
+    def __init__(self, client: EtcdClient, error: StoreUnavailable) -> None:
         self._client = client
+        self._error = error
+        self.failed = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     async def transact(self, *args: Any) -> Any:
-        raise StoreUnavailable("etcd: database space exceeded")
+        self.failed.set()
+        raise self._error
+
+
+FULL = StoreUnavailable("etcd: database space exceeded")
 
 
 async def test_a_server_knows_why_it_cannot_take_a_free_shard(
     start: Callable[..., Server], client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start("a:1")
-    server.election._client = Full(client)  # type: ignore[assignment]
+    server.election._client = Failing(client, FULL)  # type: ignore[assignment]
     await until(lambda: server.election.outage.reason)
     assert server.election.outage.reason == "etcd: database space exceeded"
     assert server.membership.outage_reason is None and not server.win.done()
@@ -336,4 +342,19 @@ async def test_a_server_knows_why_it_cannot_take_a_free_shard(
     await other.end()
     assert other.leadership
     await other.leadership.resign()
+    await server.leads()
+
+
+async def test_a_shard_that_cannot_be_taken_from_an_etcd_that_does_not_answer_is_no_outage_of_its_own(
+    start: Callable[..., Server], client: EtcdClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The membership and the lease use the same etcd, and say so once for all shards."""
+    server = start("a:1")
+    server.election._client = failing = Failing(client, StoreSilent("etcd: no answer"))  # type: ignore[assignment]
+    async with asyncio.timeout(PATIENCE_S):
+        await failing.failed.wait()
+        failing.failed.clear()
+        await failing.failed.wait()
+    assert server.election.outage.reason is None and "no answer" not in caplog.text
+    server.election._client = client
     await server.leads()

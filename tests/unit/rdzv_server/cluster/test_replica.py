@@ -10,7 +10,7 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply, LeaderRequest, PollRequest, Reply, ReportRequest, Start, Wait
 
 from rdzv_server.core.effects import Record
-from rdzv_server.storage.base import Change, MemoryStore, StoreBroken, StoreFenced, StoreUnavailable
+from rdzv_server.storage.base import Change, MemoryStore, StoreBroken, StoreFenced, StoreSilent, StoreUnavailable
 from tests.support.etcd import need_aetcd
 from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
 
@@ -63,7 +63,7 @@ class GivenElection:
         self.wins: asyncio.Queue[GivenLeadership] = asyncio.Queue()
         self.follow: Callable[[Leader | None], None] = lambda leader: None
         self.is_running = asyncio.Event()
-        self.membership = SimpleNamespace(is_current=True, outage_reason=None, view=None)
+        self.membership = SimpleNamespace(is_current=True, outage_reason=None, view=None, losses=0)
         self.outage = Outage()
 
     async def win(self, follow: Callable[[Leader | None], None]) -> GivenLeadership:
@@ -194,16 +194,25 @@ async def test_without_a_leader_a_held_poll_is_redirected_after_a_while(server):
     assert isinstance(error, NotLeader) and error.leader is None
 
 
-@pytest.mark.parametrize(("revision", "number"), [(3, 2), (9, 5)], ids=["less than before", "more than before"])
-async def test_numbers_of_leaderships_begin_again_only_with_the_revisions_of_etcd(server, revision, number):
+@pytest.mark.parametrize(
+    ("revision", "losses", "leader", "number"),
+    [(3, 1, "b:29400", 2), (9, 1, "b:29400", 2), (9, 0, "b:29400", 5), (4, 0, None, 5)],
+    ids=["etcd has lost changes", "it has made as many since", "it lost them unnoticed", "the view is late"],
+)
+async def test_numbers_of_leaderships_begin_again_only_with_the_revisions_of_etcd(
+    server, revision, losses, leader, number
+):
     """Agents wait for a number that is higher than the one they know. An earlier leader may be seen late."""
     leadership = await server.lead(5)
     leadership.end("it is over")
     await leadership.has_resigned.wait()
     server.election.membership.view = SimpleNamespace(revision=revision)
+    server.election.membership.losses = losses
     await server.follow(Leader("b:29400", 2))
-    reply = await server.replica.ask(LeaderRequest(after=0), Connection("a"))
-    assert (reply.leader, reply.leadership) == ("b:29400", number)
+    assert (server.replica.leader, server.replica.leadership) == (leader, number)
+    if leader:
+        reply = await server.replica.ask(LeaderRequest(after=0), Connection("a"))
+        assert (reply.leader, reply.leadership) == (leader, number)
 
 
 # Uncertain leadership.
@@ -300,6 +309,8 @@ async def test_an_agent_learns_why_a_server_knows_no_leader(server, monkeypatch)
     monkeypatch.setattr(replica_module, "LEADERLESS_HOLD_S", 0.01)
     await server.follow(None)
     assert str(await refusal(server.join())) == words.NO_LEADER
+    server.election.membership.view, server.election.membership.is_current = SimpleNamespace(revision=1), False
+    assert str(await refusal(server.join())) == words.LEADER_UNCERTAIN
     server.election.outage.begin("etcd: database space exceeded")
     assert str(await refusal(server.join())) == words.no_leader_found("etcd: database space exceeded")
     server.election.membership.outage_reason = "etcd is down"
@@ -340,10 +351,12 @@ async def test_a_fenced_write_ends_the_leadership_and_no_agent_acts_on_it(server
     assert isinstance((await server.join("a")).directive, Wait), "b's join was never written"
 
 
-async def test_etcd_that_cannot_be_read_yet_is_no_reason_to_give_up(server):
-    server.store.error = StoreUnavailable("cannot use etcd")
+@pytest.mark.parametrize("error", [StoreUnavailable, StoreSilent])
+async def test_etcd_that_cannot_be_read_yet_is_no_reason_to_give_up(server, error, caplog):
+    server.store.error = error("cannot use etcd")
     server.election.wins.put_nowait(GivenLeadership(5))
     assert isinstance(await refusal(server.join()), NotLeader)
+    assert ("cannot use etcd" in caplog.text) == (error is StoreUnavailable), "the membership logs silence, once"
     server.store.error = None
     async with asyncio.timeout(PATIENCE_S):
         await server.replica.ask(LeaderRequest(after=4), Connection("a"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_server.storage.base import StoreBroken, StoreUnavailable
+from rdzv_server.storage.base import StoreBroken, StoreSilent, StoreUnavailable
 from rdzv_server.words import etcd as words
 from tests.support.etcd import Etcd, Member, make_tls, need_etcd, written
 from tests.support.message_search import pattern
@@ -53,9 +53,16 @@ async def test_a_change_arrives_from_the_remaining_members_too(three: Etcd, pref
 
 async def test_without_a_majority_nothing_is_written(three: Etcd) -> None:
     async with client_of(three.addresses) as client:
-        with stopped(three.members[:2]), pytest.raises(StoreUnavailable, match=r"^cannot use etcd \(127"):
+        with stopped(three.members[:2]), pytest.raises(StoreSilent, match=r"^cannot use etcd \(127"):
             await client.transact([], [put(b"/x", b"x")])
     await written(three.addresses)
+
+
+async def test_a_refusal_is_no_silence(three: Etcd) -> None:
+    async with client_of(three.addresses) as client:
+        with pytest.raises(StoreUnavailable) as raised:
+            await client.revoke(1)
+    assert not isinstance(raised.value, StoreSilent)
 
 
 @contextmanager
