@@ -54,6 +54,9 @@ RETRY_S = 0.5
 """Seconds until a failed write to the store is tried again."""
 STUCK_S = 5.0
 """Seconds after which a call of the store that has not returned counts as an outage: a disk may hang silently."""
+CHECK_S = 60.0
+"""Seconds without a write after which the driver checks whether the store still accepts writes. Otherwise a read-only
+disk would be noticed only when a worker fails, perhaps at night."""
 MOST_AT_ONCE = 128
 """Most events in a batch: events of other runs wait meanwhile."""
 GATHER_S = 0.01
@@ -108,6 +111,8 @@ class Driver:
         """Open questions of operators to agents, by token."""
         self._is_written = asyncio.Event()
         self._is_written.set()
+        self._accepted_at = 0.0
+        """Time at which the store last accepted a write."""
         self._unwritten: set[AgentKey] = set()
         """Agents whose new directive is being written: they must not get it before that is done."""
         self._stopped = ""
@@ -147,7 +152,7 @@ class Driver:
         self.registry.resume_numbers(numbers)
         self._compaction.written(records)
         self._clock.start(records)
-        self.started_at = self._clock.now()
+        self.started_at = self._accepted_at = self._clock.now()
         self.registry.restart(self.started_at, self._clock.incarnation)
         self._late += [each.event for each in await self._rebuilt(self.started_at) if isinstance(each, Happened)]
         self._revisions_at_start = {
@@ -432,6 +437,8 @@ class Driver:
             await self._write_at_last(partial(self._append, changes, events))
             self._compaction.written(changes)
             self._is_written.set()
+        elif self.now() >= self._accepted_at + CHECK_S:
+            await self._write_at_last(self._store.check)
 
     async def _tell_of_set_apart(self, now: float) -> list[Effect]:
         """Rebuild the state of runs that have just been set apart, and record that they were."""
@@ -479,6 +486,7 @@ class Driver:
 
         with self._noticing_hangs():
             await self._outage.outlast(attempt, RETRY_S)
+        self._accepted_at = self.now()
 
     @contextmanager
     def _noticing_hangs(self) -> Iterator[None]:
@@ -561,10 +569,10 @@ class Driver:
         if self._timer:
             self._timer.cancel()
             self._timer = None
-        if (at := self.registry.next_deadline()) is not None:
-            now = self._clock.now()
-            soonest_s = 0.0 if self._unread_since() > now else READING_S
-            self._timer = asyncio.get_running_loop().call_later(max(soonest_s, at - now), self._called.set)
+        at, now = self.registry.next_deadline(), self._clock.now()
+        soonest_s = 0.0 if self._unread_since() > now else READING_S
+        after_s = max(soonest_s, min(inf if at is None else at, self._accepted_at + CHECK_S) - now)
+        self._timer = asyncio.get_running_loop().call_later(after_s, self._called.set)
 
     def _judged_at(self, now: float) -> float:
         """Return the time as of which deadlines pass now: everything that arrived before it has been read.

@@ -89,6 +89,12 @@ class Store(Protocol):
         `StoreUnavailable`, after which the same batch must come next, `StoreBroken` or `StoreFenced`.
         """
 
+    async def check(self) -> None:
+        """Write something that changes no record, to learn whether the store still accepts writes.
+
+        Raises the errors of `append`; after `StoreUnavailable` any batch may come next.
+        """
+
     async def event_numbers(self) -> Mapping[Key, int]:
         """Return the number of the last event of each attempt that has any.
 
@@ -186,6 +192,9 @@ class MemoryStore:
                 kept.popleft()
         for event in events:
             self._events.setdefault((event.run_id, event.attempt), deque()).append(event)
+
+    async def check(self) -> None:
+        """Do nothing: memory accepts every write."""
 
     async def event_numbers(self) -> Mapping[Key, int]:
         return {key: events[-1].number for key, events in self._events.items() if events}

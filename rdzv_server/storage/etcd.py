@@ -2,6 +2,7 @@
 
     PREFIX/format                                     the version of the records, and the number of shards
     PREFIX/shards/SHARD/records/RUN/ATTEMPT/NUMBER    some consecutive records of an attempt, in the numbers' order
+    PREFIX/shards/SHARD/checked                       empty; written to learn whether etcd still accepts writes
     PREFIX/shards/SHARD/events/RUN/ATTEMPT/LAST       some consecutive events, under the number of the last one;
                                                       under 0 the number of the last one that has been delivered
 
@@ -128,6 +129,9 @@ class EtcdStore:
             await self._write(self._unwritten[0])
             self._latest = _latest(self._latest, self._unwritten.pop(0))
         self._batch = None
+
+    async def check(self) -> None:
+        await self._write([put(f"{self._root}/checked".encode(), b"")])
 
     async def event_numbers(self) -> Mapping[Key, int]:
         folder, numbers = f"{self._root}/events/".encode(), dict[Key, int]()

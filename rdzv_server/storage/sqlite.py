@@ -125,6 +125,10 @@ class SqliteStore:
         statements = inserts + self._deletes(changes) + _event_deletes(changes) + _event_inserts(events)
         await self._call(lambda: self._transact(*statements, last_id=last_id if records else None))
 
+    async def check(self) -> None:
+        """Write the file's format again. Raises `StoreUnavailable` if that fails; a retry may help."""
+        await self._call(lambda: self._transact((f"PRAGMA user_version = {FORMAT}", ())))
+
     async def event_numbers(self) -> Mapping[Key, int]:
         return await self._call(self._event_numbers)
 

@@ -48,8 +48,8 @@ def no_answer(member: str) -> str:
 
 def no_space(member: str) -> str:
     return (
-        f"{member}: etcd has no space left: compact and defragment it, and see "
-        "docs/how-to/high-availability.md for how to keep it small"
+        f"{member}: etcd has no space left: compact it, defragment it and disarm its alarm, as in "
+        "docs/how-to/high-availability.md"
     )
 
 

@@ -55,12 +55,20 @@ class FullStore(MemoryStore):
         self.has_room = error is None
         self._error = error or StoreUnavailable("no room")
         self.refused = asyncio.Event()
+        self.checks = 0
 
     async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
+        self._accept()
+        await super().append(changes, events)
+
+    async def check(self) -> None:
+        self.checks += 1
+        self._accept()
+
+    def _accept(self) -> None:
         if not self.has_room:
             self.refused.set()
             raise self._error
-        await super().append(changes, events)
 
 
 class Server:

@@ -238,6 +238,32 @@ async def test_a_store_that_hangs_without_an_error_is_an_outage_until_it_answers
     assert slow.runs_on("ab")
 
 
+async def test_a_store_that_rejects_writes_is_noticed_while_there_is_nothing_to_write(started, monkeypatch):
+    monkeypatch.setattr(driver_module, "CHECK_S", 0.01)
+    monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
+    server = await started(FullStore())
+    await server.join("a", "b")
+    server.store.has_room = False
+    async with asyncio.timeout(PATIENCE_S):
+        await server.store.refused.wait()
+    assert server.driver.unhealthy_reason == "no room"
+    machine = server.registry.machine_of(RUN_ID, "a")
+    assert server.driver.renew(LeaseRenewed("a"), machine), "agents keep their leases"
+    server.store.has_room = True
+    async with asyncio.timeout(PATIENCE_S):
+        while server.driver.unhealthy_reason:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await server.driver.submit(RUN_ID, NodeLeft("a", "SIGTERM"))
+    assert server.driver.measurements.store_outages == 1
+
+
+async def test_a_store_that_has_just_accepted_a_write_is_not_checked(started):
+    server = await started(FullStore())
+    await server.join("a", "b")
+    assert server.driver._timer.when() <= asyncio.get_running_loop().time() + driver_module.CHECK_S
+    assert server.store.checks == 0
+
+
 async def test_however_often_agents_ask_while_nothing_can_be_written_each_has_one_pending_sign(slow):
     await slow.join("a", "b", nodes="3")
     slow.store.hold()

@@ -2,7 +2,8 @@
 
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,13 +13,16 @@ from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable, changes_of
 from rdzv_server.words import etcd as words
 from rdzv_server.words import storage as storage_words
-from tests.support.etcd import etcd_cluster, need_etcd, written
+from tests.support.etcd import Etcd, etcd_cluster, need_etcd, written
 from tests.support.message_search import has_message, message_fields, part, pattern
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 from tests.unit.rdzv_server.storage.conftest import Shared
 from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
 need_etcd()
+
+import grpc  # noqa: E402
+from aetcd import rpc  # noqa: E402
 
 from rdzv_server.storage.etcd import (  # noqa: E402
     FORMAT,
@@ -30,6 +34,19 @@ from rdzv_server.storage.etcd import (  # noqa: E402
     settle_format,
 )
 from rdzv_server.storage.etcd_client import EtcdClient, end_of  # noqa: E402
+
+
+@contextmanager
+def full(etcd: Etcd) -> Iterator[None]:
+    """Let etcd reject writes as if its database had reached its quota."""
+    with grpc.insecure_channel(etcd.addresses[0]) as channel:
+        change = rpc.MaintenanceStub(channel).Alarm
+        member = change(rpc.AlarmRequest(action=rpc.AlarmRequest.GET)).header.member_id
+        change(rpc.AlarmRequest(action=rpc.AlarmRequest.ACTIVATE, memberID=member, alarm=rpc.NOSPACE))
+        try:
+            yield
+        finally:
+            change(rpc.AlarmRequest(action=rpc.AlarmRequest.DEACTIVATE, memberID=member, alarm=rpc.NOSPACE))
 
 
 @pytest.fixture
@@ -286,3 +303,18 @@ async def test_etcd_that_is_not_there_is_named():
     with pytest.raises(StoreUnavailable, match=f"{part(words.cannot_use, etcd=client.name)}127.0.0.1:2: .*refused"):
         await EtcdStore(client, "/x", b"/leader", 1).load()
     await client.close()
+
+
+async def test_a_check_notices_that_etcd_is_full(store, etcd, shared):
+    await store.append(RECORDS)
+    await store.check()
+    with full(etcd), pytest.raises(StoreUnavailable, match=pattern(words.no_space, member=etcd.addresses[0])):
+        await store.check()
+    await store.check()
+    assert len(await held(shared)) == len(RECORDS)
+
+
+async def test_a_former_leader_learns_by_a_check_that_its_leadership_is_over(store, shared):
+    await shared.lead()
+    with pytest.raises(StoreFenced):
+        await store.check()

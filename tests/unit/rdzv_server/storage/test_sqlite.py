@@ -258,6 +258,23 @@ async def test_a_full_disk_is_no_damage_and_writing_continues_when_there_is_room
     assert await reopened(store, first) == RECORDS
 
 
+async def test_a_check_notices_that_the_disk_is_read_only(store, first):
+    await first.append(RECORDS)
+    first._file.execute("PRAGMA query_only = 1")
+    with pytest.raises(StoreUnavailable, match="readonly"):
+        await first.check()
+    first._file.execute("PRAGMA query_only = 0")
+    await first.check()
+    assert await reopened(store, first) == RECORDS
+
+
+async def test_a_check_makes_the_disk_write(first, path):
+    await first.append(RECORDS)
+    before = wal_of(path).stat().st_size
+    await first.check()
+    assert wal_of(path).stat().st_size > before
+
+
 # Another program takes the file away while the server runs.
 
 

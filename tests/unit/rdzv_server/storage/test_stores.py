@@ -46,6 +46,18 @@ async def test_the_next_server_finds_every_record_as_it_was_and_in_order(make_st
     await third.close()
 
 
+async def test_a_check_changes_no_record(make_store):
+    first = await make_store()
+    await first.load()
+    await first.append(RECORDS)
+    await first.check()
+    await first.append(OTHERS[1:])
+    await first.close()
+    second = await make_store()
+    assert await second.load() == RECORDS + OTHERS[1:]
+    await second.close()
+
+
 async def test_a_forgotten_attempt_is_gone_and_the_others_are_not(make_store):
     store = await make_store()
     await store.load()
