@@ -55,6 +55,8 @@ NEVER = 86_400.0
 RETENTION_S = 3_600.0
 WALL_AT = 1_750_000_000.0
 """Wall-clock time at 0 s."""
+MOST_CALLS = 1_000
+"""Calls in a row after whose deadline no time passes: more than any run needs to record what is due."""
 Asked = TypeVar("Asked", bound=Query)
 SERVER_ADDR = "10.0.0.100"
 HUNG = "no progress for 20 s at step 7 (limit 10 s)"
@@ -286,13 +288,20 @@ class Scenario:
 
     def passes(self, seconds: float) -> None:
         """Let time pass, deadline by deadline, as the server's timer does."""
-        end = self.now + seconds
+        end, calls = self.now + seconds, 0
         while (at := self.machine.next_deadline()) is not None and at <= end:
+            calls = calls + 1 if at <= self.now else 0
+            assert calls < MOST_CALLS, f"deadlines pass and nothing follows; of policies: {self._overdue()}"
             self.now = max(self.now, at)
             self.handle(TimePassed())
             if any(isinstance(effect, ForgetRun) for effect in self.effects):
                 break
         self.now = end
+
+    def _overdue(self) -> list[str]:
+        """Return the policies whose deadline has passed."""
+        deadlines = {policy.name: policy.deadline() for policy in self.machine.policies}
+        return [name for name, at in deadlines.items() if at is not None and at <= self.now]
 
     def handle(self, event: Event) -> None:
         self.effects = self.machine.handle(event, self.now)

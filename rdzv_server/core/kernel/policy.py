@@ -194,7 +194,10 @@ class Policy(Generic[StateT, SignsT]):
         """
 
     def deadline(self) -> float | None:
-        """Return when `attend` or `due` has something to do, if nothing else happens before; `IMMEDIATELY` for now."""
+        """Return when `attend` or `due` has something to do, if nothing else happens before; `IMMEDIATELY` for now.
+
+        After that time, `attend` or the fact of `due` must change it. Otherwise the server calls them without a pause.
+        """
         return None
 
     def due(self, now: float) -> Fact | None:

@@ -1,5 +1,6 @@
 """The table of actions, and what follows from it: paths, fields of the page's dialog, and flags of `rdzvctl`."""
 
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from rdzvctl import cli
 
 SEEN = {"round": "round: shown.run.round"}
 """Fields that page and rdzvctl fill in with what they show, each with the page's code for that."""
+FILLED_BY = dict.fromkeys(("min_nodes", "max_nodes"), "size")
+"""Fields that an argument of another name fills in."""
 WEB = Path(rdzv_server.__file__).parent / "web"
 
 
@@ -27,9 +30,11 @@ def test_an_action_on_a_run_and_one_on_a_node_have_paths_of_their_own() -> None:
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
 def test_page_and_rdzvctl_can_fill_in_every_field(action: Action) -> None:
-    flags = {*cli.TIMES_OF_ACTIONS, "min_nodes", "max_nodes"}
+    parser = ArgumentParser()
+    cli._action(action, parser)
+    given = {argument.dest for argument in parser._actions}
     asked = [field for field in action.fields if field not in SEEN]
-    assert set(asked) <= flags
+    assert all(field in given or FILLED_BY.get(field) in given for field in asked)
     dialog, script = ((WEB / name).read_text() for name in ("templates/dialog.html", "static/page.js"))
     assert all(f'data-ask="{field}"' in dialog for field in ("reason", *asked))
     assert all(SEEN[field] in script for field in action.fields if field in SEEN)

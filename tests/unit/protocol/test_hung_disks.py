@@ -57,13 +57,10 @@ def next_line(capfd: pytest.CaptureFixture[str]) -> str:
     return with_patience(lambda: str(capfd.readouterr().err))
 
 
-def test_a_long_command_line_does_not_start_a_thread_for_each_word(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    looks: list[str] = []
-    monkeypatch.setattr(hung_disks, "_look", lambda path, look: looks.append(path))
-    hung_disks.begin("node-agent", lambda: [f"/data/{number}" for number in range(1_000)], {})
-    next_line(capfd)
+def test_a_long_command_line_does_not_start_a_thread_for_each_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[tuple[str, LockType]] = []
+    monkeypatch.setattr(hung_disks, "start_new_thread", lambda look, args: looks.append(args))
+    hung_disks._hung(f"/data/{number}" for number in range(1_000))
     assert len(looks) == hung_disks.MOST_LOOKS
 
 

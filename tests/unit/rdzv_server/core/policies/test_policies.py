@@ -1,6 +1,7 @@
 """Contract of all policies. A new policy needs a story below that produces each of its facts."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -176,7 +177,7 @@ def test_no_two_faults_of_the_kernel_and_the_policies_have_the_same_name() -> No
 def test_the_states_of_policies_have_no_name_in_common_with_each_other_or_with_the_run() -> None:
     """A snapshot holds them side by side."""
     names = [*RunState.__struct_fields__, *(name for policy in POLICIES for name in policy.State.__struct_fields__)]
-    assert len(set(names)) == len(names)
+    assert [name for name, times in Counter(names).items() if times > 1] == []
     assert len({policy.name for policy in POLICIES}) == len(POLICIES)
 
 
