@@ -68,8 +68,8 @@ class TimedSwarm(Swarm):
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Load of the server beside the pair: a run of `nodes` nodes, small runs that restart in turns without a pause, and
-    operators who watch all of them."""
+    """Load of the server beside the pair: a run of `nodes` nodes, small runs that keep restarting in turns, and
+    operators who watch all runs."""
 
     nodes: int
     small_runs: int = 0

@@ -1,9 +1,11 @@
 """Two nodes on one machine train together, one worker is killed, and the run recovers (`make demo`).
 
 It starts a rendezvous server and two agents with two workers each, and shows their output. After a few epochs it kills
-a worker with SIGKILL. The server charges one restart, and all four workers start again from the checkpoint. The agents
-have warm workers (`--preload`), so that the restart needs none of the imports of the start. `--cold` shows it without.
-The demo exits 0 only if the training reached its accuracy with exactly one restart. It leaves no process behind.
+a worker with SIGKILL. The server charges one restart, and all four workers start again from the checkpoint.
+
+The agents have warm workers (`--preload`), so that the restart needs none of the imports of the start. `--cold` shows
+it without. The demo exits 0 only if the training reached its accuracy with exactly one restart. It leaves no process
+behind.
 """
 
 import argparse

@@ -79,8 +79,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     error_file: Line = ""
     """Path on the node of torch's `@record` file; empty if there is none, or if it is removed with the agent."""
     blame: Blame = "unknown"
-    """Whether the evidence points to this `node` or to the `program`: for example a memory error of a GPU, or too
-    little memory for the program."""
+    """What is at fault, by the evidence: this `node` (such as a GPU's memory error), or the `program` (such as too
+    little memory for it)."""
     verdict: RuleVerdict = "count"
     """Verdict of a user's rule on the failure: end the run (`fatal`), restart for free (`retry`), or neither
     (`count`)."""
@@ -160,8 +160,8 @@ class RestartCost(Struct, frozen=True, kw_only=True):
     """
 
     detecting_s: Lifetime = 0.0
-    """Seconds from the fault until the server ended the round: a standstill, a lost node's silence, or the time from a
-    worker's failure to its report."""
+    """Seconds from the fault until the server ended the round: a standstill, a lost node's silence, or a worker's
+    failure until its report."""
     stopping_s: Lifetime = 0.0
     """Seconds until all workers of the old round had stopped."""
     waiting_s: Lifetime = 0.0

@@ -157,8 +157,8 @@ class Fuzzer:
         assert answer.status_code == 200, answer.content
 
     def _steer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return changes to a body, or to the parameters of a path, that lead to effects: to runs that let newcomers
-        in, to existing agents and rounds, and past long polls.
+        """Return changes to a body, or to the parameters of a path, that lead to effects. They lead to runs that let
+        newcomers in, to existing agents and rounds, and past long polls.
         """
         agent = self._seated if body.get("agent_id") in NAMES else {}
         if "agent_id" not in body and path != paths.LEADER:  # an operator's request

@@ -34,8 +34,8 @@ subprocess.Popen(command, pass_fds=[told], start_new_session=is_apart)
 os.read(ready, 1)
 os._exit(int(sys.argv[3]))
 """
-"""Starts such a program, perhaps in a session of its own as the helpers of trackers, and exits as soon as that program
-handles the signal."""
+"""Starts such a program, perhaps in a session of its own like a tracker's helper. Exits as soon as that program handles
+the signal."""
 NEEDS_A_CHILD = """
 import os, pathlib, signal, sys
 asked, ask = os.pipe()

@@ -32,7 +32,7 @@ JOURNALS = {journals.NODES, journals.NUMBERS}
 """Keys of the journals beside the runs: what nodes were blamed for, and which numbers were used."""
 
 ROOM_MB = 16.0
-"""MB for fragmentation: a heap used this way first grows by a kilobyte or two a run, although the used part does not,
+"""MB for fragmentation. A heap used this way first grows by a kilobyte or two a run, although the used part does not,
 as the test below shows."""
 BLOCKS_A_RUN = 20
 """Python's memory blocks. One run has hundreds, and caches that are still filling some hundred."""

@@ -1,8 +1,8 @@
 """Training that continues from its checkpoint after any failure, with any number of workers.
 
 `--crash-after N`: rank 1 is killed after that epoch in the first round. `--wait-after N`: after that epoch rank 1
-reports that it waits until it is ended, and the others wait for it in a collective, as in training. `--fail-after N`:
-rank 1 raises an exception after that epoch, which `@record` writes to a file.
+reports that it waits until it is ended. The others wait for it in a collective, as in training. `--fail-after N`: rank
+1 raises an exception after that epoch, which `@record` writes to a file.
 """
 
 import argparse

@@ -1,5 +1,6 @@
-"""A small residual network trained on generated images, in the style of the ImageNet scripts: flags for everything, an
-epoch of training and one of validation by turns, a falling learning rate, and the best accuracy kept.
+"""A small residual network trained on generated images, in the style of the ImageNet scripts. It has flags for
+everything and a falling learning rate. An epoch of training and one of validation alternate, and the best accuracy is
+kept.
 """
 
 import argparse

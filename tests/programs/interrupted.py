@@ -1,9 +1,10 @@
 """Runs another script and interrupts it: `interrupted.py SCRIPT [ARGUMENT ...]`, as INTERRUPTIONS says.
 
-That is JSON, a list of `[text, rank, action]`. When the script first prints a line with that text as that rank, this
-process or the agent that launched it gets SIGKILL (`kill worker`, `kill agent`), or this process waits until there is a
-file `go-<number of the entry>` (`wait`). Each happens once; a file in the current folder remembers it over restarts and
-lost nodes. `printed-<RANK>` also has what each rank prints, because a killed agent may not have read it yet.
+That is JSON, a list of `[text, rank, action]`. The action happens when the script first prints a line with that text as
+that rank. This process or the agent that launched it gets SIGKILL (`kill worker`, `kill agent`). With `wait`, this
+process waits until there is a file `go-<number of the entry>`. Each happens once; a file in the current folder
+remembers it over restarts and lost nodes. `printed-<RANK>` also has what each rank prints, because a killed agent may
+not have read it yet.
 """
 
 import builtins

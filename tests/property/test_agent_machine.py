@@ -99,8 +99,8 @@ class AgentStory(RuleBasedStateMachine):
         self.exits_with_run = exits_with_run
         """Whether its exit code 0 means that the run has succeeded."""
         self.is_alone = self.have_succeeded = self.knows_success = False
-        """Whether the last round was only on this node, whether its workers have all exited 0 of their own accord, and
-        whether the server has said that the run has succeeded."""
+        """Whether the last round was only on this node, and whether its workers have all exited 0 by themselves. Also,
+        whether the server has reported the run's success."""
         self.makes_room = makes_room
         """Whether it exits when its node is excluded, so that another node can take its place."""
         self.goes_until: float | None = None

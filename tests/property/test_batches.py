@@ -1,8 +1,8 @@
 """A batch of events leaves the same store and the same state as its events one by one.
 
-The driver works on a real file and on a real etcd, with random events: agents that join and end, operators, retention,
-a small server that needs room for runs and for events, and servers that restart. In parallel, a separate registry gets
-the same events one by one, and each of its effects is carried out separately, in a store in memory.
+The driver works on a real file and on a real etcd, with random events. Agents join and end, operators act, retention
+ends, and servers restart. A small server needs room for runs and for events. In parallel, a separate registry gets the
+same events one by one. Each of its effects is carried out separately, in a store in memory.
 """
 
 import asyncio

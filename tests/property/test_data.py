@@ -1,7 +1,7 @@
 """Data in its place: any number of attempts, each with its number of ranks, which end between checkpoints.
 
-The model is a list of the samples of each epoch, cut into batches. What the ranks train on, without what a crash takes
-back, is that list: each sample once an epoch, in the same order, in the same batches.
+The model is a list of the samples of each epoch, cut into batches. Without what a crash takes back, the ranks train on
+that list: each sample once an epoch, in the same order, in the same batches.
 """
 
 import pickle

@@ -3,10 +3,10 @@
     async with kubernetes(folder) as api:
         api.objects["/apis/batch/v1/namespaces/ml/jobs/train"] = {"metadata": {"annotations": {"mine": "yes"}}}
 
-It is as strict as the originals where an agent could be wrong: TLS, the bearer token (401), the verb, the path (404),
-the media type of a patch (415), JSON (400), names and values of annotations (422), and the schema of a TrainJob's
-status (422). A patch is merged as in RFC 7386. Errors are `Status` objects. `refusals` answers the next
-requests instead.
+It is as strict as the originals where an agent could be wrong. This is TLS, the bearer token (401), the verb, the path
+(404), the media type of a patch (415), and JSON (400). Names and values of annotations and the schema of a TrainJob's
+status are checked, too (422). A patch is merged as in RFC 7386. Errors are `Status` objects. `refusals` answers the
+next requests instead.
 """
 
 import asyncio

@@ -3,10 +3,12 @@
     @stories({"a standby takes a lost node's place": ("2", "join a b spare; lose a; join b", {"ranks": "spare b"})})
 
 A story begins with `--nnodes` and the settings of the run. Then steps and expected observations alternate. Semicolons
-separate steps. A step is a verb of `STEPS`, agents or nodes, and settings of that step. `rejoin` is every agent that
-stops, `form` waits for the last call, and `1.5s` lets time pass. A step that is `refused` raises and changes nothing. A
-step that is `ignored` changes nothing that is recorded. `SEEN` has the possible observations. At the end of each story,
-the run's records must restore the run as it is.
+separate steps. A step is a verb of `STEPS`, agents or nodes, and settings of that step.
+
+`rejoin` is every agent that stops, `form` waits for the last call, and `1.5s` lets time pass. A step that is `refused`
+raises and changes nothing. A step that is `ignored` changes nothing that is recorded.
+
+`SEEN` has the possible observations. At the end of each story, the run's records must restore the run as it is.
 """
 
 from ast import literal_eval

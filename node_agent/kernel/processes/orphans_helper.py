@@ -29,8 +29,9 @@ MOST_AT_ONCE = 200
 EXEC_S, EXEC_PAUSE_S = 0.5, 0.001
 """Most seconds to wait while a process executes another program, and between two looks at it."""
 _MEMORY, _CODE, _COMMAND_LINE, _ENVIRONMENT = 20, 23, 45, 47
-"""Places in /proc/PID/stat, counted from the state: the size of the process's memory, 0 for a zombie; the beginning of
-the code, 0 until the program is executed; and the beginning, then the end, of the command and of the environment."""
+"""Places in /proc/PID/stat, counted from the state. `_MEMORY`: the size of the process's memory, 0 for a zombie.
+`_CODE`: the beginning of the code, 0 until the program is executed. The last two: the beginning of the command and of
+the environment, each before its end."""
 _ENTRY = struct.Struct("=qqq")
 """Entry of the roster: a pid, the start time of its process, and whether it is a worker."""
 

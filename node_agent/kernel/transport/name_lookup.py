@@ -1,9 +1,9 @@
 """Look-ups of host names that a silent name server cannot block.
 
-A look-up runs until the name server has answered or timed out (after 20 s or more), even if no caller needs its result
-any more. So each look-up has a thread of its own, and each name has at most one look-up at a time. It asks up to three
-times in parallel, because the system's resolver waits 5 s for a lost packet. If no caller could wait for the answer,
-the next caller gets it. Otherwise each call looks the name up again, since hosts may move.
+A look-up runs until the name server has answered or timed out (after 20 s or more), even if no caller still needs it.
+So each look-up has a thread of its own, and each name has at most one look-up at a time. It asks up to three times in
+parallel, because the system's resolver waits 5 s for a lost packet. If no caller could wait for the answer, the next
+caller gets it. Otherwise each call looks the name up again, since hosts may move.
 
 The module remembers the address at which a server has answered, or else the one that the name had. So an agent can
 connect without a name server. It forgets an address when a look-up finds the name elsewhere.

@@ -263,8 +263,7 @@ def too_few_fit(run: Run, fixed_nodes: int) -> str:
 
     A node counts as out if it left as unfit and is not back. It also does if the server itself excludes it until after
     the join timeout. A node that was lost, that left, or that an operator cordoned may come back at any time. A run
-    that has not begun yet waits until it has heard of all nodes, because a node that came after its end would wait in
-    vain.
+    that has not begun yet waits until it has heard of all nodes. A node that came after its end would wait in vain.
     """
     low, opening = legal_sizes.smallest(run.settings), run.opening
     if opening.min_since is not None or fixed_nodes - len(run.unfit) - len(run.cordons) >= low:

@@ -75,7 +75,7 @@ def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
 def last_step(run: Run) -> LastStep:
     """Return the last step of the running round, of any worker.
 
-    While the server believes that the run hangs, return the last step of the first worker that hangs: later steps of
+    While the server believes that the run hangs, return the last step of the first worker that hangs. Later steps of
     other workers do not get the run further.
     """
     step_s, stepped_at = pace(list(run.progress.values()))

@@ -180,8 +180,8 @@ def _with_latest(run: Run, samples: Sequence[Sample]) -> Sequence[Sample]:
 def _samples(run: Run, samples: Sequence[Sample]) -> Iterator[TimelineSample]:
     """Yield the samples with their rates.
 
-    If the server has heard no report for a time, as in an outage of its store, the first report may be as old as that
-    time. So its rate is unknown, and the next one's counts from before.
+    If the server has heard no report for some time (its store was out), the first report may be as old as that. So its
+    rate is unknown, and the next one's counts from before.
     """
     late = {*Timeline.of(run).late, *({run.pace.told_at} if is_late(run, run.pace.told_at) else ())}
     last: Sample | None = None

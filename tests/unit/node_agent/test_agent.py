@@ -230,8 +230,8 @@ HANDLES_A_NOTICE_WHEN_IT_STOPS = f"""
 trap 'trap "echo got it" USR2; sleep {2 * HANDLER_INTERVAL_S}; echo stopped; exit' TERM
 sleep 600 & sleep 0.05; echo a step; wait
 """
-"""It handles the signal only when it is stopped, and lasts until after the next look. It forks nothing after its step:
-a child that has not executed its program yet blocks the signal, and counts as a program that handles it."""
+"""It handles the signal only when it is stopped, and lasts until after the next look. It forks nothing after its step.
+A child that has not executed its program yet blocks the signal, and counts as a program that handles it."""
 
 
 async def test_workers_that_are_stopped_get_no_signal_of_a_notice_any_more():

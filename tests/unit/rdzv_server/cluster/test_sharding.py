@@ -31,8 +31,8 @@ from rdzv_server.words import service as service_words  # noqa: E402
 
 LEASE_S = 1
 KEPT_LEASE_S = 5
-"""Lease that its server must keep until the test cuts it off. One of a second can end before, on a busy machine: each
-renewal has 0.25 s, for the event loop of all servers here and for etcd, which waits for the disk.
+"""Lease that its server must keep until the test cuts it off. A lease of a second can end before, on a busy machine.
+Each renewal has 0.25 s, for the event loop of all servers here and for etcd, which waits for the disk.
 """
 LONG_LEASE_S = 60
 """Lease of servers that must not lose it: no busy machine delays a server for so long."""

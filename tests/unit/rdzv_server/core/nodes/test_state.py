@@ -1,7 +1,7 @@
 """Records about nodes: a server of today reads what earlier ones have written.
 
-`journal.json` has the records that a server wrote before nodes had a separate machine, fact by fact and as a snapshot:
-cordons by an operator and by the server, a drain, requests, a forgotten run.
+`journal.json` has the records that a server wrote before nodes had a separate machine, fact by fact and as a snapshot.
+They are cordons by an operator and by the server, a drain, requests, and a forgotten run.
 """
 
 import json
