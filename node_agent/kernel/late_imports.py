@@ -6,10 +6,13 @@ Such a module is loaded on first use.
 import gc
 import os
 import sys
+import typing
 from collections.abc import Mapping
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
+
+from node_agent.kernel import quick_imports
 
 _CO_COROUTINE = 0x80
 """Value of `inspect.CO_COROUTINE`."""
@@ -20,6 +23,7 @@ def begin() -> None:
     all.
     """
     gc.disable()
+    quick_imports.begin()
     import_msgspec()
     import_logging()
 
@@ -48,9 +52,15 @@ def import_msgspec() -> None:
     """Import msgspec without its schema part, which needs `typing` where `typing_extensions` is not installed.
 
     `uuid`, which msgspec imports, asks `platform` for the operating system. Its JSON schemas use `textwrap`. No message
-    has a `decimal`.
+    has a `decimal`. msgspec makes one `ForwardRef` only to learn which arguments the class takes. That would compile
+    the argument, for which Python makes the 119 types of `ast`.
     """
-    _import("msgspec", later=("platform", "msgspec.inspect", "textwrap", "decimal"), absent=("typing_extensions",))
+    forward_ref = vars(typing)["ForwardRef"]
+    vars(typing)["ForwardRef"] = lambda name, is_class=False: None
+    try:
+        _import("msgspec", later=("platform", "msgspec.inspect", "textwrap", "decimal"), absent=("typing_extensions",))
+    finally:
+        vars(typing)["ForwardRef"] = forward_ref
 
 
 def _is_coroutine_function(function: object) -> bool:

@@ -15,6 +15,8 @@ from node_agent.kernel.config import LaunchPlan, Options, UsageError
 if TYPE_CHECKING:
     from node_agent.features.hangs.progress_source import ProgressLimits
     from node_agent.features.hangs.rule_source import LogRule
+else:
+    ProgressLimits = LogRule = object  # `typing` would compile a name in quotes, which takes a millisecond
 
 SHORTEST_SILENCE_S = 1.0
 UNINTERRUPTIBLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
@@ -105,14 +107,14 @@ class Hangs(Options, frozen=True, kw_only=True):
     after = "rank_policy"
 
     # fmt: off
-    progress_timeout: Annotated["ProgressLimits | None", ours(
+    progress_timeout: Annotated[ProgressLimits | None, ours(
         "S|auto|K=S,..", progress_limits, "treat workers as hung after S seconds without progress "
         "(node_agent.progress). start=S,step=S,checkpoint=S: one limit for each kind of phase. auto: twice the longest "
         "time of each kind (factor=2), and 600 s until a kind has been seen (unseen=S)", task=WATCH)] = None
     silence_timeout: Annotated[float | None, ours(
         "S", seconds(SHORTEST_SILENCE_S), "treat the run as hung after S seconds without output or progress "
         "(node_agent.progress) from any worker on any node")] = None
-    log_rule: Annotated["tuple[LogRule, ...]", ours(
+    log_rule: Annotated[tuple[LogRule, ...], ours(
         "HOW: PATTERN", rules, "watch for lines that match PATTERN; may be repeated. first=S,every=S: rank 0 must "
         "write such a line in time. most=X,least=X,points=N: limit the number in parentheses. fault: the line reports "
         "a fault. stop: the line reports that all work is done", repeats=True)] = ()

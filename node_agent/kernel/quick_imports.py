@@ -1,0 +1,91 @@
+"""Imports modules with up-to-date bytecode in half of the time that Python's own finder takes.
+
+Python's finder supports many kinds of modules, and looks for each of them. An agent imports 200 modules of one kind.
+"""
+
+import os
+import sys
+from _imp import _fix_co_filename  # type: ignore[attr-defined]
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import MAGIC_NUMBER
+from marshal import loads
+from types import CodeType, ModuleType
+
+PACKAGES = frozenset({"node_agent", "rdzv_protocol", "rdzv_server", "asyncio"})
+"""Packages whose folders contain only Python source."""
+_BYTECODE = f".{sys.implementation.cache_tag}.pyc"
+_CHUNK = 1 << 16
+"""Bytes that one read asks for: more than nearly all files contain."""
+
+
+def begin() -> None:
+    """Find modules of `PACKAGES` this way, unless the interpreter was told to keep its bytecode elsewhere."""
+    if not sys.flags.optimize and sys.pycache_prefix is None and QuickFinder not in sys.meta_path:
+        sys.meta_path.insert(0, QuickFinder)
+
+
+class QuickFinder:
+    """Finder of modules in `PACKAGES` that have up-to-date bytecode. Python's own finder finds all other modules."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the specification that Python's finder would return, with the code; None if the module is not ours, or
+        without up-to-date bytecode.
+        """
+        if path is None or len(path) != 1 or name.partition(".")[0] not in PACKAGES:
+            return None
+        folder, stem = path[0], name.rpartition(".")[2]
+        try:
+            try:
+                return _specification(name, folder, stem)
+            except FileNotFoundError:
+                return _specification(name, package := f"{folder}/{stem}", "__init__", package)
+        except OSError:
+            return None
+
+
+def _specification(name: str, folder: str, stem: str, package: str = "") -> ModuleSpec | None:
+    """Return the specification of a file's module; None if the file has changed since it was compiled.
+
+    `package`: its folder, if the module is a package. Raises `OSError`.
+    """
+    cached, source = f"{folder}/__pycache__/{stem}{_BYTECODE}", f"{folder}/{stem}.py"
+    data, status = _content(cached), os.stat(source)
+    if data[:16] != _header(int(status.st_mtime), status.st_size):
+        return None
+    code = loads(memoryview(data)[16:])
+    _fix_co_filename(code, source)  # the file may have moved since it was compiled: Python's loader does the same
+    spec = ModuleSpec(name, _Loader(name, source, code), origin=source)
+    spec.has_location, spec.cached = True, cached
+    spec.submodule_search_locations = [package] if package else None
+    return spec
+
+
+def _header(modified_at: int, size: int) -> bytes:
+    """Return the beginning of a file with bytecode that was compiled from source of this time and size."""
+    fields = (0, modified_at & 0xFFFF_FFFF, size & 0xFFFF_FFFF)
+    return MAGIC_NUMBER + b"".join(field.to_bytes(4, "little") for field in fields)
+
+
+def _content(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = chunk = os.read(file, _CHUNK)
+        while len(chunk) == _CHUNK:
+            data += (chunk := os.read(file, _CHUNK))
+        return data
+    finally:
+        os.close(file)
+
+
+class _Loader(SourceFileLoader):
+    """Loader of source that already has the module's code."""
+
+    def __init__(self, name: str, path: str, code: CodeType) -> None:
+        super().__init__(name, path)
+        self._code: CodeType | None = code
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        code, self._code = self._code, None
+        return code or super().get_code(fullname)
