@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
+from node_agent.kernel.failures import error_file
 from rdzv_server.words import failures
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
@@ -172,6 +174,27 @@ async def test_the_worker_that_still_exits_after_its_exception_is_the_root(clust
         names = {worker.rank: worker for worker in workers}
         for line in EXITING:
             await names[1].tell(f"complain [rank1]: {line}")
+        await names[0].tell("complain RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+        names[0].order_exit(1)
+        workers = await cluster.hub.group(2) if left else []
+    for agent in cluster.agents.values():
+        assert await agent.exit_code() == 1
+        root = section(agent, "Root Cause")
+        assert "\n  rank      : 1 (local_rank: 0)\n  exitcode  : 1 " in root
+        assert words.failures.STILL_EXITING in root and "ValueError: boom" in root
+    run = await cluster.server.run()
+    assert run["first_failure"]["rank"] == run["end_failure"]["rank"] == 1
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+async def test_the_worker_that_has_recorded_its_error_is_the_root(cluster: Cluster, restarts: int) -> None:
+    """It exits later than the other node's worker, and has written nothing to stderr yet."""
+    workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", str(restarts), *PATIENT, nproc=1)
+    for left in reversed(range(restarts + 1)):
+        names = {worker.rank: worker for worker in workers}
+        recorded = error_file.content("ValueError: boom", "Traceback ...\nValueError: boom", time.time() - 60)
+        with open(names[1].env["TORCHELASTIC_ERROR_FILE"], "w") as file:  # noqa: ASYNC230
+            json.dump(recorded, file)
         await names[0].tell("complain RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
         names[0].order_exit(1)
         workers = await cluster.hub.group(2) if left else []

@@ -82,10 +82,7 @@ def examine(
 ) -> Failure:
     """Return the failure of a worker that has been reaped. Never raises, even if files on the disk are broken."""
     recorded = left.recorded if left else None
-    ended = _ended(spec, pid, exit_code)
-    if recorded:
-        error_file_ = "" if recorded.problem else spec.error_file
-        ended = replace(ended, error_file=error_file_, failed_at=recorded.at or ended.failed_at)
+    ended = _ended(spec, pid, exit_code, recorded)
     out_of_memory = oom.verdict() if oom and exit_code in _KILLED else ""
     is_node_full = left is not None and left.is_node_full
     failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory, is_node_full=is_node_full)
@@ -113,23 +110,25 @@ def failure_from_torch(rank: int, failure: Any, node_id: str) -> Failure:
     return diagnose(ended, (), recorded, is_node_full=is_node_full())
 
 
-def raised(spec: "WorkerSpec", pid: int, stderr: Sequence[str]) -> Failure | None:
+def raised(spec: "WorkerSpec", pid: int, stderr: Sequence[str], recorded: ErrorFile | None = None) -> Failure | None:
     """Return the failure of a running worker, if an exception of its own has ended its script; else None.
 
-    Such a worker may have left its process group and still run its exit handlers, or wait for a thread.
+    Such a worker may have left its process group and still run its exit handlers, or wait for a thread. `recorded`: its
+    error file. Torch's `@record` writes it when an exception leaves the script.
     """
-    found = last_words(stderr)
-    if not found.is_uncaught:
+    if not (recorded and recorded.error) and not last_words(stderr).is_uncaught:
         return None
-    failure = replace(diagnose(_ended(spec, pid, UNCAUGHT), stderr), cause=words.failures.STILL_EXITING)
+    ended = _ended(spec, pid, UNCAUGHT, recorded)
+    failure = replace(diagnose(ended, stderr, recorded), cause=words.failures.STILL_EXITING)
     return None if failure.consequence else failure
 
 
-def _ended(spec: "WorkerSpec", pid: int, exit_code: int) -> Failure:
-    """Return the failure of a worker that fails now, without its cause."""
+def _ended(spec: "WorkerSpec", pid: int, exit_code: int, recorded: ErrorFile | None) -> Failure:
+    """Return the failure, without its cause, of a worker that has failed now, or when it recorded its error."""
+    at = recorded.at if recorded else None
     return Failure(
         node_id=spec.node_id, rank=spec.rank, local_rank=spec.local_rank, pid=pid, exit_code=exit_code, cause="",
-        failed_at=time.time(),
+        error_file=spec.error_file if recorded and not recorded.problem else "", failed_at=at or time.time(),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from msgspec import Struct
@@ -34,10 +35,13 @@ class ErrorFile(Struct, frozen=True):
     """Why the file cannot be read, empty if it can."""
 
 
-def read(path: str) -> ErrorFile | None:
-    """Return the content of the file, None if there is no file. If it is broken, the result describes the problem."""
+def read(path: str, until: float = inf) -> ErrorFile | None:
+    """Return the content of the file, None if there is no file. If it is broken, the result describes the problem.
+
+    `until`: a time in seconds since 1970. A file that was written later counts as missing.
+    """
     try:
-        return interpret(_load(path))
+        return interpret(_load(path)) if os.stat(path).st_mtime <= until else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -25,11 +26,13 @@ from node_agent.kernel.output.pieces import End
 from node_agent.kernel.processes.process import KILL_TIMEOUT_S, Process, signal_group
 from node_agent.kernel.processes.remains import ListLeftovers, Remains, in_session, is_program
 from node_agent.kernel.processes.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
+from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
 from node_agent.kernel.worker_spec import WorkerSpec
 
 if TYPE_CHECKING:
     from node_agent.kernel.failures.diagnose import LeftOnDisk
+    from node_agent.kernel.failures.error_file import ErrorFile
     from node_agent.kernel.failures.oom import OomWatch
 
 UNCAUGHT_MARK = "[rank"
@@ -123,14 +126,17 @@ class Worker:
             self.finish()
             raise
 
-    def raised(self) -> Failure | None:
-        """Return the failure of the running worker if an exception of its own has ended its script, else None."""
+    def raised(self, recorded: "ErrorFile | None" = None) -> Failure | None:
+        """Return the failure of the running worker if an exception of its own has ended its script, else None.
+
+        `recorded`: its error file.
+        """
         tail = self.stderr_tail
-        if not any(line.startswith(UNCAUGHT_MARK) for line in tail):
+        if not recorded and not any(line.startswith(UNCAUGHT_MARK) for line in tail):
             return None
         from node_agent.kernel.failures.diagnose import raised
 
-        failure = raised(self.spec, self.pid, tail)
+        failure = raised(self.spec, self.pid, tail, recorded)
         return failure and replace(failure, both_streams=self._streams[1].has_both)
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
@@ -506,6 +512,8 @@ class WorkerGroup(ProcessGroup):
         """Whether it may follow from such a signal."""
         self.signal_until = 0.0
         """Time until which the agent may still get the signal that ended a worker. The group cannot succeed before."""
+        self._looking: asyncio.Task[None] | None = None
+        """Search for an error that a worker had recorded before the stop."""
         self._set_up_at = asyncio.get_running_loop().time() + CHECK_INTERVAL_S
         """Time until which a forked worker may still have the handlers of the process that it is a copy of."""
         self.finished_at: dict[int, float] = {}
@@ -559,22 +567,49 @@ class WorkerGroup(ProcessGroup):
     def stop(self, signum: int, grace_s: float) -> None:
         if failure := self._find_raised():
             self._settle(self._raised, failure)
+        elif not self._settled:
+            self._looking = spawn(self._report_recorded(time.time()))
         self._settled = True
         super().stop(signum, grace_s)
 
-    def report_raised(self) -> bool:
+    async def report_raised(self) -> bool:
         """Report a worker whose script an exception of its own has ended as failed, although it has not exited yet.
 
         Returns whether there is one.
         """
-        if failure := self._find_raised():
+        if self._settled:
+            return False
+        failure = self._find_raised() or await self._find_recorded()
+        if failure:
             self._settle(self._failed, failure)
         return failure is not None
+
+    async def _report_recorded(self, stopped_at: float) -> None:
+        """Report a worker that had recorded an error before the stop."""
+        if failure := await self._find_recorded(stopped_at):
+            self._raised(failure)
 
     def _find_raised(self) -> Failure | None:
         if self._settled:
             return None
         return next((failure for worker in self._alive.values() if (failure := worker.raised())), None)
+
+    async def _find_recorded(self, until: float = inf) -> Failure | None:
+        """Return the first failure that a running worker has recorded in its error file before this time."""
+        running = list(self._alive.values())
+        paths = [worker.spec.error_file for worker in running]
+
+        def read() -> "list[ErrorFile | None]":
+            from node_agent.kernel.failures import error_file
+
+            return [error_file.read(path, until) for path in paths]
+
+        try:
+            files = await in_thread(read, READ_WITHIN_S)
+        except OSError:  # the disk hangs
+            return None
+        found = [worker.raised(file) for worker, file in zip(running, files, strict=True) if file]
+        return min(filter(None, found), key=lambda failure: failure.failed_at, default=None)
 
     def _spares(self, pid: int) -> bool:
         self._exiting(pid)
@@ -617,12 +652,13 @@ class WorkerGroup(ProcessGroup):
         elif not self._alive and not self._suspect_is_evicted:
             self._settle(self._failed, self._suspect)
         elif is_first:
-            asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle_suspect)
+            asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, lambda: spawn(self._settle_suspect()))
 
-    def _settle_suspect(self) -> None:
+    async def _settle_suspect(self) -> None:
         """Report the suspect, or the worker that others have lost before it exits."""
         assert self._suspect
-        self._settle(self._failed, (not self._suspect_is_evicted and self._find_raised()) or self._suspect)
+        if self._suspect_is_evicted or not await self.report_raised():
+            self._settle(self._failed, self._suspect)
 
     def _may_be_evicted(self, worker: Worker) -> bool:
         """Return whether the worker may have ended because of a signal that its agent may be about to get too."""
@@ -639,7 +675,10 @@ class WorkerGroup(ProcessGroup):
             self._settle(self._succeeded)
 
     def _all_stopped(self) -> None:
-        self._stopped(list(self._alive))
+        if self._looking and not self._looking.done():
+            self._looking.add_done_callback(lambda _: self._stopped(list(self._alive)))
+        else:
+            self._stopped(list(self._alive))
 
     def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
         if not self._settled:

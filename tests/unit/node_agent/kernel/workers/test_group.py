@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from rdzv_protocol.messages import Failure
 
 from node_agent import words
 from node_agent.kernel.config import SIDE_BY_SIDE
+from node_agent.kernel.failures import error_file
 from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
 from node_agent.kernel.processes.orphans import children, family
@@ -45,6 +48,7 @@ class Crew:
         self.raised: list[Failure] = []
         self.left: list[int] = []
         self.error_file = ""
+        self.error_files: list[str] = []
         self.have_one_pipe = False
         self.is_last = False
         self.leftovers: list[int] | None = None
@@ -55,7 +59,7 @@ class Crew:
         specs = [
             replace(
                 command_spec(self.console, 10 + index, index, command, {**os.environ, **environment}),
-                error_file=self.error_file,
+                error_file=self.error_files[index] if self.error_files else self.error_file,
                 **({"open_streams": _one_pipe} if self.have_one_pipe else {}),
             )
             for index, command in enumerate(commands)
@@ -235,6 +239,65 @@ def raises(error: str) -> tuple[str, ...]:
     return sh("; ".join(f"echo '[rank7]: {line}' >&2" for line in lines) + "; exec sleep 1000")
 
 
+def records(path: str, error: str, then: str = "exec sleep 1000") -> tuple[str, ...]:
+    """Return the command of a worker that has written its error file and takes its time to exit."""
+    return sh(f"echo '{json.dumps(error_file.content(error))}' > {path}; echo recorded; {then}")
+
+
+@pytest.fixture
+def recording(crew, tmp_path) -> str:
+    """Return the path of the workers' error file."""
+    crew.error_file = str(tmp_path / "error.json")
+    return crew.error_file
+
+
+async def test_a_worker_that_takes_its_time_to_exit_after_it_has_recorded_its_error_is_the_cause(crew, recording):
+    path = recording
+    crew.error_files = ["", path]
+    crew.start(sh(SUFFERS), records(path, "ValueError: boom"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.rank, failure.error, failure.error_file) == (11, "ValueError: boom", path)
+    assert failure.cause == words.failures.STILL_EXITING
+
+
+async def test_a_worker_that_has_recorded_the_loss_of_its_peer_is_not_the_cause(crew, recording):
+    crew.error_files = ["", recording]
+    crew.start(sh(SUFFERS), records(recording, "RuntimeError: gloo/pair.cc: Connection closed by peer"))
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [10]
+
+
+async def test_a_stop_reports_the_error_that_a_worker_had_recorded_before_it(crew, recording):
+    group = crew.start(records(recording, "ValueError: boom"))
+    await crew.says(b"recorded")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert [(failure.rank, failure.error) for failure in crew.raised] == [(10, "ValueError: boom")]
+    assert crew.calls == ["stopped"]
+
+
+async def test_a_stop_does_not_report_an_error_that_was_recorded_after_it(crew, recording):
+    group = crew.start(records(recording, "ValueError: boom"))
+    await crew.says(b"recorded")
+    in_a_minute = time.time() + 60
+    os.utime(recording, (in_a_minute, in_a_minute))
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert not crew.raised
+
+
+async def test_of_several_recorded_errors_the_first_one_is_the_cause(crew, tmp_path):
+    crew.error_files = [str(tmp_path / name) for name in ("late", "early", "broken")]
+    late, early = (json.dumps(error_file.content("ValueError: boom", at=at)) for at in (2e9, 1e9))
+    texts = zip(crew.error_files, (late, early, "{"), strict=True)
+    group = crew.start(*[sh(f"echo '{text}' > {path}; echo recorded; exec sleep 1000") for path, text in texts])
+    await crew.console.until(lambda: crew.console.text().count(b"recorded") == 3)
+    assert await group.report_raised()
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [11]
+
+
 async def test_a_worker_that_takes_its_time_to_exit_after_an_exception_is_the_cause(crew):
     crew.start(sh(SUFFERS), raises("ValueError: boom"))
     await crew.complains(b"ValueError")
@@ -265,7 +328,7 @@ async def test_a_script_that_prints_a_traceback_and_continues_has_not_failed(cre
         sh("printf '%s\\n' 'Traceback (most recent call last):' '  File \"t.py\", line 7' KeyError >&2; exec sleep 99")
     )
     await crew.complains(b"KeyError")
-    assert not group.report_raised()
+    assert not await group.report_raised()
     group.stop(signal.SIGTERM, NEVER_S)
     await crew.calls_back("stopped")
     assert not crew.raised
@@ -274,9 +337,9 @@ async def test_a_script_that_prints_a_traceback_and_continues_has_not_failed(cre
 async def test_the_agent_can_be_asked_for_the_cause(crew):
     group = crew.start(raises("ValueError: boom"))
     await crew.complains(b"ValueError")
-    assert group.report_raised()
+    assert await group.report_raised()
     await crew.calls_back("failed")
-    assert not group.report_raised(), "it is reported once"
+    assert not await group.report_raised(), "it is reported once"
 
 
 @pytest.mark.parametrize("end_of_the_other", ["exit 0", SUFFERS])
@@ -751,10 +814,11 @@ async def test_workers_that_were_started_before_an_unexpected_error_can_be_stopp
     worker.close()
 
 
-@pytest.mark.parametrize(("script", "calls"), [("exit 3", 2), ("sleep 1000", 0)], ids=["fails", "is stopped"])
+@pytest.mark.parametrize(("script", "calls"), [("exit 3", 2), ("sleep 1000", 1)], ids=["fails", "is stopped"])
 async def test_evidence_is_read_from_the_disk_only_of_a_worker_whose_failure_counts(
     crew, monkeypatch, tmp_path, script, calls
 ):
+    """Of workers that are stopped, only the error files are read that exist by then."""
     read: list[object] = []
 
     async def in_thread(call, within_s):
@@ -764,7 +828,7 @@ async def test_evidence_is_read_from_the_disk_only_of_a_worker_whose_failure_cou
     monkeypatch.setattr(workers, "in_thread", in_thread)
     crew.error_file = str(tmp_path / "error.json")
     group = crew.start(sh(script))
-    if calls:
+    if script == "exit 3":
         await crew.calls_back("failed")
     group.stop(signal.SIGTERM, NEVER_S)
     await crew.calls_back("stopped")
