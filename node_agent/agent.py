@@ -368,7 +368,7 @@ class Agent:
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
         self._guard()
         round_, log_folder = assignment.round, self._logs.readable_path
-        progress = ProgressFiles(round_, assignment.local_world_size)
+        progress = ProgressFiles(round_, assignment.local_world_size, asyncio.get_running_loop().time())
         try:
             group = WorkerGroup(
                 self._specs.specs(assignment, logs, progress, partial(self._variables, assignment), self._cpus),

@@ -466,3 +466,33 @@ async def test_a_first_evaluation_that_takes_long_is_no_hang(tmp_path: Path) -> 
     agent = await Program.start(sys.executable, "-m", "node_agent", *flags, str(path))
     assert await agent.exit_code() == 0
     assert not has_message(agent.err, hang_words.may_hang, ranks=(0,))
+
+
+PULSE = """
+import time
+from node_agent import progress
+for step in range(1, 11):
+    progress(step=step)
+    time.sleep(0.3)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("ahead_s", [-9, 100_000], ids=["behind", "ahead"])
+async def test_a_worker_in_a_time_namespace_hangs_only_when_it_reports_no_progress(
+    tmp_path: Path, ahead_s: int
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(PULSE)
+    if os.geteuid():
+        pytest.skip("only root may make time namespaces")
+    inside = ("unshare", "--time", "--monotonic", str(ahead_s), "--fork", "--kill-child", sys.executable, str(path))
+    flags = ("--standalone", "--progress-timeout", "start=60,step=2", "--on-hang", "fail", *STOPS_SOON)
+    agent = await Program.start(sys.executable, "-m", "node_agent", *flags, "--no-python", *inside)
+    try:
+        assert await agent.exit_code() == 1
+        stuck = pattern(agent_words.no_progress, limit_s=2.0, step=10)
+        assert any(re.search(stuck, line) for line in agent.err)
+        assert not has_message(agent.err, agent_words.no_longer_hung)
+    finally:
+        await agent.end()

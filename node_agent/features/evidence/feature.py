@@ -1,5 +1,6 @@
 """Feature: answers the server's queries about what the workers are doing, with their stacks."""
 
+import asyncio
 import os
 import sys
 from functools import partial
@@ -37,7 +38,7 @@ class Evidence(Feature):
 
 
 def _targets(started: StartedWorkers) -> list[Target]:
-    readings = started.progress.read()
+    readings = started.progress.read(asyncio.get_running_loop().time())
     return [
         Target(
             rank=worker.spec.rank,

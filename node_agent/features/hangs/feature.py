@@ -149,7 +149,8 @@ class Hangs(Feature):
 
     def _signs(self) -> Signs:
         pids, started = self.kernel.workers(), self.kernel.started
-        readings, finished_at = (started.progress.read(), started.group.finished_at) if started else ({}, {})
+        readings = started.progress.read(self._loop.time()) if started else {}
+        finished_at = started.group.finished_at if started else {}
         return Signs(
             readings={rank: reading for rank, reading in readings.items() if rank in pids},
             last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in pids},

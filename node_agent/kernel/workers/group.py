@@ -609,7 +609,7 @@ class WorkerGroup(ProcessGroup):
         except OSError:  # the disk hangs
             return None
         found = [worker.raised(file) for worker, file in zip(running, files, strict=True) if file]
-        return min(filter(None, found), key=lambda failure: failure.failed_at, default=None)
+        return min(filter(None, found), key=lambda failure: failure.failed_at or inf, default=None)
 
     def _spares(self, pid: int) -> bool:
         self._exiting(pid)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from math import isfinite
 
+from msgspec.structs import replace
 from rdzv_protocol.messages import Progress
 
 from node_agent.in_worker import (
@@ -34,8 +35,12 @@ MOST_TRIES = 3
 class ProgressFiles:
     """Files of one round's workers, by local rank. If no descriptors are left, workers have no file."""
 
-    def __init__(self, round_: int, workers: int) -> None:
+    def __init__(self, round_: int, workers: int, now: float = 0.0) -> None:
         self._round = round_
+        self._read_at = now
+        """Time of the last read. A record that is new since then was written later."""
+        self._shifts: dict[int, tuple[int, float]] = {}
+        """Number of each worker's last record, and the seconds by which its clock is behind the agent's."""
         self._pace = Pace()
         self._files: list[int] = []
         self.spawned_at: float | None = None
@@ -52,14 +57,26 @@ class ProgressFiles:
             return {}
         return {PROGRESS_FILE: f"/proc/{os.getpid()}/fd/{self._files[local_rank]}"}
 
-    def read(self) -> dict[int, Reading]:
+    def read(self, now: float) -> dict[int, Reading]:
         """Return the latest reading of each worker that has reported progress, by local rank."""
         readings = ((rank, _read(file)) for rank, file in enumerate(self._files))
-        return {rank: reading for rank, reading in readings if reading}
+        found = {rank: self._by_own_clock(rank, reading, now) for rank, reading in readings if reading}
+        self._read_at = now
+        return found
+
+    def _by_own_clock(self, rank: int, reading: Reading, now: float) -> Reading:
+        """Return the reading with times by the agent's clock: a worker in a time namespace has another one."""
+        number, shift = self._shifts.get(rank, (0, 0.0))
+        if number != reading.number:
+            shift = min(max(reading.at, self._read_at), now) - reading.at
+            self._shifts[rank] = reading.number, shift
+        if not shift:
+            return reading
+        return replace(reading, at=reading.at + shift, starts={name: at + shift for name, at in reading.starts.items()})
 
     def summary(self, now: float) -> Progress | None:
         """Return the progress of all workers together."""
-        readings = self.read()
+        readings = self.read(now)
         self._pace.look(readings)
         return summary(self._round, readings.values(), self._pace, now, self.spawned_at)
 

@@ -34,6 +34,8 @@ from node_agent.in_worker import (
 from node_agent.kernel.workers.progress_files import ProgressFiles
 
 PATIENCE_S = 30.0
+NOW = 1e6
+"""Time of a read, later than all reports."""
 TELL = "from node_agent import progress\nimport time\n"
 STEP_S, CHECKPOINT_S = 0.02, 0.05
 STEPS = f"""
@@ -99,17 +101,35 @@ def test_the_agent_knows_when_the_first_progress_was_reported(files: ProgressFil
     assert found and (found.telling_s, found.age_s) == (10.0, 1.0)
 
 
+@pytest.mark.parametrize("shift", [-99.0, 0.0, 1e6], ids=["behind", "same", "ahead"])
+def test_a_worker_whose_clock_differs_from_the_agents_reports_progress_at_the_time_of_the_report(
+    tell: Callable[..., None], files: ProgressFiles, shift: float
+) -> None:
+    """As in a time namespace. A record that was not there at the last look is not older than that look."""
+    files.read(100.0)
+    tell(101.0 + shift, kind="imported")
+    tell(102.0 + shift, 1)
+    (first,) = files.read(104.0).values()
+    tell(107.0 + shift, 2)
+    (second,) = files.read(109.0).values()
+    (third,) = files.read(120.0).values()
+    assert 100.0 <= first.at <= 104.0 <= second.at <= 109.0
+    assert first.starts["imported"] == pytest.approx(first.at - 1.0)
+    assert third == second, "no record is new"
+    assert shift or (first.at, second.at) == (102.0, 107.0)
+
+
 def test_a_checkpoint_saved_beside_the_steps_does_not_show_how_long_a_save_takes(
     files: ProgressFiles, tell: Callable[..., None]
 ) -> None:
     for at, kind in ((100.0, "step"), (101.0, "step"), (101.1, "saving"), (102.0, "step"), (102.3, "checkpoint")):
         tell(at, 7, kind)
-    reading = files.read()[0]
+    reading = files.read(NOW)[0]
     assert (reading.checkpoint_step, reading.first_at) == (7, pytest.approx(100.0))
     assert (reading.spent["checkpoint"].times, reading.spent["step"].total_s) == (0, pytest.approx(2.2))
     for at, kind in ((103.0, "step"), (103.0, "saving"), (133.0, "checkpoint")):
         tell(at, 8, kind)
-    assert files.read()[0].spent["checkpoint"].longest_s == pytest.approx(30.0)
+    assert files.read(NOW)[0].spent["checkpoint"].longest_s == pytest.approx(30.0)
 
 
 def test_nothing_is_expected_of_a_worker_whose_loop_is_over(files: ProgressFiles, tell: Callable[..., None]) -> None:
@@ -117,7 +137,7 @@ def test_nothing_is_expected_of_a_worker_whose_loop_is_over(files: ProgressFiles
     tell(0.2, kind="end")
     assert (found := files.summary(1.0)) and found.is_over
     run(TELL + "progress(step=2)", **files.environment(1))
-    now, of_other = time.monotonic(), files.read()[1].at
+    now, of_other = time.monotonic(), files.read(time.monotonic())[1].at
     assert (found := files.summary(now)) and (found.is_over, found.age_s) == (False, pytest.approx(now - of_other))
     run(TELL + "progress(kind='end')", **files.environment(1))
     assert (found := files.summary(time.monotonic())) and found.is_over
@@ -156,18 +176,18 @@ def test_workers_for_whom_no_descriptor_is_left_go_without(monkeypatch: pytest.M
     monkeypatch.setattr(os, "memfd_create", only_one)
     files = ProgressFiles(7, 2)
     assert [list(files.environment(rank)) for rank in range(2)] == [[PROGRESS_FILE], []]
-    assert files.read() == {}
+    assert files.read(NOW) == {}
     files.close()
 
 
 def test_the_longest_of_each_kind_is_remembered(files: ProgressFiles, tell: Callable[..., None]) -> None:
     for now, kind in ((10.0, "step"), (11.0, "step"), (14.0, "step"), (15.0, "step"), (25.0, "lunch")):
         tell(now, step=int(now), kind=kind)
-    reading = files.read()[0]
+    reading = files.read(NOW)[0]
     assert (reading.spent["step"].times, reading.spent["step"].total_s, reading.spent["step"].longest_s) == (3, 5, 3)
     assert reading.spent["other"].longest_s == 10 and reading.at == 25.0 and reading.step == 25
     tell(26.0)
-    assert files.read()[0].step == 25, "no other step was named"
+    assert files.read(NOW)[0].step == 25, "no other step was named"
 
 
 def test_own_work_is_a_part_of_each_step(files: ProgressFiles, tell: Callable[..., None]) -> None:
@@ -207,13 +227,13 @@ def test_a_report_while_the_first_one_looks_for_the_memory_is_not_lost(
     monkeypatch.setattr(in_worker, "_is_looked_for", False)
     monkeypatch.setattr(in_worker, "_open", open_and_report)
     in_worker.continues_after(2)
-    assert {rank: reading.step for rank, reading in files.read().items()} == {0: 3}
+    assert {rank: reading.step for rank, reading in files.read(NOW).items()} == {0: 3}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_worker_may_become_another_user_before_it_reports(files: ProgressFiles) -> None:
     run("import os; from node_agent import progress; os.setresuid(1, 1, 1); progress(step=3)", **files.environment(1))
-    assert {rank: reading.step for rank, reading in files.read().items()} == {1: 3}
+    assert {rank: reading.step for rank, reading in files.read(NOW).items()} == {1: 3}
 
 
 @pytest.mark.parametrize(("local_rank", "is_told"), [("0", True), ("1", False)])
@@ -249,7 +269,7 @@ def test_one_worker_of_a_node_is_told_once_that_its_steps_fall(
     place = {**files.environment(0), **({"LOCAL_RANK": local_rank} if local_rank else {})}
     done = subprocess.run((sys.executable, "-c", script), env={**os.environ, **place}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, f"{words.workers.steps_fall(4, 1)}\n" * is_told)
-    assert files.read()[0].number == 13
+    assert files.read(NOW)[0].number == 13
 
 
 @pytest.mark.parametrize("closes", ["sys.stderr = None", "sys.stderr.close()", "import os; os.close(2)"])
@@ -270,11 +290,11 @@ def test_a_worker_that_was_stopped_while_it_wrote_leaves_the_record_before(files
     run(TELL + "progress(step=1); progress(step=2)", **files.environment(0))
     descriptor = os.open(files.environment(0)[PROGRESS_FILE], os.O_RDWR)
     os.pwrite(descriptor, b"\xff" * 20, in_worker.offset(3))  # the next slot, half written
-    assert files.read()[0].step == 2
+    assert files.read(NOW)[0].step == 2
     os.pwrite(descriptor, HEADER.pack(MAGIC, 3), 0)
-    assert files.read() == {}, "a record that does not bear its number is none"
+    assert files.read(NOW) == {}, "a record that does not bear its number is none"
     os.ftruncate(descriptor, FILE_BYTES // 2)
-    assert files.read() == {}, "nor is one that is cut off"
+    assert files.read(NOW) == {}, "nor is one that is cut off"
     os.close(descriptor)
 
 
@@ -313,7 +333,7 @@ def test_phases_of_the_start_are_no_progress_and_come_with_the_first_of_it(
     files.spawned_at = 8.0
     for at, phase in ((10.0, "imported"), (12.0, "initialized"), (13.0, "loaded"), (15.0, "loaded")):
         tell(at, kind=phase)
-    assert files.summary(20.0) is None and files.read() == {}, "the hang detector's limits are those of a start"
+    assert files.summary(15.0) is None and files.read(15.0) == {}, "the hang detector's limits are those of a start"
     tell(18.0, step=1)
     tell(19.0, kind="loaded")
     found = files.summary(20.0)
