@@ -530,6 +530,8 @@ class WorkerGroup(ProcessGroup):
         if not_started:
             self._settle(self._failed, _not_started(*not_started))
             return
+        # the first poll after that time may be seconds later
+        asyncio.get_running_loop().call_at(self._set_up_at, self._look_at_all)
         from node_agent.kernel.failures import oom
 
         self._oom = oom.OomWatch()  # created after the workers' start, which does not need it
@@ -561,8 +563,11 @@ class WorkerGroup(ProcessGroup):
     def look(self) -> None:
         """Check which workers handle signals, once they are set up. Call it from time to time."""
         if asyncio.get_running_loop().time() >= self._set_up_at:
-            for worker in self._alive.values():
-                worker.look()
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        for worker in self._alive.values():
+            worker.look()
 
     def stop(self, signum: int, grace_s: float) -> None:
         if failure := self._find_raised():

@@ -77,7 +77,7 @@ async def test_the_time_after_a_notice_is_not_learned() -> None:
         console=SimpleNamespace(log=print),
         machine=SimpleNamespace(answer_gap_s=10.0),
         workers=lambda: {0: 1},
-        started=SimpleNamespace(progress=SimpleNamespace(read=lambda: readings), group=SimpleNamespace(finished_at={})),
+        started=SimpleNamespace(progress=SimpleNamespace(read=lambda now: readings), group=SimpleNamespace(finished_at={})),
     )
     feature = Hangs(kernel, options.Hangs(progress_timeout=ProgressLimits()))
     feature.started(assignment, {0: 1})

@@ -503,6 +503,18 @@ async def test_a_silent_worker_is_looked_at_once_in_a_while(crew, monkeypatch, t
     assert crew.calls == []
 
 
+async def test_a_silent_worker_is_looked_at_a_moment_after_its_start(crew, monkeypatch, tmp_path):
+    """An eviction may come before the agent's next poll, at which it looks again."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    begins = asyncio.get_running_loop().time()
+    group = crew.start(sh("trap 'exit 0' TERM; while :; do sleep 0.05; done"))
+    await until(lambda: group.workers[0].may_get_signal)
+    assert asyncio.get_running_loop().time() - begins >= workers.CHECK_INTERVAL_S
+    os.kill(group.pids[0], signal.SIGTERM)
+    await crew.all_reaped(group)
+    assert crew.calls == []
+
+
 async def test_a_signal_that_the_agent_ignores_itself_says_nothing_of_its_workers(crew, monkeypatch):
     """Under nohup all of them ignore SIGHUP."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
