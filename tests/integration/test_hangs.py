@@ -468,6 +468,32 @@ async def test_a_first_evaluation_that_takes_long_is_no_hang(tmp_path: Path) -> 
     assert not has_message(agent.err, hang_words.may_hang, ranks=(0,))
 
 
+@pytest.mark.parametrize("reaction", ["report", "fail"])
+async def test_a_preloaded_module_that_hangs_is_a_hang_before_any_worker_has_started(
+    cluster: Cluster, tmp_path: Path, reaction: str
+) -> None:
+    (tmp_path / "waits.py").write_text("import os\nopen(os.environ['GATE']).read()\n")
+    os.mkfifo(gate := tmp_path / "gate")
+    flags = ("--nnodes", "1", "--preload", "waits", "--progress-timeout", "start=2,step=60", *STOPS_SOON)
+    variables = {"PYTHONPATH": str(tmp_path), "GATE": str(gate)}
+    agent = await cluster.node("a", *flags, "--on-hang", reaction, nproc=1, env=variables)
+    await agent.line(pattern(agent_words.may_hang, ranks=(0,)))
+    while not (found := await events(cluster, "hang_found")):
+        pass
+    assert re.search(words.hang(pattern(agent_words.no_first_progress, limit_s=2.0)), str(found[0]["reason"]))
+    if reaction == "fail":
+        assert await agent.exit_code() == 1
+        return
+    assert (await cluster.server.run())["health"]["state"] == "hung"
+    gate.write_text("")
+    workers = await cluster.hub.group(1)
+    await workers[0].tell("progress 1")
+    while (await cluster.server.run())["hang"]:
+        pass
+    await agent.line(re.escape(agent_words.no_longer_hung("progress")))
+    await cluster.finish(workers)
+
+
 PULSE = """
 import time
 from node_agent import progress

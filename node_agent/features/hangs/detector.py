@@ -142,6 +142,11 @@ class HangDetector:
         over = [self._rules[number].give_up() for number in numbers]
         return [suspicion for suspicion in over if self._note_if_new(suspicion)]
 
+    def take_back(self) -> list[Suspicion]:
+        """Return that nothing is suspected any more, for each source that suspects something."""
+        over = [Suspicion(source, "", ()) for source in self._suspected]
+        return [suspicion for suspicion in over if self._note_if_new(suspicion)]
+
     def look(self, signs: Signs, now: float) -> list[Suspicion]:
         """Examine the workers. Return new suspicions, and those that have ended."""
         if self._look_at is not None and now > self._look_at + LATE_S:

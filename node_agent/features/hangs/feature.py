@@ -18,7 +18,7 @@ from node_agent.features import hangs
 from node_agent.features.hangs import words
 from node_agent.features.hangs.detector import HangDetector
 from node_agent.features.hangs.log_rules import Line, LineMatcher
-from node_agent.features.hangs.progress_source import Rhythms
+from node_agent.features.hangs.progress_source import Rhythm, Rhythms
 from node_agent.features.hangs.rule_source import LineMatch
 from node_agent.features.hangs.suspicion import Signs, Suspicion
 from node_agent.kernel.core.effects import Level, Log
@@ -40,6 +40,9 @@ class Hangs(Feature):
         super().__init__(kernel)
         self._options = options
         self._rhythms = Rhythms()
+        self._rhythm = Rhythm()
+        self._preparing = range(0)
+        """Local ranks of the workers that are about to be started."""
         self._detector: HangDetector | None = None
         self._round = 0
         self._matcher: LineMatcher | None = None
@@ -56,15 +59,27 @@ class Hangs(Feature):
     def sinks(self, local_rank: int, *, is_shown: bool) -> list[Sink]:
         return [_WatchedLines(self, local_rank, splits=bool(self._options.log_rule))]
 
+    def starting(self, assignment: Assignment) -> None:
+        """Watch the preparations, which may hang too, as a start of their own."""
+        self._rhythm = self._rhythms.next_round(assignment.world_size)
+        self._preparing = range(assignment.local_world_size)
+        self._watch(assignment)
+
     def started(self, assignment: Assignment, pids: Mapping[int, int]) -> None:
-        if not pids:
-            return
+        self._preparing = range(0)
+        for over in self._detector.take_back() if self._detector else ():
+            suspect(self.kernel, over)
+        self._forget()
+        if pids:
+            self._watch(assignment)
+
+    def _watch(self, assignment: Assignment) -> None:
         self._forget()
         self._round += 1
         self._ranks = assignment.ranks
         self._detector = HangDetector(
             self._ranks,
-            self._rhythms.next_round(assignment.world_size),
+            self._rhythm,
             self.kernel.machine.answer_gap_s,
             self._loop.time(),
             progress=self._options.progress_timeout,
@@ -153,7 +168,7 @@ class Hangs(Feature):
         finished_at = started.group.finished_at if started else {}
         return Signs(
             readings={rank: reading for rank, reading in readings.items() if rank in pids},
-            last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in pids},
+            last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in (*pids, *self._preparing)},
             last_sign_at=max((*self._last_output_at.values(), *finished_at.values()), default=0.0),
             lines_seen_until=self._matcher.seen_until if self._matcher else inf,
             uninterruptible=frozenset(

@@ -77,9 +77,12 @@ async def test_the_time_after_a_notice_is_not_learned() -> None:
         console=SimpleNamespace(log=print),
         machine=SimpleNamespace(answer_gap_s=10.0),
         workers=lambda: {0: 1},
-        started=SimpleNamespace(progress=SimpleNamespace(read=lambda now: readings), group=SimpleNamespace(finished_at={})),
+        started=SimpleNamespace(
+            progress=SimpleNamespace(read=lambda now: readings), group=SimpleNamespace(finished_at={})
+        ),
     )
     feature = Hangs(kernel, options.Hangs(progress_timeout=ProgressLimits()))
+    feature.starting(assignment)
     feature.started(assignment, {0: 1})
     feature.noticed()
     readings[0] = Reading(1, 7, 7, "checkpoint", now - 400.0, spent)
