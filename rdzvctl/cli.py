@@ -66,9 +66,10 @@ INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 
 class Command(NamedTuple):
-    """One word of the command line: what it does, and its arguments."""
+    """One word of the command line: what it does, and its arguments. `example`: its words after the name."""
 
     name: str
+    example: str
     help: str
     do: Callable[[Session], None]
     arguments: Callable[[argparse.ArgumentParser], Any] = lambda parser: None
@@ -154,12 +155,23 @@ def make_parser(line: Sequence[str] = ()) -> argparse.ArgumentParser:
     for command in (*QUESTIONS, CONFIG) if _is_no_action(line) else all_commands():
         each = names.add_parser(
             command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}.",
-            parents=[common], argument_default=argparse.SUPPRESS,
+            epilog=f"example: rdzvctl {command.name} {command.example}", parents=[common],
+            argument_default=argparse.SUPPRESS,
         )  # fmt: skip
         command.arguments(each)
+        each.usage = _usage(each)
         each.set_defaults(do=command.do)
     _complete(names.add_parser(completion.COMMAND))
     return parser
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """Return the usage of a command, in which FLAG stands for all flags."""
+    parts = [f"{parser.prog} [FLAG ...]"]
+    for each in (action for action in parser._actions if not action.option_strings):
+        part = f"{each.metavar} ..." if each.nargs == argparse.PARSER else str(each.metavar)
+        parts.append(f"[{part}]" if each.nargs == "?" else part)
+    return " ".join(parts)
 
 
 def _is_no_action(line: Sequence[str]) -> bool:
@@ -237,14 +249,14 @@ def _lines(text: str) -> int:
 
 TIMES_OF_ACTIONS = {
     "deadline_s": ("--deadline", "kill the workers after this time: 90s, 10m, 2h"),
-    "for_s": ("--for", "uncordon the node after this time"),
+    "for_s": ("--for", "uncordon the node after this time: 90s, 10m, 2h"),
 }
 """Flags and their help, by the fields of actions that they fill with a time."""
 
 
 def _run(parser: argparse.ArgumentParser, kind: str = "runs") -> None:
     """Add the argument RUN. `kind`: kind of names that the shell completes."""
-    text = "the run's id (default: the only active run)"
+    text = f"the run's id (default: the only {'ended' if kind == 'ended-runs' else 'active'} run)"
     completion.completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=text), kind)
 
 
@@ -260,12 +272,20 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
         spelling, text = TIMES_OF_ACTIONS[name]
         default_s = action.default_of(name)
         default = "never" if default_s is None else age(default_s)
-        parser.add_argument(spelling, dest=name, metavar="S", type=_seconds, help=f"{text} (default: {default})")
+        parser.add_argument(spelling, dest=name, metavar="TIME", type=_seconds, help=f"{text} (default: {default})")
     parser.add_argument("--reason", metavar="TEXT", help="record this reason in the run's events, for its owners")
     parser.add_argument("--request-id", metavar="ID", help="set the idempotency key: a second request with the same "
                         "key changes nothing (default: a new key)")  # fmt: skip
     if action.question:
         parser.add_argument(*YES, action="store_true", help="do not ask for confirmation on a terminal")
+
+
+def _example(action: "Action") -> str:
+    """Return an action's arguments in an example."""
+    parts = ["node-7" if action.of_node else "r1"]
+    parts += ["2:8"] if "min_nodes" in action.fields else []
+    times = [TIMES_OF_ACTIONS[name][0] for name in action.fields if name in TIMES_OF_ACTIONS]
+    return " ".join([*parts, *(f"{flag} 10m" for flag in times[:1])])
 
 
 def _config(parser: argparse.ArgumentParser) -> None:
@@ -286,6 +306,7 @@ def _config(parser: argparse.ArgumentParser) -> None:
         if name == "set-context":
             for field in FIELDS:
                 each.add_argument(_flag(field), metavar=FLAGS[field][0], help=FLAGS[field][1].partition(" (RDZV")[0])
+        each.usage = _usage(each)
         each.set_defaults(do=do)
 
 
@@ -378,23 +399,28 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 
 
 QUESTIONS = (
-    Command("status", "show the server and its runs, or the details of one run", commands.status, _status),
-    Command("runs", "list the runs", commands.runs, _runs),
-    Command("nodes", "list a run's nodes by group rank", commands.nodes, _run),
-    Command("events", "show a run's past events, and new ones with --follow", commands.events, _events),
-    Command("timeline", "show a run over time: its rounds, steps and events", commands.timeline, _run),
+    Command("status", "--watch", "show the server and its runs, or the details of one run", commands.status, _status),
+    Command("runs", "--health trouble", "list the runs", commands.runs, _runs),
+    Command("nodes", "r1", "list a run's nodes by group rank", commands.nodes, _run),
+    Command("events", "r1 --follow", "show a run's past events, and new ones with --follow", commands.events, _events),
+    Command("timeline", "r1", "show a run over time: its rounds, steps and events", commands.timeline, _run),
     Command(
         "logs",
+        "r1 3 --follow",
         "show where a worker's output is, and its last lines if the agent has --allow-log-reads",
         commands.logs,
         _logs,
     ),
-    Command("stacks", "show the current Python stacks of a run's workers", commands.stacks, _stacks),
-    Command("why", "explain why a run is in its current state, and what to do", commands.why, _run),
-    Command("bundle", "write a file about a run for a bug report, without secrets", _write_bundle, _bundle),
+    Command("stacks", "r1 3", "show the current Python stacks of a run's workers", commands.stacks, _stacks),
+    Command("why", "r1", "explain why a run is in its current state, and what to do", commands.why, _run),
+    Command(
+        "bundle", "r1 --anonymize", "write a file about a run for a bug report, without secrets", _write_bundle, _bundle
+    ),
 )
 """Commands that change nothing."""
-CONFIG = Command("config", "manage contexts: servers and tokens by name", lambda session: None, _config)
+CONFIG = Command(
+    "config", "use-context lab", "manage contexts: servers and tokens by name", lambda session: None, _config
+)
 
 
 def all_commands() -> Iterator[Command]:
@@ -403,5 +429,7 @@ def all_commands() -> Iterator[Command]:
 
     yield from QUESTIONS
     for action in ACTIONS:
-        yield Command(action.name, action.help, partial(commands.act, action), partial(_action, action))
+        yield Command(
+            action.name, _example(action), action.help, partial(commands.act, action), partial(_action, action)
+        )
     yield CONFIG

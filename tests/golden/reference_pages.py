@@ -80,7 +80,7 @@ def cli() -> Iterator[str]:
     for root in (Parser(), server_parser(), rdzvctl_parser()):
         for parser in with_commands(root):
             yield f"{'##' if parser is root else '###'} {name_of(parser)}\n"
-            yield f"```text\n{usage(parser)}\n```\n"
+            yield f"```text\n{parser.usage}\n```\n"
             yield f"{' '.join((parser.description or '').split())}\n".lstrip()
             for group in parser._action_groups:
                 actions = [each for each in group._group_actions if each.help != argparse.SUPPRESS]
@@ -98,14 +98,6 @@ def cli() -> Iterator[str]:
 def name_of(parser: argparse.ArgumentParser) -> str:
     """Return the words that start a command."""
     return " ".join(word for word in parser.prog.split() if re.fullmatch(r"[a-z-]+", word))
-
-
-def usage(parser: argparse.ArgumentParser) -> str:
-    """Return the command line without its flags."""
-    if parser.usage:
-        return parser.usage
-    words = [name for action in parser._actions if not action.option_strings for name in [argument(action)] if name]
-    return " ".join([name_of(parser), "[FLAG ...]", *words])
 
 
 def argument(action: argparse.Action) -> str:

@@ -608,3 +608,8 @@ def test_a_watcher_sees_trouble_that_comes_and_goes(server: OtherServer, command
             server.lacks(unhealthy_reason=reason)
             next(changes)
             assert ("cannot decide anything now: disk full" in session.unhealthy_reason) is bool(reason)
+
+
+@pytest.mark.parametrize("command", [*cli.all_commands()], ids=lambda command: command.name)
+def test_the_example_in_a_commands_help_is_a_valid_command_line(command):
+    assert cli.make_parser().parse_args([command.name, *shlex.split(command.example)]).do
