@@ -57,6 +57,13 @@ def console_too_slow(behind: int, folder: str) -> str:
     return f"the console was too slow for the last {behind:,} bytes: see {folder}"
 
 
+def console_held(after_s: float) -> str:
+    return (
+        f"the console has been full for {after_s:g} s, so workers wait when they write. "
+        "Continue the terminal (Ctrl-Q) or the program that reads the output, or write the output to a file"
+    )
+
+
 def console_full(stream: str, problem: str) -> str:
     return f"{stream}: {problem}: the run continues, but this output is lost until there is room; free space"
 

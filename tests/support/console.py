@@ -19,7 +19,7 @@ class FakeConsole:
 
     def __init__(self) -> None:
         self.chunks: list[tuple[int, bytes]] = []
-        self.is_full = False
+        self.is_full = self.is_held = False
         self.paused: list[Callable[[], None]] = []
         self.lines: list[str] = []
         """The agent's own lines."""

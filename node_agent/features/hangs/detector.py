@@ -1,8 +1,8 @@
 """Hang detector: finds out from several sources when a node's workers have done nothing for too long.
 
 `HangDetector` gets the observations of one round's workers and returns suspicions. It wakes at its deadlines, and a few
-times between them to see whether the agent itself was held up. Time in which the agent did not run or the server did
-not answer does not count as a worker's silence (`CountedTime`).
+times between them to see whether the agent itself was held up. Time in which the agent did not run, its console took no
+output or the server did not answer does not count as a worker's silence (`CountedTime`).
 
 A suspicion is only this node's view. The server, which knows all nodes, decides.
 """
@@ -101,6 +101,7 @@ class HangDetector:
         ]
         self._suspected: dict[str, tuple[int, ...]] = {}
         self._look_at: float | None = now
+        self._looked_at = now
         self._is_server_silent = False
 
     @property
@@ -151,6 +152,9 @@ class HangDetector:
         """Examine the workers. Return new suspicions, and those that have ended."""
         if self._look_at is not None and now > self._look_at + LATE_S:
             self._time.leave_out(self._look_at, now)
+        if signs.is_held:
+            self._time.leave_out(self._looked_at, now)
+        self._looked_at = now
         if now - self._heard_at > self._gap_s:
             self._is_server_silent = True
             return []

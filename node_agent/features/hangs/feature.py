@@ -177,6 +177,7 @@ class Hangs(Feature):
                 if self._options.uninterruptible_s
                 for thread in threads_asleep(pid)
             ),
+            is_held=self.kernel.console.is_held,
         )
 
 

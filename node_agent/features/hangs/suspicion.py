@@ -40,10 +40,12 @@ class Signs(Struct, frozen=True):
     """Time until which all output was compared with the rules, infinite if no output waits for that."""
     uninterruptible: frozenset[tuple[int, int]] = frozenset()
     """Threads of the workers in uninterruptible sleep at present, each with its worker's local rank first."""
+    is_held: bool = False
+    """Whether the agent does not read output at present, because its console takes none. Workers may wait for that."""
 
 
 class CountedTime:
-    """Time without the periods in which the agent was held up or the server was silent."""
+    """Time without the periods in which the agent or its console was held up, or the server was silent."""
 
     def __init__(self) -> None:
         self._pauses: list[tuple[float, float]] = []

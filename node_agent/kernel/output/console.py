@@ -36,6 +36,9 @@ WRITE_BYTES, SLOW_WRITE_BYTES = 1 << 16, 1 << 12
 SLOW_S = 0.1
 """Seconds after which a console counts as slow. The next piece is smaller, to show whether it still takes any."""
 
+HELD_S = 10.0
+"""Seconds for which the console has taken nothing before the agent logs that workers wait for it."""
+
 OUT, ERR = 1, 2
 _NAMES = {OUT: "stdout", ERR: "stderr"}
 _FULL = (ENOSPC, EDQUOT, EFBIG)
@@ -55,6 +58,7 @@ class Console:
         self.pending = 0
         """Number of bytes that are not written yet."""
         self._paused: list[Callable[[], None]] = []
+        self._complaint: asyncio.TimerHandle | None = None
         self._err_screen = OUT if _same_file(OUT, ERR) else ERR
         self._screens: dict[int, _Screen] = {}
         self._lost: dict[int, int] = {}
@@ -122,13 +126,29 @@ class Console:
     def is_full(self) -> bool:
         return self.pending > HIGH
 
+    @property
+    def is_held(self) -> bool:
+        """Whether output of workers is not read now because the console takes none; workers may wait for that."""
+        return self.is_full or bool(self._paused)
+
     def when_drained(self, resume: Callable[[], None]) -> None:
         """Call `resume` in the event loop once there is room again."""
         with self._lock:
             if self.pending >= LOW:
+                if not self._paused:
+                    self._complain_later()
                 self._paused.append(resume)
                 return
         self._loop.call_soon(resume)  # the console has drained since the caller checked
+
+    def _complain_later(self) -> None:
+        if self._complaint:
+            self._complaint.cancel()
+        self._complaint = self._loop.call_later(HELD_S, self._complain)
+
+    def _complain(self) -> None:
+        if self._paused:
+            self.log(words.output.console_held(HELD_S))
 
     def _put(self, screen: "_Screen", fd: int, chunk: bytes) -> None:
         screen.begin()

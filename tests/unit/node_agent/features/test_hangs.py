@@ -74,7 +74,7 @@ async def test_the_time_after_a_notice_is_not_learned() -> None:
     readings: dict[int, Reading] = {}
     kernel: Any = SimpleNamespace(
         config=SimpleNamespace(environment={}),
-        console=SimpleNamespace(log=print),
+        console=SimpleNamespace(log=print, is_held=False),
         machine=SimpleNamespace(answer_gap_s=10.0),
         workers=lambda: {0: 1},
         started=SimpleNamespace(

@@ -178,6 +178,27 @@ def test_a_stopped_server_is_no_silence() -> None:
     assert len(node.passes(20.0)) == 1
 
 
+@pytest.mark.parametrize(
+    "sources",
+    [
+        {"silence_s": 60.0},
+        {"progress": ProgressLimits(start_s=60.0, step_s=60.0)},
+        {"log_rules": (LogRule(pattern="step", first_s=60.0, every_s=60.0),)},
+    ],
+)
+def test_workers_that_wait_for_a_console_that_takes_no_output_do_not_hang(sources: dict[str, Any]) -> None:
+    node = Node(range(1), 1, **sources)
+    node.writes(0, "step")
+    node.progress(0, step=1)
+    node.passes(30.0)
+    node.is_held = True
+    assert node.passes(HOUR_S) == []
+    node.is_held = False
+    assert node.passes(10.0) == []
+    (found,) = node.passes(60.0)
+    assert 45.0 <= found.silent_s <= 75.0, "a worker that hangs when the console continues is found"
+
+
 def test_silence_is_that_of_all_workers() -> None:
     node = Node(silence_s=60.0)
     node.passes(50.0)

@@ -26,6 +26,7 @@ class Node:
         self.last_output_at = {rank - ranks[0]: 0.0 for rank in ranks}
         self.last_sign_at = 0.0
         self.uninterruptible: frozenset[tuple[int, int]] = frozenset()
+        self.is_held = False
         self.found: list[Suspicion] = []
         self.server_answers = True
         self.looks = 0
@@ -95,4 +96,5 @@ class Node:
             last_sign_at=self.last_sign_at,
             lines_seen_until=self.lines_seen_until,
             uninterruptible=self.uninterruptible,
+            is_held=self.is_held,
         )

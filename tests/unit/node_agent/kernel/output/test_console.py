@@ -13,6 +13,7 @@ from node_agent.kernel.output import console as console_module
 from node_agent.kernel.output.console import Console
 from node_agent.kernel.output.sinks import AsItComes
 from node_agent.kernel.output.streams import Relay
+from node_agent.words import output
 from tests.support.threads import refuse_threads
 
 PATIENCE_S = 10.0
@@ -122,6 +123,25 @@ async def test_a_blocked_console_pauses_workers_and_loses_no_output(console, rea
     assert await reader.read(len(lines)) == lines
     await writing
     relay.finish()
+
+
+async def test_a_console_that_stays_full_is_named_once_and_workers_are_known_to_wait(
+    console, reader, monkeypatch, capfd
+):
+    monkeypatch.setattr(console_module, "HIGH", 300_000)
+    monkeypatch.setattr(console_module, "LOW", 100_000)
+    monkeypatch.setattr(console_module, "HELD_S", 0.01)
+    console.write(reader.console_end, b"x" * 300_001)
+    assert console.is_held
+    waiting = [asyncio.create_task(called(console)) for _ in range(2)]
+    async with asyncio.timeout(PATIENCE_S):
+        while not (said := capfd.readouterr().err):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert console.is_held
+    await reader.read(300_001)
+    await asyncio.gather(*waiting)
+    assert not console.is_held
+    assert said.endswith(f"{output.console_held(0.01)}\n") and not capfd.readouterr().err
 
 
 async def test_a_console_without_a_reader_does_not_stop_the_agent(console, reader):
