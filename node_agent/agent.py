@@ -311,7 +311,8 @@ class Agent:
 
     def _log_first_start(self, assignment: Assignment) -> None:
         """Log what stays the same in every round and what a user may want to change."""
-        if warning := omp_warning(self.config.environment, assignment.local_world_size):
+        warning = omp_warning(self.config.environment, assignment.local_world_size)
+        if warning and self.config.limits_threads:
             self.console.log(warning, Level.ROUTINE)
         if (preferred := self.config.join.preferred_rank) not in (None, assignment.group_rank):
             self.console.log(words.agent.node_rank_taken(preferred, assignment.group_rank), Level.NOTICE)

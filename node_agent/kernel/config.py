@@ -94,6 +94,9 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     logs: LogOptions = field(default_factory=LogOptions)
     virtual_local_rank: bool = False
     """Whether each worker sees only its own GPU, as device 0, and has LOCAL_RANK 0."""
+    limits_threads: bool = True
+    """Whether workers that share the node get OMP_NUM_THREADS=1, as under torchrun. torch's Python API leaves this to
+    the program."""
     signals: tuple[str, ...] = SIGNALS
     """Signals that make the agent leave. The workers get the same signal first."""
     program_signals: tuple[str, ...] = ()

@@ -41,15 +41,18 @@ def own_device(parent: Mapping[str, str], local_rank: int) -> dict[str, str]:
     return {"LOCAL_RANK": "0", CUDA_VISIBLE_DEVICES: device, **hip}
 
 
-def defaults(parent: Mapping[str, str], local_world_size: int) -> dict[str, str]:
-    """Return the values that a worker gets unless the agent's own environment sets them."""
+def defaults(parent: Mapping[str, str], local_world_size: int, *, limits_threads: bool = True) -> dict[str, str]:
+    """Return the values that a worker gets unless the agent's own environment sets them.
+
+    `limits_threads`: whether workers that share a node get one OpenMP thread each.
+    """
     values = {
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         # Python programs started without `-u` write to a pipe in blocks. The last block would be lost with them.
         "PYTHONUNBUFFERED": "1",
     }
     values |= terminal_size()
-    if local_world_size > 1:
+    if local_world_size > 1 and limits_threads:
         values["OMP_NUM_THREADS"] = "1"  # otherwise every worker would use all cores
     return {name: value for name, value in values.items() if name not in parent}
 

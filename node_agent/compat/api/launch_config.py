@@ -133,6 +133,7 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
     agent = replace(
         launch.config,
         command=Command((title,)),
+        limits_threads=False,
         signals=(),
         program_signals=launch.config.signals,
         # also for one node, where torchrun would generate a name

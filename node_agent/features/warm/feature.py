@@ -17,7 +17,8 @@ class WarmWorkers(Feature):
     def __init__(self, kernel: Kernel, options: warm.WarmWorkers) -> None:
         super().__init__(kernel)
         config, workers = kernel.config, kernel.config.join.local_world_size
-        environment = {**config.environment, **defaults(config.environment, workers)}
+        added = defaults(config.environment, workers, limits_threads=config.limits_threads)
+        environment = {**config.environment, **added}
         log, ignored = kernel.console.log, config.eviction_signals
         self._pool = WarmPool(options.preload, config.command, environment, workers, log, ignored)
         self.start_worker = self._pool.start_worker

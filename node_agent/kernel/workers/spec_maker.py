@@ -92,7 +92,7 @@ class SpecMaker:
         parent, own = self._environment, {"LOCAL_RANK": str(local_rank)}
         environment = {
             **parent,
-            **defaults(parent, assignment.local_world_size),
+            **defaults(parent, assignment.local_world_size, limits_threads=self._config.limits_threads),
             "RANK": str(assignment.first_rank + local_rank),
             **(own_device(parent, local_rank) if self._config.virtual_local_rank else own),
             "WORLD_SIZE": str(assignment.world_size),

@@ -97,6 +97,7 @@ def fail_on(rank: int, text: str) -> None:
 NAMES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME",
     "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "MINE",
+    "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 
 SAYING = {0: ("o0", "e0"), 1: ("o1", "e1")}
@@ -141,5 +142,6 @@ CASES: dict[str, Callable[[Side], Any]] = {
 
 if __name__ == "__main__":
     os.environ["MINE"] = "inherited"
+    os.environ.pop("OMP_NUM_THREADS", None)
     side = Side(sys.argv[1])
     print("\n" + json.dumps({name: case(side) for name, case in CASES.items()}))
