@@ -183,7 +183,7 @@ class MetricsView:
         survey = _Survey()
         for run in self._service.runs():
             now = self._service.now(run.run_id)
-            is_listed = len(survey.ended if run.stage.is_end else survey.listed) < self._most_runs
+            is_listed = len(survey.ended if run.has_ended else survey.listed) < self._most_runs
             samples += read(run, partial(survey.samples_of, run, now, is_listed=is_listed), lambda _: [])
             await checkpoint()
         return samples + survey.totals()
@@ -266,12 +266,12 @@ class _Survey:
     def samples_of(self, run: Run, now: float, *, is_listed: bool) -> list[Sample]:
         """Count the run. Return its own series if it `is_listed`, else nothing."""
         self.look_at(run, now)
-        return list(self.series_of(run, now) if not run.stage.is_end else self.ended_of(run, now)) if is_listed else []
+        return list(self.series_of(run, now) if not run.has_ended else self.ended_of(run, now)) if is_listed else []
 
     def look_at(self, run: Run, now: float) -> None:
         """Count the run. More nodes do not take longer."""
         self._phases[run_view.phase(run)] += 1
-        if run.stage.is_end:
+        if run.has_ended:
             return
         self._unlisted += 1
         for state, count in run_view.states(run):

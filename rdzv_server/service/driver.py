@@ -115,6 +115,8 @@ class Driver:
         """Time at which the store last accepted a write."""
         self._unwritten: set[AgentKey] = set()
         """Agents whose new directive is being written: they must not get it before that is done."""
+        self._unwritten_since = inf
+        """Time of the facts that are being written: people must not learn of them before that is done."""
         self._stopped = ""
         """Reason why the driver accepts no more events; empty while it does."""
         self.observers = Observers(self.measurements)
@@ -132,7 +134,7 @@ class Driver:
         self._held_up_at = float("-inf")
         """End of the last long time in which the server was held up."""
         self._outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK, self.now)
-        registry.undecided = self.undecided
+        registry.undecided, registry.unwritten_since = self.undecided, lambda: self._unwritten_since
         self._refusing: asyncio.TimerHandle | None = None
         """Timer that refuses waiting agents during an outage."""
 
@@ -414,7 +416,7 @@ class Driver:
         self.registry.unread_since = self._judged_at(now)
         effects += self.registry.pass_time(now)
         with self._clock.writing():
-            await self._write(effects)
+            await self._write(effects, now)
             effects += await self._tell_of_set_apart(now)
         self._act(effects)
         self._tell_observers(effects)
@@ -429,13 +431,14 @@ class Driver:
         if self.registry.has_newly_apart:  # its snapshot failed
             self._called.set()
 
-    async def _write(self, effects: Sequence[Effect]) -> None:
+    async def _write(self, effects: Sequence[Effect], now: float) -> None:
         changes, events = changes_of(effects)
         if changes:
-            self._unwritten = _concerned(effects)
+            self._unwritten, self._unwritten_since = _concerned(effects), now
             self._is_written.clear()
             await self._write_at_last(partial(self._append, changes, events))
             self._compaction.written(changes)
+            self._unwritten_since = inf
             self._is_written.set()
         elif self.now() >= self._accepted_at + CHECK_S:
             await self._write_at_last(self._store.check)

@@ -13,6 +13,11 @@ def succeeded(nodes: int) -> str:
     return f"all workers of {count(nodes)} exited 0"
 
 
+def ends(reason: str) -> str:
+    """`reason`: why the run ends. The server has not written this yet."""
+    return f"the run ends as soon as the server has written this: {reason}"
+
+
 def may_be_one(run_id: str, other: str) -> str:
     """Two runs with the same command wait for nodes."""
     return (

@@ -365,6 +365,32 @@ async def test_a_success_while_the_disk_is_full_waits_for_room_however_long_that
         assert any(has_message(line, agent_words.progress.run_succeeded) for line in agent.said), agent.said
 
 
+@pytest.mark.parametrize("code", [0, 3], ids=["succeeds", "fails"])
+async def test_a_runs_end_is_neither_claimed_nor_lost_if_the_server_is_killed_while_the_disk_is_full(
+    cramped: Cluster, small_disk: Disk, code: int
+) -> None:
+    """The next server starts on the full disk. The agents report the end again, and learn it once it is written."""
+    workers = await cramped.nodes("ab", "--nnodes", "2", *PATIENT, "--lease", "4", "--max-restarts", "0")
+    small_disk.fill()
+    for worker in workers:
+        worker.order_exit(code)
+    for agent in cramped.agents.values():
+        await agent.line(part(words.cannot_write, path=f"{small_disk.path}/state.db", why="database or disk is full"))
+    for lives_on in (False, True):
+        await cramped.server.line(part(words.cannot_write, path=f"{small_disk.path}/state.db"))
+        run = await cramped.server.run()
+        assert run["phase"] in ("running", "finishing") and run["health"]["state"] == "undecided"
+        assert "rdzv_run_ended{" not in await cramped.server.get("/metrics")
+        if not lives_on:
+            await cramped.restart_server()
+    assert all(agent.is_running for agent in cramped.agents.values())
+    small_disk.free()
+    for agent in cramped.agents.values():
+        assert await agent.exit_code() == bool(code)
+    run = await cramped.server.run()
+    assert (run["phase"], run["restart_count"]) == ("failed" if code else "succeeded", 0)
+
+
 async def test_agents_that_join_while_the_disk_is_full_learn_it_at_once_and_run_when_there_is_room(
     cramped: Cluster, small_disk: Disk
 ) -> None:

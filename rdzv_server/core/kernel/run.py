@@ -454,6 +454,11 @@ def decides() -> Undecided | None:
     return None
 
 
+def writes_nothing() -> float:
+    """Return infinity: everything is written."""
+    return float("inf")
+
+
 class OpenNotice(Struct):
     """Notice of a round's end that is on its way: the queries to its agents, and their answers."""
 
@@ -503,6 +508,8 @@ class Run(RunState, kw_only=True):
     """Time at which this server set the run apart, if it did."""
     undecided: Callable[[], Undecided | None] = decides
     """Function that returns why the run's server can decide nothing now; None if it can. It changes nothing."""
+    unwritten_since: Callable[[], float] = writes_nothing
+    """Function that returns the time of the facts that the run's server is writing now; infinite if it writes none."""
     unreadable: str = ""
     """Sentence about the last error that kept the run from being shown to people; empty if none."""
     survivors: int = 0
@@ -511,6 +518,11 @@ class Run(RunState, kw_only=True):
     @property
     def key(self) -> Key:
         return self.run_id, self.attempt
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended, and its end is written. Nobody may learn of an end that the server may lose."""
+        return self.ended_at is not None and self.ended_at < self.unwritten_since()
 
     @property
     def can_be_forgotten(self) -> bool:

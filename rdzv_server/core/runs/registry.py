@@ -28,7 +28,7 @@ from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel import admission, kept_failures, operations, snapshot
 from rdzv_server.core.kernel.liveness import Closings, HoldUp
 from rdzv_server.core.kernel.machine import RunMachine
-from rdzv_server.core.kernel.run import END_DELIVERED_WITHIN_S, Run, Stage, Undecided, decides
+from rdzv_server.core.kernel.run import END_DELIVERED_WITHIN_S, Run, Stage, Undecided, decides, writes_nothing
 from rdzv_server.core.node_facts import CordonsKept, NodeBlamed
 from rdzv_server.core.node_history import Incident
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
@@ -82,7 +82,8 @@ class Registry:
         """Arrival of the oldest message that the server has not read: see `Leases`."""
         self._closings = Closings()
         self.undecided: Callable[[], Undecided | None] = decides
-        """Function that each run gets when it is created: see `Run.undecided`."""
+        self.unwritten_since: Callable[[], float] = writes_nothing
+        """Functions that each run gets when it is created: see `Run`."""
         self._deadlines = Deadlines()
         self._incarnation = Incarnation()
         self._wall_ahead_s = 0.0
@@ -466,7 +467,7 @@ class Registry:
         machine = RunMachine(created, now, self._retention_s, POLICIES)
         machine.is_judged = self.nodes.excludes
         machine.run.leases.all_closings = self._closings
-        machine.run.undecided = self.undecided
+        machine.run.undecided, machine.run.unwritten_since = self.undecided, self.unwritten_since
         self._machines[machine.run.key] = machine
         self._attempts.setdefault(created.run_id, []).append(machine)
         return machine

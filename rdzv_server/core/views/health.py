@@ -50,9 +50,14 @@ Rule = Callable[[Run, float], Finding | None]
 
 
 def findings(run: Run, now: float) -> list[Finding]:
-    """Return what is wrong with the run, the worst first; empty if nothing is, or if the run has ended."""
-    if run.stage.is_end:
+    """Return what is wrong with the run, the worst first; empty if nothing is, or if the run has ended.
+
+    While the end of the run is not written, only the reason for that can be wrong.
+    """
+    if run.has_ended:
         return []
+    if run.stage.is_end:
+        return [found for found in [_undecided(run, now)] if found]
     return sorted([found for rule in RULES if (found := rule(run, now)) is not None], key=_place)
 
 
@@ -74,7 +79,7 @@ def with_steps(found: Sequence[Finding]) -> list[Finding]:
 def timed(run: Run, now: float) -> tuple[Health, ...]:
     """Return the states of the run that begin or end only by time, without an effect of the core; usually none."""
     if run.stage.is_end:
-        return ()
+        return tuple(found.state for found in findings(run, now))
     return tuple(found.state for rule in _TIMED if (found := rule(run, now)) is not None)
 
 

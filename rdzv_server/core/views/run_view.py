@@ -14,6 +14,7 @@ from rdzv_server.core.kernel import admission, completion, finishing, legal_size
 from rdzv_server.core.kernel.run import HISTORY, Agent, AgentState, Departure, FailureRecord, Run, Stage
 from rdzv_server.core.policies import POLICIES, restart_cost
 from rdzv_server.words import completion as completion_words
+from rdzv_server.words import runs
 
 NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
 _WAITING = AgentState.WAITING
@@ -70,10 +71,12 @@ def phase(run: Run) -> Phase:
     """Return the stage of the run for people, with three more words.
 
     A run that forms again is `restarting`, a run with some finished workers is `finishing`, and a run that is set apart
-    is `unhealthy`.
+    is `unhealthy`. A run whose end is not written is still `running`, or still `forming` before its first round.
     """
     if is_apart(run):
         return "unhealthy"
+    if run.stage.is_end and not run.has_ended:
+        return "running" if run.membership else "forming"
     if run.stage is Stage.FORMING and run.membership:
         return "restarting"
     if finishing.has_begun(run):
@@ -101,7 +104,7 @@ def outlook(run: Run, now: float) -> Outlook:
         sentence, soon = _running(run, now), notices.pending(run)
         at = run.scale_up_at if soon is None else soon.until
         return Outlook(sentence) if at is None else Outlook(sentence, "ends", at)
-    return Outlook(run.end_reason)
+    return Outlook(run.end_reason if run.has_ended else runs.ends(run.end_reason))
 
 
 def _running(run: Run, now: float, *, is_timed: bool = False) -> str:
@@ -239,7 +242,7 @@ def agents(run: Run) -> list[Agent]:
 
 def state(run: Run, agent: Agent) -> NodeState:
     """Return the state of an agent for people. When the run has ended, all agents have the run's state."""
-    if run.stage.is_end:
+    if run.has_ended:
         return "succeeded" if run.stage is Stage.SUCCEEDED else "failed"
     return _shown(run, agent.state)
 

@@ -388,7 +388,7 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
 
 
 def _health(run: Run, now: float) -> HealthStatus | None:
-    if run.stage.is_end:
+    if run.has_ended:
         return None
     found = health.of(run, now)
     worst, *others = found

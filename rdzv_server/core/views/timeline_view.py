@@ -111,7 +111,7 @@ def view(run: Run, now: float) -> TimelineView:
         attempt=run.attempt,
         now=_time(run, now),
         created_at=_time(run, run.created_at),
-        ended_at=_known(run, run.ended_at),
+        ended_at=_known(run, run.ended_at if run.has_ended else None),
         sample_interval_s=interval_s(run, now if run.ended_at is None else run.ended_at),
         rounds=[_round(run, span) for span in rounds_up_to(run, now)],
         samples=list(_samples(run, _with_latest(run, state.samples))),

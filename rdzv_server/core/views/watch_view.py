@@ -52,7 +52,7 @@ def summary(run: Run, now: float, clock: Clock) -> Document:
         own_budgets={cause.value: to_builtins(each) for cause, each in restart_budget.own_budgets(run).items()} or None,
         created_at=clock(run.created_at),
         since=clock(run.stage_since),
-        ended_at=None if run.ended_at is None else clock(run.ended_at),
+        ended_at=clock(run.ended_at) if run.has_ended and run.ended_at is not None else None,
         finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # when the last worker finished
     )
 

@@ -17,15 +17,17 @@ from rdzv_server.core.events import (
     LeaseRenewed,
     NodeJoined,
     NodeLeft,
+    RunStopped,
     WorkersFailed,
     WorkersSucceeded,
 )
 from rdzv_server.core.kernel.run import Stage
-from rdzv_server.core.views import health
+from rdzv_server.core.views import health, run_view, status_view, timeline_view, watch_view
 from rdzv_server.service import driver as driver_module
 from rdzv_server.storage.base import MemoryStore
 from rdzv_server.storage.record_codec import unpack
 from rdzv_server.words import attempts
+from rdzv_server.words import runs as run_words
 from rdzv_server.words import service as words
 from tests.support.message_search import pattern
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable
@@ -58,6 +60,39 @@ async def test_a_poll_is_woken_only_after_its_cause_is_written(slow):
     slow.store.release()
     await asyncio.gather(poll, second)
     assert slow.runs_on("ab")
+
+
+@pytest.mark.parametrize("ending", ["succeeded", "failed", "failed before its first round"])
+async def test_people_do_not_learn_of_a_runs_end_before_it_is_written(slow, ending):
+    """The server may die before the write. Then the run goes on, or ends otherwise."""
+
+    def shown() -> tuple[str, bool, bool, set[str]]:
+        (run,), now = slow.driver.runs(), slow.driver.now()
+        status = status_view.view(run, now)
+        watched, timeline = watch_view.view(run, now, float), timeline_view.view(run, now)
+        assert watched["phase"] == status.phase and watched["reason"] == run_view.outlook(run, now).reason
+        assert ("ended_at" in watched) == (timeline.ended_at is not None)
+        nodes = {node.state for node in status.nodes or ()}
+        return status.phase, "ended_at" in watched, status.health is not None, nodes & {"failed"}
+
+    is_early = "before" in ending
+    await slow.join("a", nodes="2" if is_early else "1", max_restarts=0)
+    slow.store.hold()
+    end = {
+        "succeeded": WorkersSucceeded("a", 1),
+        "failed": WorkersFailed("a", 1, a_failure("a")),
+        "failed before its first round": RunStopped("a mistake", "an operator", "1"),
+    }[ending]
+    ends = asyncio.create_task(slow.driver.act(RUN_ID, end) if is_early else slow.driver.submit(RUN_ID, end))
+    await slow.store.is_writing()
+    (run,) = slow.driver.runs()
+    assert run.stage.is_end and run_view.outlook(run, 0.0).reason == run_words.ends(run.end_reason)
+    assert shown() == ("forming" if is_early else "running", False, True, set())
+    slow.store.release()
+    await ends
+    is_failure = ending != "succeeded"
+    assert shown() == ("failed" if is_failure else "succeeded", True, False, {"failed"} if is_failure else set())
+    assert run_view.outlook(run, 0.0).reason == run.end_reason
 
 
 async def test_events_that_arrive_during_a_write_share_the_next_one(slow):
