@@ -1,13 +1,14 @@
 """Every argument: what its flag, variable and key of `--rdzv-conf` accept, and the line that refuses other values."""
 
 import re
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from math import inf
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from rdzv_protocol.flag_values import node_counts
-from rdzv_protocol.settings import RequestedSettings
+from rdzv_protocol.settings import RequestedSettings, RunSettings
 from rdzv_protocol.words import flags as flag_words
 
 from node_agent import flags as values
@@ -241,6 +242,22 @@ def test_a_setting_is_asked_for_by_the_flag_of_its_name(setting, argument):
     given = [f"{FLAGS[argument].names[0]}={GOOD[argument]}"] if FLAGS[argument].metavar else [FLAGS[argument].names[0]]
     asked, others = (plan("--endpoint=h:1", *words, "train.py").config.join.settings for words in (given, []))
     assert (getattr(asked, setting), getattr(others, setting)) == (FLAGS[argument].read(GOOD[argument]), None)
+
+
+def own_defaults() -> Iterator[tuple[str, str, object]]:
+    """Yield the flags with a default of their own or of the run: argument, the default that the help names, and it."""
+    run = asdict(RunSettings())
+    for argument, flag in FLAGS.items():
+        default = DEFAULTS[argument]
+        if default is None:
+            default = run.get(argument, run.get(f"{argument}_s"))
+        if (named := re.search(r"\(default: ([^);]+)", flag.help)) and default and flag.metavar:
+            yield argument, named[1], default
+
+
+@pytest.mark.parametrize("argument, named, default", [*own_defaults()])
+def test_help_names_the_default(argument: str, named: str, default: object) -> None:
+    assert FLAGS[argument].read(named) == default
 
 
 def test_every_setting_has_a_flag_that_asks_for_it() -> None:
