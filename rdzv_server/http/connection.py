@@ -199,7 +199,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._waiting.insert(1, (False, partial(self._receive, rest, is_counted)))  # the rest has a turn of its own
         if self.http.drops_rest:
             self._bounds.held.remove(self)
-        elif not self.http.is_whole and not is_counted:
+        elif self.http.is_whole:
+            self.request_arrived()  # from now on the server makes it wait, perhaps for long before its handler runs
+        elif not is_counted:
             self._bounds.held.add(self.peer, self, len(data))
 
     def _drop(self, size: int) -> None:

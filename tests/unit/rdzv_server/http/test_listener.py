@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+import time
 from contextlib import ExitStack
 from unittest.mock import Mock
 
@@ -13,6 +14,7 @@ from aiohttp import ClientSession
 from rdzv_server.config import Limits
 from rdzv_server.http import listener
 from rdzv_server.http.connection import HttpConnection
+from rdzv_server.http.heads import RequestHandler
 from rdzv_server.http.listener import Listener
 from rdzv_server.http.opening import Opening
 from rdzv_server.server import RendezvousServer, bind
@@ -72,6 +74,25 @@ async def test_a_peer_with_too_many_connections_is_logged_once_though_some_of_th
             await until(lambda: owner.closed_for["connections"] and owner.connections == (0, share))
         await owner.close()
     assert caplog.messages == [words.too_many_of_peer(share, "127.0.0.1")]
+
+
+async def test_a_whole_request_that_waits_for_a_busy_server_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the server cut the connection if its time was over between the parser and the request's handler."""
+    limits, parse = Limits(request_s=0.05), RequestHandler.data_received
+
+    def parse_while_the_server_stands_still(http: RequestHandler, data: bytes) -> None:
+        parse(http, data)
+        time.sleep(2 * limits.request_s)
+
+    monkeypatch.setattr(RequestHandler, "data_received", parse_while_the_server_stands_still)
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        bound = bind("127.0.0.1", 0)
+        await server.listen(bound, limits=limits)
+        with socket.create_connection(bound.getsockname()) as peer:
+            peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: server\r\n\r\n")
+            peer.setblocking(False)
+            answer = await asyncio.get_running_loop().sock_recv(peer, 100)
+    assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 class OtherLoop:
