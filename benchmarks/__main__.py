@@ -31,35 +31,41 @@ DEFAULTS = Plan(repeat=10)
 Measure = Callable[[Plan], list[Row]]
 MEASUREMENTS: dict[str, tuple[str, Measure]] = {
     "floors": ("a bare interpreter, a TCP round trip, import torch", floors.measure),
-    "launch": ("one node of 2 and of 8 workers, exec to all workers' first line", single_node.measure),
-    "memory": ("the most that an agent's process has held", single_node.measure_memory),
-    "idle": ("how often an agent wakes up while nothing happens", single_node.measure_idle),
-    "crowd": ("eight agents started together, exec to all workers' first line", recoveries.CROWD.measure),
-    "recovery": ("SIGKILL of a worker to all new workers", recoveries.RECOVERY.measure),
-    "warm": ("the same, workers that import torch: warm and cold", recoveries.measure_warm),
-    "elastic": ("the same, two nodes of up to four", recoveries.ELASTIC.measure),
-    "lost-noticed": ("SIGKILL of a node to the survivor's new workers; they notice", recoveries.NOTICED.measure),
-    "lost-unnoticed": ("the same, workers that do not notice", recoveries.UNNOTICED.measure),
-    "silent": ("SIGSTOP of a node to the survivor's new workers", recoveries.SILENT.measure),
-    "scale-up": ("a second node arrives, exec to all new workers", recoveries.SCALE_UP.measure),
-    "replacement": ("a node takes a lost one's place, exec to all new workers", recoveries.REPLACEMENT.measure),
-    "timers": ("torchrun in the last six where it waits for half a minute and more", timers.measure),
-    "coordinator": ("SIGKILL of the server: workers that end; agents that are back", coordinator.measure),
-    "round": ("the server's core forms a round, without a network", formation.measure),
-    "swarm": ("up to 10,000 simulated nodes at a real server", rounds.measure),
-    "neighbours": ("what another run notices of 10,000 nodes", neighbours.measure),
+    "launch": ("time from exec to all workers' first line, with 2 and with 8 workers", single_node.measure),
+    "memory": ("peak memory of an agent's process", single_node.measure_memory),
+    "idle": ("wake-ups of an idle agent", single_node.measure_idle),
+    "crowd": ("time from exec of eight agents to all workers' first line", recoveries.CROWD.measure),
+    "recovery": ("time from SIGKILL of a worker to all new workers", recoveries.RECOVERY.measure),
+    "warm": ("like recovery, with workers that import torch: warm and cold", recoveries.measure_warm),
+    "elastic": ("like recovery, with two nodes of up to four", recoveries.ELASTIC.measure),
+    "lost-noticed": (
+        "time from SIGKILL of a node to the survivor's new workers, if workers notice",
+        recoveries.NOTICED.measure,
+    ),
+    "lost-unnoticed": ("like lost-noticed, if workers do not notice", recoveries.UNNOTICED.measure),
+    "silent": ("time from SIGSTOP of a node to the survivor's new workers", recoveries.SILENT.measure),
+    "scale-up": ("time from exec of a second node to all new workers", recoveries.SCALE_UP.measure),
+    "replacement": ("time from exec of a lost node's replacement to all new workers", recoveries.REPLACEMENT.measure),
+    "timers": ("torchrun, in those of the last six in which it waits for 30 s or more", timers.measure),
+    "coordinator": (
+        "workers that end after SIGKILL of the server, and time until agents are back",
+        coordinator.measure,
+    ),
+    "round": ("time in which the server's core forms a round, without a network", formation.measure),
+    "swarm": ("rounds of up to 10,000 simulated nodes at a real server", rounds.measure),
+    "neighbours": ("delay of another run's requests by a run of 10,000 nodes", neighbours.measure),
     "watchers": (
-        "the page of 1,000 nodes; what a run notices while operators look at 200 others",
+        "page of 1,000 nodes, and delay of a run's requests while operators look at 200 others",
         neighbours.measure_watched,
     ),
-    "shards": ("sixteen runs at one server, and shared by four", shards.measure),
-    "logs": ("workers that write as fast as they may", logs.measure),
-    "data": ("the shuffled order of an epoch, beside torch's DistributedSampler", data_order.measure),
+    "shards": ("rounds of sixteen runs at one server, and at four servers that share them", shards.measure),
+    "logs": ("throughput of workers that write as fast as they can", logs.measure),
+    "data": ("time of an epoch's shuffled order, beside torch's DistributedSampler", data_order.measure),
 }
 """Measurements by their names on the command line, each with a line for the help."""
 
-EPILOG = """Without names, all of them, which takes a quarter of an hour. A measurement that fails does not stop the
-next one, and Ctrl-C prints what there is by then. A sample that did not come about while it was watched reads `> 60 s`.
+EPILOG = """All measurements together take a quarter of an hour. A measurement that fails does not stop the next one. Ctrl-C
+prints the figures measured so far. `> 60 s` means that the event did not come within 60 s, when the watch ended.
 
 examples:
   python -m benchmarks recovery launch --repeat 3
@@ -134,19 +140,25 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", metavar="NAME", nargs="*", type=_name, help="a measurement (default: all)")
     parser.add_argument(
-        "--repeat", type=_count, default=DEFAULTS.repeat, metavar="N", help="samples at most (default: %(default)s)"
+        "names", metavar="NAME", nargs="*", type=_name, help="make only this measurement (default: all)"
+    )
+    parser.add_argument(
+        "--repeat",
+        type=_count,
+        default=DEFAULTS.repeat,
+        metavar="N",
+        help="take at most N samples (default: %(default)s)",
     )
     parser.add_argument(
         "--nodes", type=_count, default=DEFAULTS.nodes, metavar="N",
-        help="nodes of the run that others have beside them: neighbours, watchers (default: %(default)s)",
+        help="for neighbours and watchers: give the large run N nodes (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write the samples there too")
-    parser.add_argument("--no-torchrun", action="store_true", help="measure node-agent alone")
+    parser.add_argument("--json", metavar="FILE", help="also write the samples to this file")
+    parser.add_argument("--no-torchrun", action="store_true", help="measure only node-agent")
     parser.add_argument(
         "--write", metavar="PAGE",
-        help="put the table, and plots, into this Markdown page, which marks where; takes the whole table from one run",
+        help="put the table and the plots between the marks of this Markdown page; needs all measurements of one run",
     )  # fmt: skip
     return parser
 
@@ -160,9 +172,9 @@ def _checked(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> arg
     if not args.write:
         return args
     if args.names or args.no_torchrun or args.nodes != DEFAULTS.nodes:
-        parser.error("--write takes the whole table from one run: leave names and --no-torchrun out, and --nodes")
+        parser.error("--write needs all measurements of one run: leave out names, --no-torchrun and --nodes")
     if not (plots.is_possible() and torch_is_installed()):
-        parser.error("--write takes torch and matplotlib: pip install 'rdzv-server[torch,bench]'")
+        parser.error("--write needs torch and matplotlib: pip install '.[torch,bench]'")
     try:
         page.check(args.write)
     except page.Unwritable as error:

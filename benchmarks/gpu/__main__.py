@@ -15,11 +15,12 @@ from benchmarks.machine import machine
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 if no check failed, 1 if one did, 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="Check node-agent on real GPUs.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"checks to make (default: all): {', '.join(CHECKS)}")
+    names = "; ".join(CHECKS).replace("%", "%%")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"make only these checks (default: all): {names}")
     parser.add_argument("--write", metavar="FOLDER", help="write gpu.json and gpu.md into this folder")
     args = parser.parse_args(argv)
     if unknown := [name for name in args.names if name not in CHECKS]:
-        parser.error(f"no such check: {', '.join(unknown)}; checks: {', '.join(CHECKS)}")
+        parser.error(f"no such check: {'; '.join(unknown)}. The checks are: {'; '.join(CHECKS)}")
     seen = every({name: CHECKS[name] for name in args.names or CHECKS}, _show)
     if args.write:
         _write(args.write, seen)

@@ -21,13 +21,13 @@ from benchmarks.year.trace import ATTRIBUTION, DAYS
 
 EPILOG = """examples:
   PAGE=docs/explanation/unattended.md
-  python -m benchmarks year --write $PAGE                                 real processes, a quarter of an hour
+  python -m benchmarks year --write $PAGE                                 real processes, 15 minutes
   python -m benchmarks year --only simulation --write $PAGE               the year in simulated time, 1.5 hours
   python -m benchmarks year --only training --minutes 60 --write $PAGE    an hour in which nothing hangs
   python -m benchmarks year --minutes 6 --nodes 16 --json year.json       two minutes of faults for each launcher
   python -m benchmarks year --only simulation --nodes 128                 one size
 
-Each part of the page is of one run. Ctrl-C writes nothing; of real processes it prints what there is by then.
+Each part of the page comes from one run. Ctrl-C writes nothing, but prints the results of real processes so far.
 """
 
 
@@ -112,43 +112,56 @@ def _training(args: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks year",
-        description="A year of a real cluster's faults: compressed on real processes, or in simulated time.",
+        description="Replays a year of a real cluster's faults: compressed on real processes, or in simulated time.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add(
-        "--only", choices=(PROCESSES, SIMULATION, TRAINING), default=PROCESSES, help="which part (default: %(default)s)"
+        "--only",
+        choices=(PROCESSES, SIMULATION, TRAINING),
+        default=PROCESSES,
+        help="play only this part (default: %(default)s)",
     )
     add(
         "--minutes",
         type=_positive,
         default=15.0,
         metavar="M",
-        help="of all launchers together, or of the training (default: %(default)g)",
+        help="play for M minutes, which the launchers share (default: %(default)g)",
     )
     add(
         "--nodes",
         type=int,
         metavar="N",
-        help="nodes of the run (default: 16); simulation: scenarios of this size alone",
+        help="start N nodes (default: 16); simulation: play only scenarios of N nodes (default: all)",
     )
-    add("--scenario", metavar="TITLE", help="simulation: the scenarios of this title alone, as the page has it")
-    add("--spares", type=int, default=2, metavar="N", help="nodes that stand by (default: %(default)s)")
-    add("--seed", type=int, default=1, metavar="N", help="of the faults on real processes (default: %(default)s)")
-    add("--no-torchrun", action="store_true", help="node-agent alone")
+    add("--scenario", metavar="TITLE", help="simulation: play only scenarios with this title of the page")
+    add("--spares", type=int, default=2, metavar="N", help="start N more nodes, which stand by (default: %(default)s)")
+    add(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="choose the faults on real processes by this seed (default: %(default)s)",
+    )
+    add("--no-torchrun", action="store_true", help="play only node-agent")
     add(
         "--days-of-10000",
         type=_positive,
         default=DAYS,
         metavar="D",
-        help="simulated of 10,000 nodes, most of the time that the simulation takes (default: %(default)g)",
+        help="simulate D days of 10,000 nodes; they take most of the time (default: %(default)g)",
     )
     add(
-        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="of the simulation (default: one a CPU)"
+        "--processes",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="simulate in N processes (default: one for each CPU)",
     )
-    add("--json", metavar="FILE", help="write all figures there too")
-    add("--write", metavar="PAGE", help="put the result into this Markdown page, which marks where")
+    add("--json", metavar="FILE", help="also write all figures to this file")
+    add("--write", metavar="PAGE", help="put the result between the marks of this Markdown page")
     return parser
 
 
@@ -165,7 +178,7 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if not args.write:
         return
     if args.only == PROCESSES and not (plots.is_possible() and _wants_torchrun(args)):
-        parser.error("--write takes torchrun and matplotlib: pip install 'rdzv-server[torch,bench]'")
+        parser.error("--write needs torchrun and matplotlib: pip install '.[torch,bench]'")
     try:
         page.check(args.write)
     except Unwritable as error:

@@ -34,21 +34,31 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, nargs="+", default=[1], metavar="N", help="one run for each (default: 1)")
-    parser.add_argument("--minutes", type=float, default=5.0, metavar="M", help="of each run (default: %(default)g)")
-    parser.add_argument("--actions", type=int, metavar="K", help="end a run after so many actions")
-    parser.add_argument("--etcd", action="store_true", help="the server's state is in etcd, not on a disk")
-    parser.add_argument("--tls", action="store_true", help="TLS and tokens")
-    parser.add_argument("--proxy", choices=["nginx", "haproxy"], default="", help="agents reach the server through it")
-    parser.add_argument("--names", action="store_true", help="agents know the server by a name")
-    parser.add_argument("--survivors", action="store_true", help="workers that survive a round save its last step")
-    parser.add_argument("--supervised", action="store_true", help="each agent has a supervisor (--exit-with-run)")
-    parser.add_argument("--notices", action="store_true", help="agents give notice before they leave")
-    parser.add_argument("--no-restarts", action="store_true", help="--max-restarts 0: no worker fails until the end")
     parser.add_argument(
-        "--servers", type=int, default=1, metavar="N", help="several servers over one etcd (--etcd --tls)"
+        "--seed", type=int, nargs="+", default=[1], metavar="N", help="play one run for each seed (default: 1)"
     )
-    parser.add_argument("--only", default="", metavar="TEXT", help="only actions that are described with this text")
+    parser.add_argument(
+        "--minutes", type=float, default=5.0, metavar="M", help="end each run after M minutes (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--actions", type=int, metavar="K", help="end each run after K actions at the latest (default: no limit)"
+    )
+    parser.add_argument("--etcd", action="store_true", help="keep the server's state in etcd (default: on a disk)")
+    parser.add_argument("--tls", action="store_true", help="use TLS and tokens")
+    parser.add_argument("--proxy", choices=["nginx", "haproxy"], default="", help="put this proxy before the server")
+    parser.add_argument("--names", action="store_true", help="give agents the server's name (default: its address)")
+    parser.add_argument("--survivors", action="store_true", help="let workers that survive a round save its last step")
+    parser.add_argument("--supervised", action="store_true", help="start agents with --exit-with-run")
+    parser.add_argument("--notices", action="store_true", help="let agents give notice before they leave")
+    parser.add_argument("--no-restarts", action="store_true", help="allow no restart: no worker fails until the end")
+    parser.add_argument(
+        "--servers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="start N servers over one etcd; needs --etcd and --tls (default: 1)",
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="take only actions whose description contains TEXT")
     return parser
 
 

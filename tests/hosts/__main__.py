@@ -47,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.hosts", description=__doc__)
-    parser.add_argument("--runs", type=int, default=3, metavar="N", help="of every test (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=3, metavar="N", help="run every test N times (default: %(default)s)"
+    )
     parser.add_argument("--write", metavar="FILE", help="replace the table in this file instead of printing it")
     return parser
 

@@ -9,7 +9,7 @@ from tests.instructions.count import complaints, expected, measure, why_not, wri
 def main() -> int:
     """Run, and return 0 if the figures are as recorded, 1 if not, 2 if they cannot be counted here."""
     parser = argparse.ArgumentParser(prog="python -m tests.instructions", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="record what is measured")
+    parser.add_argument("--write", action="store_true", help="record the measured instructions")
     args = parser.parse_args()
     if reason := why_not():
         print(reason, file=sys.stderr)

@@ -75,15 +75,21 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tests.parity",
         description="Shows what torchrun gets wrong, and what node-agent does instead, on this machine.",
     )
-    parser.add_argument("--only", metavar="NAME", nargs="+", choices=NAMES, help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--launcher", choices=("torchrun", OURS.name), help="one side only")
-    parser.add_argument("--quick", action="store_true", help="leave out where torchrun takes more than half a minute")
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        nargs="+",
+        choices=NAMES,
+        help=f"play only these scenarios (default: all): {', '.join(NAMES)}",
+    )
+    parser.add_argument("--launcher", choices=("torchrun", OURS.name), help="run only this launcher (default: both)")
+    parser.add_argument("--quick", action="store_true", help="skip scenarios in which torchrun takes over 30 s")
     parser.add_argument(
         "--repeat", type=int, metavar="N",
-        help="runs of each (default: 1, or more where a defect does not come every time)",
+        help="run each scenario N times (default: 1, or more if a defect does not come every time)",
     )  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write every observation there")
-    parser.add_argument("--write", metavar="FILE", help="write the page for the documentation there")
+    parser.add_argument("--json", metavar="FILE", help="write every observation to this file")
+    parser.add_argument("--write", metavar="FILE", help="write the page of the documentation to this file")
     return parser
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks.__main__ import MEASUREMENTS, main
+from benchmarks.gpu import __main__ as gpu
 from benchmarks.stage import Broken
 from tests.unit.benchmarks.figures import row
 
@@ -44,3 +45,12 @@ def test_an_interruption_prints_what_there_is(measurements, capsys):
     with pytest.raises(KeyboardInterrupt):
         main(["launch", "recovery"])
     assert "50 ms" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), [(main, []), (main, ["year"]), (gpu.main, [])], ids=["all", "year", "gpu"]
+)
+def test_each_program_shows_its_help(program, words, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        program([*words, "--help"])
+    assert capsys.readouterr().out.startswith("usage: ")
