@@ -64,8 +64,8 @@ MEASUREMENTS: dict[str, tuple[str, Measure]] = {
 }
 """Measurements by their names on the command line, each with a line for the help."""
 
-EPILOG = """All measurements together take a quarter of an hour. A measurement that fails does not stop the next one. Ctrl-C
-prints the figures measured so far. `> 60 s` means that the event did not come within 60 s, when the watch ended.
+EPILOG = """All measurements together take a quarter of an hour. A measurement that fails does not stop the next one.
+Ctrl-C prints the figures measured so far. `> 60 s` means that the event did not come within 60 s, when the watch ended.
 
 examples:
   python -m benchmarks recovery launch --repeat 3

@@ -21,7 +21,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--step-s", type=float, default=0.05)
-    parser.add_argument("--checkpoint", default="checkpoint.pt", help="on a disk that all nodes share")
+    parser.add_argument(
+        "--checkpoint",
+        default="checkpoint.pt",
+        help="save into this file, on a disk that all nodes share (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
     try:

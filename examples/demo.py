@@ -217,8 +217,12 @@ async def run(args: argparse.Namespace) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train on two nodes, kill a worker, see the run recover.")
     parser.add_argument("--kill-after-epoch", type=int, default=4)
-    parser.add_argument("--cold", action="store_true", help="without --preload: the restart imports everything again")
-    parser.add_argument("--timeout-s", type=float, default=180.0, help="give up after this long")
+    parser.add_argument(
+        "--cold", action="store_true", help="start without --preload: the restart imports everything again"
+    )
+    parser.add_argument(
+        "--timeout-s", type=float, default=180.0, help="give up after this many seconds (default: %(default)g)"
+    )
     parser.add_argument("--verbose", action="store_true", help="show every line of every program")
     args = parser.parse_args()
     try:

@@ -187,11 +187,28 @@ def pick_device() -> torch.device:
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train on handwritten digits with DistributedDataParallel.")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=64,
+        help="train on this many samples of all workers together in a step (default: %(default)s)",
+    )
     parser.add_argument("--lr", type=float, default=0.003)
-    parser.add_argument("--checkpoint", metavar="PATH", help="saved after each epoch, resumed from if there")
-    parser.add_argument("--target-accuracy", type=float, default=0.95, help="exit 1 below this")
-    parser.add_argument("--step-delay-ms", type=float, default=0, help="slow down, to watch it")
+    parser.add_argument(
+        "--checkpoint", metavar="PATH", help="save into this file after each epoch, and resume from it if it exists"
+    )
+    parser.add_argument(
+        "--target-accuracy",
+        type=float,
+        default=0.95,
+        help="exit with 1 if the accuracy stays below this (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--step-delay-ms",
+        type=float,
+        default=0,
+        help="wait this many milliseconds after each step, to watch it (default: %(default)g)",
+    )
     return parser.parse_args()
 
 

@@ -73,7 +73,9 @@ def train(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--every", type=int, default=2, help="steps from one checkpoint to the next")
+    parser.add_argument(
+        "--every", type=int, default=2, help="save after every N steps (default: %(default)s)", metavar="N"
+    )
     parser.add_argument("--folder", default="async")
     dist.init_process_group("cpu:gloo")
     train(parser.parse_args())

@@ -74,7 +74,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--checkpoint", default="sampler.pt")
-    parser.add_argument("--save-every", type=int, default=3, help="steps between checkpoints")
+    parser.add_argument(
+        "--save-every", type=int, default=3, help="save after every N steps (default: %(default)s)", metavar="N"
+    )
     parser.add_argument("--loader-workers", type=int, default=2)
     dist.init_process_group("gloo")
     train(parser.parse_args())

@@ -79,7 +79,12 @@ def train(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--survivors", dest="folder", default="survivors", help="a folder on a shared disk")
+    parser.add_argument(
+        "--survivors",
+        dest="folder",
+        default="survivors",
+        help="let survivors save into this folder on a shared disk (default: %(default)s)",
+    )
     dist.init_process_group("cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo")
     train(parser.parse_args())
     dist.destroy_process_group()

@@ -76,8 +76,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--checkpoint-every", type=int, default=100)
-    parser.add_argument("--checkpoint", default="checkpoint.pt", help="on a disk that all nodes share")
-    parser.add_argument("--survivors", default="survivors", help="a folder, shared or of this node")
+    parser.add_argument(
+        "--checkpoint",
+        default="checkpoint.pt",
+        help="save into this file, on a disk that all nodes share (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--survivors",
+        default="survivors",
+        help="let survivors save into this folder, shared or of this node (default: %(default)s)",
+    )
     dist.init_process_group("gloo")
     train(parser.parse_args())
     dist.destroy_process_group()

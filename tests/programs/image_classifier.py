@@ -19,8 +19,12 @@ Loader = DataLoader[tuple[Tensor, int]]
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", default=2, type=int)
-parser.add_argument("-b", "--batch-size", default=32, type=int, help="of all workers together")
-parser.add_argument("-j", "--workers", default=0, type=int, help="data loading processes")
+parser.add_argument(
+    "-b", "--batch-size", default=32, type=int, help="images of all workers in a step (default: %(default)s)"
+)
+parser.add_argument(
+    "-j", "--workers", default=0, type=int, help="number of data loading processes (default: %(default)s)"
+)
 parser.add_argument("--lr", "--learning-rate", default=0.1, type=float)
 parser.add_argument("--momentum", default=0.9, type=float)
 parser.add_argument("--wd", "--weight-decay", default=1e-4, type=float)
