@@ -26,6 +26,7 @@ UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
     ("node_agent.features.store:Store", lambda agent: True),
     ("node_agent.features.extension_locks:ExtensionLocks", lambda agent: True),
     ("node_agent.features.imports:Imports", lambda agent: True),
+    ("node_agent.features.recorded_errors:RecordedErrors", lambda agent: True),
     ("node_agent.features.earlier_workers:EarlierWorkers", lambda agent: agent.orphans is not None),
     ("node_agent.features.meeting_place:MeetingPlace", lambda agent: agent.config.join.settings.max_nodes != 1),
     (

@@ -32,6 +32,17 @@ def _kill(pids: Sequence[int]) -> str:
     return f"kill -9 {' '.join(map(str, pids[:_MOST_NAMED]))}"
 
 
+# recorded_errors
+
+
+def error_recorded(rank: int, error: str) -> str:
+    """Warning about a success that may be none."""
+    return (
+        f"warning: worker rank {rank} exited 0, but recorded an error: {error}. "
+        "If its work is not done, let the script exit with another code"
+    )
+
+
 # evidence
 
 

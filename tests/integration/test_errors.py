@@ -15,10 +15,12 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
+from node_agent.features import words as feature_words
 from node_agent.kernel.failures import error_file
 from rdzv_server.words import failures
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
+from tests.support.message_search import has_message, message_fields
 from tests.support.programs import Program, start_agent
 from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
@@ -205,6 +207,31 @@ async def test_the_worker_that_has_recorded_its_error_is_the_root(cluster: Clust
         assert words.failures.STILL_EXITING in root and "ValueError: boom" in root
     run = await cluster.server.run()
     assert run["first_failure"]["rank"] == run["end_failure"]["rank"] == 1
+
+
+EXITS_0 = """\
+import json, os
+if os.environ["RANK"] == "1":
+    content = {"message": {"message": os.environ["ERROR"], "extraInfo": {"py_callstack": "Traceback"}}}
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        json.dump(content, file)
+"""
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("error", ["ValueError: boom", ""])
+async def test_a_success_whose_worker_has_recorded_an_error_is_doubted(keeps: bool, error: str, tmp_path: Path) -> None:
+    """torch's `@record` has written it, and the script has exited 0 nevertheless."""
+    script = tmp_path / "train.py"
+    script.write_text(EXITS_0)
+    flags = ("--log-dir", str(tmp_path / "logs")) if keeps else ()
+    agent = await start_agent("--standalone", "--nproc", "2", *flags, script=str(script), env={"ERROR": error})
+    assert await agent.exit_code() == 0
+    said = "\n".join(agent.err)
+    assert has_message(said, feature_words.error_recorded) == bool(error)
+    if error:
+        fields = message_fields(said, feature_words.error_recorded, rank=1)
+        assert fields["error"] == error
 
 
 CONSEQUENCE = """\

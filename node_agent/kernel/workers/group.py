@@ -560,6 +560,11 @@ class WorkerGroup(ProcessGroup):
         """Return the file for this worker's error, even after its end; empty if it is not in this group."""
         return self._error_files.get(pid, "")
 
+    @property
+    def error_files(self) -> list[str]:
+        """File for the error of each worker that was started, in the order of the local ranks; empty for none."""
+        return list(self._error_files.values())
+
     def look(self) -> None:
         """Check which workers handle signals, once they are set up. Call it from time to time."""
         if asyncio.get_running_loop().time() >= self._set_up_at:
