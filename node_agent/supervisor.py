@@ -45,14 +45,13 @@ from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.processes import orphans_helper
 from node_agent.kernel.processes.orphans import (
     GUARDIAN,
-    MARK,
     adopt_orphans,
     children,
     end_until_none,
     family,
     reap,
 )
-from node_agent.kernel.processes.orphans_helper import END_S
+from node_agent.kernel.processes.orphans_helper import END_S, MARK
 from node_agent.kernel.processes.process import tie_to_parent, to_handle
 
 SILENCE_S = 15.0

@@ -19,8 +19,8 @@ from rdzv_protocol.messages import Assignment
 
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.processes.orphans import MARK, has_ended_agent
-from node_agent.kernel.processes.orphans_helper import began, environment
+from node_agent.kernel.processes.orphans import has_ended_agent
+from node_agent.kernel.processes.orphans_helper import MARK, began, environment
 from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
 from node_agent.kernel.workers.nesting import RUN_ID, RUNS, Outer

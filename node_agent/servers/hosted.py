@@ -24,7 +24,7 @@ from node_agent.kernel.core.backoff import ServerLost, Unreachable
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.output.console import ERR, Console
 from node_agent.kernel.processes.helper import Helper
-from node_agent.kernel.processes.orphans import MARK
+from node_agent.kernel.processes.orphans_helper import MARK
 from node_agent.kernel.processes.process import DEVNULL, ChildProcess, OutlivingProcess, to_handle
 from node_agent.kernel.transport.http import HttpTransport
 

@@ -17,7 +17,7 @@ from node_agent.cli.plan import plan_launch
 from node_agent.features.metrics import words as metrics
 from node_agent.features.supervised import Part
 from node_agent.kernel.leave_signals import ONE_REQUEST_S
-from node_agent.kernel.processes.orphans import MARK
+from node_agent.kernel.processes.orphans_helper import MARK
 from node_agent.kernel.processes.process import handles
 from tests.chaos.traces import helpers
 from tests.support import leaderless

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.kernel.processes.orphans import MARK
-from node_agent.kernel.processes.orphans_helper import Roster, read_roster
+from node_agent.kernel.processes.orphans_helper import MARK, Roster, read_roster
 from tests.support import leaderless
 from tests.support.cluster import Cluster
 from tests.support.process_info import command_line, ended, guardians, is_running, process_ended, until
@@ -192,6 +191,20 @@ async def test_an_agent_that_is_killed_takes_along_what_has_no_mark(cluster: Clu
     in_session = int(await worker.tell("shell env -i sleep 1000 >/dev/null 2>&1 & echo $!"))
     await agent.kill()
     await all_ended(*pids, in_session, worker.pid, guardian)
+
+
+@pytest.mark.parametrize("flags", [(), ("--preload", "json")], ids=["cold", "warm"])
+async def test_an_agent_that_is_killed_takes_along_what_has_no_mark_before_it_has_seen_it(
+    cluster: Cluster, flags: tuple[str, ...]
+) -> None:
+    """The processes have no environment and no parent, and are in sessions of their own."""
+    (worker,) = await cluster.nodes(*ONE_NODE, "--lease", "500", *flags, nproc=1)
+    agent = cluster.agents.pop("a")
+    await guardian_of(agent)
+    pids = await without_mark(worker)
+    assert not roster(agent.pid).others
+    await agent.kill()
+    await all_ended(*pids)
 
 
 def roster(agent: int) -> Roster:

@@ -27,6 +27,7 @@ from node_agent.kernel.processes import orphans_helper
 from node_agent.kernel.processes.helper import Helper
 from node_agent.kernel.processes.orphans_helper import (
     EMPTY_LOOKS,
+    MARK,
     Roster,
     began,
     end,
@@ -43,9 +44,6 @@ from node_agent.kernel.processes.process import (
     outlived_kill,
     own_children,
 )
-
-MARK = "NODE_AGENT_ID"
-"""Variable in the environment of every worker, inherited by all processes that the worker starts."""
 
 REPLACEMENT_S = 0.5
 """Seconds before a killed guardian is replaced."""

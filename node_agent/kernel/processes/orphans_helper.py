@@ -11,15 +11,23 @@ has reused a pid.
 
 import errno
 import os
+import resource
 import select
 import signal
 import struct
 import sys
 import time
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+MARK = "NODE_AGENT_ID"
+"""Variable in the environment of every worker, inherited by all processes that the worker starts."""
+LIMIT = 10
+"""Linux's RLIMIT_LOCKS, which has had no effect since Linux 2.4. Processes also inherit it if their environment is
+cleared, so it carries the mark, too."""
+_LIMIT_NAME = b"Max file locks"
 EMPTY_LOOKS = 2
 """Number of consecutive looks that must find nothing. One look can miss a process that starts meanwhile."""
 END_S = 5.0
@@ -162,11 +170,34 @@ def began(pid: int) -> int:
 
 
 def is_marked(pid: int, mark: bytes, *, is_leaderless: bool = False) -> bool:
-    """Return whether the process's environment has the mark. False for a zombie or another user's process."""
+    """Return whether the process's environment or limit has the mark. False for a zombie or another user's process."""
     try:
-        return mark in (_environment_of_threads(pid) if is_leaderless else _environment(str(pid)))
+        is_in_environment = mark in (_environment_of_threads(pid) if is_leaderless else _environment(str(pid)))
+        return is_in_environment or limit_of(pid) == limit_for(mark)
     except OSError:
         return False
+
+
+def mark_descendants(limit: int) -> None:
+    """Mark this process and the descendants that it starts from now on by their limit, unless the limit is in use."""
+    soft, hard = resource.getrlimit(LIMIT)
+    if hard == resource.RLIM_INFINITY and (soft == hard or soft & _MARKED):
+        resource.setrlimit(LIMIT, (limit, hard))
+
+
+def limit_for(mark: bytes) -> int:
+    """Return the limit that carries a mark, given as the environment has it."""
+    return _MARKED | zlib.crc32(mark) << 30 | zlib.crc32(mark[::-1]) >> 2
+
+
+_MARKED = 1 << 62
+
+
+def limit_of(pid: int) -> int:
+    """Return the limit of a process that may carry a mark, 0 if it has none. Raises `OSError` if it is gone."""
+    with open(f"/proc/{pid}/limits", "rb") as limits:
+        values = (line.removeprefix(_LIMIT_NAME).split()[0] for line in limits if line.startswith(_LIMIT_NAME))
+        return next((int(value) for value in values if value.isdigit()), 0)
 
 
 def environment(pid: int) -> list[bytes]:

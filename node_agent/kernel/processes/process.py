@@ -11,7 +11,7 @@ from typing import Protocol
 
 from node_agent import words
 from node_agent.kernel.processes.forking import Fork, NotSetUp
-from node_agent.kernel.processes.orphans_helper import becomes_readable
+from node_agent.kernel.processes.orphans_helper import MARK, becomes_readable, limit_for, mark_descendants
 
 _STDIN, _STDOUT, STDERR = range(3)
 DEVNULL = subprocess.DEVNULL
@@ -129,10 +129,14 @@ class CommandProcess(ChildProcess):
         *,
         waits: bool = True,
     ) -> None:
-        agent = os.getpid()
+        agent, mark = os.getpid(), environment.get(MARK)
+        limit = limit_for(os.fsencode(f"{MARK}={mark}")) if mark else 0
 
         def set_up() -> None:
             tie_to_parent(agent)
+            if limit:
+                with suppress(OSError, ValueError):  # such as a sandbox without this limit
+                    mark_descendants(limit)
             if cpus:
                 os.sched_setaffinity(0, cpus)
             for signum in ignored:

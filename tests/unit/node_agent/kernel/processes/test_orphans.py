@@ -10,6 +10,7 @@ import asyncio, os, shlex, signal, subprocess
 from node_agent.kernel.processes import orphans
 from node_agent.kernel.processes.orphans import Orphans, children, family
 from node_agent.kernel.processes.orphans_helper import look_at
+from node_agent.kernel.processes.process import CommandProcess
 from tests.support import leaderless
 
 def orphan(how="", env={}, program="sleep 1000"):
@@ -64,6 +65,18 @@ def test_an_agent_that_adopts_others_ends_of_the_orphans_without_a_main_thread_t
         "assert look_at(alien) and not look_at(marked) and not look_at(known)",
         "os.kill(alien, signal.SIGKILL)", "child.kill()",
         before=INHERITED,
+    )  # fmt: skip
+
+
+def test_an_agent_that_adopts_others_ends_the_orphans_of_its_workers_without_any_environment() -> None:
+    run(
+        OURS, "ours._adopts_others = True", "alien = orphan('env -i')",
+        """worker = ('sh', '-c', "env -i setsid sh -c 'echo $$; exec sleep 1000' & wait $!")""",
+        "ends, begins = os.pipe()",
+        "child = CommandProcess(worker, {**os.environ, **ours.mark}, begins, 2)",
+        "pid = int(os.read(ends, 99))", "child.end(9.0)",
+        "assert ours.leftovers() == {pid} and ours.end() == 1 and look_at(pid) is None and look_at(alien)",
+        "os.kill(alien, signal.SIGKILL)",
     )  # fmt: skip
 
 
