@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import fields, replace
 from functools import partial
@@ -43,6 +43,7 @@ from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.places import EtcdPlace, make_store
 from rdzv_server.tasks import first_of
 from rdzv_server.threads import Loop
+from rdzv_server.words import auth as auth_words
 from rdzv_server.words import startup as words
 
 log = logging.getLogger("rdzv_server")
@@ -180,10 +181,10 @@ async def _serve(
     server, place = _make_server(config, listener.getsockname()[1])
     exports = Exports(config, server.service, listener.getsockname()[1])
 
-    def renew() -> None:
-        if security.has_files:
-            security.renew(server.renew)
-        exports.renew()
+    asked = asyncio.Event()
+
+    async def renew() -> None:
+        await asyncio.gather(security.renew(server.renew), exports.renew())
 
     async with exports, AsyncExitStack() as stack:
         await first_of(stack.enter_async_context(server), asyncio.shield(stopped))
@@ -192,7 +193,7 @@ async def _serve(
             return _code_before_serving(config)
         await server.listen(listener, security.tls, security.access, limits)
         if security.has_files or exports.has_files:
-            loop.add_signal_handler(signal.SIGHUP, renew)
+            loop.add_signal_handler(signal.SIGHUP, asked.set)
         import_late()
         _collect_garbage_from_now()
         address, port = listener.getsockname()[:2]
@@ -211,7 +212,8 @@ async def _serve(
 
             watch = IdleWatch(server.rendezvous, config.exit_when_idle_s, stop)
         try:
-            await first_of(server.crashed(), stopped, *([_steps_back(stand_by, port, stop)] if stand_by else []))
+            steps_back = [_steps_back(stand_by, port, stop)] if stand_by else []
+            await first_of(server.crashed(), stopped, _renews(asked, renew), *steps_back)
             log.info(words.shuts_down(stopped.result()))
             if manager:
                 manager.stopping(STOP_S)
@@ -263,6 +265,17 @@ def _collect_garbage_from_now() -> None:
 async def _steps_back(stand_by: StandBy, port: int, stop: Callable[[str], None]) -> None:
     """Stop serving when an earlier server is back."""
     stop(words.steps_back(await stand_by.any_back(port)))
+
+
+async def _renews(asked: asyncio.Event, renew: Callable[[], Awaitable[None]]) -> None:
+    """Read the files again each time that SIGHUP asks for it, forever."""
+    while True:
+        await asked.wait()
+        asked.clear()
+        try:
+            await renew()
+        except Exception:
+            log.exception(auth_words.RENEWAL_FAILED)
 
 
 def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:

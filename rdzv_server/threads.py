@@ -5,8 +5,9 @@ an exit does not wait for a disk or a name server that hangs.
 """
 
 import asyncio
+import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from errno import EAGAIN
 from functools import partial
@@ -16,7 +17,12 @@ from typing import Any, TypeVar
 
 from rdzv_server.words import service as words
 
+log = logging.getLogger("rdzv_server")
+
 T = TypeVar("T")
+
+HANGS_S = 5.0
+"""Seconds after which files that are read again count as hanging."""
 
 
 class NoThread(OSError):
@@ -39,6 +45,15 @@ async def in_thread_or_here(call: Callable[[], T]) -> T:
         return await in_thread(call)
     except NoThread:
         return call()
+
+
+async def read_again(read: Callable[[], T], paths: Sequence[str]) -> T:
+    """Make a call that reads these files again, as `in_thread_or_here`. Log it if their disk hangs."""
+    late = asyncio.get_running_loop().call_later(HANGS_S, log.error, "%s", words.files_hang(paths, HANGS_S))
+    try:
+        return await in_thread_or_here(read)
+    finally:
+        late.cancel()
 
 
 class OneThread:

@@ -19,6 +19,7 @@ from rdzv_protocol.certificates import BadCertificate
 from rdzv_server.auth.authorization import ANY_RUN, Access, Role, ServerNames, Token, is_loopback
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import ServerConfig
+from rdzv_server.threads import read_again
 from rdzv_server.words import auth as words
 
 log = logging.getLogger("rdzv_server")
@@ -33,9 +34,6 @@ class BadTokenFile(ValueError):
 class Security:
     """Tokens and TLS of one server, from the files that its settings name."""
 
-    access: Access
-    tls: ssl.SSLContext | None = None
-
     def __init__(self, config: ServerConfig) -> None:
         """Read the files. Raises `BadTokenFile` or `BadCertificate`."""
         token_files = (
@@ -48,7 +46,7 @@ class Security:
         if config.tls_cert is not None and config.tls_key is not None:
             self._tls_files = TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
         self._names = ServerNames(config.allow_host)
-        self._read()
+        self.access, self.tls = self._read()
 
     @property
     def has_files(self) -> bool:
@@ -66,22 +64,31 @@ class Security:
         if self.access.is_open and not is_loopback(address):
             yield logging.WARNING, words.OPEN
 
-    def renew(self, renew: Renew) -> None:
+    async def renew(self, renew: Renew) -> None:
         """Read the files again. If one is bad, log that and keep what was read before."""
+        if not self.has_files:
+            return
         try:
-            self._read()
+            self.access, self.tls, notes = await read_again(self._read_with_notes, self._paths())
         except (BadTokenFile, BadCertificate) as error:
             log.error(words.not_renewed(str(error)))
             return
         renew(self.access, self.tls)
         log.info(words.RENEWED)
-        for level, note in self.notes("127.0.0.1"):
+        for level, note in notes:
             log.log(level, note)
 
-    def _read(self) -> None:
+    def _read_with_notes(self) -> tuple[Access, ssl.SSLContext | None, list[tuple[int, str]]]:
+        return *self._read(), list(self.notes("127.0.0.1"))
+
+    def _paths(self) -> list[str]:
+        tls = self._tls_files
+        of_tls = [tls.cert, tls.key, tls.client_ca] if tls else []
+        return [path for path in (*(path for _, _, path in self._token_files), *of_tls) if path]
+
+    def _read(self) -> tuple[Access, ssl.SSLContext | None]:
         tokens = [token for file in self._token_files for token in read_tokens(*file)]
-        self.tls = self._tls_files.context() if self._tls_files else None
-        self.access = Access(tokens, self._names)
+        return Access(tokens, self._names), self._tls_files.context() if self._tls_files else None
 
 
 def read_tokens(role: Role, flag: str, path: str) -> list[Token]:

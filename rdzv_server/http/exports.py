@@ -11,7 +11,7 @@ from rdzv_server.config import ServerConfig
 from rdzv_server.service.event_file import EventFile
 from rdzv_server.service.exclusion_command import ExclusionCommand
 from rdzv_server.service.interface import Service
-from rdzv_server.threads import in_thread_or_here
+from rdzv_server.threads import in_thread_or_here, read_again
 from rdzv_server.words import exports as words
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ class Exports:
         if self._traces:
             await in_thread_or_here(self._traces.close)
 
-    def renew(self) -> None:
+    async def renew(self) -> None:
         """Open the event log again, in case it was moved, and read the secret again; keep the old one if that fails."""
         if self._file:
             self._file.reopen()
         if self._webhook:
             try:
-                self._webhook.secret = self._read_secret()
+                self._webhook.secret = await read_again(self._read_secret, [self._config.webhook_secret_file or ""])
             except BadExport as error:
                 log.error(words.secret_not_renewed(str(error)))
 

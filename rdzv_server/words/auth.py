@@ -97,6 +97,7 @@ def not_renewed(why: str) -> str:
     return f"SIGHUP: {why}; keeping the current tokens and certificates"
 
 
+RENEWAL_FAILED = "SIGHUP: the server could not read its files again, because of an error in the server; runs continue"
 RENEWED = "SIGHUP: the server has read the tokens and certificates again, for new connections"
 
 

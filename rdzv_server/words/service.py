@@ -1,5 +1,7 @@
 """Messages about the server's work: log lines about runs, and reasons why it refuses or stops."""
 
+from collections.abc import Sequence
+
 from rdzv_protocol.text import count
 
 AGENTS_TRY_AGAIN = "workers keep running, and agents retry"
@@ -16,6 +18,17 @@ STORE_IS_BACK = "the server can write to the store again"
 
 def store_hangs(for_s: float) -> str:
     return f"the store has not finished its work for {for_s:g} s: check its disk, or etcd"
+
+
+# Files that the server reads again.
+
+
+def files_hang(paths: Sequence[str], for_s: float) -> str:
+    """After SIGHUP."""
+    return (
+        f"SIGHUP: the disk of {', '.join(paths)} has not answered for {for_s:g} s: check it; runs continue, and the "
+        "server keeps what it has read before"
+    )
 
 
 # The limit of processes.

@@ -11,6 +11,7 @@ import pytest
 from rdzv_protocol.words import disks as disk_words
 
 from node_agent import words
+from rdzv_server.words import auth as auth_words
 from rdzv_server.words import service as server_words
 from rdzv_server.words import storage as storage_words
 from tests.support.cluster import Cluster
@@ -144,3 +145,29 @@ async def test_a_server_whose_disk_hangs_says_so_decides_nothing_and_can_be_stop
     assert await server.exit_code() == 0
     await server.line(part(storage_words.not_closed, path=f"{disk.path}/state.db"))
     await agent.end()
+
+
+async def test_a_server_whose_files_hang_at_a_sighup_says_so_and_continues(hub: WorkerHub, tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    tokens, secret = disk.files / "tokens", disk.files / "secret"
+    for file in (tokens, secret):
+        file.write_text("hush")
+        file.chmod(0o600)
+    flags = ("--token-file", f"{disk.path}/tokens", "--event-log", f"{disk.path}/events")
+    webhook = ("--webhook", "http://127.0.0.1:1/", "--webhook-secret-file", f"{disk.path}/secret")
+    server = await Server.start(*disk.command(*Server.command(*flags, *webhook)))
+    server.port = int((await server.line(r"listening on https?://127\.0\.0\.1:(\d+)"))[1])
+    ends = ("--lease", str(LEASE_S), "--max-restarts", "1", "--shutdown-timeout", "5", "--token-file", str(tokens))
+    agent = await start_agent("--endpoint", server.endpoint, "--node-id", "a", *ends, env=hub.env)
+    (worker,) = await hub.group(1)
+    await asyncio.to_thread(disk.hang)
+    (pid,) = children(server.pid)
+    os.kill(pid, signal.SIGHUP)
+    for name in ("tokens", "secret"):
+        await server.line(part(server_words.files_hang, paths=[f"{disk.path}/{name}"]))
+    worker.order_exit(1)
+    (worker,) = await hub.group(1)
+    await asyncio.to_thread(disk.answer)
+    await server.line(auth_words.RENEWED)
+    worker.order_exit(0)
+    assert await agent.exit_code() == 0, agent.err

@@ -21,7 +21,7 @@ def write(path: Path, content: str, mode: int = 0o600) -> str:
     return str(path)
 
 
-def test_the_files_are_read_anew_and_the_old_tokens_stay_if_one_is_bad(tmp_path, caplog):
+async def test_the_files_are_read_anew_and_the_old_tokens_stay_if_one_is_bad(tmp_path, caplog):
     agents, admins = write(tmp_path / "agents", "first"), write(tmp_path / "admins", "boss")
     security = Security(ServerConfig(token_file=agents, admin_token_file=admins))
     boss = Token(Role.ADMIN, b"boss")
@@ -30,7 +30,7 @@ def test_the_files_are_read_anew_and_the_old_tokens_stay_if_one_is_bad(tmp_path,
     renewed: list[Access] = []
     for content in ("second", "far too many words"):
         write(tmp_path / "agents", content)
-        security.renew(lambda access, tls: renewed.append(access))
+        await security.renew(lambda access, tls: renewed.append(access))
     assert [access.tokens for access in renewed] == [(Token(Role.AGENT, b"second"), boss)]
     assert security.access is renewed[0] and has_message(caplog.text, words.not_renewed)
 
