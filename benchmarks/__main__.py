@@ -116,7 +116,8 @@ def _measure(names: Iterable[str], plan: Plan, rows: list[Row]) -> bool:
 
 
 def _tell(found: Iterable[Row], took_s: float) -> bool:
-    """Report what could not be measured, and return whether something failed. What this machine lacks is no failure."""
+    """Report what could not be measured, and return whether something failed. A program that this machine lacks is no
+    failure."""
     broken = [row for row in found if row.trouble and not row.is_absent]
     for row in broken:
         note(f"{row.measurement}, {row.subject}: could not be measured: {row.trouble}")

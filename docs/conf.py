@@ -15,7 +15,7 @@ SECTIONS = ("tutorials", "how-to", "reference", "explanation", "development")
 LISTED = re.compile(r"^- \[(.+?)\]\(([^):#]+\.md)\)(?:: (.+(?:\n  .+)*))?", re.MULTILINE)
 """A line of a list: the title of a page, its path, and what it is about."""
 QUOTED = "alert haproxy metrics node-agent page prometheus rdzv-server readyz status why"
-"""What code blocks show that is in no language of a highlighter: mostly the outputs of programs."""
+"""Labels of code blocks in no language of a highlighter: mostly the outputs of programs."""
 
 project = "rdzv-server"
 release = re.search(r'VERSION = "(.+)"', (ROOT / "protocol/rdzv_protocol/__init__.py").read_text())[1]  # type: ignore[index]

@@ -51,7 +51,7 @@ class Saved(NamedTuple):
     step: int
     """Number of steps done."""
     paths: tuple[str, ...]
-    """What the script's function has written: one path for each part, in order."""
+    """Files that the script's function has written: one path for each part, in order."""
 
     @property
     def path(self) -> str:

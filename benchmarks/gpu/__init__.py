@@ -1,1 +1,1 @@
-"""What node-agent does on real GPUs: `make gpu-check`, on a machine with one or more of them."""
+"""Checks of node-agent on real GPUs: `make gpu-check`, on a machine with one or more of them."""

@@ -41,7 +41,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True):
-    """What a check returns: a sentence, and figures."""
+    """Result of a check: a sentence, and figures."""
 
     detail: str
     figures: dict[str, float] = {}

@@ -1,6 +1,6 @@
 """Agents in simulated time: their core, unchanged, called once for all agents in the same state.
 
-Of 10,000 agents nearly all are in the same state, and the same event reaches all of them at the same instant. What the
+Nearly all of 10,000 agents are in the same state, and the same event reaches all of them at the same instant. What the
 core has one of them do, the others do as well, each under its own name. A sample of the agents is played on its own and
 must give the same result: see `CHECK_EVERY`.
 """

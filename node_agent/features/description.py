@@ -14,15 +14,15 @@ from node_agent.kernel.feature import Feature
 from node_agent.kernel.threads import in_thread
 
 LIBRARIES = ("torch", "numpy", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "py-spy")
-"""Distributions whose versions are told, if they are installed where the agent runs."""
+"""Distributions whose versions the agent reports, if they are installed where it runs."""
 DRIVERS = ("/proc/driver/nvidia/version", "/sys/module/nvidia/version", "/sys/module/amdgpu/version")
 """Files that name the version of a GPU's driver."""
 _SHOWN_VARIABLE = re.compile(
     r"(?:NCCL|TORCH|TORCHELASTIC|PYTORCH|CUDA|GLOO|OMP|PET|UCX|HSA|ROCR|HIP)_\w+|NVIDIA_VISIBLE_DEVICES"
 )
-"""Names of variables whose values are told. Of all others only the names are."""
+"""Names of variables whose values the agent reports. It reports only the names of all others."""
 _SECRET = re.compile(r"(?i)token|secret|passw|passphrase|credential|api_?key|private|cookie|auth|\bkey=|://[^/\s]*@")
-"""What looks like a secret, in a name or in a value."""
+"""Pattern of a secret, in a name or in a value."""
 
 
 class Describer(Feature):

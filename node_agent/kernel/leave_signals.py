@@ -36,7 +36,7 @@ class Requests:
 
 
 class LeaveSignals:
-    """Signals of an agent, from `listen` on. Those that come before `hand_to` wait for it."""
+    """Signals of an agent, from `listen` on. Signals before `hand_to` wait for it."""
 
     def __init__(self, names: Iterable[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self._names = names

@@ -97,7 +97,7 @@ def logs_of(node_id: str, folder: str) -> str:
     return f"Logs of node {node_id}: {folder}"
 
 
-# What to do.
+# Advice.
 
 MORE_MEMORY = "give the job or container more memory, or use less: a smaller batch, fewer data loader workers"
 ASK_WHO_KILLED = "look for the sender of the signal in the scheduler's events, or with dmesg on that node"

@@ -1,4 +1,4 @@
-"""What to do about common errors."""
+"""Advice about common errors."""
 
 SEE_THE_OTHERS = "another worker ended before: look at the worker that failed first"
 STORE_GONE = f"rank 0's store is gone; {SEE_THE_OTHERS}"

@@ -1,4 +1,4 @@
-"""What the readers of flags, variables and settings accept, and the value that was given instead."""
+"""Values that the readers of flags, variables and settings accept, and the value that was given instead."""
 
 from collections.abc import Sequence
 

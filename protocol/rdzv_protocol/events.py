@@ -56,8 +56,8 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`node_joined`: an agent has joined that is new to the attempt, not one that rejoins. `workers_failed`: a node's
     workers have failed. `warning`: something that a person should look at, while the run continues. `hang_suspected`,
     `hang_found`: workers seem to hang, and which rank is to blame. `straggler_found`, `straggler_over`: a node is much
-    slower than the others, or no longer. `notice_given`, `notice_ended`: workers are told that the round ends, and how
-    the notice ended. `network_tested`, `node_unfit`: the result of a test of the nodes in pairs, and a node that it
+    slower than the others, or no longer. `notice_given`, `notice_ended`: workers learn that the round ends, and how the
+    notice ended. `network_tested`, `node_unfit`: the result of a test of the nodes in pairs, and a node that it
     excludes. `training_resumed`: how many steps the new round repeats. From `node_drained` to `run_stopped`, and
     `stacks_asked`: an operator's action."""
     reason: Sentence

@@ -1,4 +1,4 @@
-"""What a program inherits from its parent and cannot work with."""
+"""Things that a program inherits from its parent and cannot work with."""
 
 import os
 import signal

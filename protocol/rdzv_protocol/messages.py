@@ -186,7 +186,7 @@ class RestartCosts(Struct, frozen=True, kw_only=True):
     restarts: Count = 0
     """Number of restarts whose round has started."""
     followed: Count = 0
-    """Number of these restarts after which workers reported progress. Of the others, the time is known only until the
+    """Number of these restarts after which workers reported progress. For the others, the time is known only until the
     workers were started."""
     cost: RestartCost = RestartCost()
     kept_steps: Count = 0
@@ -416,8 +416,8 @@ class Assignment(Struct, frozen=True, kw_only=True):
     agent_store: bool = False
     """Whether group rank 0's agent hosts the store at the master's address; otherwise its first worker does."""
     restarts_used: Count | None = None
-    """Restarts that count against `max_restarts` at the start of the round. Of all charged restarts, these are the ones
-    within the window that do not have a budget of their own. None from an older server."""
+    """Restarts that count against `max_restarts` at the start of the round. Among all charged restarts, these are the
+    ones within the window that do not have a budget of their own. None from an older server."""
 
     @property
     def ranks(self) -> range:

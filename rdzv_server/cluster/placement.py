@@ -2,7 +2,7 @@
 
 Shards are shared evenly: no server leads two more than another. While that holds, a leader keeps its shards, so nothing
 moves without need. The other shards are placed by rendezvous hashing: every server has a random weight for every shard.
-Of the servers with room, the one with the highest weight leads the shard.
+Among the servers with room, the one with the highest weight leads the shard.
 """
 
 from collections import Counter

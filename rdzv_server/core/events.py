@@ -61,7 +61,7 @@ class Cordon(Struct, frozen=True, kw_only=True):
     is_of_run: bool = False
     """Whether the cordon is for one run only. That run ends the cordon when its time is over."""
     condition: str = ""
-    """What other nodes may share, as in `Blame`, if the server excludes the node for that; else empty."""
+    """Cause that other nodes may share, as in `Blame`, if the server excludes the node for it; else empty."""
     is_followed: bool = False
     """Whether another shard has decided it, and decides when it ends."""
 

@@ -54,7 +54,7 @@ class Incident(Struct, frozen=True):
     reason: str
     wall_at: float | None = None
     condition: str = ""
-    """What other nodes may share, as in `Blame`; empty in records of older servers."""
+    """Cause that other nodes may share, as in `Blame`; empty in records of older servers."""
 
 
 class Blame(Struct, frozen=True):
@@ -66,7 +66,8 @@ class Blame(Struct, frozen=True):
 
     @property
     def condition(self) -> str:
-        """What several nodes may share, such as full storage or a dead switch; empty if the fault is of no such kind.
+        """Cause that several nodes may share, such as full storage or a dead switch; empty if the fault is of no such
+        kind.
 
         It is the name of a check's finding. If the finding has no name, it is a checksum of the words with which the
         check reports it.

@@ -239,7 +239,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._end(error)
             return
         if self.is_unauthenticated:
-            self._waiting.clear()  # nobody is left to read the answer
+            self._waiting.clear()  # no reader is left for the answer
         self._pass_on(partial(self._end, error), is_look=False)
 
     def _end(self, error: Exception | None) -> None:

@@ -1,7 +1,7 @@
 """Feeds: documents that people watch, each with its latest differences as JSON merge patches (RFC 7386).
 
 A difference is made once for all watchers, and only from the nodes that the core's effects name. A watcher is only a
-position in the list of the latest differences. One that falls behind the list gets the whole document again. Each
+position in the list of the latest differences. A watcher that falls behind the list gets the whole document again. Each
 difference has a number. A watcher that reconnects with the number of the last one that it has seen gets the differences
 that it has missed.
 """

@@ -68,7 +68,7 @@ class Measurements:
 class RunMeasurements:
     """Counter of what happens to the runs of one driver.
 
-    What it remembers of runs ends with the driver's leadership.
+    Its memory of runs ends with the driver's leadership.
     """
 
     def __init__(self, counted: Measurements) -> None:

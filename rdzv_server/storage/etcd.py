@@ -13,8 +13,8 @@ records would stand behind older ones, without those in between.
 
 A batch that is too large for one transaction is split into several, in order. If the server dies in between, the
 beginning of the batch remains. That is a state that the run was in, since each record is a fact applied on its own.
-No agent or operator has been told anything about the batch: those waiting for the rest have no answer and ask again.
-A snapshot that has only begun does not count (`record_codec.settled`).
+No agent or operator knows anything about the batch: those waiting for the rest have no answer and ask again. A snapshot
+that has only begun does not count (`record_codec.settled`).
 """
 
 import asyncio

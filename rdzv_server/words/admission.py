@@ -56,8 +56,7 @@ def other_program(run_id: str, theirs: str, first_node: str, ours: str, node_id:
 
 
 Likeness = Literal["nothing", "program", "command"]
-"""What two agents have in common that run different commands: with `command`, only the folder or the script's content
-differs."""
+"""Common part of two agents' different commands: with `command`, only the folder or the script's content differs."""
 
 
 def _other_command(program: str, likeness: Likeness) -> str:

@@ -1,4 +1,4 @@
-"""What an agent of a forming round, or beside a running round, waits for, and why a round starts."""
+"""Why an agent waits, in a forming round or beside a running one, and why a round starts."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -82,7 +82,7 @@ def admitting(nodes: int, names: str) -> str:
 NOTHING_TO_ADMIT = "the nodes that arrived have left"
 
 
-# What a forming round waits for.
+# Waits of a forming round.
 
 
 def held(joined: str, awaits: str) -> str:
@@ -147,7 +147,7 @@ def too_few_fit(fit: int, fixed_nodes: int, low: int, unfit: str) -> str:
     return f"{there} can take part, but the run needs {low}: {unfit}"
 
 
-# What a node that stands by waits for.
+# Waits of a node that stands by.
 
 
 def admits_soon(round_: int) -> str:

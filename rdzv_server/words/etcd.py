@@ -11,7 +11,7 @@ SNAPSHOT_OR_DELETE = "a snapshot, or delete it"
 _OWN_CLUSTER = "a cluster of its own (--store etcd://HOST,HOST,HOST/ANOTHER)"
 GIVE_OWN_CLUSTER = f"give this one {_OWN_CLUSTER} {_WITHOUT_MEMORY}"
 
-# What `--store` says.
+# Values of `--store`.
 
 
 def bad_cluster_name(store: str) -> str:
@@ -58,7 +58,7 @@ def cannot_read(path: str, why: object) -> str:
     return f"cannot read {path}: {why}"
 
 
-# What the server keeps there.
+# The server's data there.
 
 
 def place(etcd: str, prefix: str) -> str:

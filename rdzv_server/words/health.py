@@ -7,7 +7,7 @@ from rdzv_protocol.text import count, span
 OK = "the server knows of no problem"
 NO_ACTION = "the server takes no action"
 
-# What is wrong.
+# Problems.
 
 
 def undecided(reason: str) -> str:
@@ -94,7 +94,7 @@ def below_size(nodes: int, largest: int) -> str:
     return f"the run uses {count(nodes)} and has room for {largest}"
 
 
-# What a person can do.
+# Next steps of a person.
 
 
 def uncordon(node_id: str) -> str:

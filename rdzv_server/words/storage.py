@@ -14,7 +14,7 @@ def outage(reason: object, consequence: str) -> str:
     return f"{reason}; {consequence}"
 
 
-# What `--store` says.
+# Values of `--store`.
 
 
 def unknown_store(name: str) -> str:

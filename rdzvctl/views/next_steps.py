@@ -1,4 +1,4 @@
-"""What a person can do about a run now, each step with its command."""
+"""Next steps of a person for a run, each with its command."""
 
 import re
 from collections.abc import Mapping, Sequence

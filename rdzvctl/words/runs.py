@@ -93,7 +93,7 @@ def node_counts(present: int, standbys: int, low: int, high: int) -> str:
     return f"{present}{f'+{standbys}' if standbys else ''} of {size_range(low, high)}"
 
 
-# What a person can do about runs.
+# Next steps of a person for runs.
 
 
 def next_step(step: str) -> str:

@@ -1,4 +1,4 @@
-"""What a person can do about a run, each with its command after a colon, but without `rdzvctl`'s own flags."""
+"""Next steps of a person for a run, each with its command after a colon, but without `rdzvctl`'s own flags."""
 
 from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import age, count

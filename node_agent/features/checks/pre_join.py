@@ -67,7 +67,7 @@ class PreJoinCheck:
         self._running = ""
         """Name of the check that runs."""
         self._seen = ""
-        """What the last look at this node has seen, as JSON, for the next one."""
+        """Findings of the last look at this node, as JSON, for the next one."""
 
     async def unfit(self, after_failure: bool) -> str:
         """Check the node. Return the reason why it is unfit, empty if it is fit."""

@@ -120,7 +120,7 @@ def too_little(peer: str, mb_per_s: float, least_mb_per_s: float) -> str:
     return f"{mb_per_s:.1f} MB/s from node {peer}, less than {least_mb_per_s:g} MB/s"
 
 
-# What a built-in check has found, for schedulers.
+# Findings of a built-in check, for schedulers.
 
 CONDITIONS = {
     "GpuMissing": "permanent",

@@ -1,4 +1,4 @@
-"""What the sources of hang detection observe of a node's workers, and what they find."""
+"""Observations of a node's workers by the sources of hang detection, and their findings."""
 
 from collections.abc import Mapping
 from math import inf

@@ -55,7 +55,7 @@ class NoticeBoard:
 
     @property
     def is_given(self) -> bool:
-        """Whether the workers have been told."""
+        """Whether the workers have the notice."""
         return self._is_given
 
     async def is_acknowledged(self) -> bool:

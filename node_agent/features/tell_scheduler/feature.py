@@ -27,7 +27,7 @@ LAST_S = 5.0
 AGAIN_S = 60.0
 """Seconds to wait after a failed message, unless the scheduler names another time."""
 MOST_WAIT_S = 600.0
-"""Most seconds to wait, whatever the scheduler says."""
+"""Most seconds to wait, even if the scheduler asks for more."""
 SHOWN = 200
 
 

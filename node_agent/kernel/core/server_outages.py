@@ -34,7 +34,7 @@ NOT_REACHED = ("name", "connect", "TLS", "host", "port", "another program")
 
 
 class ServerOutages:
-    """What one agent knows about its server: whether it answers, and since when it does not.
+    """Knowledge of one agent about its server: whether it answers, and since when it does not.
 
     `server`: the server's name for people.
     """

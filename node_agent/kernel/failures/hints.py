@@ -26,7 +26,7 @@ class Advice(Struct, frozen=True):
     hint: str
     is_consequence: bool = False
     blame: Blame = "unknown"
-    """What to blame for an error with this phrase: the program, the node, or unknown."""
+    """The cause of an error with this phrase: the program, the node, or unknown."""
     recurs: Recurs = "unknown"
     """Whether such an error recurs after a restart: `at_start` if the program fails at once again, `at_step` if it
     fails again at the same step."""

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 _NOT_SET_UP, _NOT_EXECUTED = 0, 1
 _REPORT = struct.Struct("=ii")
-"""What a child that cannot execute its command sends to its parent: the step that failed, and the error's number."""
+"""Message of a child that cannot execute its command to its parent: the step that failed, and the error's number."""
 _FIRST_FREE = 3
 """First descriptor that is not a standard stream."""
 _PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)

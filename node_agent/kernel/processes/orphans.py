@@ -84,7 +84,7 @@ class Orphans:
         self._entry = os.fsencode(f"{MARK}={mark}")
         self._guardian: Helper | None = None
         self._killed: dict[int, int] = {}
-        """Orphans that were killed, and when each began. One that survives is not waited for again."""
+        """Orphans that were killed, and when each began. The agent does not wait again for an orphan that survives."""
         self._roster = Roster({}, {})
         self._roster_file = _new_roster()
         self._look_at, self._pause_s = 0.0, MIN_INTERVAL_S
@@ -191,7 +191,7 @@ class Orphans:
     def _guardian_ended(
         self, environment: Mapping[str, str], folder: str, ignored: Iterable[int], guardian: Helper
     ) -> None:
-        """Replace a guardian that was killed. One that exited by itself would do so again."""
+        """Replace a guardian that was killed. A guardian that exited by itself would do so again."""
         self._guardian = None
         if (guardian.exit_code or 0) < 0:
             self._loop.call_later(REPLACEMENT_S, self.guard, environment, folder, ignored)

@@ -40,7 +40,7 @@ UNCAUGHT_MARK = "[rank"
 LEFT_S = 3.0
 """Seconds from SIGTERM to SIGKILL for the remaining processes of a worker that has ended by itself."""
 SIGNAL_IN_EXIT_CODE = 128
-"""What a shell adds to the number of the signal that has killed its program, to make its own exit code."""
+"""Number that a shell adds to the number of the signal that has killed its program, to make its own exit code."""
 READ_WITHIN_S = 5.0
 """Most seconds that the end of a worker waits for its files on a disk."""
 FULL_WITHIN_S = 2.0

@@ -23,7 +23,7 @@ _TORCHRUNS_TIMER_FILE = r"/tmp/watchdog_timer_[0-9a-f-]{36}"
 
 
 class Outer(Struct, frozen=True):
-    """What a process inherits from the agents above it."""
+    """Variables that a process inherits from the agents above it."""
 
     runs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Ids of the runs, the innermost last, each with the addresses of its servers."""

@@ -31,7 +31,7 @@ def unexpected(field: str, expected: str, found: str) -> str:
     return f"{field} must be {expected}, not {found}"
 
 
-# What is expected.
+# Expected values.
 
 A_NUMBER = "a number"
 A_BOOLEAN = "true or false"
@@ -59,7 +59,7 @@ def a_list(most: int) -> str:
     return f"a list of at most {most}"
 
 
-# What was found.
+# Values that were found.
 
 
 def a_map_of(items: int) -> str:

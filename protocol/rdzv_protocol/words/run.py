@@ -65,7 +65,7 @@ def continues_in(reason: str, remaining_s: float) -> str:
     return f"{reason}; in {remaining_s:.1f} s"
 
 
-# What restarts cost.
+# Costs of restarts.
 
 
 SHOWN_S = 0.05

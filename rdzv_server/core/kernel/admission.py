@@ -39,7 +39,7 @@ _DIGITS = r"\d+"
 
 
 class Claim(Struct, frozen=True):
-    """What a newcomer's node id and `--node-rank` mean for the agents that already have them."""
+    """Consequences of a newcomer's node id and `--node-rank` for the agents that already have them."""
 
     replaces: tuple[str, ...] = ()
     """Agents whose place the newcomer takes: they have no connection, or the whole run is silent."""

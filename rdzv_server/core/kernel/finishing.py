@@ -1,4 +1,4 @@
-"""What is known about rounds that are about to finish: some workers have exited 0 and others still run.
+"""Rounds that are about to finish: some workers have exited 0 and others still run.
 
 That all workers of a node have exited 0 is a fact. Polls report, as a sign, which workers of a node have exited while
 others of the same node still run. Both together show which workers have finished, how long ago, and which still run.

@@ -268,7 +268,7 @@ class RunMachine:
                 soonest = at
         return soonest
 
-    # Timeouts. What follows from silence is a fact, and is recorded as one.
+    # Timeouts. A consequence of silence is a fact, and is recorded as one.
 
     def _pass_time(self, now: float) -> None:
         for _ in range(MOST_DUE_FACTS):

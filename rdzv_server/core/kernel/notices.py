@@ -73,7 +73,7 @@ def may_end(run: Run) -> bool:
 
 
 def has_lost_its_reason(run: Run) -> bool:
-    """Whether workers were told that the running round ends, and nothing is about to end it any more."""
+    """Whether workers know that the running round ends, and nothing is about to end it any more."""
     is_given = run.stage is Stage.RUNNING and run.notice_since is not None
     return is_given and run.verdict_at is None and pending(run) is None
 

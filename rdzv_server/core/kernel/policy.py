@@ -35,7 +35,7 @@ IMMEDIATELY = float("-inf")
 
 
 class Rule(Struct, frozen=True):
-    """What one kind of event means. Each function gets its owner (a machine or a policy), the event, and the time."""
+    """Meaning of one kind of event. Each function gets its owner (a machine or a policy), the event, and the time."""
 
     check: Callable[[Any, Any, float], Fact | None] | None = None
     """Function that returns the fact to apply, or None if there is none. It changes nothing. Raises `ProtocolError` for
@@ -110,7 +110,7 @@ class Policy(Generic[StateT, SignsT]):
         state: StateT = run.policies.get(cls.name) or cls.State()  # type: ignore[assignment]
         return state
 
-    # What people see of a run, in every view.
+    # Remarks for people about a run, in every view.
 
     @classmethod
     def node_remarks(cls, run: Run, agent_id: str) -> Mapping[str, str]:

@@ -521,7 +521,7 @@ class Run(RunState, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended, and its end is written. Nobody may learn of an end that the server may lose."""
+        """Whether the run has ended, and its end is written. The server reports no end that it may still lose."""
         return self.ended_at is not None and self.ended_at < self.unwritten_since()
 
     @property

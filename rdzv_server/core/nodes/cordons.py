@@ -33,7 +33,7 @@ class CordonStatus(Struct, frozen=True, kw_only=True):
         float | None,
         Meta(description="time at which the cordon ends, in seconds since 1970; null: only an operator ends it"),
     ]
-    drained: Annotated[bool, Meta(description="the node's agents have been told to leave")]
+    drained: Annotated[bool, Meta(description="the server has asked the node's agents to leave")]
     excluded: Annotated[bool, Meta(description="the server itself excludes the node, because runs blamed it")]
     since: Annotated[
         float | None, Meta(description="time at which the cordon began, in seconds since 1970; null: not known")

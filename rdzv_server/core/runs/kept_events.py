@@ -31,7 +31,7 @@ class _Measure(Struct, frozen=True):
 
     kept: Callable[[Run], int]
     spare: Callable[[Run], int]
-    """What the attempt may lose: all events but the last one, which is kept."""
+    """Part that the attempt may lose: all events but the last one, which is kept."""
     first_left: Callable[[Run, int], int]
     """Number of the oldest event that is left after dropping this much, but never beyond the last event."""
 

@@ -18,7 +18,7 @@ DEPARTED_ROOM = 10
 
 
 class Taken(Struct):
-    """What an attempt takes, as it was last counted."""
+    """Room that an attempt takes, as it was last counted."""
 
     run: Run
     places: int = 0
@@ -50,7 +50,7 @@ class Room:
         """Sums over all attempts: places, events, bytes of large events and of failures, and ids of gone agents."""
         self._taken: dict[Key, Taken] = {}
         self._evident: dict[Key, Taken] = {}
-        """What those attempts take that keep evidence which they may drop."""
+        """Room of the attempts that keep evidence which they may drop."""
         self._asked = float("-inf"), float("-inf")
         """Times of the first and the last request of newcomers that have repeatedly asked for a place: signs."""
 

@@ -166,7 +166,7 @@ class SetApart(RunMachine):
         self._effects.append(Record(*run.key, now, fact))
         if not run.stage.is_end:
             self._stop(fact, now)
-        if isinstance(fact, events.RunForgotten):  # agents that were told to stop hear of it first
+        if isinstance(fact, events.RunForgotten):  # agents that must stop hear of it first
             run.forget_at = (
                 now
                 if run.ended_at == now

@@ -7,7 +7,7 @@ const AGAIN_MS = 1000;
 const MOST_EVENTS = 30;
 const EVENTS_AT_ONCE = 1000;
 const EVENTS_OF_A_PAGE = 200; // a burst counts one by one here, but is shown as one line
-const BURST = 3, BURST_S = 10; // so many events of one kind are one line if each follows the one before within BURST_S
+const BURST = 3, BURST_S = 10; // this many events of one kind become one line if each follows the previous one within BURST_S
 const BURSTS = { node_joined: "nodes joined", node_lost: "nodes lost", node_left: "nodes left", node_unfit: "nodes are unfit", workers_failed: "nodes' workers failed", node_cordoned: "nodes cordoned", node_uncordoned: "nodes uncordoned", node_drained: "nodes drained" };
 const TONES = {
   starting: "calm", training: "good", checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",

@@ -407,7 +407,7 @@ def _in_another_collective(facts: _Facts) -> set[int]:
 
 
 def _silent(facts: _Facts) -> set[int]:
-    """Return the ranks of the only node that did not answer. Of several nodes, the server may just not reach some."""
+    """Return the ranks of the only node that did not answer. If several did not, the server may just not reach some."""
     are_waiting = facts.clusters and all(cluster.waits_for_others for cluster in facts.clusters)
     return _silent_ranks(facts) if are_waiting and len(facts.silent) == 1 else set()
 

@@ -69,7 +69,7 @@ class Suspicion(Struct, frozen=True):
 
 
 class HangVerdict(Struct, frozen=True):
-    """What the server has found about a hang that it only reports."""
+    """Findings of the server about a hang that it only reports."""
 
     sentence: str
     agent_id: str | None = None
