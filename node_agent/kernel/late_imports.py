@@ -1,13 +1,16 @@
 """Imports libraries without the modules that they import but an agent hardly uses, such as TLS.
 
-Such a module is loaded on first use.
+Such a module is loaded on first use. A library's regular expressions are compiled on first use.
 """
 
 import gc
 import os
+import re
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
@@ -55,17 +58,26 @@ def import_msgspec() -> None:
     has a `decimal`. msgspec makes one `ForwardRef` only to learn which arguments the class takes. That would compile
     the argument, for which Python makes the 119 types of `ast`.
     """
-    forward_ref = vars(typing)["ForwardRef"]
-    vars(typing)["ForwardRef"] = lambda name, is_class=False: None
-    try:
-        _import("msgspec", later=("platform", "msgspec.inspect", "textwrap", "decimal"), absent=("typing_extensions",))
-    finally:
-        vars(typing)["ForwardRef"] = forward_ref
+    later = ("platform", "msgspec.inspect", "textwrap", "decimal", "datetime")
+    with _replaced(typing, "ForwardRef", lambda name, is_class=False: None):
+        _import("msgspec", later=later, absent=("typing_extensions",))
+
+
+def import_msgpack() -> None:
+    """Import msgpack. Of `datetime` it needs what is compiled into Python."""
+    _import("msgpack", later=("datetime",))
 
 
 def _is_coroutine_function(function: object) -> bool:
     code = getattr(function, "__code__", None)
     return code is not None and bool(code.co_flags & _CO_COROUTINE)
+
+
+def _variables(name: str) -> Mapping[str, object]:
+    """Return the variables of a module, none if Python lacks it."""
+    with suppress(ImportError):
+        return vars(import_module(name))
+    return {}
 
 
 _ANSWERS: Mapping[str, Mapping[str, object]] = {
@@ -77,6 +89,7 @@ _ANSWERS: Mapping[str, Mapping[str, object]] = {
     },
     "decimal": {"Decimal": type("Decimal", (), {})},  # msgspec looks for fields of this type
     "platform": {"system": lambda: os.uname().sysname},
+    "datetime": _variables("_datetime"),  # the same types, without their other form in Python
 }
 """Names that are looked up in a module at every start, with answers that do not need the module."""
 
@@ -92,6 +105,26 @@ class _Later(ModuleType):
         return getattr(import_module(self.__name__), name)
 
 
+class _LatePattern:
+    """Regular expression of a library. It is compiled on first use."""
+
+    def __init__(self, *given: Any, compile: Callable[..., object] = re.compile) -> None:
+        self._compile = partial(compile, *given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compile(), name)  # `re` keeps what it has compiled
+
+
+@contextmanager
+def _replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    kept = vars(module)[name]
+    vars(module)[name] = value
+    try:
+        yield
+    finally:
+        vars(module)[name] = kept
+
+
 def _import(library: str, *, later: tuple[str, ...], absent: tuple[str, ...] = ()) -> None:
     """Import a library, unless it is imported. Modules that are already imported stay."""
     if library in sys.modules:
@@ -100,7 +133,8 @@ def _import(library: str, *, later: tuple[str, ...], absent: tuple[str, ...] = (
     stand_ins = {name: stand_in for name, stand_in in stand_ins.items() if name not in sys.modules}
     sys.modules.update(stand_ins)
     try:
-        import_module(library)
+        with _replaced(re, "compile", _LatePattern):
+            import_module(library)
     finally:
         _remove(stand_ins)
 

@@ -7,6 +7,7 @@ from functools import partial
 from rdzv_protocol.flag_values import address
 
 from node_agent import words
+from node_agent.kernel import late_imports
 from node_agent.kernel.config import LaunchPlan, UsageError
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.output.console import Console
@@ -48,6 +49,7 @@ async def server_of(
         yield hosted.transport, address(host, port)
         await hosted.wait_for_agents(plan.config.shutdown_timeout_s + OTHERS_MARGIN_S, plan.config.signals)
     else:
+        late_imports.import_msgpack()
         from node_agent.servers.failover import Failover
 
         servers = Failover([target.endpoint, *target.others], plan.credentials, console.log)

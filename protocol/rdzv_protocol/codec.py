@@ -17,6 +17,7 @@ from msgspec import Struct, inspect
 from rdzv_protocol import words
 from rdzv_protocol.constraints import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import MalformedMessage, MessageTooLarge
+from rdzv_protocol.visible import NAME
 
 T = TypeVar("T")
 
@@ -76,10 +77,13 @@ _nothing = object()
 def learn(kind: type[Any]) -> None:
     """Make msgspec inspect the type's fields, which takes up to a millisecond. `convert` does so if nothing has before.
 
+    Names need a regular expression, which takes another one if it has not been compiled.
+
     It is done once and under a lock: two threads that do so at the same time crash.
     """
     if kind in _known:
         return
+    re.compile(NAME)  # `re` keeps it
     with _learning, suppress(msgspec.ValidationError):
         msgspec.convert(_nothing, kind)
     _known.add(kind)

@@ -106,8 +106,12 @@ class Given(TypedDict):
     one: int
     other: NotRequired[int]
 
-print({"platform", "typing_extensions", "msgspec.inspect", "decimal"}.intersection(sys.modules))
-import decimal, platform, uuid
+late_imports.import_msgpack()
+import msgpack
+print({"platform", "typing_extensions", "msgspec.inspect", "decimal", "datetime"}.intersection(sys.modules))
+print(msgpack.unpackb(msgpack.packb(msgpack.Timestamp(7)), timestamp=3))
+import datetime, decimal, platform, uuid
+print(msgspec.json.decode(b'"2026-01-02T03:04:05Z"', type=datetime.datetime))
 print(decimal.Decimal("0.1") + 1)
 uuids = getattr(uuid, "platform", platform)  # Python 3.13 has it in no name
 print(msgspec.json.decode(b'{"one": 1}', type=Given), msgspec.convert(str(uuid.UUID(int=7)), uuid.UUID).int)
@@ -121,7 +125,15 @@ SCHEMA = "IntType(gt=None, ge=None, lt=None, le=None, multiple_of=None) {'type':
 
 def test_messages_are_read_without_typing_extensions() -> None:
     done = subprocess.run([sys.executable, "-c", MESSAGES], capture_output=True, text=True)
-    lines = ["set()", "1.1", "{'one': 1} 7", "Linux Linux True", SCHEMA]
+    lines = [
+        "set()",
+        "1970-01-01 00:00:07+00:00",
+        "2026-01-02 03:04:05+00:00",
+        "1.1",
+        "{'one': 1} 7",
+        "Linux Linux True",
+        SCHEMA,
+    ]
     assert done.stdout.splitlines() == lines, done.stderr
 
 
@@ -219,3 +231,37 @@ def test_an_agents_types_compile_no_text() -> None:
     for _ in range(2):  # the first one may have to compile the modules themselves
         done = subprocess.run([sys.executable, "-c", COMPILES], env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["False", "Tree(parts=[Tree(parts=[])]) True"], done.stderr
+
+
+PATTERNS = """
+import re
+from node_agent.kernel import late_imports
+
+compiled = []
+def compile(pattern, flags, compile=re._compiler.compile):
+    compiled.append(pattern)
+    return compile(pattern, flags)
+
+re._compiler.compile = compile
+late_imports.begin()
+import logging, string, msgspec
+from rdzv_protocol.constraints import Name
+print(len(compiled), re.compile is vars(re)["compile"], type(re.compile("a+")).__name__)
+print(msgspec.convert("node-1", Name), string.Template("$one").substitute(one=1))
+print(logging.Formatter("{message:>3}", style="{").format(logging.makeLogRecord({"msg": "a"})))
+try:
+    msgspec.convert("a\\u200b", Name)
+except msgspec.ValidationError as error:
+    print(str(error).partition(" ")[0])
+try:
+    logging.Formatter("{", style="{")
+except ValueError as error:
+    print(type(error).__name__)
+"""
+
+
+def test_patterns_of_libraries_and_messages_are_compiled_when_they_are_used() -> None:
+    done = subprocess.run([sys.executable, "-c", PATTERNS], capture_output=True, text=True)
+    count, *lines = done.stdout.split(maxsplit=1)
+    assert int(count) <= 1, "logging checks its own default format"
+    assert lines == ["True Pattern\nnode-1 1\n  a\nExpected\nValueError\n"], done.stderr
