@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 
 import pytest
+from rdzv_protocol.actions import Done, RestartRequest
 from rdzv_protocol.errors import AgentFenced, NotLeader, ProtocolError, ServerUnavailable
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply, LeaderRequest, PollRequest, Reply, ReportRequest, Start, Wait
 
 from rdzv_server.core.effects import Record
+from rdzv_server.core.kernel.run import Cause
+from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.storage.base import Change, MemoryStore, StoreBroken, StoreFenced, StoreSilent, StoreUnavailable
 from tests.support.etcd import need_aetcd
 from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
@@ -349,6 +352,32 @@ async def test_a_fenced_write_ends_the_leadership_and_no_agent_acts_on_it(server
     server.store.error = None
     await server.lead(6)
     assert isinstance((await server.join("a")).directive, Wait), "b's join was never written"
+
+
+@pytest.mark.parametrize("is_written", [True, False], ids=["it was written", "the write was refused"])
+async def test_an_action_during_a_takeover_is_carried_out_once(server, is_written):
+    """The operator's program gets no answer from the first leader, and repeats the request at the next one."""
+    first = await server.lead(5)
+    await server.join("a", nodes="1")
+    restart = OperatorRequest(RestartRequest(run_id=RUN_ID, request_id="7"), "me")
+    server.store.may_write.clear()
+    server.store.is_writing.clear()
+    asked = asyncio.create_task(refusal(server.replica.ask(restart, Connection("me"))))
+    poll = await server.parked("a")
+    await server.store.is_writing.wait()
+    server.store.error = None if is_written else StoreFenced("over")
+    first.is_certain = False
+    server.store.may_write.set()
+    assert isinstance(await asked, NotLeader) and isinstance(await poll, NotLeader)
+    first.end("it is over")
+    await first.has_resigned.wait()
+    server.store.error = None
+    await server.lead(6)
+    for _ in range(2):
+        done = await server.replica.ask(restart, Connection("me"))
+        assert isinstance(done, Done) and done.changed
+    (run,) = server.replica.term.driver.runs()
+    assert (run.round, run.opening.cause) == (2, Cause.RUN_RESTARTED)
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable, StoreSilent])
