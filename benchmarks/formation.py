@@ -22,7 +22,7 @@ from benchmarks.results import Row
 from rdzv_server.core.events import LeaseRenewed, NodeJoined, WorkersFailed
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.core.views.status_view import view
-from rdzv_server.http.garbage import COLLECT_AFTER
+from rdzv_server.http.garbage_collection import COLLECT_AFTER
 
 NODES = (1_000, 10_000, 100_000)
 REPEAT = 3

@@ -36,11 +36,11 @@ from rdzv_server.auth.reload import BadTokenFile, Security
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
 from rdzv_server.http.aiohttp_version import WrongAiohttp, import_without_authorities
 from rdzv_server.http.exports import BadExport, Exports
-from rdzv_server.http.garbage import COLLECT_AFTER
+from rdzv_server.http.garbage_collection import COLLECT_AFTER
 from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind, import_http, import_late
 from rdzv_server.service.stand_by import StandBy
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
-from rdzv_server.storage.places import EtcdPlace, make_store
+from rdzv_server.storage.store_location import EtcdLocation, make_store
 from rdzv_server.tasks import first_of
 from rdzv_server.threads import Loop
 from rdzv_server.words import auth as auth_words
@@ -287,7 +287,7 @@ def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
             max_events=config.max_events, exclusion=config.exclusion,
         )  # fmt: skip
         return server, where
-    place = EtcdPlace.parse(config.store or "")
+    place = EtcdLocation.parse(config.store or "")
     try:
         from rdzv_server.cluster.sharding import ClusterServer
     except ImportError as error:

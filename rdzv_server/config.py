@@ -10,11 +10,11 @@ from typing import Any
 from rdzv_protocol.flag_values import LOG_FORMATS, Endpoint, address, endpoint, endpoints, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 
-from rdzv_server.buckets import Rate
 from rdzv_server.core.node_history import MOST_OF_A_NODE
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.runs.kept_events import MOST_EVENTS
 from rdzv_server.core.runs.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S
+from rdzv_server.token_buckets import Rate
 from rdzv_server.words import startup as words
 
 MOST_CONNECTIONS = 65_536

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from rdzv_server.auth.authorization import Access
     from rdzv_server.config import Limits
-    from rdzv_server.http.heads import Server
-    from rdzv_server.http.limits import Gatekeeper
     from rdzv_server.http.listener import Listener
     from rdzv_server.http.metrics import MetricsView
+    from rdzv_server.http.peer_limits import Gatekeeper
+    from rdzv_server.http.request_handler import Server
     from rdzv_server.http.routes import HttpApi
 
 SHUTDOWN_S = 0.5
@@ -82,9 +82,9 @@ class HttpServer(ABC):
         check()
         from rdzv_server.auth.authorization import Access
         from rdzv_server.config import Limits
-        from rdzv_server.http.limits import Gatekeeper
         from rdzv_server.http.listener import Listener
         from rdzv_server.http.metrics import MetricsView
+        from rdzv_server.http.peer_limits import Gatekeeper
         from rdzv_server.http.routes import HttpApi, learn_messages
 
         limits = limits or Limits()
@@ -152,9 +152,9 @@ def import_http() -> None:
     from rdzv_server.http.aiohttp_version import check
 
     check()
-    import rdzv_server.http.limits
     import rdzv_server.http.listener
     import rdzv_server.http.metrics
+    import rdzv_server.http.peer_limits
     import rdzv_server.http.routes  # noqa: F401
 
 

@@ -15,7 +15,7 @@ from benchmarks.year.simulation import Simulation
 from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
 from benchmarks.year.trace import DAYS, Shape
 from node_agent.kernel.processes.process import tie_to_parent
-from rdzv_server.http.garbage import COLLECT_AFTER
+from rdzv_server.http.garbage_collection import COLLECT_AFTER
 
 OURS = "node-agent"
 BASE, CHECKED = "2 % spares", "2 % spares, checks"

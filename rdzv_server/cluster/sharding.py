@@ -46,7 +46,7 @@ from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd import EtcdStore, read_attempts_with, settle_format
 from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls
 from rdzv_server.storage.outage import Outage
-from rdzv_server.storage.places import EtcdPlace
+from rdzv_server.storage.store_location import EtcdLocation
 from rdzv_server.tasks import first_of
 from rdzv_server.words import cluster as words
 from rdzv_server.words import nodes, operations
@@ -256,7 +256,7 @@ def _lasting(registry: Registry) -> Iterator[Run]:
 class ClusterServer(HttpServer):
     """One of several servers: `--store etcd://HOST,HOST,HOST/CLUSTER`."""
 
-    def __init__(self, place: EtcdPlace, address: str, config: ServerConfig) -> None:
+    def __init__(self, place: EtcdLocation, address: str, config: ServerConfig) -> None:
         self._client = EtcdClient(place.members, EtcdTls(config.etcd_ca, config.etcd_cert, config.etcd_key))
         self._sharding = Sharding(self._client, place.prefix, address, config)
         super().__init__(self._sharding)

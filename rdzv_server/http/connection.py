@@ -10,9 +10,9 @@ from typing import cast
 from rdzv_protocol import paths
 
 from rdzv_server.auth.authorization import Permit
-from rdzv_server.http.bounds import Bounds
-from rdzv_server.http.heads import RequestHandler
-from rdzv_server.http.opening import Opening
+from rdzv_server.http.connection_limits import Bounds
+from rdzv_server.http.pending_connections import Opening
+from rdzv_server.http.request_handler import RequestHandler
 
 LOOKS, PROBES = ("GET", "HEAD"), (paths.HEALTHZ, paths.READYZ, paths.LEADERZ)
 """Methods of requests that wait until agents leave time for them, and paths of probes, which do not wait."""

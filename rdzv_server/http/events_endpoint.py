@@ -18,7 +18,7 @@ from rdzv_protocol.errors import MalformedMessage, ProtocolError, TooManyRequest
 from rdzv_protocol.events import EventPage, RunEvent
 
 from rdzv_server.core.effects import Effect, Happened
-from rdzv_server.http.answers import reply_to
+from rdzv_server.http.responses import reply_to
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.feeds import server_sent
 from rdzv_server.service.interface import Service

@@ -17,12 +17,12 @@ from typing import Any
 from rdzv_protocol.errors import TooManyRequests
 
 from rdzv_server.config import Limits
-from rdzv_server.http.bounds import MOST_HELD_BYTES, Bounds, HeldMemory
 from rdzv_server.http.connection import READ_BYTES, HttpConnection
-from rdzv_server.http.garbage import GarbageCollector
-from rdzv_server.http.heads import RequestHandler
-from rdzv_server.http.limits import RefusalLog, peer_of
-from rdzv_server.http.opening import Opening, Silent
+from rdzv_server.http.connection_limits import MOST_HELD_BYTES, Bounds, HeldMemory
+from rdzv_server.http.garbage_collection import GarbageCollector
+from rdzv_server.http.peer_limits import RefusalLog, peer_of
+from rdzv_server.http.pending_connections import Opening, Silent
+from rdzv_server.http.request_handler import RequestHandler
 from rdzv_server.http.tls import Places, shake_hands
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.operator_scheduler import operator_scheduler

@@ -27,10 +27,10 @@ from rdzv_server.auth.authorization import Caller, Permit
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.views import run_view, status_view, watch_view
 from rdzv_server.core.views.status_view import NodeStatus
-from rdzv_server.http import answers
+from rdzv_server.http import responses
 from rdzv_server.http.costs_endpoint import costs_of_node
 from rdzv_server.http.events_endpoint import number_of
-from rdzv_server.http.limits import Gatekeeper
+from rdzv_server.http.peer_limits import Gatekeeper
 from rdzv_server.http.requests import caller_of, connection_of, read_body, summary_of
 from rdzv_server.service.interface import ServerState, Service, latest_runs, state_for
 from rdzv_server.service.operator_scheduler import checkpoint
@@ -47,7 +47,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS = answers.HEADERS | {
+HEADERS = responses.HEADERS | {
     "Content-Security-Policy": POLICY,
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",  # not no-referrer: then forms would name no origin

@@ -31,7 +31,6 @@ from rdzv_server.core.views import timeline_view
 from rdzv_server.core.views.costs import Question
 from rdzv_server.core.views.node_costs import NodeCosts
 from rdzv_server.core.views.timeline_view import TimelineView
-from rdzv_server.http.answers import HEADERS, json_answer, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.connection import LOOKS, PROBES, HttpConnection
 from rdzv_server.http.costs_endpoint import NAMES as ACTION_NAMES
 from rdzv_server.http.costs_endpoint import Costs, costs_of, costs_of_node
@@ -46,9 +45,9 @@ from rdzv_server.http.events_endpoint import (
     number_of,
 )
 from rdzv_server.http.find_nodes import FoundNodes, find_nodes
-from rdzv_server.http.heads import LINGER_S, Server
-from rdzv_server.http.limits import Gatekeeper, RefusalLog, address_of, peer_of
 from rdzv_server.http.metrics import MetricsView
+from rdzv_server.http.peer_limits import Gatekeeper, RefusalLog, address_of, peer_of
+from rdzv_server.http.request_handler import LINGER_S, Server
 from rdzv_server.http.requests import (
     assign_to_run,
     caller_of,
@@ -59,6 +58,7 @@ from rdzv_server.http.requests import (
     send_continue,
     summary_of,
 )
+from rdzv_server.http.responses import HEADERS, json_answer, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.route import Handler, Route
 from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.driver import Driver

@@ -24,14 +24,14 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE, hold_s
 
 from rdzv_server.core import events
 from rdzv_server.core.effects import QueryClosed
-from rdzv_server.core.kernel import admission, agent_secrets, namesakes, operations
+from rdzv_server.core.kernel import admission, agent_secrets, duplicate_node_ids, operations
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.node_history import Incident
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S, StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
-from rdzv_server.core.runs import split
+from rdzv_server.core.runs import mismatched_run_ids
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.fair_scheduler import scheduler
@@ -364,9 +364,9 @@ class Rendezvous:
 
     def _warning(self, run: Run, agent_id: str, directive: messages.Directive) -> str:
         if isinstance(directive, messages.Start):
-            return namesakes.warning(run, agent_id)
+            return duplicate_node_ids.warning(run, agent_id)
         if isinstance(directive, messages.Wait) and run.membership is None:
-            return split.warning(run, self._driver.registry.newest(), self._driver.now())
+            return mismatched_run_ids.warning(run, self._driver.registry.newest(), self._driver.now())
         return ""
 
     def _machine_of_sender(self, request: messages.PollRequest | _Told) -> RunMachine | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 
-from rdzv_server.buckets import Buckets, Rate
+from rdzv_server.token_buckets import Rate, TokenBuckets
 from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
@@ -25,7 +25,7 @@ class RunLog:
     """Log lines of one server about runs."""
 
     def __init__(self) -> None:
-        self._lines, self._ends = Buckets(LINES), Buckets(LINES)
+        self._lines, self._ends = TokenBuckets(LINES), TokenBuckets(LINES)
         self._left_out: dict[str, int] = {}
         """Number of lines that were left out since the last line, by run id."""
 

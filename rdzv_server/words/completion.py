@@ -6,7 +6,7 @@ from itertools import islice
 
 from rdzv_protocol.text import count, span
 
-from rdzv_server.words import unheard
+from rdzv_server.words import silent_runs
 
 NAMES = 4
 """Number of names that a message lists before it says how many more there are, so that its size is limited."""
@@ -186,8 +186,8 @@ def no_agent_heard(most_s: float) -> str:
     only when something happens.
     """
     return (
-        f"the server does not hear from any agent of the run: {unheard.NODES_OR_PATH_GONE}; the server waits for them, "
-        f"and ends the run after {span(most_s)} of silence"
+        f"the server does not hear from any agent of the run: {silent_runs.NODES_OR_PATH_GONE}; the server waits for "
+        f"them, and ends the run after {span(most_s)} of silence"
     )
 
 

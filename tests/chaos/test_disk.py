@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node_agent import words
-from rdzv_server.words import unheard
+from rdzv_server.words import silent_runs
 from tests.chaos.disk import LAST_LOOKS, READS, SlowCalls
 from tests.support.cluster import Cluster
 from tests.support.disk import Disk
@@ -81,7 +81,7 @@ async def test_a_node_whose_log_files_hang_stays_in_its_run(cluster: Cluster, tm
     async with SlowCalls(agent.pid, 1_000.0, READS, log_files(tmp_path)):
         mute.order("say written meanwhile")
         other.signal(signal.SIGSTOP)
-        silent = any_numbers(pattern(unheard.awaited(5)))
+        silent = any_numbers(pattern(silent_runs.awaited(5)))
         await cluster.server.line(f"run other .*{silent}")  # two leases of the others later
     await agent.line("written meanwhile")
     await cluster.agents.pop("c").kill()

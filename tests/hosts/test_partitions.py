@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rdzv_server.words import losses, unheard
+from rdzv_server.words import losses, silent_runs
 from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
 from tests.hosts.switch import Switch
@@ -114,7 +114,7 @@ async def test_workers_run_on_while_the_server_is_cut_off_and_nothing_restarts_w
     hosts.switch.isolate(SERVER)
     for agent in hosts.agents.values():
         await agent.line(LOST)
-    await hosts.server.line(any_numbers(pattern(unheard.awaited(2))))
+    await hosts.server.line(any_numbers(pattern(silent_runs.awaited(2))))
     await step_on(first)
     hosts.switch.heal()
     healed = time.monotonic()

@@ -30,16 +30,16 @@ from node_agent.kernel.transport.http import HttpTransport
 from node_agent.kernel.transport.retrying import RetryingClient
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
-from rdzv_server.buckets import Rate
 from rdzv_server.config import Limits
-from rdzv_server.core.kernel import unheard
+from rdzv_server.core.kernel import silent_runs
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.runs.registry import MOST_RUNS
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
+from rdzv_server.token_buckets import Rate
 from rdzv_server.words import attempts, http, runs, startup
 from rdzv_server.words import service as service_words
-from rdzv_server.words import unheard as words
+from rdzv_server.words import silent_runs as words
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import any_numbers, beginning, part, pattern
@@ -396,8 +396,8 @@ async def test_a_run_beyond_the_limit_is_refused_with_advice(cluster: Cluster) -
 async def test_a_silent_run_is_evicted_and_its_returning_agent_gets_the_reason(
     make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unheard, "GIVES_PLACE_S", SHORT_S)
-    monkeypatch.setattr(unheard, "WANTED_S", SHORT_S)
+    monkeypatch.setattr(silent_runs, "GIVES_PLACE_S", SHORT_S)
+    monkeypatch.setattr(silent_runs, "WANTED_S", SHORT_S)
     site = await make_site(max_runs=1)
     agent = site.transport()
     silent = a_join("a", run_id="silent", settings=structs.replace(ALONE, lease_s=SHORT_S))

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from rdzv_server.words import unheard
+from rdzv_server.words import silent_runs
 from tests.support.cluster import Cluster
 from tests.support.message_search import any_numbers, pattern
 from tests.support.worker_hub import WorkerHub
@@ -26,11 +26,11 @@ async def test_agents_that_are_all_silent_for_longer_than_their_lease_lose_nothi
         workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "0", "--lease", "1", nproc=1)
         for agent in cluster.agents.values():
             agent.signal(signal.SIGSTOP)
-        await cluster.server.line(unheard.not_heard(1))
+        await cluster.server.line(silent_runs.not_heard(1))
         assert (await cluster.server.run())["unheard_s"] >= 1.0
         for agent in cluster.agents.values():
             agent.signal(signal.SIGCONT)
-        await cluster.server.line(any_numbers(pattern(unheard.heard_again, has_others=True, after_s=1)))
+        await cluster.server.line(any_numbers(pattern(silent_runs.heard_again, has_others=True, after_s=1)))
         assert await cluster.restarts() == {}
         await cluster.finish(workers)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from node_agent import words
-from rdzv_server.words import cluster, completion, unheard
+from rdzv_server.words import cluster, completion, silent_runs
 from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as storage_words
 from tests.integration.replicas import Replicas
@@ -159,11 +159,11 @@ async def silent(place: Place, told: Told) -> None:
         await cluster.nodes("ab", *TRAIN, "--nnodes", "2", *SLOW, "--lease", "1", nproc=1)
         for agent in cluster.agents.values():
             agent.signal(signal.SIGSTOP)
-        await cluster.server.line(any_numbers(pattern(unheard.awaited(1))))
+        await cluster.server.line(any_numbers(pattern(silent_runs.awaited(1))))
         await told.by_operators(cluster.server)
         for agent in cluster.agents.values():
             agent.signal(signal.SIGCONT)
-        await cluster.server.line(any_numbers(pattern(unheard.heard_again, after_s=1, has_others=True)))
+        await cluster.server.line(any_numbers(pattern(silent_runs.heard_again, after_s=1, has_others=True)))
         told.of("rdzv-server", cluster.server)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.visible import MOST_MARKS
 
-from rdzv_server.buckets import Rate
 from rdzv_server.cli import OTHER_FILES
 from rdzv_server.config import MOST_CONNECTIONS, Limits
 from rdzv_server.core.kernel.admission import MOST_AGENTS, MOST_GRACE_S
@@ -17,12 +16,13 @@ from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_EXCLUSIONS, MOST_O
 from rdzv_server.core.runs import registry
 from rdzv_server.core.runs.kept_events import EVENTS_KEPT, MEAN_BYTES, MOST_EVENTS
 from rdzv_server.core.runs.registry import MOST_RUNS
-from rdzv_server.http.bounds import MOST_HELD_BYTES
 from rdzv_server.http.connection import MOST_DROPPED, READ_BYTES
-from rdzv_server.http.heads import LINGER_S, MOST_HEAD_BYTES
+from rdzv_server.http.connection_limits import MOST_HELD_BYTES
 from rdzv_server.http.listener import MOST_HANDSHAKES
 from rdzv_server.http.page import MOST_LOGIN_BYTES
+from rdzv_server.http.request_handler import LINGER_S, MOST_HEAD_BYTES
 from rdzv_server.service.fair_scheduler import TURNS_AN_AGENT, UNAUTHENTICATED_PER_TURN
+from rdzv_server.token_buckets import Rate
 from rdzv_server.words import auth
 from tests.load.test_strangers import DOORS, WAITS_S
 from tests.support.cluster import Cluster

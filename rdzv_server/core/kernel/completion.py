@@ -15,7 +15,7 @@ from rdzv_protocol.messages import Wait
 from rdzv_protocol.settings import LAST_CALL_MOST_S, LAST_CALL_QUIET_S
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core.kernel import admission, finishing, legal_sizes, unheard
+from rdzv_server.core.kernel import admission, finishing, legal_sizes, silent_runs
 from rdzv_server.core.kernel.run import Agent, AgentState, Departure, Run, keep_latest
 from rdzv_server.words import completion as words
 from rdzv_server.words import operations as operation_words
@@ -177,7 +177,7 @@ def running_reason(run: Run, ends_soon: str = "") -> str:
     if ends_soon:
         also.append(ends_soon)
     if run.unheard_since is not None:
-        also.append(words.no_agent_heard(unheard.MOST_S))
+        also.append(words.no_agent_heard(silent_runs.MOST_S))
     return words.running(run.round, seats, of=len(run.waiting) + seats if sizes else None, sizes=sizes, also=also)
 
 

@@ -24,20 +24,20 @@ from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAg
 from rdzv_server.core.kernel import (
     admission,
     completion,
+    duplicate_node_ids,
     failed_rounds,
     final_report,
     finishing,
     kept_failures,
     legal_sizes,
-    namesakes,
     notices,
     operations,
     progress,
     queries,
     rank_assignment,
     restart_budget,
+    silent_runs,
     snapshot,
-    unheard,
     worker_reports,
 )
 from rdzv_server.core.kernel.event_sizes import LONG
@@ -249,7 +249,7 @@ class RunMachine:
         if run.ended_at is not None:
             return self._forget_at(run.ended_at)
         if run.unheard_since is not None:
-            return unheard.deadline(run)
+            return silent_runs.deadline(run)
         is_forming = run.stage is _FORMING and not run.held
         own = completion.deadline(run) if is_forming else run.scale_up_at
         if run.verdict_at is not None:
@@ -313,7 +313,7 @@ class RunMachine:
         is_running = run.stage is _RUNNING
         if lost := run.leases.expired(now, needs_witness=is_running):
             return self._loss(lost, now)
-        if is_running and (found := unheard.due(run, now)):
+        if is_running and (found := silent_runs.due(run, now)):
             return found
         if run.unheard_since is not None:
             return None  # the run draws no other conclusion
@@ -471,7 +471,7 @@ class RunMachine:
             run.opening.joined_at = now
         run.leases.renew(join.agent_id, now)
         if is_new and run.leases.spared:
-            unheard.newcomer(run)
+            silent_runs.newcomer(run)
         self._note_directives([agent], None)
 
     def _refuse_unfit(self, join: JoinRequest, now: float) -> None:
@@ -529,7 +529,7 @@ class RunMachine:
             charged=opening.cause.is_charged, world_size=run.membership.world_size,
             duration_s=now - opening.at,
         )  # fmt: skip
-        for node_id, warning in namesakes.new_warnings(run, before):
+        for node_id, warning in duplicate_node_ids.new_warnings(run, before):
             self.record_event("warning", warning, now, node_id=node_id)
 
     # Steps that several facts share.
@@ -741,9 +741,9 @@ _IGNORED = Rule(_nothing)
 _RULES: dict[type[events.Event], Rule] = {
     events.NodeJoined: Rule(admission.check_join, RunMachine._joined, admission.note_join),
     events.NodeLost: Rule(apply=RunMachine._lost),
-    events.ContactLost: Rule(apply=unheard.lost, may_end_round=False),
-    events.ContactRegained: Rule(apply=unheard.regained, may_end_round=False),
-    events.RunDeserted: Rule(_as_it_is, unheard.deserted),
+    events.ContactLost: Rule(apply=silent_runs.lost, may_end_round=False),
+    events.ContactRegained: Rule(apply=silent_runs.regained, may_end_round=False),
+    events.RunDeserted: Rule(_as_it_is, silent_runs.deserted),
     events.NodeLeft: Rule(RunMachine._check_leave, RunMachine._left),
     events.LeaveAnnounced: Rule(notices.check, notices.announced, notices.heard),
     events.NoticeEnded: Rule(apply=notices.ended),

@@ -28,7 +28,7 @@ HISTORY = 64
 MOST_DEPARTED = 10_000
 """Number of gone agents whose ids are remembered, so that a late copy of a join does not bring an agent back. Other
 requests of a forgotten agent are refused as those of an unknown agent. If it is alive and joins again, it is a
-newcomer. There is also a limit for all runs: see `room`."""
+newcomer. There is also a limit for all runs: see `capacity`."""
 
 
 T = TypeVar("T")
@@ -362,7 +362,8 @@ class RunState(Struct, kw_only=True):
     started_at: float = 0.0
     scale_up_at: float | None = None
     unheard_since: float | None = None
-    """Time since which no agent of the running round was heard, for at least a lease; None if one is: see `unheard`."""
+    """Time since which no agent of the running round was heard, for at least a lease; None if one is heard. See
+    `silent_runs`."""
     leaving: dict[str, Leaving] = field(default_factory=dict)
     """Participants of the running round that leave soon, by agent id."""
     notice_since: float | None = None
@@ -434,7 +435,7 @@ class RunState(Struct, kw_only=True):
     forget_at: float | None = None
     """Time at which the ended run is forgotten, if an operator has asked for that or if a new run needs its place."""
     gave_place: bool = False
-    """Whether the run has ended because a new run needed its place: see `unheard`."""
+    """Whether the run has ended because a new run needed its place: see `silent_runs`."""
 
     @property
     def events_kept(self) -> int:

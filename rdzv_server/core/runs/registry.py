@@ -1,6 +1,6 @@
 """The runs of a server, each attempt with its machine, and how long each is remembered.
 
-`succession` decides which join begins a new attempt, `room` limits what all attempts may take together, and
+`new_attempts` decides which join begins a new attempt, `capacity` limits what all attempts may take together, and
 `used_numbers` keeps the numbers of forgotten attempts. The nodes' machine handles what applies to a node in all runs.
 """
 
@@ -34,9 +34,9 @@ from rdzv_server.core.node_history import Incident
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.nodes.machine import Nodes
 from rdzv_server.core.policies import POLICIES
-from rdzv_server.core.runs import kept_events, set_apart, succession
+from rdzv_server.core.runs import kept_events, new_attempts, set_apart
+from rdzv_server.core.runs.capacity import Capacity, silent
 from rdzv_server.core.runs.deadlines import Deadlines
-from rdzv_server.core.runs.room import Room, silent
 from rdzv_server.core.runs.set_apart import SetApart, own_error
 from rdzv_server.core.runs.used_numbers import UsedNumbers
 from rdzv_server.words import attempts as words
@@ -73,7 +73,7 @@ class Registry:
     ) -> None:
         """Begin without runs. `exclusion`: policy by which the server itself excludes nodes; None if it never does."""
         self._retention_s = retention_s
-        self._room = Room(max_runs, max_agents, max_events, max_evidence)
+        self._capacity = Capacity(max_runs, max_agents, max_events, max_evidence)
         self._machines: dict[Key, RunMachine] = {}
         self._attempts: dict[str, list[RunMachine]] = {}
         """Remembered attempts of each run, in order: the first is forgotten first, the last has the highest numbers."""
@@ -212,7 +212,7 @@ class Registry:
             self.set_apart(machine, error)
             happened = []
         run = machine.run
-        is_beyond = bool(happened) and self._room.count(machine.run)  # most polls change nothing
+        is_beyond = bool(happened) and self._capacity.count(machine.run)  # most polls change nothing
         if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
             self._deadlines.arm(run.key, machine.deadline)
         else:
@@ -224,7 +224,7 @@ class Registry:
 
     def set_apart(self, machine: RunMachine, error: Exception) -> None:
         """Set a run apart because its core raised this exception; the next `take_set_apart` returns it."""
-        self._room.leave(machine.run.key)
+        self._capacity.leave(machine.run.key)
         set_apart.set_apart(machine, error)
         assert isinstance(machine, SetApart)
         self._deadlines.disarm(machine.run.key)
@@ -243,9 +243,9 @@ class Registry:
 
     def rebuild(self, machine: SetApart, records: Sequence[Record], last_event: int, now: float) -> list[Effect]:
         """Rebuild the state of a run that is set apart from its records and the number of its last event."""
-        self._room.leave(machine.run.key)
+        self._capacity.leave(machine.run.key)
         effects = machine.rebuild(records, last_event, now)
-        self._room.recount(machine.run)
+        self._capacity.recount(machine.run)
         self._deadlines.arm(machine.run.key, machine.deadline)
         return effects
 
@@ -295,7 +295,7 @@ class Registry:
                 assert not isinstance(record.fact, CordonsKept | NodeBlamed)
                 effects = machine.replay(record.fact, record.at)
                 self.nodes.take_replayed_blames(machine, record.at)
-            self._room.recount(machine.run)
+            self._capacity.recount(machine.run)
             self._deadlines.arm(key, machine.next_deadline())
         except Exception as error:
             self.set_apart(machine, error)
@@ -306,7 +306,7 @@ class Registry:
         for key, number in last.items():
             if machine := self._machines.get(key):
                 machine.run.event_number = max(machine.run.event_number, number)
-                self._room.count(machine.run)
+                self._capacity.count(machine.run)
 
     def snapshot(self, key: Key, now: float) -> list[Record]:
         """Return records that replace all that led to this attempt; empty if it has ended or is forgotten.
@@ -366,7 +366,7 @@ class Registry:
             return known, []
         latest = self._latest_machine(join.run_id)
         if latest and not self._decide_succession(latest, join, now):
-            is_full = self._room.is_full_of_agents and not _has_place(latest.run, join)
+            is_full = self._capacity.is_full_of_agents and not _has_place(latest.run, join)
             return latest, self._make_room_for_agent(now, latest) if is_full else []
         if join.after_round > 0:
             raise AgentFenced(words.must_rejoin(join.run_id, join.node_id))
@@ -376,7 +376,7 @@ class Registry:
             raise OutcomeUnknown(words.outcome_unknown(join.run_id, join.node_id))
         settings = _settings_of(join)  # before anything changes, since it may refuse the join
         effects = self._make_room_for_agent(now)
-        if not effects and self._room.is_full_of_runs(self._machines.values()):
+        if not effects and self._capacity.is_full_of_runs(self._machines.values()):
             effects = self._make_room(now)
         effects += self._supersede(latest, now) if latest else []
         last, number = (latest.run.attempt, latest.run.event_number) if latest else self._used.last(join.run_id)
@@ -393,7 +393,7 @@ class Registry:
         """
         if ended := self._forgettable(now):
             return self._forget_some(ended, now)
-        giver = self._room.ask_for_run(silent(self._machines.values(), now), now)
+        giver = self._capacity.ask_for_run(silent(self._machines.values(), now), now)
         return self.deliver(giver, events.RunDeserted(for_room=True), now)
 
     def _make_room_for_agent(self, now: float, joined: RunMachine | None = None) -> list[Effect]:
@@ -402,22 +402,22 @@ class Registry:
         If that makes no room, end silent runs, except the one that the agent has `joined`, once new agents have asked
         for a while. Raises `ServerUnavailable` before that, or if there are none.
         """
-        if not self._room.is_full_of_agents:
+        if not self._capacity.is_full_of_agents:
             return []
-        ended = [each for each in self._forgettable(now) if self._room.places_of(each[-1])]
-        if self._room.agents - sum(self._room.places_of(key) for *_, key in ended) >= self._room.max_agents:
+        ended = [each for each in self._forgettable(now) if self._capacity.places_of(each[-1])]
+        if self._capacity.agents - sum(self._capacity.places_of(key) for *_, key in ended) >= self._capacity.max_agents:
             return self._have_silent_leave(joined, now)
         effects: list[Effect] = []
-        while self._room.is_full_of_agents:
+        while self._capacity.is_full_of_agents:
             effects += self._forget_some([each for each in ended if each[-1] in self._machines], now)
         return effects
 
     def _have_silent_leave(self, joined: RunMachine | None, now: float) -> list[Effect]:
         those = [machine for machine in silent(self._machines.values(), now) if machine is not joined]
         effects: list[Effect] = []
-        for machine in self._room.ask_for_agent(those, now):
+        for machine in self._capacity.ask_for_agent(those, now):
             effects += self.deliver(machine, events.RunDeserted(for_agents=True), now)
-            self._room.count_places(machine.run)
+            self._capacity.count_places(machine.run)
         return effects
 
     def _forgettable(self, now: float) -> list[tuple[bool, float, Key]]:
@@ -432,7 +432,7 @@ class Registry:
         ]
 
     def _forget_some(self, ended: Collection[tuple[bool, float, Key]], now: float) -> list[Effect]:
-        forgotten = [key for *_, key in nsmallest(1 + self._room.max_runs // FORGOTTEN_SHARE, ended)]
+        forgotten = [key for *_, key in nsmallest(1 + self._capacity.max_runs // FORGOTTEN_SHARE, ended)]
         return [effect for key in forgotten for effect in self._forget(self._machines[key].run, now)]
 
     def _drop_events(self, machine: RunMachine, now: float) -> list[Effect]:
@@ -440,7 +440,7 @@ class Registry:
         effects: list[Effect] = []
         if dropped := kept_events.beyond_own(machine.run):
             effects += self.deliver(machine, dropped, now)
-        while drops := self._room.surplus(self.runs()):
+        while drops := self._capacity.surplus(self.runs()):
             for run, dropped in drops:
                 if other := self._machines.get(run.key):
                     effects += self.deliver(other, dropped, now)
@@ -456,7 +456,7 @@ class Registry:
         If the core raises an exception, set the run apart: then the join begins none.
         """
         try:
-            return succession.starts_new_attempt(machine.run, join, now)
+            return new_attempts.starts_new_attempt(machine.run, join, now)
         except ProtocolError:
             raise
         except Exception as error:
@@ -499,7 +499,7 @@ class Registry:
         run_id, key = run.run_id, run.key
         self._deadlines.disarm(key)
         machine = self._machines.pop(key)
-        self._room.leave(key)
+        self._capacity.leave(key)
         is_unended = machine.is_unended
         self._apart = [machine for machine in self._apart if machine.run.key != key]
         attempts = self._attempts[run_id]

@@ -23,7 +23,7 @@ from rdzv_server.core.kernel import (
     legal_sizes,
     progress,
     restart_budget,
-    unheard,
+    silent_runs,
 )
 from rdzv_server.core.kernel.policy import Finding
 from rdzv_server.core.kernel.run import Run, Stage
@@ -122,7 +122,7 @@ def _silent(run: Run, now: float) -> Finding | None:
         return None
     steps = words.LOOK_AT_NODES, words.START_AGENTS, words.stop(quoted(run.run_id))
     if run.unheard_since is not None:
-        return Finding("silent", completion_words.no_agent_heard(unheard.MOST_S), run.unheard_since, steps)
+        return Finding("silent", completion_words.no_agent_heard(silent_runs.MOST_S), run.unheard_since, steps)
     absent = run.leases.absent_since
     if not absent:  # the server has just restarted, and no agent has been missed yet
         return None

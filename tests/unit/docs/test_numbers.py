@@ -16,14 +16,14 @@ from node_agent.kernel.output import log_files, room
 from node_agent.kernel.processes import process
 from rdzv_server import config
 from rdzv_server.core import node_history
-from rdzv_server.core.kernel import admission, event_sizes, kept_failures, unheard
+from rdzv_server.core.kernel import admission, event_sizes, kept_failures, silent_runs
 from rdzv_server.core.nodes import cordons, exclusion
 from rdzv_server.core.policies import stragglers
 from rdzv_server.core.policies.hangs import examination, repeated_hangs
 from rdzv_server.core.policies.network_check import network_policy
 from rdzv_server.core.runs import kept_events, registry
 from rdzv_server.core.views import health, watch_view
-from rdzv_server.http import bounds, connection, events_endpoint, heads, listener, page, webhook
+from rdzv_server.http import connection, connection_limits, events_endpoint, listener, page, request_handler, webhook
 from rdzv_server.service import event_file, exclusion_command, traces, watch
 from rdzvctl import client, commands
 
@@ -50,18 +50,18 @@ NAMED = {
         f"does not read | {s(LIMITS.unread_s)} |", f"requests | {s(LIMITS.idle_s)} |",
         f"{LIMITS.requests.per_s:,g} a second, {LIMITS.requests.burst:,g} at once",
         f"{LIMITS.refusals.per_s:,g} a second, {LIMITS.refusals.burst:,g} at once",
-        f"| {listener.MOST_HANDSHAKES}; half", kib(heads.MOST_HEAD_BYTES), kib(constraints.MAX_MESSAGE_BYTES),
-        f"login form | {kib(page.MOST_LOGIN_BYTES)}", mib(bounds.MOST_HELD_BYTES),
+        f"| {listener.MOST_HANDSHAKES}; half", kib(request_handler.MOST_HEAD_BYTES), kib(constraints.MAX_MESSAGE_BYTES),
+        f"login form | {kib(page.MOST_LOGIN_BYTES)}", mib(connection_limits.MOST_HELD_BYTES),
         f"{events_endpoint.MOST_STREAMS:,} at a time", f"latest {kept_events.EVENTS_KEPT:,}",
         f"`--max-events`: {kept_events.MOST_EVENTS:,}", mib(kept_events.MEAN_BYTES * kept_events.MOST_EVENTS),
         kib(event_sizes.BLOCK_BYTES), mib(kept_failures.MOST_BYTES), kib(kept_failures.LEAST_BYTES),
         f"`--metrics-per-run`: {config.LISTED_RUNS}", f"`--max-runs`: {registry.MOST_RUNS:,}",
         f"`--max-agents`: {registry.MOST_AGENTS:,}", f"agents of a run | {admission.MOST_AGENTS:,}",
         s(admission.MOST_GRACE_S), f"cordons | {cordons.MOST_CORDONS:,}", f"at most {cordons.MOST_EXCLUSIONS}",
-        f"run's own, {cordons.MOST_OF_RUN}", f"after {unheard.GIVES_PLACE_S / 60:g} minutes",
+        f"run's own, {cordons.MOST_OF_RUN}", f"after {silent_runs.GIVES_PLACE_S / 60:g} minutes",
     ),
     "explanation/threat-model.md": (
-        kib(heads.MOST_HEAD_BYTES), kib(constraints.MAX_MESSAGE_BYTES), mib(connection.MOST_DROPPED),
+        kib(request_handler.MOST_HEAD_BYTES), kib(constraints.MAX_MESSAGE_BYTES), mib(connection.MOST_DROPPED),
         kib(connection.READ_BYTES), f"{kib(page.MOST_LOGIN_BYTES)} and one page",
     ),
     "how-to/bad-nodes.md": (

@@ -4,9 +4,9 @@ import pytest
 from rdzv_protocol.errors import ProtocolError
 
 from rdzv_server.auth.authorization import Access, Caller, Role, Token
-from rdzv_server.buckets import Rate
 from rdzv_server.config import Limits
-from rdzv_server.http.limits import Gatekeeper
+from rdzv_server.http.peer_limits import Gatekeeper
+from rdzv_server.token_buckets import Rate
 
 LIMITS = Limits(requests=Rate(1_000, 1_000), refusals=Rate(1, 3))
 RIGHT, WRONG = "Bearer right", "Bearer wrong"

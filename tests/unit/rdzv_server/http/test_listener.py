@@ -14,9 +14,9 @@ from aiohttp import ClientSession
 from rdzv_server.config import Limits
 from rdzv_server.http import listener
 from rdzv_server.http.connection import HttpConnection
-from rdzv_server.http.heads import RequestHandler
 from rdzv_server.http.listener import Listener
-from rdzv_server.http.opening import Opening
+from rdzv_server.http.pending_connections import Opening
+from rdzv_server.http.request_handler import RequestHandler
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import http as words
 from tests.support.lost_packets import longest_pause_ms

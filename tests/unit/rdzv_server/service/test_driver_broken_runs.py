@@ -20,7 +20,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.kernel import admission, snapshot
 from rdzv_server.core.kernel import machine as machine_module
 from rdzv_server.core.kernel.liveness import HoldUp
-from rdzv_server.core.runs import succession
+from rdzv_server.core.runs import new_attempts
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.core.views import run_view
 from rdzv_server.storage import compaction
@@ -136,7 +136,7 @@ async def test_a_run_whose_core_raises_when_the_server_starts_is_set_apart(start
 
 async def test_a_join_that_crashes_its_run_sets_the_run_apart(server, monkeypatch):
     await two_runs(server)
-    monkeypatch.setattr(succession, "starts_new_attempt", lambda *_: 1 / 0)
+    monkeypatch.setattr(new_attempts, "starts_new_attempt", lambda *_: 1 / 0)
     await join_run(server, "poison", "c")
     assert server.registry.runs_apart == ["poison"]
     assert isinstance(told(server, "poison", "c"), Wait) and isinstance(told(server, "poison", "a"), Start)

@@ -13,7 +13,7 @@ from rdzv_protocol.words.run import (
 )
 
 from rdzv_server.core.events import NodeCordoned
-from rdzv_server.core.kernel.unheard import MOST_S
+from rdzv_server.core.kernel.silent_runs import MOST_S
 from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.network_check import words as network_words

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_server.core.kernel.unheard import GIVES_PLACE_S, MOST_S
+from rdzv_server.core.kernel.silent_runs import GIVES_PLACE_S, MOST_S
 from tests.support.stories import Story, check
 
 PAGE = Path(__file__).parents[5] / "docs" / "explanation" / "failures.md"
@@ -156,7 +156,7 @@ ELSEWHERE = {
         f"{SERVICE}.test_agent_connections", "test_a_connection_that_closes_after_an_answer_says_nothing",
     ),
     GIVES_PLACE: (
-        f"{KERNEL}.test_unheard", "test_the_run_that_has_been_silent_for_longest_gives_its_place_to_a_new_one",
+        f"{KERNEL}.test_silent_runs", "test_the_run_that_has_been_silent_for_longest_gives_its_place_to_a_new_one",
     ),
     "a host is silent, and its lease is longer than 10 s": (
         "tests.hosts.test_vanishing", "test_the_others_continue",

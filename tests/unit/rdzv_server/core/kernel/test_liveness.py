@@ -141,7 +141,7 @@ NOT_BACK = words.lost("b", words.not_back(1))
         "1:3 lease_s=10", "join a b c; 3s; renew b; 5s; renew c; 2s; disconnect b; 2.9s", {"agents": "b c"},
         "0.1s", {"agents": "c", "faults": ""},
     ),
-    # all agents of a run are silent: see also test_unheard
+    # all agents of a run are silent: see also test_silent_runs
     "a grace decides nothing while no other agent is heard": (
         "1 lease_s=10", "join a; disconnect a; 9s; renew a; 4s; renew a", {"start": "a", "ledger": ""},
     ),

@@ -14,7 +14,7 @@ WAITING = settings_of("2")
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> ManyRuns:
-    monkeypatch.setattr("rdzv_server.core.runs.room.MOST_DEPARTED", MOST)
+    monkeypatch.setattr("rdzv_server.core.runs.capacity.MOST_DEPARTED", MOST)
     server = ManyRuns()
     server.registry = Registry(RETENTION_S, max_agents=MOST)
     return server
@@ -35,7 +35,7 @@ def run_of(server: ManyRuns, run_id: str) -> Run:
 def remembered(server: ManyRuns) -> dict[str, list[str]]:
     """Return the ids of each run, the earliest departures first."""
     runs = server.registry.runs()
-    assert server.registry._room.departed == sum(len(run.departed_ids) for run in runs) <= MOST
+    assert server.registry._capacity.departed == sum(len(run.departed_ids) for run in runs) <= MOST
     return {run.run_id: [*run.departed_ids] for run in runs}
 
 
@@ -81,7 +81,7 @@ def test_a_restarted_server_remembers_no_more(server: ManyRuns) -> None:
     again = Registry(RETENTION_S, max_agents=MOST)
     for record in server.records:
         again.replay(record)
-    assert again._room.departed <= MOST
+    assert again._capacity.departed <= MOST
     assert again.attempts_of("two")[-1].departed_ids.keys() == run_of(server, "two").departed_ids.keys()
 
 
@@ -90,4 +90,4 @@ def test_a_run_that_is_forgotten_gives_its_room_back(server: ManyRuns) -> None:
     server.handle("one", RunStopped("enough", "admin"))
     server.handle("one", RunForgotten("enough", "admin", run_id="one"))
     server.passes(RETENTION_S)
-    assert server.registry.runs() == [] and server.registry._room.departed == 0
+    assert server.registry.runs() == [] and server.registry._capacity.departed == 0

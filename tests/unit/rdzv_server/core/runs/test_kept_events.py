@@ -123,7 +123,7 @@ def test_a_run_that_is_set_apart_counts_once(server, monkeypatch):
     for number in range(20):
         server.join("a", f"later {number}", settings=ALONE)
         runs = server.registry.runs()
-        assert server.registry._room.events == sum(run.events_kept for run in runs)
+        assert server.registry._capacity.events == sum(run.events_kept for run in runs)
     assert kept(server)["one"][1] == 4, "the warning that it is set apart"
 
 
@@ -143,7 +143,7 @@ def with_evidence(server: ManyRuns, run_id: str, times: int) -> None:
 def bytes_of(server: ManyRuns) -> int:
     """Return the bytes of all events, as the server counts them."""
     total = sum(run.event_sizes.total for run in server.registry.runs())
-    assert server.registry._room.event_bytes == total
+    assert server.registry._capacity.event_bytes == total
     return total
 
 
@@ -179,9 +179,9 @@ def test_a_server_that_starts_again_counts_the_same_bytes() -> None:
     again = Registry(RETENTION_S, max_events=MOST)
     for record in server.records:
         again.replay(record)
-    assert again._room.event_bytes == before and again.runs()[0].first_event > 1
+    assert again._capacity.event_bytes == before and again.runs()[0].first_event > 1
     snapshot = again.snapshot(("one", 1), server.now)
     third = Registry(RETENTION_S, max_events=MOST)
     for record in snapshot:
         third.replay(record)
-    assert third._room.event_bytes == again._room.event_bytes
+    assert third._capacity.event_bytes == again._capacity.event_bytes

@@ -15,7 +15,7 @@ from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
 from rdzv_server.core.kernel.policy import Finding
 from rdzv_server.core.kernel.progress import ONCE_STANDSTILL_S, UNKNOWN_STANDSTILL_S
 from rdzv_server.core.kernel.run import Undecided
-from rdzv_server.core.kernel.unheard import MOST_S
+from rdzv_server.core.kernel.silent_runs import MOST_S
 from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S, Hangs

@@ -3,7 +3,7 @@
 import pytest
 from rdzv_protocol.errors import AgentFenced, Forbidden, Unauthorized
 
-from rdzv_server.http.limits import LOG_LINES, SILENCE_S, RefusalLog, address_of, peer_of
+from rdzv_server.http.peer_limits import LOG_LINES, SILENCE_S, RefusalLog, address_of, peer_of
 from rdzv_server.words import http as words
 
 

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from rdzv_server.http.opening import Opening, Silent
+from rdzv_server.http.pending_connections import Opening, Silent
 
 PATIENCE_S = 20.0
 

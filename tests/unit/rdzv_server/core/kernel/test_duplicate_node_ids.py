@@ -1,7 +1,7 @@
 """Machines that join under one node id."""
 
-from rdzv_server.core.kernel import namesakes
-from rdzv_server.words import namesakes as words
+from rdzv_server.core.kernel import duplicate_node_ids
+from rdzv_server.words import duplicate_node_ids as words
 from tests.support.scenario import Scenario
 
 SHARED = words.shared("gpu", 2, "10.0.0.1, 10.0.0.2")
@@ -16,7 +16,7 @@ def two(*addresses: str) -> Scenario:
 
 def test_every_namesake_gets_the_warning_and_the_run_gets_it_once() -> None:
     run = two("10.0.0.1", "10.0.0.2")
-    assert [namesakes.warning(run.run, name) for name in "ab"] == [SHARED, SHARED]
+    assert [duplicate_node_ids.warning(run.run, name) for name in "ab"] == [SHARED, SHARED]
     assert run.reasons("warning") == [SHARED]
     run.fails("a")
     run.join("a", node="gpu", addr="10.0.0.1")
@@ -26,14 +26,14 @@ def test_every_namesake_gets_the_warning_and_the_run_gets_it_once() -> None:
 
 def test_agents_of_one_machine_share_its_name() -> None:
     run = two("10.0.0.1", "10.0.0.1")
-    assert namesakes.warning(run.run, "a") == "" and run.reasons("warning") == []
+    assert duplicate_node_ids.warning(run.run, "a") == "" and run.reasons("warning") == []
 
 
 def test_an_agent_that_has_no_namesake_and_one_that_is_gone_are_not_warned() -> None:
     run = two("10.0.0.1", "10.0.0.2")
     run.join("c")
-    assert namesakes.warning(run.run, "c") == ""
-    assert namesakes.warning(run.run, "unknown") == ""
+    assert duplicate_node_ids.warning(run.run, "c") == ""
+    assert duplicate_node_ids.warning(run.run, "unknown") == ""
 
 
 def test_a_restarted_server_gives_no_second_warning() -> None:

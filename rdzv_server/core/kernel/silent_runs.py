@@ -23,7 +23,7 @@ agent.
 from rdzv_server.core import events
 from rdzv_server.core.kernel.protocols import Machine
 from rdzv_server.core.kernel.run import END_DELIVERED_WITHIN_S, Run, Stage
-from rdzv_server.words import unheard as words
+from rdzv_server.words import silent_runs as words
 
 MOST_S = 86_400.0
 """Seconds after which a running round without any heard agent ends: a day, longer than most repairs take."""

@@ -7,7 +7,7 @@ failures apply to a node id, and a new agent takes the place of an absent one. S
 from collections.abc import Iterator, Mapping
 
 from rdzv_server.core.kernel.run import Run, Seat
-from rdzv_server.words import namesakes as words
+from rdzv_server.words import duplicate_node_ids as words
 
 MOST_NAMED = 4
 """Most addresses that a warning names."""

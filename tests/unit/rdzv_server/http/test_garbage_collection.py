@@ -14,9 +14,9 @@ import pytest
 from rdzv_protocol import paths
 
 from rdzv_server.auth.tls_config import TlsFiles
-from rdzv_server.http import garbage
+from rdzv_server.http import garbage_collection
 from rdzv_server.http.connection import HttpConnection
-from rdzv_server.http.garbage import (
+from rdzv_server.http.garbage_collection import (
     FEW,
     GROWN_BYTES,
     MOST_LOOKS,
@@ -24,8 +24,8 @@ from rdzv_server.http.garbage import (
     YOUNG_S,
     GarbageCollector,
 )
-from rdzv_server.http.heads import RequestHandler
-from rdzv_server.http.opening import Opening
+from rdzv_server.http.pending_connections import Opening
+from rdzv_server.http.request_handler import RequestHandler
 from rdzv_server.server import RendezvousServer, bind
 from tests.support.certificates import Authority
 from tests.support.process_info import until
@@ -39,9 +39,9 @@ class Site:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.size = 40 << 20
         self.collected: list[int] = []
-        monkeypatch.setattr(garbage, "resident_bytes", lambda: self.size)
-        monkeypatch.setattr(garbage.gc, "collect", lambda generation=2: self.collected.append(generation))
-        monkeypatch.setattr(garbage, "give_back", lambda: None)
+        monkeypatch.setattr(garbage_collection, "resident_bytes", lambda: self.size)
+        monkeypatch.setattr(garbage_collection.gc, "collect", lambda generation=2: self.collected.append(generation))
+        monkeypatch.setattr(garbage_collection, "give_back", lambda: None)
         self.collector = GarbageCollector()
 
     def close(self, count: int) -> None:
@@ -120,7 +120,7 @@ async def test_only_a_full_collection_examines_what_has_been_set_aside() -> None
 async def test_new_objects_are_set_aside_soon_after_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise Python examines them when ten thousand more were made than freed: perhaps after a million."""
     set_aside: asyncio.Queue[None] = asyncio.Queue()
-    monkeypatch.setattr(garbage.gc, "freeze", lambda: set_aside.put_nowait(None))
+    monkeypatch.setattr(garbage_collection.gc, "freeze", lambda: set_aside.put_nowait(None))
     async with asyncio.timeout(PATIENCE_S), RendezvousServer() as server:
         listener = bind("127.0.0.1", 0)
         await server.listen(listener)
@@ -134,7 +134,7 @@ async def test_new_objects_are_set_aside_soon_after_each_request(monkeypatch: py
 
 async def test_many_requests_at_once_set_objects_aside_once(monkeypatch: pytest.MonkeyPatch) -> None:
     set_aside: list[None] = []
-    monkeypatch.setattr(garbage.gc, "freeze", lambda: set_aside.append(None))
+    monkeypatch.setattr(garbage_collection.gc, "freeze", lambda: set_aside.append(None))
     collector, loop = GarbageCollector(), asyncio.get_running_loop()
     for times in (1, 2):
         for _ in range(10 * FEW):
@@ -175,7 +175,7 @@ async def test_a_connection_that_has_closed_is_freed_without_a_collection(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_tls: bool
 ) -> None:
     """Otherwise strangers fill memory faster than the collector frees it."""
-    monkeypatch.setattr(garbage, "gc", Mock())
+    monkeypatch.setattr(garbage_collection, "gc", Mock())
     tls = TlsFiles(*Authority(tmp_path).issue("server")).context() if is_tls else None
     async with RendezvousServer() as server:
         listener = bind("127.0.0.1", 0)

@@ -4,12 +4,12 @@ import re
 import signal
 
 from node_agent.features import words
-from rdzv_server.words import namesakes
+from rdzv_server.words import duplicate_node_ids
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import pattern
 from tests.support.rdzvctl import rdzvctl
 
-TWO = pattern(namesakes.shared, node_id="gpu", machines=2)
+TWO = pattern(duplicate_node_ids.shared, node_id="gpu", machines=2)
 
 
 async def test_people_of_two_machines_with_one_node_id_read_the_reason(cluster: Cluster) -> None:

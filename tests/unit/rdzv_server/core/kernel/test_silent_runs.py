@@ -7,12 +7,12 @@ from rdzv_protocol.messages import Finish, Start
 from rdzv_server.core import journals
 from rdzv_server.core.events import AgentDisconnected, Incarnation, LeaseRenewed, RunForgotten, RunStopped
 from rdzv_server.core.kernel.run import Stage
-from rdzv_server.core.kernel.unheard import ASKED_AGAIN_S, GIVES_PLACE_S, MOST_S, WANTED_S
+from rdzv_server.core.kernel.silent_runs import ASKED_AGAIN_S, GIVES_PLACE_S, MOST_S, WANTED_S
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.core.views import run_view
 from rdzv_server.words import attempts, completion, runs
-from rdzv_server.words import unheard as words
+from rdzv_server.words import silent_runs as words
 from tests.support.message_search import has_message, pattern
 from tests.support.scenario import OPERATOR, RETENTION_S, ManyRuns, running, settings_of
 from tests.support.stories import check, stories

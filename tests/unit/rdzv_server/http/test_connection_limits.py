@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdzv_server.http.bounds import EACH_BYTES, HeldMemory
+from rdzv_server.http.connection_limits import EACH_BYTES, HeldMemory
 
 
 @pytest.fixture

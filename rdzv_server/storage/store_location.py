@@ -49,14 +49,14 @@ def _default_path(port: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class EtcdPlace:
+class EtcdLocation:
     """Place of a cluster in etcd: members, `HOST:PORT`, and the prefix of its keys."""
 
     members: tuple[str, ...]
     prefix: str
 
     @classmethod
-    def parse(cls, text: str) -> "EtcdPlace":
+    def parse(cls, text: str) -> "EtcdLocation":
         """Parse the value of `--store`. Raises `StoreBroken`."""
         hosts, _, cluster = text.removeprefix("etcd://").partition("/")
         members = tuple(_member(host, text) for host in hosts.split(","))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_server.core.runs.split import MOST_COMPARED, WAITED_S, warning
+from rdzv_server.core.runs.mismatched_run_ids import MOST_COMPARED, WAITED_S, warning
 from rdzv_server.words import runs as words
 from tests.support.scenario import Scenario
 

@@ -1,4 +1,4 @@
-"""Succession: whether a join begins another attempt of its run.
+"""New attempts: whether a join begins another attempt of its run.
 
 The server remembers a succeeded run for the retention time. Meanwhile it refuses a late agent with the run's explicit
 id, unless the agent has `--rerun`, which starts the run again. If such an agent has another command, the refusal says
@@ -7,8 +7,8 @@ late node, or one that a scheduler restarts, would start the run again. After a 
 a new agent begins a new attempt.
 
 If every node has left the run, an agent also begins a new attempt if it names no run id, or asks for other settings. If
-all agents are silent instead (see `unheard`), several nodes may still be alive. So an agent without a run id begins one
-only on a node of the run, or if the run has one node.
+all agents are silent instead (see `silent_runs`), several nodes may still be alive. So an agent without a run id begins
+one only on a node of the run, or if the run has one node.
 """
 
 from rdzv_protocol.errors import RunFailed, RunStopped, RunSucceeded

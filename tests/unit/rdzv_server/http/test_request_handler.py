@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 from aiohttp import web
 
-from rdzv_server.http.heads import MOST_HEAD_BYTES, Server
+from rdzv_server.http.request_handler import MOST_HEAD_BYTES, Server
 
 POST = b"POST /login HTTP/1.1\r\nHost: server\r\n"
 

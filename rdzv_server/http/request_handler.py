@@ -9,7 +9,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import _ErrInfo
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 
-from rdzv_server.http.answers import plain_text
+from rdzv_server.http.responses import plain_text
 from rdzv_server.words import http as words
 
 MOST_HEAD_BYTES = 16_384

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rdzv_server.http.garbage import GarbageCollector
+from rdzv_server.http.garbage_collection import GarbageCollector
 from rdzv_server.service.fair_scheduler import FairScheduler
 from rdzv_server.service.operator_scheduler import OperatorScheduler
 from rdzv_server.service.timeouts import Timeouts

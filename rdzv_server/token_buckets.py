@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 MOST_NAMES = 100_000
-"""Most names that one `Buckets` remembers; those known for longest are forgotten first."""
+"""Most names that one `TokenBuckets` remembers; those known for longest are forgotten first."""
 
 ROUNDING_S = 1e-6
 
@@ -15,7 +15,7 @@ class Rate(Struct, frozen=True):
     burst: int
 
 
-class Buckets:
+class TokenBuckets:
     """Token buckets, one for each name, as the times at which they will be full again by the caller's clock."""
 
     def __init__(self, rate: Rate) -> None:

@@ -8,8 +8,8 @@ from rdzv_protocol import errors
 from rdzv_protocol.text import printable
 
 from rdzv_server.auth.authorization import Access, Action, Caller, Permit, action_of
-from rdzv_server.buckets import Buckets, Rate
 from rdzv_server.config import Limits
+from rdzv_server.token_buckets import Rate, TokenBuckets
 from rdzv_server.words import http as words
 
 log = logging.getLogger("rdzv_server")
@@ -38,8 +38,8 @@ class Gatekeeper:
 
     def __init__(self, access: Access, limits: Limits) -> None:
         self.access = access
-        self._requests = Buckets(limits.requests)
-        self._refusals = Buckets(limits.refusals)
+        self._requests = TokenBuckets(limits.requests)
+        self._refusals = TokenBuckets(limits.refusals)
 
     def check(self, method: str, path: str, caller: Caller, credential: str | None, now: float) -> Permit:
         """Return the permit of the request. `credential`: the one with which its connection was let in before.
@@ -70,7 +70,7 @@ class RefusalLog:
 
     def __init__(self) -> None:
         self._logged_at: dict[tuple[str, str], float] = {}
-        self._lines = Buckets(LOG_LINES)
+        self._lines = TokenBuckets(LOG_LINES)
         self._suppressed = 0
 
     def note(self, peer: str, refusal: errors.ProtocolError, now: float) -> None:

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from rdzv_server.storage.base import StoreBroken
-from rdzv_server.storage.places import EtcdPlace
+from rdzv_server.storage.store_location import EtcdLocation
 from rdzv_server.words import etcd as words
 from tests.support.message_search import pattern
 
@@ -22,7 +22,7 @@ from tests.support.message_search import pattern
     ],
 )
 def test_members_and_the_cluster(text, members, prefix):
-    place = EtcdPlace.parse(text)
+    place = EtcdLocation.parse(text)
     assert list(place.members) == members
     assert place.prefix == f"/rdzv-server/{prefix}"
 
@@ -32,15 +32,15 @@ def test_members_and_the_cluster(text, members, prefix):
 )
 def test_an_invalid_member_is_named(text):
     with pytest.raises(StoreBroken, match=pattern(words.no_member, store=text)):
-        EtcdPlace.parse(text)
+        EtcdLocation.parse(text)
 
 
 def test_a_cluster_that_is_no_key():
     with pytest.raises(StoreBroken, match=pattern(words.bad_cluster_name, store="etcd://a/my lab")):
-        EtcdPlace.parse("etcd://a/my lab")
+        EtcdLocation.parse("etcd://a/my lab")
 
 
 def test_a_servers_default_address_is_reachable_by_others():
     """A server beside its etcd, on the same machine, also has such an address."""
-    own = EtcdPlace.parse("etcd://127.0.0.1").own_address()
+    own = EtcdLocation.parse("etcd://127.0.0.1").own_address()
     assert own == socket.gethostname() or not own.startswith("127.")

@@ -1,4 +1,4 @@
-"""Room of a server: how much its attempts take in total, and how much they may take."""
+"""Capacity of a server: how much its attempts take in total, and how much they may take."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -7,7 +7,7 @@ from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.core.events import EventsDropped
 from rdzv_server.core.journals import Key
-from rdzv_server.core.kernel import kept_failures, unheard
+from rdzv_server.core.kernel import kept_failures, silent_runs
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import MOST_DEPARTED, Run
 from rdzv_server.core.runs import kept_events
@@ -17,8 +17,8 @@ DEPARTED_ROOM = 10
 """Part of all ids of gone agents, as a divisor, that is forgotten at once: a tenth, since the search takes time."""
 
 
-class Taken(Struct):
-    """Room that an attempt takes, as it was last counted."""
+class Usage(Struct):
+    """Capacity that an attempt uses, as it was last counted."""
 
     run: Run
     places: int = 0
@@ -33,7 +33,7 @@ class Taken(Struct):
     """Number of gone agents whose ids it remembers."""
 
 
-class Room:
+class Capacity:
     """Limits of the numbers of runs, agents, events and bytes of evidence, and how much the attempts take.
 
     The ids of `max_agents` gone agents are remembered, or of `MOST_DEPARTED` if that is more. Beyond that, the attempt
@@ -48,9 +48,9 @@ class Room:
         self._max_departed = max(max_agents, MOST_DEPARTED)
         self.agents = self.events = self.event_bytes = self._evidence = self.departed = 0
         """Sums over all attempts: places, events, bytes of large events and of failures, and ids of gone agents."""
-        self._taken: dict[Key, Taken] = {}
-        self._evident: dict[Key, Taken] = {}
-        """Room of the attempts that keep evidence which they may drop."""
+        self._taken: dict[Key, Usage] = {}
+        self._evident: dict[Key, Usage] = {}
+        """Usage of the attempts that keep evidence which they may drop."""
         self._asked = float("-inf"), float("-inf")
         """Times of the first and the last request of newcomers that have repeatedly asked for a place: signs."""
 
@@ -93,10 +93,10 @@ class Room:
         """Return the places that an attempt takes."""
         return self._taken[key].places if key in self._taken else 0
 
-    def _of(self, run: Run) -> Taken:
+    def _of(self, run: Run) -> Usage:
         taken = self._taken.get(run.key)
         if taken is None:
-            taken = self._taken[run.key] = Taken(run)
+            taken = self._taken[run.key] = Usage(run)
         return taken
 
     def count_places(self, run: Run) -> None:
@@ -110,7 +110,7 @@ class Room:
         self.agents += places - taken.places
         taken.places = places
 
-    def _count_evidence(self, taken: Taken) -> None:
+    def _count_evidence(self, taken: Usage) -> None:
         """Count the evidence of an attempt that has a new failure, and drop some evidence if there is too much."""
         self._weigh(taken)
         if self._evidence > self._max_evidence:
@@ -119,7 +119,7 @@ class Room:
                 kept_failures.drop_evidence(run)
                 self._weigh(self._evident[run.key])
 
-    def _weigh(self, taken: Taken) -> None:
+    def _weigh(self, taken: Usage) -> None:
         run, size = taken.run, kept_failures.size(taken.run)
         taken.last_failure = run.failures[-1] if run.failures else None
         self._evidence += size - taken.evidence
@@ -129,7 +129,7 @@ class Room:
         else:
             self._evident.pop(run.key, None)
 
-    def _count_departed(self, taken: Taken) -> None:
+    def _count_departed(self, taken: Usage) -> None:
         """Count the gone agents of an attempt, and forget some ids if there are too many."""
         self._note_departed(taken)
         if self.departed > self._max_departed:
@@ -138,7 +138,7 @@ class Room:
                 each.run.forget_departed(number)
                 self._note_departed(each)
 
-    def _note_departed(self, taken: Taken) -> None:
+    def _note_departed(self, taken: Usage) -> None:
         number = len(taken.run.departed_ids)
         self.departed += number - taken.departed
         taken.departed = number
@@ -195,23 +195,23 @@ class Room:
         Return a sentence about the attempt that will give its place, until newcomers have asked for a while; then "".
         """
         since, last = self._asked
-        since = since if now <= last + unheard.ASKED_AGAIN_S else now
+        since = since if now <= last + silent_runs.ASKED_AGAIN_S else now
         self._asked = since, now
-        if giver is None or now >= since + unheard.WANTED_S:
+        if giver is None or now >= since + silent_runs.WANTED_S:
             return ""
-        return words.gives_place(giver.run.run_id, unheard.WANTED_S)
+        return words.gives_place(giver.run.run_id, silent_runs.WANTED_S)
 
 
 def silent(machines: Iterable[RunMachine], now: float) -> list[RunMachine]:
     """Return the attempts that may give their places, the one that has been silent for longest first."""
-    those = [machine for machine in machines if unheard.may_give_place(machine.run, now)]
+    those = [machine for machine in machines if silent_runs.may_give_place(machine.run, now)]
     return sorted(those, key=lambda machine: machine.run.unheard_since or 0.0)
 
 
-def _departed_to_forget(attempts: Iterable[Taken], surplus: int) -> Iterator[tuple[Taken, int]]:
+def _departed_to_forget(attempts: Iterable[Usage], surplus: int) -> Iterator[tuple[Usage, int]]:
     """Yield attempts that forget ids of gone agents, each with the number of ids."""
 
-    def order(taken: Taken) -> tuple[bool, float]:
+    def order(taken: Usage) -> tuple[bool, float]:
         ended_at = taken.run.ended_at
         return ended_at is None, -taken.departed if ended_at is None else ended_at
 
