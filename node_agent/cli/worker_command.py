@@ -43,6 +43,10 @@ SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ELF = b"\x7fELF"
 """First bytes of a compiled program."""
+MOST_FIRST_BYTES = 256
+"""Bytes of a program at which the kernel looks to start it."""
+BINFMT_MISC = "/proc/sys/fs/binfmt_misc"
+"""Folder with the kernel's handlers of programs that it does not know itself."""
 MOST_SCRIPT_BYTES = 1 << 20
 """Most bytes of a script that are compared with those of another run's."""
 
@@ -171,26 +175,58 @@ def _interpreter(environment: Mapping[str, str]) -> str:
 
 
 def _check_first_line(program: str, environment: Mapping[str, str]) -> None:
-    """Refuse a script that no node could start: its first line names no interpreter, or one that does not exist."""
-    import shutil
-
+    """Refuse a script that cannot be started: its first line names no interpreter, or one that does not exist."""
     try:
         with open(program, "rb") as file:
-            begin = file.read(256)
+            begin = file.read(MOST_FIRST_BYTES)
     except OSError:  # a program may be executable, but not readable
         return
+    why = _wrong_first_line(program, begin, environment)
+    if why and not _has_handler(program, begin):
+        raise UsageError(why)
+
+
+def _wrong_first_line(program: str, begin: bytes, environment: Mapping[str, str]) -> str:
+    """Return why the kernel cannot start a program that begins so, empty if it can."""
+    import shutil
+
     if begin.startswith(BYTE_ORDER_MARK):
-        raise UsageError(words.command.byte_order_mark(program))
+        return words.command.byte_order_mark(program)
     first = begin.partition(b"\n")[0].decode(errors="replace")
     named = first.removeprefix("#!").split() if first.startswith("#!") else []
     if not named and b"\0" not in begin:  # else it may be compiled
-        raise UsageError(words.command.no_first_line(program))
+        return words.command.no_first_line(program)
     if named and first.endswith("\r"):
-        raise UsageError(words.command.windows_line_ends(program, named[-1]))
+        return words.command.windows_line_ends(program, named[-1])
     if named and os.path.basename(named[0]) == "env":
         named = [word for word in named[1:2] if not word.startswith("-") and "=" not in word] or named
     if named and shutil.which(named[0], path=environment.get("PATH")) is None:
-        raise UsageError(words.command.no_interpreter(program, named[0]))
+        return words.command.no_interpreter(program, named[0])
+    return ""
+
+
+def _has_handler(program: str, begin: bytes) -> bool:
+    """Return whether binfmt_misc of the kernel starts such a program, by its name or its first bytes."""
+    with suppress(OSError):
+        return any(_is_handled(f"{BINFMT_MISC}/{name}", program, begin) for name in os.listdir(BINFMT_MISC))
+    return False
+
+
+def _is_handled(entry: str, program: str, begin: bytes) -> bool:
+    try:
+        with open(entry) as file:
+            fields = dict(line.rstrip("\n").partition(" ")[::2] for line in file)
+    except OSError:  # "register" can only be written
+        return False
+    if "enabled" not in fields:
+        return False
+    if extension := fields.get("extension"):
+        return program.rpartition(".")[2] == extension.removeprefix(".")
+    magic = bytes.fromhex(fields.get("magic", ""))
+    mask = bytes.fromhex(fields["mask"]) if "mask" in fields else b"\xff" * len(magic)
+    part = begin[int(fields.get("offset", 0)) :][: len(magic)]
+    is_equal = all(not (a ^ b) & kept for a, b, kept in zip(part, magic, mask, strict=False))
+    return bool(magic) and len(part) == len(magic) and is_equal
 
 
 def _program(name: str, environment: Mapping[str, str]) -> str:

@@ -215,7 +215,7 @@ TABLE = (
     Advice(r"cannot open shared object file|undefined symbol: ", words.hints.LIBRARY_MISSING, recurs="at_start"),
     Advice(r"\bImportError: cannot import name\b", words.hints.NAME_MISSING, recurs="at_start"),
     Advice(
-        r"\b(ModuleNotFoundError|ImportError)\b",
+        r"\b(ModuleNotFoundError|ImportError)\b|^No module named [\w.]+$",
         words.hints.MODULE_MISSING,
         recurs="at_start",
     ),

@@ -22,6 +22,12 @@ MOST_AFTER = 10
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
 _FATAL = re.compile(r"Fatal Python error: ")
 _CXX = re.compile(r"terminate called after throwing an instance of '(.+)'")
+_REFUSED = re.compile(
+    r".{0,4096}py[^/:]{0,99}: "
+    r"(No module named .+|Error while finding module specification for .+"
+    r"|can't (?:open file|find '__main__' module) .+)"
+)
+"""Line by Python, after its own name, if it cannot run what its command line names. It then exits."""
 _CXX_WHAT = re.compile(r"\s+what\(\):\s+(.*)")
 
 
@@ -47,7 +53,7 @@ def last_words(lines: Sequence[str]) -> LastWords:
     was the cause.
     """
     plain = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in lines]
-    for look in (_fatal, _traceback, _cxx):
+    for look in (_fatal, _traceback, _cxx, _refused):
         if found := look(plain, lines):
             return found
     return LastWords()
@@ -122,6 +128,13 @@ def _cxx(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
     what = _CXX_WHAT.match(plain[at + 1]) if at + 1 < len(plain) else None
     assert kind
     return LastWords(f"{kind[1]}: {what[1]}" if what else kind[1], tuple(plain[at:]))
+
+
+def _refused(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
+    """Return why Python could not run the script or module at all. This is the last line then."""
+    written = [line for line in plain if line.strip()]
+    refused = _REFUSED.match(written[-1]) if written else None
+    return LastWords(refused[1]) if refused else None
 
 
 def _last(lines: Sequence[str], pattern: re.Pattern[str]) -> int:

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from node_agent import words
+from node_agent.cli import worker_command
 from node_agent.cli.arguments import FLAGS
 from node_agent.cli.parser import Parser
 from node_agent.kernel.config import UsageError
@@ -169,6 +170,37 @@ def test_a_script_that_no_kernel_starts_is_refused_and_no_node_is_blamed(content
     asked = ("train.py",) if wrapper else ("--no-python", "./mine")
     with pytest.raises(UsageError, match=pattern(says, program="./mine")):
         command(*asked, PATH="/usr/bin:/bin", **({"PYTHON_EXEC": "./mine"} if wrapper else {}))
+
+
+BY_NAME = "enabled\ninterpreter /bin/sh\nflags: \nextension .mine\n"
+BY_MAGIC = "enabled\ninterpreter /bin/sh\nflags: \noffset 1\nmagic 5868\n"
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_started"),
+    [
+        (BY_NAME, True),
+        (BY_NAME.replace(".mine", ".other"), False),
+        (BY_NAME.replace("enabled", "disabled"), False),
+        (BY_MAGIC, False),
+        (f"{BY_MAGIC}mask 00ff\n", True),
+        (BY_MAGIC.replace("5868", "6368"), True),
+        (BY_MAGIC.replace("offset 1", "offset 255"), False),
+        ("enabled\n", False),
+    ],
+)
+def test_a_text_that_a_handler_of_the_kernel_starts_is_not_refused(monkeypatch, tmp_path, entry, is_started):
+    monkeypatch.setattr(worker_command, "BINFMT_MISC", str(tmp_path / "handlers"))
+    (tmp_path / "handlers").mkdir()
+    (tmp_path / "handlers" / "one").write_text(entry)
+    program = tmp_path / "run.mine"
+    program.touch(0o755)
+    program.write_text("echo\n")
+    if is_started:
+        assert command("--no-python", "./run.mine").program == ("./run.mine",)
+    else:
+        with pytest.raises(UsageError, match=pattern(words.command.no_first_line, program="./run.mine")):
+            command("--no-python", "./run.mine")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")

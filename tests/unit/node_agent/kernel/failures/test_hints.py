@@ -173,7 +173,7 @@ CAUSES = {
         "ImportError: /site/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
     ],
     words.hints.NAME_MISSING: ["ImportError: cannot import name 'Cache' from 'transformers' (/site/__init__.py)"],
-    words.hints.MODULE_MISSING: ["ModuleNotFoundError: No module named 'apex'"],
+    words.hints.MODULE_MISSING: ["ModuleNotFoundError: No module named 'apex'", "No module named apex.train"],
 }
 """Messages of a worker's own error."""
 MESSAGES = [
@@ -242,6 +242,8 @@ def test_a_text_of_any_length_is_looked_at_in_no_time():
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", "at_step"),
         ("ModuleNotFoundError: No module named 'apex'", "at_start"),
+        ("No module named apex.train", "at_start"),
+        ("No module named json.__main__; 'json' is a package and cannot be directly executed", "unknown"),
         ("IndentationError: unexpected indent", "at_start"),
         ("OSError: [Errno 28] No space left on device", "unknown"),
         ("ValueError: SyntaxError: of a record", "unknown"),

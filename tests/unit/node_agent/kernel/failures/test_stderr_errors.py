@@ -131,6 +131,30 @@ def test_the_marks_that_torch_puts_before_the_lines_are_taken_away():
     assert found.is_uncaught and not last_words([line.removeprefix("[rank3]: ") for line in lines[:4]]).is_uncaught
 
 
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (("-m", "json.nosuch"), "No module named json.nosuch"),
+        (("-m", "json"), "No module named json.__main__; 'json' is a package and cannot be directly executed"),
+        (
+            ("-m", "os.path.nosuch"),
+            "Error while finding module specification for 'os.path.nosuch' (ModuleNotFoundError: ",
+        ),
+        (("/nosuch.py",), "can't open file '/nosuch.py': [Errno 2] No such file or directory"),
+        (("/proc/self/fdinfo",), "can't find '__main__' module in '/proc/self/fdinfo'"),
+    ],
+)
+def test_what_python_cannot_run_is_the_error(command, error):
+    lines = subprocess.run([sys.executable, *command], capture_output=True, text=True).stderr.splitlines()
+    found = last_words(["train: No module named x", *lines, ""])
+    assert found.error.startswith(error) and not found.traceback and not found.is_uncaught
+    assert not last_words([*lines, "a later line"]).error, "Python writes nothing after it"
+
+
+def test_a_program_that_writes_such_a_line_itself_has_not_been_refused():
+    assert not last_words(["my.loader: No module named apex"]).error
+
+
 def test_an_uncaught_cxx_exception():
     lines = [
         "terminate called after throwing an instance of 'c10::Error'",
