@@ -96,6 +96,10 @@ def log_dir_is_a_file(path: object, no_files: str) -> str:
     return f"log_dir: {path} is a file: name a folder, or {no_files} for no files"
 
 
+def log_dir_not_empty(path: str) -> str:
+    return f"log_dir: {path} is not empty: name another folder, or give logs_specs, which make a new folder below it"
+
+
 def not_launch_config(given: object) -> str:
     return f"config: expected a LaunchConfig, not {given!r:.80}"
 

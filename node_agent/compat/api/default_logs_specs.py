@@ -161,13 +161,36 @@ def by_logs_specs(specs: LogsSpecs, environments: Sequence[Mapping[str, str]]) -
 
 
 def by_default_specs(
-    options: LogOptions, name: str, environments: Mapping[int, Mapping[str, str]], scratch: TempDir
+    options: LogOptions,
+    name: str,
+    environments: Mapping[int, Mapping[str, str]],
+    scratch: TempDir,
+    *,
+    is_plain: bool = False,
 ) -> Routing:
     """Return the files of processes that belong to no run, or to the run in their environments. Make the folders.
-    Raises `OSError`.
+
+    `is_plain`: whether the folder is of these processes only. Raises `OSError`.
     """
-    folder = RunFolder(options, _run_id(environments) or name, scratch)
+    kind = PlainFolder if is_plain else RunFolder
+    folder = kind(options, _run_id(environments) or name, scratch)
     return by_flags(options, folder, *_one_round(environments))
+
+
+class PlainFolder(RunFolder):
+    """Folder with a folder for each process, `<log_dir>/<local_rank>/`, as in torch before 2.3."""
+
+    def open_attempt(self, round_: int, workers: int) -> str:
+        folder = os.path.abspath(self.parent)
+        for local_rank in range(workers):
+            os.makedirs(f"{folder}/{local_rank}")
+        return folder
+
+
+def check_empty(log_dir: str | os.PathLike[str]) -> None:
+    """Check that a folder has no files of earlier processes. Raises `RuntimeError`, as torch did."""
+    if os.path.isdir(log_dir) and os.listdir(log_dir):
+        raise RuntimeError(words.api.log_dir_not_empty(os.fspath(log_dir)))
 
 
 def _one_round(environments: Mapping[int, Mapping[str, str]]) -> tuple[int, range]:

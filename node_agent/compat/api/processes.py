@@ -29,6 +29,7 @@ from node_agent.compat.api.default_logs_specs import (
     as_options,
     by_default_specs,
     by_logs_specs,
+    check_empty,
     is_rank,
     understood,
 )
@@ -110,7 +111,12 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         check_ranks(args, "args")
         check_ranks(envs, "envs", len(args))
         check_environments(envs)
+        if isinstance(logs_specs, str | os.PathLike):
+            logs_specs, log_dir = None, logs_specs
         specs, self._custom_specs = understood(chosen_specs(logs_specs, log_dir, redirects, tee))
+        self._is_plain = log_dir is not None
+        if log_dir is not None:
+            check_empty(log_dir)
         self._log_options = as_options(specs, duplicate_stdout_filters, duplicate_stderr_filters)
         self._prefixes = checked_texts(log_line_prefixes, "log_line_prefixes")
         self._cpus = cpu_sets(numa_options, os.environ, len(args))
@@ -283,7 +289,8 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         if self._custom_specs:
             routing = by_logs_specs(self._custom_specs, [self.envs[rank] for rank in range(self.nprocs)])
         else:
-            routing = by_default_specs(self._log_options, self.name, self.envs, self._scratch)
+            options, scratch = self._log_options, self._scratch
+            routing = by_default_specs(options, self.name, self.envs, scratch, is_plain=self._is_plain)
         logs = RoundLogs(routing, self._log_options, self._line_prefix, console, files)
         for rank, worker in enumerate(routing.workers):
             self.stdouts[rank], self.stderrs[rank] = worker.stdout.path, worker.stderr.path
@@ -357,7 +364,8 @@ def start_processes(context: PContext) -> PContext:
     - `entrypoint`: a function or a command. A command is a program, or a list of a program and its first arguments.
     - `args`: each process's arguments as a tuple, by local rank. A command gets them as texts.
     - `envs`: variables of each process in addition to this process's environment. Both maps have the keys 0 to n-1.
-    - `logs_specs`: ours or torch's `DefaultLogsSpecs`, or use `log_dir`, `redirects` and `tee` instead.
+    - `logs_specs`: ours or torch's `DefaultLogsSpecs`. Or use `redirects`, `tee` and `log_dir`, an empty folder, whose
+      files are then `<log_dir>/<local_rank>/stdout.log`, `stderr.log` and `error.json`, as in torch before 2.3.
     - `log_line_prefixes`: prefixes of teed lines, by local rank. Default: `[<name><local_rank>]:`.
     - `start_method`: spawn, fork or forkserver, only for functions.
     - `numa_options`: torch's, or one of node, socket, exclusive, core-complex.
@@ -441,11 +449,9 @@ class AllOrNothing(ProcessGroup):
 
 
 def chosen_specs(
-    logs_specs: AnyLogsSpecs | LogsDir | None, log_dir: LogsDir | None, redirects: Streams, tee: Streams
+    logs_specs: AnyLogsSpecs | None, log_dir: LogsDir | None, redirects: Streams, tee: Streams
 ) -> AnyLogsSpecs:
     """Return the given specs, or specs for a folder, which older torch versions take. Raises `TypeError` for both."""
-    if isinstance(logs_specs, str | os.PathLike):
-        logs_specs, log_dir = None, logs_specs
     if logs_specs is None:
         return DefaultLogsSpecs(log_dir, redirects, tee)
     if log_dir is not None or redirects != Std.NONE or tee != Std.NONE:

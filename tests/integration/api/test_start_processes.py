@@ -212,6 +212,35 @@ def test_filtered_lines_are_copied(tmp_path: Path) -> None:
     assert Path(file.name).read_text() == "[trainer0]:loss 1\n"
 
 
+def files_in(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("is_positional", [True, False])
+def test_a_log_dir_has_a_folder_for_each_process(is_positional: bool, tmp_path: Path) -> None:
+    """As in torch before 2.3, whose argument it is."""
+    folder = tmp_path / "logs"
+    given = ([folder], {}) if is_positional else ([], {"log_dir": str(folder)})
+    args = {0: ("o0", "e0"), 1: ("o1", "e1")}
+    with start_processes(
+        "trainer", functions.say, args, {0: {}, 1: {}}, *given[0], redirects={0: Std.ALL, 1: Std.OUT}, **given[1]
+    ) as context:
+        result = context.wait(PATIENCE_S)
+    assert files_in(folder) == {"0/stdout.log": "o0\n", "0/stderr.log": "e0\n", "1/stdout.log": "o1\n"}
+    assert result.stdouts == {rank: str(folder / str(rank) / "stdout.log") for rank in range(2)}
+    with pytest.raises(RuntimeError, match=words.api.log_dir_not_empty(str(folder))):
+        start_processes("trainer", functions.boom, {0: ("dear me",)}, {0: {}}, log_dir=folder)
+    assert len(files_in(folder)) == 3
+
+
+def test_the_error_of_a_process_is_in_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    with start_processes("trainer", functions.boom, {0: ("dear me",)}, {0: {}}, log_dir=folder) as context:
+        failure = context.wait(PATIENCE_S).failures[0]
+    assert Path(failure.error_file) == folder / "0" / "error.json"
+    assert "dear me" in files_in(folder)["0/error.json"]
+
+
 def test_logs_specs_may_be_derived_from_ours(tmp_path: Path) -> None:
     class Own(DefaultLogsSpecs):
         def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
