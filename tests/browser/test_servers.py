@@ -86,7 +86,7 @@ async def test_a_page_continues_at_the_server_that_takes_over(
     await tab.shows("#leaders", "This server follows; another server leads.")
     leads = (await follower.status())["server"]["leader"]
     assert await tab.page.get_attribute("#leaders a", "href") == f"http://{leads}/runs/r%2F1"
-    assert await of_service.page.is_hidden("#leaders"), "the leader itself names nobody"
+    assert await of_service.page.is_hidden("#leaders"), "the leader itself names no server"
     plain = await follower.get("/runs/r%2F1?plain=0")
     assert f'href="http://{leads}/runs/r%2F1?plain=0"' in plain
     await tab.stays()

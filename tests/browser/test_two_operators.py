@@ -1,4 +1,4 @@
-"""Two operators at once, each in a browser of their own: one sees what the other does, and each is told the truth."""
+"""Two operators at once, each in a browser of their own: each sees what the other does, and each gets a true answer."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ async def opened(cluster: Cluster, new_tab: NewTab, path: str) -> list[Tab]:
 
 
 async def confirmed(*tabs: Tab) -> list[str]:
-    """Confirm the open dialogs at the same moment; return what each operator is told."""
+    """Confirm the open dialogs at the same moment; return the answer that each operator gets."""
     await asyncio.gather(*(tab.page.click("#dialog-do") for tab in tabs))
     for tab in tabs:
         await tab.page.wait_for_selector("#done:not(:empty)")

@@ -35,7 +35,7 @@ class Entry:
     cause: str
     nodes: frozenset[str] = frozenset()
     instead: "tuple[Entry, ...]" = ()
-    """What the restart may be instead, each with another cause: two events came at once, or a leave got no answer."""
+    """Other forms of the restart, each with another cause: two events came at once, or a leave got no answer."""
 
     @property
     def is_charged(self) -> bool:

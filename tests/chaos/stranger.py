@@ -43,7 +43,7 @@ WAYS: dict[str, Call] = {
 
 
 async def work(host: str, port: int, call: Call) -> None:
-    """Call repeatedly, whatever the answers, as long as this process lives."""
+    """Call repeatedly, after any answer, as long as this process lives."""
 
     async def calls() -> None:
         while True:

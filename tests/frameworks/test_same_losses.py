@@ -59,7 +59,7 @@ class Case:
 # Success and failure, both after and without a restart, with and without `--standalone`, each occur once in this file.
 CASES = {
     "an ImageNet-style script on two static nodes": Case(program="image_classifier.py -j 1", nodes=TWO_STATIC_NODES),
-    "an elastic @record script that crashes, goes on, and fails": Case(
+    "an elastic @record script that crashes, continues, and fails": Case(
         program="elastic.py --crash-after 2 --fail-after 4",
         nodes=("--standalone --nproc-per-node 2 --max-restarts 1",),
         environment=FAIR | {"PET_PRELOAD": SLOW_MODULES},  # torchrun does not have this variable

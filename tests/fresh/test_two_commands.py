@@ -34,7 +34,7 @@ def engine() -> Iterator[ContainerEngine]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is committed here."""
+    """Files that are committed here."""
     folder = tmp_path_factory.mktemp("checkout")
     subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
     return folder

@@ -145,7 +145,7 @@ class Fuzzer:
         return {"components": self._document["components"], **described["schema"]}
 
     def _seat(self, session: requests.Session) -> None:
-        """Let an agent into a separate run, so that there is a continuing run, whatever was ended before."""
+        """Let an agent into a separate run, so that there is a continuing run, even if others were ended before."""
         self._seats += 1
         name = f"seated-{self._seats}"
         self._node_id, self._seated = name, {"run_id": name, "agent_id": name}

@@ -283,7 +283,7 @@ class _Shell:
         assert all(isinstance(reply.directive, Start) for reply in replies)
 
     def poll(self, times: int) -> None:
-        """Let one agent, which is told to start, poll repeatedly."""
+        """Let one agent, whose directive is a start, poll repeatedly."""
         self._loop.run_until_complete(self._poll(times))
 
     async def _poll(self, times: int) -> None:

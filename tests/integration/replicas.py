@@ -103,7 +103,7 @@ class Replicas(Cluster):
         for server in self.running():
             if await server.is_leader():
                 return server
-        raise AssertionError("nobody leads")
+        raise AssertionError("no server leads")
 
     async def lose_server(self) -> None:
         """Kill the leader."""

@@ -68,7 +68,7 @@ async def test_a_drained_node_saves_while_a_standby_takes_its_seat(cluster: Clus
     assert (await act(cluster.server, DRAIN, **answer))[1]["message"] == said
     second = await cluster.hub.group(4)
     assert {worker.agent_pid for worker in second} == {cluster.agents["a"].pid, spare.pid}
-    assert all_run(ours), "they write a checkpoint, and nobody waits for them"
+    assert all_run(ours), "they write a checkpoint, and no other node waits for them"
     assert (await states(cluster.server))["b"] == "draining"
     assert (await act(cluster.server, DRAIN, **answer))[1]["message"] == said, "asked twice, done once"
     for number in range(2):
@@ -241,7 +241,7 @@ async def test_a_late_node_does_not_start_a_stopped_run_again(cluster: Cluster) 
 async def test_with_manual_scale_up_an_operator_admits_new_nodes(cluster: Cluster) -> None:
     flags = ("--nnodes", "1:2", "--run-id", "r", "--scale-up", "manual", *PATIENT, "--last-call-timeout", "0")
     await cluster.nodes("a", *flags)
-    assert (await act(cluster.server, ADMIT, run_id="r"))[0] == 409, "nobody stands by"
+    assert (await act(cluster.server, ADMIT, run_id="r"))[0] == 409, "no node stands by"
     newcomer = await cluster.node("b", *flags)
     await newcomer.line(completion.standby_scale_up(1, "manual"))
     assert (await act(cluster.server, ADMIT, run_id="r"))[0] == 200

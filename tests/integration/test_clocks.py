@@ -142,7 +142,7 @@ async def test_a_forming_round_keeps_its_full_last_call(clocked: Clocked, jump_s
     assert time.monotonic() - waited_since >= last_call_s
     await clocked.finish(workers)
     await clocked.server.line("run succeeded")
-    assert abs(log_lag_s(clocked.server) - HOUR_S) < 60, "its log goes on, an hour off"
+    assert abs(log_lag_s(clocked.server) - HOUR_S) < 60, "its log continues, an hour off"
 
 
 @jumps

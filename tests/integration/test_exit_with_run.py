@@ -235,7 +235,9 @@ async def test_the_supervisor_waits_for_signals_and_has_no_handler(hub: WorkerHu
     """A handler does not run if its signal comes just before a wait for the agent begins. A SIGTERM would be lost."""
     alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
     (worker,) = await hub.group(1)
-    assert not handles(alone.pid, signal.SIGTERM), "the kernel shows a signal as blocked only while nobody waits for it"
+    assert not handles(alone.pid, signal.SIGTERM), (
+        "the kernel shows a signal as blocked only while no thread waits for it"
+    )
     worker.order_exit(0)
     assert await alone.exit_code() == 0
 

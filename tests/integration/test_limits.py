@@ -154,7 +154,7 @@ async def test_one_address_cannot_take_all_places_without_being_let_in(make_site
     assert isinstance(await agent.exchange(a_join("a", settings=ALONE)), Reply)
     unauthenticated = [await site.connect() for _ in range(4)]
     for each in unauthenticated:
-        assert await each.asks() == 200, "a probe lets nobody in"
+        assert await each.asks() == 200, "a probe lets no client in"
     for each in unauthenticated:
         newcomer = await site.connect()
         await each.is_cut()
@@ -280,7 +280,7 @@ DRIBBLES = {
     "a body, byte by byte": (JOIN + b"Content-Length: 99999\r\n\r\n", b"x"),
     "a body in chunks, one by one": (JOIN + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
     "a second request, byte by byte": (HEALTH + b"GET /heal", b"x"),
-    "a body that nobody asked for": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n", b"x"),
+    "an unwanted body": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n", b"x"),
 }
 
 

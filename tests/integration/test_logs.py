@@ -43,7 +43,7 @@ async def python(program: str, *flags: str, env: dict[str, str] | None = None, c
     return await run_to_end(await Program.start(*command, env=env), code=code)
 
 
-# What the console shows.
+# The console.
 
 
 REDRAWS = """
@@ -141,7 +141,7 @@ async def test_files_and_lines_are_torchruns(tmp_path: Path) -> None:
     assert files[NODE_AGENT]["attempt_0/filtered_stdout.log"] == "[trainer1]:1\n"
 
 
-# What is in the files.
+# The files.
 
 
 async def test_restarts_of_every_kind_leave_the_files_of_the_attempts_before(cluster: Cluster, tmp_path: Path) -> None:

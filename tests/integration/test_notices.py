@@ -1,4 +1,4 @@
-"""Workers are told before their round ends, with real processes: they save, acknowledge, and the round ends early."""
+"""Workers get a notice before their round ends, with real processes: they save, acknowledge, and it ends early."""
 
 import asyncio
 import json

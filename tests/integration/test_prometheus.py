@@ -53,7 +53,7 @@ async def test_a_killed_worker_is_a_restart_in_prometheus_and_a_failed_run_an_al
     await prometheus.fires("RdzvRunFailed")
 
 
-# What we deliver.
+# Our rules and samples.
 
 
 def deployed_alerts() -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ SHORT = {"nginx": "proxy_read_timeout 2s;", "haproxy": "  timeout server 2s"}
 """Settings with which a poll that the server holds ends after 2 s."""
 REPEATING = "  timeout server 2s\n  option abortonclose\n  retries 2\n  retry-on all-retryable-errors"
 IDLE_CUTS = "  mode tcp\n  timeout client 3s\n  timeout server 3s"
-"""Settings with which each connection ends that nobody has used for 3 s."""
+"""Settings that end each connection without traffic for 3 s."""
 STOPS_S = 6.0
 HEALTHY_S = 7.0
 """Seconds for which a run is healthy there: three polls end."""

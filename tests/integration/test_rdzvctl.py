@@ -516,7 +516,7 @@ async def test_a_pipe_is_told_that_no_server_answers(durable: Cluster) -> None:
     await watching.line(ctl.servers.ANSWER_AGAIN)
     watching.signal(signal.SIGINT)
     assert await watching.exit_code() == 128 + signal.SIGINT
-    assert len(watching.err) <= 2, "an outage is told once"
+    assert len(watching.err) <= 2, "rdzvctl reports an outage once"
 
 
 async def test_a_server_that_comes_back_is_watched_again(durable: Cluster) -> None:
@@ -564,7 +564,7 @@ async def test_commands_without_a_leader(unserved: Replicas) -> None:
     for words in (("runs",), ("stop", "r")):
         done = await rdzvctl(*words, "--timeout", str(2.0 * TOLD_AFTER_S), endpoint=at)
         told = [has_message(line, ctl.connection.waits_for_leader, limit_s=2.0 * TOLD_AFTER_S) for line in done.err]
-        assert told == [True, *[False] * (len(told) - 1)], "a long wait is told, once"
+        assert told == [True, *[False] * (len(told) - 1)], "rdzvctl reports a long wait once"
 
 
 async def test_a_leader_that_has_lost_its_etcd_does_not_pass_for_one(unserved: Replicas) -> None:

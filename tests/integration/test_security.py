@@ -47,7 +47,7 @@ def flags(files: Mapping[str, str]) -> list[str]:
     return [word for name, path in files.items() for word in (FLAGS[name], path)]
 
 
-# Who is let in.
+# Access.
 
 
 async def test_each_token_opens_what_it_is_for(cluster: Cluster, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_no_secret_is_in_any_output_or_file(cluster: Cluster, tmp_path: Pa
             assert not any(secret in text for text in texts), where
 
 
-# What a worker cannot do.
+# Limits of a worker.
 
 
 async def test_a_worker_cannot_act_on_any_run_with_what_it_sees(cluster: Cluster, tmp_path: Path) -> None:

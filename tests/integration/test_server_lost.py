@@ -48,7 +48,7 @@ async def test_a_lost_server_is_logged_once_however_often_the_agent_retries(hub:
         assert has_message(said[0], words.connection.server_lost, has_workers=True, longest_s=inf)
         assert has_message(said[-1], words.connection.server_reached)
         assert all(has_message(line, words.connection.still_no_server) for line in said[1:-1])
-        assert len(said) <= 4, "each cause is said once"
+        assert len(said) <= 4, "the agent logs each cause once"
         run = await cluster.server.run()
         assert (run["phase"], run["round"], run["departures"]) == ("succeeded", 1, [])
 

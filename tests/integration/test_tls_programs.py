@@ -50,7 +50,7 @@ async def test_an_agent_with_tls_at_a_server_without_it_gets_one_piece_of_advice
     assert agent.err[-1].endswith(unusable) and unusable.endswith(f"{tls.no_tls('--tls-ca')})")
 
 
-# What a run survives.
+# Faults that a run survives.
 
 
 async def test_workers_outlive_a_server_with_the_wrong_certificate(

@@ -105,7 +105,7 @@ async def traced(cluster: Cluster, variables: Mapping[str, str]) -> None:
 
 def are_two_traces(found: list[dict[str, Any]]) -> None:
     traces = {span["traceId"] for span in found}
-    assert len(traces) == 2, "one a round, whoever exports"
+    assert len(traces) == 2, "one a round, from either exporter"
     for number, cause in ((1, "first"), (2, "worker_failure")):
         of_round = [span for span in found if span["attributes"]["rdzv.round"] == str(number)]
         assert len({span["traceId"] for span in of_round}) == 1

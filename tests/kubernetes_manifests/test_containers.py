@@ -161,7 +161,7 @@ async def test_several_servers_take_over_from_one_another(
     servers.append(await pods[1].start())
     await servers[1].line("following")
     for pod, endpoint in zip(pods, endpoints, strict=True):
-        assert await is_alive(pod, int(endpoint.rpartition(":")[2])), "a budget would let nobody drain the others"
+        assert await is_alive(pod, int(endpoint.rpartition(":")[2])), "a budget would block every drain of the others"
     node = KINDS[0].pod(tmp_path / "node", ",".join(endpoints), 0, **{"--nnodes=2:3": "--nnodes=1"})
     agent = await node.start(**hub.env)
     (worker,) = await hub.group(1)

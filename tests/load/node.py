@@ -69,7 +69,7 @@ class Node:
         self._finish_round(WorkerFailed(self._work.round, failure))
 
     async def leave(self) -> None:
-        """The node is told to leave, reports it, and leaves."""
+        """The node gets an order to leave, reports it, and leaves."""
         self._work.feed(Signalled("SIGTERM"))
         await self.gone()
 

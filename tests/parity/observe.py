@@ -47,7 +47,7 @@ RANDOM = (
 REPORT = re.compile(r"^={8,60}\n", re.MULTILINE)
 """Border of the final report."""
 SHARED = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "WORLD_SIZE")
-"""Variables that must be the same for every rank, whatever values a launcher generates."""
+"""Variables that must be the same for every rank, with any values that a launcher generates."""
 BETWEEN_NODES = " & "
 
 Findings = dict[str, object]

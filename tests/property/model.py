@@ -40,7 +40,7 @@ DRAIN_S = 30.0
 HANG_S = 2.0
 """Seconds from the first believed suspicion of a hang to the judgement."""
 SOONER_S = 1.0
-"""Workers are told a new deadline if it is this many seconds earlier."""
+"""Workers get a new deadline if it is this many seconds earlier."""
 
 
 class Refused(Exception):
@@ -115,7 +115,7 @@ class Model:
     requests: set[str] = field(default_factory=set)
     """Requests of operators that were carried out."""
     ranks: dict[str, int] = field(default_factory=dict)
-    """Group ranks of the last completed round. The model is told them, because it knows no rules of ranks."""
+    """Group ranks of the last completed round. The model gets them, because it knows no rules of ranks."""
     seated: list[str] = field(default_factory=list)
     """Participants of the last completed round, including those that are gone."""
     finished: set[str] = field(default_factory=set)
@@ -129,7 +129,7 @@ class Model:
     charges: list[float] = field(default_factory=list)
     """Time of each charge."""
     reached: tuple[int, int] = (-1, -1)
-    """Highest recorded step and checkpoint, which the model is told; -1 for none."""
+    """Highest recorded step and checkpoint, which the model gets; -1 for none."""
     fall: bool = False
     """Whether steps have fallen within a round."""
     trained: int = 0
@@ -137,7 +137,7 @@ class Model:
     reached_before: tuple[int, int] = (-1, -1)
     """The same at the start of the last round."""
     step: int | None = None
-    """Recorded step of the last round, which the model is told."""
+    """Recorded step of the last round, which the model gets."""
     recurring: int | None = None
     """Step at which the previous round failed by an error that recurs there."""
     in_row: int = 0
@@ -179,7 +179,7 @@ class Model:
     suspected: dict[tuple[str, str], float] = field(default_factory=dict)
     """Source and agent of each suspicion of a hang, and its time."""
     untold: set[tuple[str, str]] = field(default_factory=set)
-    """Those of nodes whose workers have reported no progress."""
+    """Ids of nodes whose workers have reported no progress."""
     judge_at: float | None = None
     hangs: int = 0
     """Number of judged hangs."""

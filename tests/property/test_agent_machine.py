@@ -1,4 +1,4 @@
-"""An agent keeps its promises to server, workers and people, whatever they do in any order."""
+"""An agent keeps its promises to server, workers and people, in any order of events."""
 
 import pytest
 from hypothesis import strategies as st
@@ -431,7 +431,7 @@ class AgentStory(RuleBasedStateMachine):
     @invariant()
     def who_has_announced_that_it_leaves_does(self) -> None:
         if self.goes_until is not None and self.now > self.goes_until:
-            assert self.settled or not self.workers, "goes on with its workers beyond the time that it has"
+            assert self.settled or not self.workers, "continues with its workers beyond the time that it has"
 
     @invariant()
     def no_exit_is_withheld(self) -> None:

@@ -35,7 +35,7 @@ def lost_at(leases: Leases, now: float) -> Loss | None:
 
 
 given_up = st.sampled_from(("nothing", "a close", "a poll and then a close"))
-"""What the server reads, after its trouble, from an agent that stopped waiting meanwhile."""
+"""Requests that the server reads, after its trouble, from an agent that stopped waiting meanwhile."""
 
 
 @given(st.lists(st.tuples(steps, given_up), min_size=1, max_size=60))

@@ -54,7 +54,7 @@ them is then to blame. Two that are found unfit are enough if their run has no o
 IMMEDIATE_FAULTS = ("hardware", "unfit =", "unfit GpuMissing")
 """Beginnings of faults that exclude a node at once. What a check has found stands behind the name of the fault."""
 FINDINGS = ("its fan", "no room (DiskFull, temporary)", "no GPU 3 (GpuMissing, permanent)")
-"""What checks find, with the names and classes of two conditions."""
+"""Findings of checks, with the names and classes of two conditions."""
 WALL_AT = 1_750_000_000.0
 
 

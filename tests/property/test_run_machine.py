@@ -1,4 +1,4 @@
-"""The core agrees with the model and keeps its promises, whatever happens to a run in any order."""
+"""The core agrees with the model and keeps its promises, in any order of a run's events."""
 
 from collections.abc import Callable
 from itertools import pairwise

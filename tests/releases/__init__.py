@@ -1,4 +1,4 @@
-"""What each released version promised, and today's programs beside it.
+"""Promises of each released version, and today's programs beside them.
 
 A folder for each version has what that version did, recorded by `make recording`:
 

@@ -1,4 +1,4 @@
-"""What this version promises, as plain data that is compared with later versions."""
+"""Promises of this version, as plain data that is compared with later versions."""
 
 import argparse
 import inspect

@@ -197,7 +197,7 @@ class AgentProcess:
             case Log():
                 pass
             case _:
-                raise AssertionError(f"an effect that nobody carries out: {effect}")
+                raise AssertionError(f"an effect without a handler: {effect}")
 
     @property
     def has_workers(self) -> bool:

@@ -169,7 +169,7 @@ class Cluster:
     def go_on(self, hung: AgentProcess, source: str = "progress") -> None:
         """Let the worker that hangs continue, with all others."""
         if (workers := hung.live_workers) and workers.hung is not None:
-            self.note(hung.name, f"rank {workers.hung} goes on")
+            self.note(hung.name, f"rank {workers.hung} continues")
             workers.hung = None
             for other in self._of_the_round(workers):
                 other.workers.hung_since, other.workers.resumed_at = None, self.clock.now
@@ -202,7 +202,7 @@ class Cluster:
         agent.die(with_host=with_host)
 
     def signal(self, agent: AgentProcess) -> None:
-        self.note(agent.name, "is told to go")
+        self.note(agent.name, "gets SIGTERM")
         agent.host.is_suspect = True
         agent.signal()
 
@@ -230,7 +230,7 @@ class Cluster:
         """Kill the server, or tell it to go, and start it again with its state after `down_s` seconds."""
         if self.server.is_down:
             return
-        self.note("server", "is killed" if is_killed else "is told to go")
+        self.note("server", "is killed" if is_killed else "gets SIGTERM")
         if not is_killed:
             self.server.close()
         self.server.die()

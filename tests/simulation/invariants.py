@@ -298,7 +298,7 @@ class Watch:
         for agent_id in run.membership.seats:
             agent = run.agents[agent_id]
             directive = agent.directive or start(run, agent.agent_id)
-            assert isinstance(directive, Start), f"{agent_id} has a seat and is told {directive}"
+            assert isinstance(directive, Start), f"{agent_id} has a seat and gets {directive}"
             assignments[agent_id] = directive.assignment
         assert _masters(assignments).isdisjoint(_masters(seen.rounds.get(run.round - 1, {}))), (
             "the workers meet where those of the round before did"
@@ -321,7 +321,7 @@ class Watch:
         if run.stage is not Stage.RUNNING or run.unheard_since is not None or has_just_started:
             return
         ends = [leaving.until for leaving in run.leaving.values()]
-        assert not ends or self._clock.now <= min(ends) + EPSILON, "workers had been told, and the round goes on"
+        assert not ends or self._clock.now <= min(ends) + EPSILON, "workers had their notice, and the round continues"
         assert run.scale_up_at is None or self._clock.now <= run.scale_up_at + EPSILON, "an arrival is not admitted"
         if run.notice and run.notice.until > self._clock.now:
             listening = {each for each, agent in run.running.items() if "notice" in agent.join.queries}
@@ -412,7 +412,7 @@ class Watch:
         is_drained = process.host.name in self.drained_nodes
         if gone.left or (is_drained and gone.cause == "drained"):
             was_told = process.was_signalled or is_drained or process.host.name in self.excluded_nodes
-            assert was_told, f"{gone.agent_id} left, and nobody told it to"
+            assert was_told, f"{gone.agent_id} left without an order"
             return
         was_unheard = gone.cause.startswith((losses.SILENT, losses.REPLACED))  # a server's restart ends no such silence
         heard_at = (self._server.heard_at if was_unheard else self._server.renewed_at)[gone.agent_id]
@@ -422,7 +422,9 @@ class Watch:
         is_suspect = process.host.is_suspect or process.host.path_down_until > heard_at
         assert is_suspect or has_gone or not is_silent, f"{gone.agent_id} fell silent without a reason"
         if gone.cause == losses.PROBE_UNANSWERED:
-            assert process.is_dead or process.host.is_suspect or has_gone, f"{gone.agent_id} lived, and nobody heard it"
+            assert process.is_dead or process.host.is_suspect or has_gone, (
+                f"{gone.agent_id} lived, and no server heard it"
+            )
             silent_s = self._clock.now - self._server.renewed_at[gone.agent_id]
             asked_s = run.settings.lease_s / HOLDS_PER_LEASE
             assert silent_s >= asked_s - EPSILON, f"{gone.agent_id} was asked, and not waited for"
@@ -495,7 +497,7 @@ class Watch:
         found = {finding.state: finding for finding in health.findings(run, now)}
         assert not found.keys() & {"slow", "unreachable", "overdue"}, f"nothing of this has happened: {found}"
         if "hung" in found:
-            assert seen.hung.get(run.round), f"nobody hung: {found['hung']}"
+            assert seen.hung.get(run.round), f"no worker hung: {found['hung']}"
         if "looping" in found:
             failed = sum(round_ >= seen.further_in for round_ in seen.failed)
             gone = _ended_by_departures(run, seen.further_in)
@@ -586,7 +588,7 @@ class Watch:
         rest = [each for each in self._server.events[place + 1 :] if each.attempt == event.attempt]
         run = next(run for run in self._registry.runs() if run.attempt == event.attempt)
         hung = seen.hung.get(event.round)
-        assert hung, f"nobody hung: {event}"
+        assert hung, f"no worker hung: {event}"
         if event.failure.singled_out:
             self._check_singled_out(event, seen)
         else:
@@ -595,7 +597,7 @@ class Watch:
         if run.settings.on_hang == "report":
             assert not rest or rest[0].at > event.at or follows is None
         elif run.settings.on_hang == "fail":
-            assert follows == "run_failed", f"goes on after a hang: {event}"
+            assert follows == "run_failed", f"continues after a hang: {event}"
         else:
             assert follows in ("run_failed", "round_opened"), f"nothing follows from a hang: {event}"
             assert event.round not in seen.found, f"judged twice: {event}"
@@ -654,7 +656,7 @@ def _check_restart(run: Run, seen: Seen, restart: Restart, forming: Forming) -> 
         assert not explaining, f"charged for a departure: {restart}, {explaining}"
     elif restart.cause in (Cause.NODE_LOST, Cause.NODE_LEFT, Cause.NODE_DRAINED):
         going = [agent.node_id for agent in run.agents.values() if agent.state is AgentState.DRAINING]
-        assert gone or going or restart.cause is Cause.NODE_DRAINED, f"nobody departed: {restart}"
+        assert gone or going or restart.cause is Cause.NODE_DRAINED, f"no node departed: {restart}"
         others = {*going, *(each.node_id for each in gone)} - forming.drained
         may_explain = others or (any(shows) and not all(each.left for each in gone))
         assert may_explain or not forming.cause.is_failure, f"free by a drain: {restart}, {gone}"
@@ -690,7 +692,7 @@ def _check_report(seen: Seen, report: Finish) -> None:
     for round_, told in [(report.round, report.failure), (report.first_round, report.first_failure), *beside]:
         happened = list(seen.failed.get(round_, {}).values())
         if told and told.cause.startswith(hang_words.hang("")):
-            assert round_ in seen.found, f"reported of round {round_}, in which nobody hung: {told}"
+            assert round_ in seen.found, f"reported of round {round_}, in which no worker hung: {told}"
             continue
         assert told is None or _without_advice(told) in happened, (
             f"reported of round {round_}: {told}; happened: {happened}"

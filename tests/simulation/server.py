@@ -203,7 +203,7 @@ class Server:
         self._loop.do(self._loop.start, driver.crashed())
 
     def close(self) -> None:
-        """Answer all parked polls, as a server that is told to go."""
+        """Answer all parked polls, as a server does on SIGTERM."""
         self._loop.do(self._rendezvous.close)
 
     def die(self) -> None:

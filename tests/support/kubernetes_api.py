@@ -36,7 +36,7 @@ class Refusal(Exception):
 
 
 class Api:
-    """What the API has. `base`: its address, https://127.0.0.1:PORT."""
+    """Objects of the API. `base`: its address, https://127.0.0.1:PORT."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)

@@ -1,4 +1,4 @@
-"""Program whose main thread ends while another thread goes on: /proc then shows the process as a zombie.
+"""Program whose main thread ends while another thread continues: /proc then shows the process as a zombie.
 
 Run it with an interpreter of its own, and wait with `until_leaderless`, or `is_leaderless`, until its main thread has
 ended. With the argument `uninterruptibly` the other thread sleeps in state D. A signal to the process group ends both

@@ -104,7 +104,7 @@ def library(version: str = "_v3") -> str:
 
 
 class PlayedDriver:
-    """What the library reports. Programs with `environment` load it."""
+    """Reports of the library. Programs with `environment` load it."""
 
     def __init__(self, folder: Path, *lines: str, version: str = "_v3") -> None:
         self._file = folder / "nvml"

@@ -309,7 +309,7 @@ class Scenario:
         self.records += [effect for effect in self.effects if isinstance(effect, Record)]
         self.events += [effect.event for effect in self.effects if isinstance(effect, Happened)]
 
-    # What a user notices.
+    # Effects that a user notices.
 
     @property
     def run(self) -> Run:
@@ -324,7 +324,7 @@ class Scenario:
 
     def assignment(self, name: str) -> Assignment:
         directive = self.directive(name)
-        assert isinstance(directive, Start), f"{name} is told {directive}"
+        assert isinstance(directive, Start), f"{name} gets {directive}"
         return directive.assignment
 
     def reason(self, name: str) -> str:

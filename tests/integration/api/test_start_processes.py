@@ -50,7 +50,7 @@ def waiting(line: Line, count: int = 1, *more: Any, **options: Any) -> PContext:
     return start_processes("trainer", functions.report_and_wait, args, envs, **options)
 
 
-# What they run, and what they return.
+# Programs and results.
 
 
 class Caller:
@@ -164,7 +164,7 @@ def test_pids_match_the_processes(method: str, line: Line) -> None:
         assert len(context.pids()) == 2, "also when they are gone"
 
 
-# What they write.
+# Output.
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_foll
     answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
     writer.close()
     assert answer.startswith(b"HTTP/1.1 200 OK") and answer.count(b"HTTP/1.1") == 1
-    assert not answer.endswith(b"\r\n0\r\n\r\n"), "whoever reads it sees that something is missing"
+    assert not answer.endswith(b"\r\n0\r\n\r\n"), "a reader sees that something is missing"
     assert http_words.answer_failed("GET", "/v1/status") in caplog.text
 
 

@@ -21,7 +21,7 @@ def test_a_burst_is_allowed_at_once_and_then_a_fixed_rate():
     assert taken(buckets, "a", 100.4) == 0
     assert taken(buckets, "a", 100.5) == 1
     assert taken(buckets, "a", 101.5) == 2
-    assert taken(buckets, "a", 1_000.0) == 5, "no more than the burst, however long nobody came"
+    assert taken(buckets, "a", 1_000.0) == 5, "no more than the burst, after any pause"
 
 
 def test_taking_from_an_empty_bucket_delays_neither_this_peer_nor_others():

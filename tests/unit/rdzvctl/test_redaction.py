@@ -1,4 +1,4 @@
-"""What is removed from a bundle, and what stays readable."""
+"""Texts that are removed from a bundle, and texts that stay readable."""
 
 import pytest
 

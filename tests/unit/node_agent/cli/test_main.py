@@ -1,4 +1,4 @@
-"""What the command line means, and what the program does with it."""
+"""Meaning of the command line, and what the program does with it."""
 
 import os
 import signal
@@ -201,7 +201,7 @@ def test_settings_of_a_rendezvous_that_mean_nothing_are_reported_once():
     assert notes == (words.cli.unknown_keys("--rdzv-conf", ["store_type", "rank"], ""),)
 
 
-# What the program does with it.
+# Effects of the command line.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What an agent tells of itself: versions, machine and environment, and no secret."""
+"""An agent's description of itself: versions, machine and environment, and no secret."""
 
 import platform
 import subprocess

@@ -29,7 +29,7 @@ def test_a_lock_is_named_when_its_build_was_killed(place):
     )
     with build:
         assert build.stdout.readline() == "held\n"
-        assert left_over(environment) == [], "its build goes on"
+        assert left_over(environment) == [], "its build continues"
         build.kill()
         build.wait()
     assert left_over(environment) == [lock]

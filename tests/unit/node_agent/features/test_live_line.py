@@ -113,7 +113,7 @@ async def writes_over(terminal, monkeypatch):
         (LineFormat("node-agent", lowest=Level.WARNING.number), {}),
         (LineFormat("node-agent"), {"TERM": "dumb"}),
     ],
-    ids=["json", "nobody-wants-to-know", "dumb-terminal"],
+    ids=["json", "hidden-by-LOGLEVEL", "dumb-terminal"],
 )
 async def test_a_live_line_needs_a_capable_terminal(open_terminal, monkeypatch, form, environment):
     for name, value in environment.items():

@@ -113,7 +113,7 @@ async def test_a_dead_helper_is_replaced_without_an_error(host, when):
     host.host.close()
     successor = await Client.connect(host.open())
     assert successor.pid != client.pid
-    assert host.errors.empty(), "nobody needed the store any more"
+    assert host.errors.empty(), "no worker needed the store any more"
     await client.close()
     await successor.close()
 
@@ -163,7 +163,7 @@ async def test_a_store_that_was_not_closed_ends_when_the_next_one_opens(host):
     os.write(writes, b"output")
     async with asyncio.timeout(PATIENCE_S):
         await has_read.wait()
-    assert not has_helper(host), "nobody has used the store"
+    assert not has_helper(host), "no worker has used the store"
     asyncio.get_running_loop().remove_reader(number)
     for descriptor in {reads, writes, number}:
         os.close(descriptor)

@@ -263,7 +263,7 @@ async def test_agents_that_are_sent_away_meanwhile_are_not_lost(server):
 
 
 async def test_answers_and_refusals_that_come_too_late_are_kept_back(server):
-    """An agent that is told that it is fenced stops its workers."""
+    """An agent that learns that it is fenced stops its workers."""
     leadership = await server.lead()
     await server.join()
     assert isinstance(await refusal(server.poll("unknown")), AgentFenced)

@@ -68,7 +68,7 @@ async def test_an_agent_and_a_probe_that_come_last_are_answered_among_the_first(
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*map(wait_for, range(OPERATORS + 1)))
     assert answered.index(OPERATORS) < OPERATORS // 4, answered
-    assert len(answered) == OPERATORS + 1, "nobody is forgotten"
+    assert len(answered) == OPERATORS + 1, "no operator is forgotten"
     for client in clients:
         client.close()
 

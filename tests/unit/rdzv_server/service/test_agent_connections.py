@@ -32,7 +32,7 @@ def connections() -> Watch:
 
 @pytest.mark.parametrize("answers", [1, 3])
 def test_a_connection_that_closes_after_an_answer_says_nothing(connections, answers):
-    """A proxy may close its connection to the server after each answer, or when nobody has used it for a while."""
+    """A proxy may close its connection to the server after each answer, or when it has been unused for a while."""
     for _ in range(answers):
         connections.bind(ONE, A)
         with connections.parked(ONE, A):

@@ -49,7 +49,7 @@ async def test_the_services_clock_is_the_event_loops(clock):
 
 async def test_a_process_that_hangs_is_held_up_once(clock):
     clock.loop_s += 3_600.0
-    assert clock.now() == 1_000.0 + 3_600.0, "time goes on"
+    assert clock.now() == 1_000.0 + 3_600.0, "time continues"
     assert clock.held_up() == HoldUp(3_600.0 - BEAT_S, 3_600.0 - BEAT_S)
     clock.loop_s += SLACK_S
     assert clock.held_up() is None

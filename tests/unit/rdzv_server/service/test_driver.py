@@ -64,7 +64,7 @@ async def test_a_poll_is_woken_only_after_its_cause_is_written(slow):
 
 @pytest.mark.parametrize("ending", ["succeeded", "failed", "failed before its first round"])
 async def test_people_do_not_learn_of_a_runs_end_before_it_is_written(slow, ending):
-    """The server may die before the write. Then the run goes on, or ends otherwise."""
+    """The server may die before the write. Then the run continues, or ends otherwise."""
 
     def shown() -> tuple[str, bool, bool, set[str]]:
         (run,), now = slow.driver.runs(), slow.driver.now()
@@ -207,7 +207,7 @@ async def test_a_newcomer_learns_at_once_why_nothing_can_be_written_and_joins_wh
         with pytest.raises(ServerUnavailable, match="no room"):
             async with asyncio.timeout(PATIENCE_S):
                 await server.join("b")
-    assert not server.driver._unanswered, "nobody waits any more"
+    assert not server.driver._unanswered, "no caller waits any more"
     measured = server.driver.measurements
     assert (measured.store_failures > 0, measured.store_outages) == (True, 1), "one, however often a write is tried"
     server.store.has_room = True

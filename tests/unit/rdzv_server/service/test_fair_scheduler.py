@@ -62,7 +62,7 @@ def test_a_request_at_a_quiet_time_has_a_turn_at_once(site):
     site.ask("a", CALLS_PER_TURN + 1)
     assert len(site.done) == CALLS_PER_TURN
     site.ask("b")
-    assert "b" not in site.done, "nobody goes before those who wait"
+    assert "b" not in site.done, "no request goes before the waiting ones"
     site.loop.now += 2 * BURST_S
     site.ask("c")
     site.loop.turn()

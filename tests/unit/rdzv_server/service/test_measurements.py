@@ -40,7 +40,7 @@ async def test_nothing_is_remembered_of_runs_whose_leadership_has_moved() -> Non
 
 def test_a_lost_agent_counts_as_expired_by_its_lease_and_not_by_words() -> None:
     measurements = Measurements()
-    lost = NodeLost("a", "in whatever words", is_expired=True), NodeLost("b", "not heard for a while")
+    lost = NodeLost("a", "in any words", is_expired=True), NodeLost("b", "not heard for a while")
     RunMeasurements(measurements).observe([Record("run", 1, 1.0, fact) for fact in lost])
     assert measurements.leases_expired == 1
 

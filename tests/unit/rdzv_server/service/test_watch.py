@@ -150,7 +150,7 @@ async def test_the_list_shows_that_a_restart_no_longer_counts() -> None:
 
 
 class Story:
-    """A server whose run is told step by step."""
+    """A server whose run happens step by step."""
 
     def __init__(self, server: RendezvousServer) -> None:
         self.server = server
@@ -210,7 +210,7 @@ async def test_a_run_is_followed_from_before_it_begins_to_its_restart(story: Sto
     await late.follow(
         story.follow(last=late.last_event_id), lambda document: states(document) == {"a": "stopping", "b": "stopping"}
     )
-    assert late.kinds.count("snapshot") == 1, "who comes back is told what is new"
+    assert late.kinds.count("snapshot") == 1, "a watcher that comes back gets what is new"
     await story.leave("b")
     await late.follow(story.follow(last=late.last_event_id), lambda document: document["run"].get("missing"))
     assert late.document["run"]["missing"]["1"]["node_id"] == "b" and states(late.document) == {"a": "stopping"}
@@ -290,7 +290,7 @@ async def test_the_number_of_watchers_is_bounded_and_half_of_it_for_one_address(
         assert story.watch.watchers == 0
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert set(story.watch._feeds) == {None}, "nobody comes back for a run that is not there"
+    assert set(story.watch._feeds) == {None}, "no watcher comes back for a run that is not there"
 
 
 async def test_when_the_server_closes_every_stream_ends(story: Story) -> None:

@@ -13,7 +13,7 @@ from tests.support.scenario import Scenario
 SERVER = "a:29400,b:29400"
 START = ctl.steps.agent("run", SERVER)
 UNTOLD = ctl.steps.untold("run")
-"""What to do about a run whose workers report no progress."""
+"""Next step for a run whose workers report no progress."""
 CORDON = ctl.servers.cordon("admin", "", "its fan", excluded=False)
 
 

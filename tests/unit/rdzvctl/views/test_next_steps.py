@@ -1,4 +1,4 @@
-"""What a person can do about a run, in each state of a run that a real server reports."""
+"""Next steps of a person, in each state of a run that a real server reports."""
 
 import pytest
 from rdzv_protocol.words.run import read_console, read_output

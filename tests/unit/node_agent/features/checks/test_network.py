@@ -86,7 +86,7 @@ async def test_connections_without_the_nonce_are_dropped_and_do_not_delay_the_te
     unauthenticated = [await connected_to(reserved.number) for _ in range(2 * MOST_UNAUTHENTICATED)]
     reader, writer = unauthenticated[-1]
     writer.write(b"x" * len(NONCE))
-    assert await reader.read() == b"", "it is told nothing"
+    assert await reader.read() == b"", "it gets nothing"
     assert (await measure(query(reserved.number, listens=False), LEAST)).problem == ""
     assert (await listening).problem == ""
     for reader, writer in unauthenticated:

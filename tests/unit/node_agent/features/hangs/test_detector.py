@@ -283,7 +283,7 @@ def test_a_stop_pattern_ends_all_rules() -> None:
     node.writes(0, "done")
     node.writes(1, "done")
     (ends,) = node.found
-    assert ends.ends_rules and ends.reason == "done" and not ends.local_ranks, "other nodes are told once"
+    assert ends.ends_rules and ends.reason == "done" and not ends.local_ranks, "other nodes learn of it once"
     assert node.passes(HOUR_S) == []
 
 

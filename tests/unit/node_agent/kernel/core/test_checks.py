@@ -53,7 +53,7 @@ OWN_END = finish(succeeded=False, failure=a_failure())
 CHECKS = {  # the events of an agent whose node is checked, and its actions at the last one
     "a node is checked before it joins": ([], [CheckNode()]),
     "and joins when it is fit": ([FIT], [join("a.1", after_round=0)]),
-    "an unfit one takes no part, and the server is told": ([unfit], [*TOLD_UNFIT, *UNFIT_SAID]),
+    "an unfit node takes no part, and the agent reports it": ([unfit], [*TOLD_UNFIT, *UNFIT_SAID]),
     "the server is not missed meanwhile": ([passes(300.0)], []),
     "a signal ends the wait": ([signalled()], [*SIGTERM, SIGTERM_REPORT, Exit(START_AGAIN)]),
     "it is checked again when its workers have stopped": ([*CHECKED_RUN, told(stop(1)), gone], [CheckNode()]),

@@ -139,13 +139,13 @@ STORIES = {  # the events, and the agent's actions at the last one
     "it joins as soon as it is up": ([], [join("a.1", after_round=0)]),
     "it says what it waits for, and polls":
         ([told(wait("for 1 more"))], [waits("for 1 more"), poll(revision=1)]),
-    "a warning of the server is said":
+    "the agent logs a warning of the server":
         ([told(wait("for a"), warning="look")], [WARNED, waits("for a"), poll(revision=1)]),
-    "a warning of the server is said once":
+    "the agent logs a warning of the server once":
         ([told(wait("for a"), warning="look"), told(wait("for a"), warning="look")], [poll(revision=2)]),
     "what it waits for is not said again when only the countdown has changed":
         ([told(wait("1 of 2 joined (a)", 600.0)), told(wait("1 of 2 joined (a)", 590.0))], [poll(revision=2)]),
-    "what it waits for is said again when it has changed":
+    "the agent logs what it waits for again when it has changed":
         ([told(wait("for 2", 600.0)), told(wait("for 1", 600.0))],
          [waits("for 1; gives up in 600 s"), poll(revision=2)]),
     "a reply that brings nothing new is answered with the next poll":
@@ -201,7 +201,7 @@ STORIES = {  # the events, and the agent's actions at the last one
         ([RUNS, fails, told(stop(1))], [STOPPING_SAID, poll(revision=2, hold=False)]),
     "and when they are gone it joins":
         ([RUNS, fails, reported, told(stop(1)), told(stop(1), revision=2), gone], [join(after_round=1)]),
-    "a failure is said once":
+    "the agent logs a failure once":
         ([RUNS, fails, reported, gone, told(stop(1, a_failure().sentence))],
          [Log(words.progress.stopping_workers(1, ""), event="round_opened"), join(after_round=1)]),
     "a failed run ends with the evidence of it": ([RUNS, fails, gone, told(FAILED)], [*SPENT, Exit(1)]),
@@ -210,7 +210,7 @@ STORIES = {  # the events, and the agent's actions at the last one
     # stopping
     "a stop stops the workers and says why":
         ([RUNS, told(stop(1))], [STOPPING_SAID, STOP, poll(revision=2, hold=False)]),
-    "a stop of another round stops nobody": ([told(start(2)), told(stop(1))], [poll(revision=2)]),
+    "a stop of another round stops no worker": ([told(start(2)), told(stop(1))], [poll(revision=2)]),
     "a repeated stop says and stops nothing more": ([RUNS, told(stop(1)), told(stop(1), revision=2)], []),
     "a worker that fails while it is stopped is not reported": ([RUNS, told(stop(1)), fails], []),
     "the connection is free for the join the moment the last worker is gone":
@@ -234,7 +234,7 @@ STORIES = {  # the events, and the agent's actions at the last one
 
     "workers that have all ended do not hang":
         ([RUNS, happens(WorkersSucceeded(1, True)), happens(STUCK)], []),
-    "those that run may, and both people and the server are told": ([RUNS, happens(STUCK)], [WARNED, TOLD_OF_HANG]),
+    "ranks that run may, and the agent tells people and the server": ([RUNS, happens(STUCK)], [WARNED, TOLD_OF_HANG]),
     "those of an earlier round are not meant":
         ([RUNS, happens(replace(STUCK, round=0))], []),
 
@@ -242,7 +242,7 @@ STORIES = {  # the events, and the agent's actions at the last one
     "a fenced agent stops its workers":
         ([told(start(4)), refused(AgentFenced("gone"))], [ANEW, STOP]),
     "and joins again as another": ([told(start(4)), refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
-    "it takes whatever its new run tells it":
+    "it follows any directive of its new run":
         ([told(start(9), revision=50), refused(AgentFenced("gone")), gone, told(start(1), revision=1)],
          [begins(placed(1)),
           StartWorkers(an_assignment(1)), poll("a.2", revision=1)]),

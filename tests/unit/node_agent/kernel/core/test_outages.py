@@ -112,7 +112,7 @@ def gives_up(text, code):
 
 # fmt: off
 OUTAGES = {  # limits of the wait, the events, and the agent's actions at the last one
-    "a server that is not there yet is said":
+    "the agent logs a server that is not there yet":
         ({"connect_timeout_s": 60.0}, [fails_to_connect()],
          [warned(words.connection.not_reached_yet(SERVER, CONNECT, 60.0, "connect"))]),
     "and so is its arrival":
@@ -148,7 +148,7 @@ OUTAGES = {  # limits of the wait, the events, and the agent's actions at the la
          [lost(has_workers=True, longest_s=inf, failure=UNKNOWN)]),
     "workers run on without the server for as long as it takes":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e6)], []),
-    "another cause is said":
+    "the agent logs another cause":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), fails_to_connect(Unreachable("HTTP", "closed"))],
          [warned(words.connection.still_no_server(SERVER, "HTTP: closed", inf, False))]),
     "or for as long as the user says":
@@ -176,7 +176,7 @@ OUTAGES = {  # limits of the wait, the events, and the agent's actions at the la
     "an agent whose workers failed without the server is to be started again":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), fails, gone, passes(300.0)],
          server_given_up(300.0)),
-    "a server that comes back is told":
+    "the agent logs a server that comes back":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1)],
          [reached(10.0), report(), poll(revision=1)]),
     "a server that answers that it cannot serve now lives, so its silence is the limit":
@@ -196,7 +196,7 @@ OUTAGES = {  # limits of the wait, the events, and the agent's actions at the la
     "a server that has never served is waited for only as long as for its first answer":
         ({"connect_timeout_s": 5.0}, [fails_to_connect(FULL), passes(4.0), happens(ServerRefused()), passes(1.0)],
          server_given_up(5.0, FULL, "server")),
-    "the user's own limit holds whatever the server answers":
+    "the user's own limit holds for any answer of the server":
         ({"server_lost_timeout_s": 5.0},
          [RUNS, fails_to_connect(FULL), succeeds, passes(4.0), happens(ServerRefused()), passes(1.0)],
          [errs(words.connection.server_given_up(SERVER, 5.0, str(FULL), "server")), ALL_SUCCEEDED, Exit(0)]),

@@ -104,7 +104,9 @@ def test_a_folder_a_fifo_and_a_link_loop_are_described(path, tmp_path):
     assert error_file.read(path) == ErrorFile(problem="Is a directory")
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
-    assert error_file.read(fifo) == ErrorFile(problem=words.failures.NOT_A_FILE), "and nobody waits for its writer"
+    assert error_file.read(fifo) == ErrorFile(problem=words.failures.NOT_A_FILE), (
+        "and the agent does not wait for its writer"
+    )
     loop = str(tmp_path / "loop")
     os.symlink(loop, loop)
     assert error_file.read(loop) == ErrorFile(problem="Too many levels of symbolic links")

@@ -89,7 +89,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     yield bench
     bench.close()
     assert len(os.listdir("/proc/self/fd")) == before, "everything is closed"
-    assert "log files" not in [thread.name for thread in threading.enumerate()], "and nobody reads"
+    assert "log files" not in [thread.name for thread in threading.enumerate()], "and no thread reads"
 
 
 async def test_without_a_thread_the_files_are_read_by_the_event_loop(
@@ -105,7 +105,7 @@ async def test_without_a_thread_the_files_are_read_by_the_event_loop(
     await bench.shows(b"one\ntwo\n")
 
 
-# What a worker writes.
+# Output of a worker.
 
 
 async def test_the_worker_writes_to_the_file_and_the_report_reads_its_end(bench: Bench) -> None:
@@ -148,7 +148,7 @@ async def test_a_file_that_cannot_be_made_leaves_nothing_open(bench: Bench) -> N
         bench.open("absent/log")
 
 
-# What the console shows of it.
+# The console's part of it.
 
 
 async def test_written_output_is_shown(bench: Bench) -> None:

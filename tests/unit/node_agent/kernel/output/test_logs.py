@@ -197,7 +197,7 @@ async def test_output_is_where_the_flags_say(
     await agent.round()
     assert [b", ".join(lines).decode() for lines in (agent.out(), agent.err())] == [out, err]
     assert agent.files(tmp_path) == {f"attempt_0/{name}.log": f"{text}\n" for name, text in files.items()}
-    assert len(agent.console.lines) == bool(files), "where the files are is said once, if there are any"
+    assert len(agent.console.lines) == bool(files), "the agent logs once where the files are, if there are any"
     assert all(line.startswith(f"logs: {tmp_path}/logs/nightly_") for line in agent.console.lines)
 
 
@@ -232,7 +232,7 @@ async def test_every_round_has_files_of_its_own(make: Make, tmp_path: Path) -> N
     await agent.round(number=3)
     assert agent.files(tmp_path) == {"attempt_0/0/stdout.log": "out 4\n", "attempt_2/0/stdout.log": "out 4\n"}
     assert agent.environments[0]["TORCHELASTIC_ERROR_FILE"].endswith("/attempt_2/0/error.json")
-    assert len(agent.console.lines) == 1, "where they are is said once"
+    assert len(agent.console.lines) == 1, "the agent logs once where they are"
 
 
 async def test_dev_null_turns_files_off(make: Make, tmp_path: Path) -> None:

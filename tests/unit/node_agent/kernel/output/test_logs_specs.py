@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 PATIENCE_S = 60.0
 """Seconds for an import of torch on a busy machine."""
 TORCH = "torch.distributed.elastic.multiprocessing"
-"""What the plug-ins import. Their processes are forks of one that has imported it."""
+"""Modules that the plug-ins import. Their processes are forks of one that has imported them."""
 
 
 Start = Callable[..., LogsPlugin]

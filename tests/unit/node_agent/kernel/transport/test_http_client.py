@@ -28,7 +28,7 @@ LONG_S = 60.0
 
 
 class Peer:
-    """Server that answers requests one after another with these bytes, whatever they ask."""
+    """Server that answers requests one after another with these bytes, for any request."""
 
     def __init__(self, answers: Sequence[bytes], *, closes: bool) -> None:
         self._answers, self._closes = answers, closes

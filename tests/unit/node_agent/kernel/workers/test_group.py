@@ -562,7 +562,7 @@ async def test_workers_go_when_they_get_the_signal_that_the_agent_got(crew, name
     await crew.says(b"[1]:ready\n")
     group.stop(signal.Signals[f"SIG{name}"], NEVER_S)
     await crew.calls_back("stopped")
-    assert crew.calls == ["stopped"], "their ends are nobody's success"
+    assert crew.calls == ["stopped"], "their ends are no success"
     assert crew.console.text().count(b"bye\n") == 2
 
 
@@ -624,7 +624,7 @@ async def test_stopping_workers_that_have_all_gone_is_soon_done(crew):
     assert (crew.calls, crew.left) == (["succeeded", "stopped"], [])
 
 
-# What a worker leaves behind.
+# Processes that a worker leaves behind.
 
 
 async def test_a_stopped_workers_children_get_its_signal(crew):

@@ -11,7 +11,7 @@ LEAVES = words.leaves("b", "SIGTERM")
 
 @stories({
     # a node leaves
-    "all participants are told, and the round ends when all have acknowledged": (
+    "all participants get the notice, and the round ends when all have acknowledged": (
         "1:2", "join a b; announce b",
         {"notice a": "node_left b in 24 s", "notice b": "node_left b in 24 s", "woken": "a b",
          "told notice_given": words.given(LEAVES, 24)},

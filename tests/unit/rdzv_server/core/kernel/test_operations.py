@@ -48,7 +48,7 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
         "1:2", "join a; join b drains=False; join a", {"ranks": "a b"}, "drain b", {"agents": "a", "woken": "a b"},
         "join b.2 node=b returning=True drains=False; join a", {"ranks": "a", "wait": "b.2"},
     ),
-    "a second drain with less time is told, and one with more is not": (
+    "participants learn of a second drain with less time, but not of one with more": (
         "1:2", "join a b; drain b deadline_s=60", {"woken": "a b"}, "drain b deadline_s=90", {"woken": ""},
         "drain b deadline_s=5", {"woken": "b"},
     ),
@@ -65,7 +65,7 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
         "1:3", "join a b; form; cordon b reason=burn-in", {"ranks": "a b"}, "join c; join a b",
         {"ranks": "a c", "reason b": completion.standby_kept_out("b", "burn-in", excluded=False)},
     ),
-    "it is told for how long, and takes part again when it is uncordoned": (
+    "it learns for how long, and takes part again when it is uncordoned": (
         "1:2", "join a; form; cordon b for_s=30; join b; 10s",
         {"reason b": until(completion.standby_kept_out("b", "", excluded=False), "uncordoned", 20)},
         "uncordon b", {"stop": "a"}, "join a", {"ranks": "a b"},  # its arrival fills the run: at once
@@ -223,7 +223,7 @@ def test_the_event_names_the_admitting_operator() -> None:
     assert happened(run) == [("nodes_admitted", "admin 10.0.0.7", "1")]
     run.join("a")
     run.handle(ArrivalsAdmitted("now", "admin 10.0.0.7", "1"))
-    assert run.participants() == ["a", "b"], "the same request is no refusal, though nobody waits any more"
+    assert run.participants() == ["a", "b"], "the same request is no refusal, though no node waits any more"
     with pytest.raises(NoStandby):
         run.handle(ArrivalsAdmitted("now", "admin 10.0.0.7", "2"))
 

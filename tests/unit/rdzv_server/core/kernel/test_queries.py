@@ -211,7 +211,7 @@ def test_operators_questions_of_all_kinds_leave_room_for_the_servers_own() -> No
     assert 2 * MOST_OPEN <= MOST_QUERIES
 
 
-# What an agent reports about its machine.
+# Reports of an agent about its machine.
 
 
 def test_a_seated_agent_of_the_node_is_asked_what_it_runs_on() -> None:

@@ -109,7 +109,7 @@ def fatal(rank: int, node_id: str) -> str:
         "1:2", "join a b; fail a verdict=retry; lose b; rejoin", {"ledger": "node_lost"},
     ),
     # failures that a restart cannot fix
-    "such a failure is told, and restarted all the same": (
+    "the server warns about such a failure, and restarts all the same": (
         "2 max_restarts=1", "join a b; fail a recurs=at_start", {"stage": "forming"},
     ),
     "or it ends the run": (

@@ -317,7 +317,7 @@ def test_the_run_that_has_been_silent_for_longest_gives_its_place_to_a_new_one(f
     assert stages(full) == {"silent": Stage.FAILED, "other": Stage.RUNNING, "new": Stage.RUNNING}
     (run,) = full.registry.attempts_of("silent")
     assert run.end_reason == words.gave_place(375, to_agents=False)
-    assert isinstance(full.directive("a", "silent"), Finish), "what its agent is told when it is back"
+    assert isinstance(full.directive("a", "silent"), Finish), "the directive of its agent when it is back"
 
 
 def test_an_agent_that_returns_after_its_run_is_forgotten_gets_its_outcome(full):

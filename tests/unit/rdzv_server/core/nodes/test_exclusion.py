@@ -116,7 +116,7 @@ def test_blame_by_a_run_with_a_limited_token_counts_only_in_that_run() -> None:
     for run_id, node in (("theirs", "b"), ("ours", "b"), ("ours", "c")):
         cluster.joins_with_limited_token(f"{node}.{run_id}", run_id, node, settings)
     cluster.joins_with_limited_token("forged", "ours", "b", settings, unfit="no GPU")
-    assert cluster.excluded == {}, "no other run is told"
+    assert cluster.excluded == {}, "no other run learns of it"
     for known in (cluster, cluster.restarted()):
         assert not known.directive("b.theirs", "theirs").excluded
         known.joins_with_limited_token("b.9", "ours", "b", settings)

@@ -73,7 +73,7 @@ TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0
         {"faults": "b:slow", "reason a": notices.replaced(SLOW), "slow": ""},
         "join a b c", {"ledger": "node_drained"},
     ),
-    "workers are told before": (
+    "workers get a notice before": (
         REPLACED, TOLD, {"stage": "running", "faults": "", "noticed": "a b"},
         "acknowledge a", {"stage": "running"}, "acknowledge b", {"stage": "forming", "faults": "b:slow"},
         "join a b c", {"ledger": "node_drained"},

@@ -120,7 +120,7 @@ OTHERS_STEP_ON = (
         "1 max_restarts=3", "join a; 30s; fail a; join a; 10s", {"parts": "running 40"},
         "tell a highest_step=1", {"parts": "starting 40"},
     ),
-    # a hang, whatever ends its round
+    # a hang, with any end of its round
     "a run without progress has no training time, and a hang of which silence tells is detecting": (
         "1 max_restarts=3", "join a; 6s; 12s; suspect a 0 source=silence silent_s=12",
         {"parts": "running 6, detecting 12"}, "judge", {"stage": "forming", "parts": "running 6, detecting 14"},
@@ -135,7 +135,7 @@ OTHERS_STEP_ON = (
         {"parts": "training 50, starting 50, detecting 60"},
         "judge", {"parts": "training 50, starting 50, detecting 62"},
     ),
-    "steps that are told later than the suspicion begins count": (
+    "steps that are reported later than the suspicion begins count": (
         "1 on_hang=report", f"join a; {TRAINS}; suspect a 0 silent_s=50; tell a highest_step=49 step_s=1 age_s=2; 10s",
         {"parts": "training 49, starting 10, detecting 11"},
     ),

@@ -47,7 +47,7 @@ NOBODYS = {"explicit": False}
     ids=[
         "--rerun", "no run id was given", "nor is one given now", "nor was one given then", "after a failure",
         "which may have other settings", "in place of a deserted one with other settings",
-        "in place of a deserted one that nobody named",
+        "in place of a deserted run without an explicit id",
     ],
 )  # fmt: skip
 def test_a_new_agent_begins_a_new_attempt(server, ends, first, second, stage):

@@ -1,4 +1,4 @@
-"""What a node has cost a run: its failures and losses, and the time of the rounds that they ended."""
+"""Costs of a node for a run: its failures and losses, and the time of the rounds that they ended."""
 
 from rdzv_server.core.node_history import Incident
 from rdzv_server.core.views import node_costs

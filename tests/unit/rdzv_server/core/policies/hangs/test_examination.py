@@ -162,7 +162,7 @@ def test_an_examination_shows_the_operator_all_ranks_and_names_the_operator_in_t
     assert len(run.reasons("stacks_asked")) == 1 and not run.examined()
 
 
-@pytest.mark.parametrize("age_s", [None, 0.4, 30.0], ids=["nobody knows", "it goes on", "it stalls"])
+@pytest.mark.parametrize("age_s", [None, 0.4, 30.0], ids=["unknown", "it continues", "it stalls"])
 def test_the_summary_of_a_run_that_does_not_hang_says_what_its_workers_do(age_s: float | None) -> None:
     run = running("2", "a", "b")
     for name in "ab" if age_s else ():
@@ -231,7 +231,7 @@ def test_operators_have_the_workers_looked_at_once_in_a_while_and_a_hang_does_no
     run.suspects("a", 0)
     assert len(run.run.queries.of("a", run.now)) == 2
     run.suspects("a")
-    assert run.examined()["a"].reason == words.operator_asks(BY, "slow since noon"), "that goes on"
+    assert run.examined()["a"].reason == words.operator_asks(BY, "slow since noon"), "that continues"
     run.passes(OPERATORS_PAUSE_S)
     asks(run, token="again")
 

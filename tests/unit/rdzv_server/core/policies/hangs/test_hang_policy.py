@@ -175,7 +175,7 @@ OF_NO_RANK = worker_failed("", 0, words.hang(HUNG), "", singled_out=False)
     "a run may fail over a hang": (
         "1 max_restarts=5 on_hang=fail", "join a; suspect a 0; judge", {"end": f"{HANG}; --on-hang fail"},
     ),
-    "after a report the next hang of the round is told again": (
+    "after a report the server reports the next hang of the round again": (
         "1 on_hang=report", "join a; suspect a 0; judge; suspect a; suspect a 0; judge; suspect a",
         {"kinds hang": "hang_suspected hang_found hang_suspected hang_found", "stage": "running"},
     ),

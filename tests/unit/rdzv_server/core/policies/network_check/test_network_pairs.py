@@ -22,7 +22,7 @@ def results(
             pairs.note(pair, f"{pair.listens}-{pair.connects} is slow" if fails(pair) else "")
     assert len(steps) <= MOST_STEPS
     known = [frozenset(pair.both) for step in steps for pair in step]
-    assert len(known) == len(set(known)), "nobody meets the same peer again"
+    assert len(known) == len(set(known)), "no node meets the same peer again"
     return pairs, steps
 
 
