@@ -252,7 +252,10 @@ class _Inquiry:
     """Questions to the run's servers about the end of the dead agent's attempt, and the leave in its place."""
 
     def __init__(self, plan: LaunchPlan, part: Part, signal_name: str) -> None:
+        from node_agent.kernel.transport.own_files import OwnFiles
+
         assert plan.target.endpoint
+        self._files = OwnFiles(plan.credentials)
         self._plan, self._part, self._signal_name = plan, part, signal_name
         self._servers = (plan.target.endpoint, *plan.target.others)
         self._run_id = plan.config.join.run_id
@@ -327,12 +330,11 @@ class _Inquiry:
         from node_agent.kernel.transport.connecting import Connector
         from node_agent.kernel.transport.http_client import FAILURES, HttpConnection, authority
 
-        credentials = self._plan.credentials
-        token, headers = credentials.token, [("Host", authority(*server))]
+        token, headers = self._plan.credentials.token, [("Host", authority(*server))]
         if token:
             headers.append(("Authorization", f"Bearer {token}"))
         with suppress(Unreachable, *FAILURES):
-            streams = await Connector(*server, credentials).open()
+            streams = await Connector(*server, self._files).open()
             with closing(HttpConnection(streams, MAX_MESSAGE_BYTES)) as http:
                 if body:
                     sent = http.ask("POST", path, [*headers, ("Content-Type", MEDIA_TYPE)], body)
@@ -340,7 +342,7 @@ class _Inquiry:
                     sent = http.ask("GET", f"{path}?run_id={quote(self._run_id, safe='')}", headers)
                 head = await asyncio.wait_for(sent, SILENCE_S)
                 if head.status_code == 401:
-                    credentials.renew(token)
+                    await self._files.has_other_token(token)
                 rest = b""
                 while head.status_code == 200 and (part := await asyncio.wait_for(http.part(), SILENCE_S)):
                     *lines, rest = (rest + part).split(b"\n")

@@ -91,6 +91,8 @@ class Credentials:
         self.token_file = token_file
         self.token_flag = token_flag
         self.token = read_token(token_file) if token_file is not None else None
+        self.latest_context: ssl.SSLContext | None = None
+        """What `context` has returned last."""
 
     def __repr__(self) -> str:
         return f"Credentials(token_file={self.token_file!r}, tls={self.tls!r})"
@@ -106,7 +108,8 @@ class Credentials:
 
     def context(self) -> "ssl.SSLContext | None":
         """Return the TLS context of a new connection, from the current files; None without TLS. Raises `ValueError`."""
-        return self.tls.context() if self.tls else None
+        self.latest_context = self.tls.context() if self.tls else None
+        return self.latest_context
 
 
 def read_token(path: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import urllib.error
@@ -14,11 +15,13 @@ from node_agent import words
 from rdzv_server.words import auth as auth_words
 from rdzv_server.words import service as server_words
 from rdzv_server.words import storage as storage_words
+from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.hanging_disk import Disk, why_no_fuse
 from tests.support.message_search import part, pattern
 from tests.support.process_info import children
 from tests.support.programs import AGENT, WORKER, Program, Server, start_agent
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.worker_hub import WorkerHub
 
 pytestmark = pytest.mark.skipif(bool(why_no_fuse()), reason=f"no FUSE: {why_no_fuse()}")
@@ -171,3 +174,29 @@ async def test_a_server_whose_files_hang_at_a_sighup_says_so_and_continues(hub: 
     await server.line(auth_words.RENEWED)
     worker.order_exit(0)
     assert await agent.exit_code() == 0, agent.err
+
+
+async def test_an_agent_whose_certificates_hang_connects_again_and_keeps_its_seat(
+    hub: WorkerHub, authority: Authority, tmp_path: Path
+) -> None:
+    disk, pair = Disk(tmp_path), authority.issue("server")
+    for path in (authority.ca, *authority.issue("node", "node")):
+        shutil.copy(path, disk.files)
+    server = await Server.start(*Server.command("--tls-cert", pair.cert, "--tls-key", pair.key))
+    server.port = int((await server.line(r"listening on https?://127\.0\.0\.1:(\d+)"))[1])
+    own = ("--tls-ca", "ca.pem", "--tls-cert", "node.pem", "--tls-key", "node.key")
+    flags = tuple(f"{disk.path}/{each}" if "." in each else each for each in own)
+    async with TcpProxy(server.endpoint) as proxy:
+        ends = ("--endpoint", proxy.address, "--lease", str(LEASE_S), "--max-restarts", "1", "--shutdown-timeout", "5")
+        command = disk.command(sys.executable, *AGENT, *ends, *flags, WORKER)
+        agent = await Program.start(*command, env=hub.env)
+        (worker,) = await hub.group(1)
+        await asyncio.to_thread(disk.hang)
+        await agent.line("hangs")
+        await proxy.drop(1)
+        await agent.line("held")
+        worker.order_exit(1)
+        (worker,) = await hub.group(1)
+        worker.order_exit(0)
+        assert await agent.exit_code() == 0, agent.err
+    assert not any("lost" in line for line in server.err), server.err

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any
 
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
-from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.timing import LONGEST_PAUSE_S, TCP_RTO_MAX_MS
 
 from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.transport import name_lookup
 from node_agent.kernel.transport.name_lookup import Address
+from node_agent.kernel.transport.own_files import OwnFiles
 
 CONNECT_TIMEOUT_S = 5.0
 REMEMBERED_TIMEOUT_S = 2.0
@@ -55,9 +55,9 @@ _SOCKET_OPTIONS = (
 class Connector:
     """Opens connections to `host:port`, one after another."""
 
-    def __init__(self, host: str, port: int, credentials: Credentials) -> None:
+    def __init__(self, host: str, port: int, files: OwnFiles) -> None:
         self._host, self._port = host, port
-        self._credentials = credentials
+        self._files = files
         self._at: Address | None = None
         """Address of the latest connection."""
         self._is_proven = False
@@ -88,7 +88,8 @@ class Connector:
 
     def tls_failure(self, error: Exception) -> Unreachable | None:
         """Return a TLS failure in TLS's own words, None if the error has another cause."""
-        why = self._credentials.tls and self._credentials.tls.explain(error, self._host)
+        tls = self._files.credentials.tls
+        why = tls and tls.explain(error, self._host)
         return Unreachable("TLS", why, is_final=True) if why else None
 
     async def _open_at_name(self) -> Streams:
@@ -122,7 +123,7 @@ class Connector:
             raise Unreachable("TLS", str(error)) from None
 
     async def _open_at(self, at: Address) -> Streams:
-        tls = self._credentials.context()
+        tls = await self._files.tls_context()
         connection = await _connected(*at)
         return await asyncio.open_connection(
             sock=connection, limit=MAX_MESSAGE_BYTES, ssl=tls, server_hostname=self._host if tls else None

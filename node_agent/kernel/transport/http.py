@@ -20,6 +20,7 @@ from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.transport.connecting import Connector
 from node_agent.kernel.transport.http_client import FAILURES, HttpConnection, authority
+from node_agent.kernel.transport.own_files import OwnFiles
 
 T = TypeVar("T")
 
@@ -44,7 +45,8 @@ class HttpTransport:
         self._host, self._port = host, port
         self._credentials = credentials or Credentials()
         self._headers = [("Host", authority(host, port)), ("Content-Type", paths.MEDIA_TYPE)]
-        self._connector = Connector(host, port, self._credentials)
+        self._files = OwnFiles(self._credentials)
+        self._connector = Connector(host, port, self._files)
         self._connection: HttpConnection | None = None
         self._silent: HttpConnection | None = None
         """Connection without an answer in time. It stays open until another one gets an answer."""
@@ -81,7 +83,7 @@ class HttpTransport:
         asyncio.get_running_loop().call_soon(learn, kind)  # while the server works
         token, ask = self._credentials.token, (_PATHS[type(request)], encode(request), timeout_s)
         status, answer = await self._post(token, *ask)
-        if status == Unauthorized.status and self._credentials.renew(token):
+        if status == Unauthorized.status and await self._files.has_other_token(token):
             status, answer = await self._post(self._credentials.token, *ask)
         try:
             reply = _read(kind, status, answer)

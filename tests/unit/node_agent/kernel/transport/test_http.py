@@ -5,21 +5,23 @@ import os
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import rdzv_protocol.credentials
 from msgspec.structs import replace
 from rdzv_protocol import codec, paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
-from rdzv_protocol.credentials import Credentials
+from rdzv_protocol.credentials import Credentials, TlsFiles
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, Unauthorized
 from rdzv_protocol.messages import Ack, ErrorReply, PollRequest, Reply
 from rdzv_protocol.words import tls as tls_words
 
 from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
-from node_agent.kernel.transport import connecting, name_lookup
+from node_agent.kernel.transport import connecting, name_lookup, own_files
 from node_agent.kernel.transport.http import HttpTransport
 from tests.support.lost_packets import longest_pause_ms
 from tests.support.message_search import pattern
@@ -424,3 +426,55 @@ async def test_a_connection_reset_at_once_counts_as_broken(monkeypatch):
         monkeypatch.setattr(asyncio, "open_connection", open_and_reset)
         with pytest.raises(Unreachable, match=pattern(words.connection.BROKE)):
             await HttpTransport("127.0.0.1", listener.getsockname()[1], None).connect()
+
+
+# Files of the agent whose disk hangs.
+
+
+async def test_a_new_connection_uses_the_certificates_read_last_if_their_disk_hangs(authority, monkeypatch):
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*authority.issue("server"))
+    server = PlayedServer()
+    await server.serve(tls=context)
+    credentials = authority.credentials()
+    credentials.context()
+    transport, disk = HttpTransport(*server.endpoint, credentials), HungDisk()
+    monkeypatch.setattr(own_files, "READ_S", 0.01)
+    monkeypatch.setattr(TlsFiles, "context", disk.read)
+    server.answers = [http(REPLY) + HANG_UP, http(REPLY)]
+    for _ in range(2):
+        assert await transport.exchange(POLL) == REPLY
+        await until(lambda: transport._connection.is_over or server.connections == 2)
+    assert (server.connections, disk.reads) == (2, 1), "one thread waits for the disk"
+    disk.answers.set()
+    await transport.close()
+    await server.close()
+
+
+async def test_a_refused_token_whose_disk_hangs_is_a_refusal(server, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("old")
+    credentials, disk = Credentials(str(tmp_path / "token")), HungDisk()
+    monkeypatch.setattr(own_files, "READ_S", 0.01)
+    monkeypatch.setattr(rdzv_protocol.credentials, "read_token", disk.read)
+    transport = HttpTransport(*server.endpoint, credentials)
+    refusal = http(ErrorReply(code="unauthorized", message=""), "401 Unauthorized")
+    server.answers = [refusal, refusal]
+    for _ in range(2):
+        with pytest.raises(Unauthorized):
+            await transport.exchange(POLL)
+    assert disk.reads == 1, "one thread waits for the disk"
+    disk.answers.set()
+    await transport.close()
+
+
+class HungDisk:
+    """Disk that hangs until `answers` is set."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.answers = threading.Event()
+
+    def read(self, path: object = None) -> str:
+        self.reads += 1
+        self.answers.wait()
+        return "new"
