@@ -196,6 +196,14 @@ _opened_early = _open(_early_path, warns=False)
 """Memory that is opened with the import. A script that then becomes another user could no longer open it."""
 
 
+def clock() -> str:
+    """Return what identifies the monotonic clock of this process: each time namespace has its own."""
+    try:
+        return os.readlink("/proc/self/ns/time")
+    except OSError:  # an older kernel
+        return ""
+
+
 class Notice:
     """Notice that the worker's round is about to end. The worker may save before."""
 
@@ -209,8 +217,8 @@ class Notice:
         self.deadline = float(str(fields.get("deadline", 0.0)))
         """Wall-clock time in seconds since 1970 at which the workers are stopped, unless all of them acknowledge
         before."""
-        self._until = fields.get("monotonic_deadline")
-        """The same by the monotonic clock of this machine. None from an older agent."""
+        self._until = fields.get("monotonic_deadline") if fields.get("clock", clock()) == clock() else None
+        """The same by the monotonic clock. None from an older agent, or if the agent has another clock."""
 
     @property
     def remaining_s(self) -> float:

@@ -16,7 +16,7 @@ from functools import partial
 from rdzv_protocol.queries import Notice, Noticed
 
 from node_agent.features.notices import words
-from node_agent.in_worker import NOTICE_ACK, NOTICE_FILE
+from node_agent.in_worker import NOTICE_ACK, NOTICE_FILE, clock
 from node_agent.kernel.output.room import in_words
 from node_agent.kernel.processes.signalling import handlers
 from node_agent.kernel.processes.temp_dir import TempDir
@@ -156,6 +156,7 @@ class NoticeBoard:
             "remaining_s": notice.remaining_s,
             "given_at": now,
             "monotonic_deadline": time.monotonic() + notice.remaining_s,
+            "clock": clock(),
         }
         with open(f"{self._path}.new", "w") as file:
             json.dump(content, file)

@@ -1,6 +1,7 @@
 """Notices to workers: for which workers the agent waits, and which ones it signals."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -139,3 +140,17 @@ async def test_a_wall_clock_that_jumps_does_not_change_the_time_that_a_worker_ha
         monkeypatch.setattr(time, "time", lambda jump_s=jump_s: true_time() + jump_s)
         given = in_worker.notice()
         assert given and NOTICE.remaining_s / 2 < given.remaining_s <= NOTICE.remaining_s
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make time namespaces")
+@pytest.mark.parametrize("ahead_s", [-9, 100_000])
+async def test_a_worker_in_a_time_namespace_knows_the_time_that_it_has_left(tmp_path: Path, ahead_s: int) -> None:
+    board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 1, None)
+    await board.give(NOTICE, dict, lambda problem: None)
+    script = "from node_agent import notice; print(notice().remaining_s)"
+    inside = ("unshare", "--time", "--monotonic", str(ahead_s), "--fork", sys.executable, "-c", script)
+    worker = await asyncio.create_subprocess_exec(
+        *inside, env={**os.environ, **board.environment(0)}, stdout=subprocess.PIPE
+    )
+    left_s = float((await worker.communicate())[0])
+    assert NOTICE.remaining_s / 2 < left_s <= NOTICE.remaining_s
