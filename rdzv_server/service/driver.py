@@ -6,9 +6,8 @@ and answers agents. So an agent gets a directive only after it has been written.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from math import inf
 
 from msgspec import Struct
@@ -35,6 +34,7 @@ from rdzv_server.core.nodes import cordons
 from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.runs import set_apart
 from rdzv_server.core.runs.registry import Registry
+from rdzv_server.service import store_access
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.inbox import Done, Inbox, Pending, Question, Result
@@ -42,21 +42,14 @@ from rdzv_server.service.long_polls import AgentKey, LongPolls
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.observers import Observers
 from rdzv_server.service.run_log import RunLog
-from rdzv_server.storage.base import Change, Store, StoreFenced, StoreUnavailable, changes_of, check_beginnings
+from rdzv_server.service.store_access import StoreAccess
+from rdzv_server.storage.base import Store, StoreFenced, StoreUnavailable, changes_of, check_beginnings
 from rdzv_server.storage.compaction import Compaction
-from rdzv_server.storage.outage import Outage
 from rdzv_server.words import attempts
 from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
 
-RETRY_S = 0.5
-"""Seconds until a failed write to the store is tried again."""
-STUCK_S = 5.0
-"""Seconds after which a call of the store that has not returned counts as an outage: a disk may hang silently."""
-CHECK_S = 60.0
-"""Seconds without a write after which the driver checks whether the store still accepts writes. Otherwise a read-only
-disk would be noticed only when a worker fails, perhaps at night."""
 MOST_AT_ONCE = 128
 """Most events in a batch: events of other runs wait meanwhile."""
 GATHER_S = 0.01
@@ -111,7 +104,6 @@ class Driver:
         """Open questions of operators to agents, by token."""
         self._is_written = asyncio.Event()
         self._is_written.set()
-        self._accepted_at = 0.0
         """Time at which the store last accepted a write."""
         self._unwritten: set[AgentKey] = set()
         """Agents whose new directive is being written: they must not get it before that is done."""
@@ -133,14 +125,14 @@ class Driver:
         """Revisions of agents as the store had them at the start, until this server tells an agent its directive."""
         self._held_up_at = float("-inf")
         """End of the last long time in which the server was held up."""
-        self._outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK, self.now)
+        self._access = StoreAccess(store, self.measurements, self.now, self._refuse_waiting)
         registry.undecided, registry.unwritten_since = self.undecided, lambda: self._unwritten_since
         self._refusing: asyncio.TimerHandle | None = None
         """Timer that refuses waiting agents during an outage."""
 
     async def start(self) -> None:
         """Replay what the store holds, then accept events. Raises `StoreBroken` or `StoreUnavailable`."""
-        with self._noticing_hangs():
+        with self._access.noticing_hangs():
             records, numbers = await self._store.load(), await self._store.event_numbers()
         check_beginnings(records)
         replayed: list[Replayed] = []
@@ -154,7 +146,8 @@ class Driver:
         self.registry.resume_numbers(numbers)
         self._compaction.written(records)
         self._clock.start(records)
-        self.started_at = self._accepted_at = self._clock.now()
+        self.started_at = self._clock.now()
+        self._access.accepts()
         self.registry.restart(self.started_at, self._clock.incarnation)
         self._late += [each.event for each in await self._rebuilt(self.started_at) if isinstance(each, Happened)]
         self._revisions_at_start = {
@@ -350,13 +343,13 @@ class Driver:
     @property
     def unhealthy_reason(self) -> str | None:
         """Reason why the server can decide nothing now; usually None."""
-        return self._outage.reason
+        return self._access.outage.reason
 
     def undecided(self) -> Undecided | None:
         """Return why and since when the server can decide nothing now; None if it can."""
         if lapsed := self.lapsed():
             return lapsed
-        return Undecided(self._outage.reason, self._outage.since) if self._outage.reason else None
+        return Undecided(self._access.outage.reason, self._access.outage.since) if self._access.outage.reason else None
 
     def now(self) -> float:
         """Return the server's time, in seconds."""
@@ -364,7 +357,7 @@ class Driver:
 
     async def _run(self) -> None:
         if self._late:
-            await self._write_at_last(partial(self._append, [], self._late))
+            await self._access.write([], self._late)
             self._late = []
         while True:
             await self._called.wait()
@@ -426,7 +419,7 @@ class Driver:
         if self._inbox:
             self._called.set()
         self._arm()
-        with self._clock.writing(), self._noticing_hangs():
+        with self._clock.writing(), self._access.noticing_hangs():
             await self._compaction.run(now)
         if self.registry.has_newly_apart:  # its snapshot failed
             self._called.set()
@@ -436,36 +429,27 @@ class Driver:
         if changes:
             self._unwritten, self._unwritten_since = _concerned(effects), now
             self._is_written.clear()
-            await self._write_at_last(partial(self._append, changes, events))
+            await self._access.write(changes, events)
             self._compaction.written(changes)
             self._unwritten_since = inf
             self._is_written.set()
-        elif self.now() >= self._accepted_at + CHECK_S:
-            await self._write_at_last(self._store.check)
+        elif self.now() >= self._access.check_at:
+            await self._access.check()
 
     async def _tell_of_set_apart(self, now: float) -> list[Effect]:
         """Rebuild the state of runs that have just been set apart, and record that they were."""
         effects = await self._rebuilt(now)
         if events := [effect.event for effect in effects if isinstance(effect, Happened)]:
-            await self._write_at_last(partial(self._append, [], events))
+            await self._access.write([], events)
         return effects
 
     async def _rebuilt(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for machine, error in self.registry.take_set_apart():
             log.error("%s", words.of_run(machine.run.run_id, machine.sentence), exc_info=error)
-            key = machine.run.key
-            with self._noticing_hangs():
-                records = await self._outage.outlast(partial(self._store.read_records, *key), RETRY_S)
-                numbers = await self._outage.outlast(self._store.event_numbers, RETRY_S)
-            effects += self.registry.rebuild(machine, records, numbers.get(key, 0), now)
+            records, event_number = await self._access.read_attempt(*machine.run.key)
+            effects += self.registry.rebuild(machine, records, event_number, now)
         return effects
-
-    async def _append(self, changes: Sequence[Change], events: Sequence[RunEvent]) -> None:
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
-        await self._store.append(changes, events)
-        self.measurements.written(changes, loop.time() - began_at)
 
     def _is_of_before(self, run: Run, agent_id: str) -> bool:
         """Whether nothing that is being written concerns the agent.
@@ -474,45 +458,6 @@ class Driver:
         """
         return (run.run_id, agent_id) not in self._unwritten and agent_id in run.agents
 
-    async def _write_at_last(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write, and retry until the store accepts it: agents and operators must not learn what is not written.
-
-        An agent that joins meanwhile is refused with the reason. It tries again, and its join is recorded once.
-        """
-
-        async def attempt() -> None:
-            try:
-                await write()
-            except StoreUnavailable as error:
-                self._fails(str(error))
-                raise
-
-        with self._noticing_hangs():
-            await self._outage.outlast(attempt, RETRY_S)
-        self._accepted_at = self.now()
-
-    @contextmanager
-    def _noticing_hangs(self) -> Iterator[None]:
-        """Count it as an outage if the store takes longer than `STUCK_S` for the block's work."""
-        timer = asyncio.get_running_loop().call_later(STUCK_S, self._hangs)
-        try:
-            yield
-        finally:
-            timer.cancel()
-        self._outage.end()
-
-    def _hangs(self) -> None:
-        if self._outage.reason is None:
-            self._fails(words.store_hangs(STUCK_S))
-
-    def _fails(self, reason: str) -> None:
-        """Note that the store fails for this reason, and begin to refuse the callers that wait for it."""
-        is_first = self._outage.reason is None
-        self.measurements.store_failed(is_first=is_first)
-        self._outage.begin(reason)
-        if is_first:
-            self._refuse_waiting()
-
     def _refuse_waiting(self) -> None:
         """Refuse callers with the reason of the outage.
 
@@ -520,7 +465,7 @@ class Driver:
         events stay in the inbox. It does not refuse an operator's action, since that may be carried out.
         """
         self._refusing = None
-        if (reason := self._outage.reason) is None:
+        if (reason := self._access.outage.reason) is None:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -530,7 +475,7 @@ class Driver:
         if not self._is_written.is_set():  # wake those that wait in `written`
             waiting, self._is_written = self._is_written, asyncio.Event()
             waiting.set()
-        self._refusing = loop.call_later(RETRY_S, self._refuse_waiting)
+        self._refusing = loop.call_later(store_access.RETRY_S, self._refuse_waiting)
 
     def _patience_s(self, caller: Caller) -> float:
         """Return the most seconds for which a caller waits during an outage."""
@@ -574,7 +519,7 @@ class Driver:
             self._timer = None
         at, now = self.registry.next_deadline(), self._clock.now()
         soonest_s = 0.0 if self._unread_since() > now else READING_S
-        after_s = max(soonest_s, min(inf if at is None else at, self._accepted_at + CHECK_S) - now)
+        after_s = max(soonest_s, min(inf if at is None else at, self._access.check_at) - now)
         self._timer = asyncio.get_running_loop().call_later(after_s, self._called.set)
 
     def _judged_at(self, now: float) -> float:

@@ -23,8 +23,8 @@ from rdzv_server.cluster import replica as replica_module  # noqa: E402
 from rdzv_server.cluster.membership import Leader  # noqa: E402
 from rdzv_server.cluster.replica import Replica  # noqa: E402
 from rdzv_server.core.runs.registry import Registry  # noqa: E402
-from rdzv_server.service import driver as driver_module  # noqa: E402
 from rdzv_server.service import rendezvous as rendezvous_module  # noqa: E402
+from rdzv_server.service import store_access  # noqa: E402
 from rdzv_server.service.driver import Driver  # noqa: E402
 from rdzv_server.storage.outage import Outage  # noqa: E402
 from rdzv_server.words import cluster as words  # noqa: E402
@@ -142,7 +142,7 @@ class Server:
 def impatient(monkeypatch):
     monkeypatch.setattr(replica_module, "LEADERLESS_HOLD_S", 0.05)
     monkeypatch.setattr(replica_module, "RETRY_S", 0.0)
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(store_access, "RETRY_S", 0.0)
     monkeypatch.setattr(rendezvous_module, "FIRST_HOLD_S", 0.02)
 
 

@@ -23,7 +23,7 @@ from rdzv_server.core.events import (
 )
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.views import health, run_view, status_view, timeline_view, watch_view
-from rdzv_server.service import driver as driver_module
+from rdzv_server.service import store_access
 from rdzv_server.storage.base import MemoryStore
 from rdzv_server.storage.record_codec import unpack
 from rdzv_server.words import attempts
@@ -180,7 +180,7 @@ async def test_a_driver_that_never_started_can_be_stopped():
 
 
 async def test_while_the_store_fails_nothing_is_decided_and_afterwards_everything_is(started, monkeypatch):
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(store_access, "RETRY_S", 0.0)
     server = await started(FullStore())
     await server.join("a", nodes="3")
     server.store.has_room = False
@@ -199,7 +199,7 @@ async def test_while_the_store_fails_nothing_is_decided_and_afterwards_everythin
 
 
 async def test_a_newcomer_learns_at_once_why_nothing_can_be_written_and_joins_when_it_can(started, monkeypatch):
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(store_access, "RETRY_S", 0.01)
     server = await started(FullStore())
     await server.join("a")
     server.store.has_room = False
@@ -221,7 +221,7 @@ async def test_a_newcomer_learns_at_once_why_nothing_can_be_written_and_joins_wh
 
 
 async def test_agents_learn_why_nothing_can_be_written_after_the_time_for_which_a_poll_is_held(started, monkeypatch):
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(store_access, "RETRY_S", 0.01)
     server = await started(FullStore())
     await server.join("a", "b", lease_s=1.0, max_restarts=1)
     server.store.has_room = False
@@ -240,7 +240,7 @@ async def test_agents_learn_why_nothing_can_be_written_after_the_time_for_which_
 
 
 async def test_a_poll_whose_hold_ends_while_its_directive_cannot_be_written_is_refused(started, monkeypatch):
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(store_access, "RETRY_S", 0.01)
     server = await started(FullStore())
     await server.join("a", "b", lease_s=600.0)
     server.store.has_room = False
@@ -256,7 +256,7 @@ async def test_a_poll_whose_hold_ends_while_its_directive_cannot_be_written_is_r
 
 
 async def test_a_store_that_hangs_without_an_error_is_an_outage_until_it_answers(slow, monkeypatch):
-    monkeypatch.setattr(driver_module, "STUCK_S", 0.02)
+    monkeypatch.setattr(store_access, "STUCK_S", 0.02)
     slow.store.hold()
     with pytest.raises(ServerUnavailable, match=pattern(words.store_hangs(0.02))):
         async with asyncio.timeout(PATIENCE_S):
@@ -274,8 +274,8 @@ async def test_a_store_that_hangs_without_an_error_is_an_outage_until_it_answers
 
 
 async def test_a_store_that_rejects_writes_is_noticed_while_there_is_nothing_to_write(started, monkeypatch):
-    monkeypatch.setattr(driver_module, "CHECK_S", 0.01)
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(store_access, "CHECK_S", 0.01)
+    monkeypatch.setattr(store_access, "RETRY_S", 0.01)
     server = await started(FullStore())
     await server.join("a", "b")
     server.store.has_room = False
@@ -295,7 +295,7 @@ async def test_a_store_that_rejects_writes_is_noticed_while_there_is_nothing_to_
 async def test_a_store_that_has_just_accepted_a_write_is_not_checked(started):
     server = await started(FullStore())
     await server.join("a", "b")
-    assert server.driver._timer.when() <= asyncio.get_running_loop().time() + driver_module.CHECK_S
+    assert server.driver._timer.when() <= asyncio.get_running_loop().time() + store_access.CHECK_S
     assert server.store.checks == 0
 
 
