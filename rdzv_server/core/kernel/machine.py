@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.events import EventKind, RunEvent
-from rdzv_protocol.messages import Directive, Drain, Failure, JoinRequest, Progress, Stop
+from rdzv_protocol.messages import Directive, Drain, Failure, Progress, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import events
@@ -24,6 +24,7 @@ from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAg
 from rdzv_server.core.kernel import (
     admission,
     completion,
+    departures,
     duplicate_node_ids,
     failed_rounds,
     final_report,
@@ -47,14 +48,13 @@ from rdzv_server.core.kernel.run import (
     Agent,
     AgentState,
     Cause,
-    Departure,
     FailureRecord,
     Opening,
     Run,
     Stage,
     remember,
 )
-from rdzv_server.core.node_history import LOST, OF_RUN, UNFIT, Blame, Fault, NodeHistory
+from rdzv_server.core.node_history import OF_RUN, Blame, Fault, NodeHistory
 from rdzv_server.words import failures, losses, runs
 from rdzv_server.words import notices as notice_words
 from rdzv_server.words import operations as operation_words
@@ -391,12 +391,6 @@ class RunMachine:
         elif agent:
             self.run.leases.hang_up(agent.agent_id)
 
-    def _check_leave(self, event: events.NodeLeft, now: float) -> events.NodeLeft | None:
-        if self.run.stage.is_end or event.agent_id in self.run.departed_ids:
-            return None
-        self.agent(event.agent_id)
-        return event
-
     # Facts: they are recorded and applied, and then the machine and its policies settle.
 
     def _apply(self, fact: events.Fact, now: float) -> None:
@@ -447,7 +441,7 @@ class RunMachine:
             why, is_blameless = losses.REPLACED, run.leases.is_suspect(agent_id)
             self.depart(self.agent(agent_id), Cause.NODE_LOST, why, now, is_blameless=is_blameless)
         if join.unfit:
-            self._refuse_unfit(join, now)
+            departures.refuse_unfit(self, join, now)
             return
         agent = run.agents.get(join.agent_id)
         is_new = agent is None
@@ -473,29 +467,6 @@ class RunMachine:
         if is_new and run.leases.spared:
             silent_runs.newcomer(run)
         self._note_directives([agent], None)
-
-    def _refuse_unfit(self, join: JoinRequest, now: float) -> None:
-        """Remember a node that does not take part, because its own check found it unfit before it joined."""
-        why = completion.unfit_reason(join.node_id, join.unfit)
-        self.run.note_departed(join.agent_id)
-        self.note_unfit(join.node_id, why)
-        self.record_event("node_unfit", why, now, node_id=join.node_id)
-
-    def _lost(self, fact: events.NodeLost, now: float) -> None:
-        self.depart(self.agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now, is_blameless=fact.is_blameless)
-
-    def _left(self, fact: events.NodeLeft, now: float) -> None:
-        agent = self.agent(fact.agent_id)
-        if fact.retracts_success:
-            worker_reports.take_back(self.run, agent)
-        self.depart(agent, Cause.NODE_LEFT, fact.reason, now)
-        if fact.unfit:
-            self.note_unfit(agent.node_id, completion.unfit_reason(agent.node_id, fact.reason))
-
-    def note_unfit(self, node_id: str, reason: str) -> None:
-        """Remember that a check has found this node unfit: it leaves, has left, or does not join."""
-        self.blame(node_id, UNFIT, reason)
-        completion.note_unfit(self.run, node_id, reason)
 
     def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
         self.run.join_timed_out = True
@@ -535,46 +506,13 @@ class RunMachine:
     # Steps that several facts share.
 
     def depart(self, agent: Agent, cause: Cause, detail: str, now: float, *, is_blameless: bool = False) -> None:
-        run, agent_id, node_id, was = self.run, agent.agent_id, agent.node_id, agent.state
-        was_leaving = was is AgentState.DRAINING or agent_id in run.leaving  # its host may be gone before its leave
-        seat = run.seat_of(agent_id)
-        left = cause is not Cause.NODE_LOST
-        reason = (losses.left if left else losses.lost)(node_id, detail)
-        run.remove(agent)
-        queries.close_all(self, [agent], losses.cannot_answer(node_id, detail), now)
-        group_rank = seat.group_rank if seat else None
-        gone = Departure(node_id, agent_id, agent.round, group_rank, left, detail, now, agent.join.log_dir)
-        remember(run.departures, gone)
-        self.record_event("node_left" if left else "node_lost", reason, now, node_id=node_id, group_rank=group_rank)
-        if not (left or is_blameless or was_leaving):
-            self.blame(node_id, LOST, reason)
-        root = run.first_of_round
-        is_own_failure = root is not None and not root.failure.consequence
-        is_drained = cause is Cause.NODE_DRAINED or (was is AgentState.DRAINING and (left or is_own_failure))
-        self._left_its_place(agent, was, cause, reason, now, explains=not is_drained)
+        departures.depart(self, agent, cause, detail, now, is_blameless=is_blameless)
 
     def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:
-        was, was_leaving = agent.state, agent.agent_id in self.run.leaving
-        self.run.drain(agent, until)
-        self.direct([agent], Drain(reason=reason, remaining_s=max(0.0, until - now), unfit=unfit))
-        self._left_its_place(agent, was, cause, reason, now, explains=cause is not Cause.NODE_DRAINED or was_leaving)
+        departures.drain(self, agent, until, cause, reason, now, unfit=unfit)
 
-    def _left_its_place(
-        self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float, *, explains: bool
-    ) -> None:
-        """Decide what follows for the round from an agent that is gone or leaves. `was`: its state before.
-
-        `explains`: whether this may be why workers failed before. An operator's drain that came later is not. Nor is
-        the loss of a drained node, unless the failure shows that a worker was lost.
-        """
-        run = self.run
-        if was is AgentState.RUNNING or notices.has_lost_its_reason(run):
-            self.open_round(cause, reason, now)
-            run.opening.lost_at = now
-        elif run.stage is _FORMING and run.seat_of(agent.agent_id):
-            if explains or not run.opening.cause.is_failure:
-                restart_budget.reclassify(run.opening, cause, reason)
-            run.opening.lost_at = now
+    def note_unfit(self, node_id: str, reason: str) -> None:
+        departures.note_unfit(self, node_id, reason)
 
     def open_round(self, cause: Cause, reason: str, now: float) -> None:
         run = self.run
@@ -740,11 +678,11 @@ _IGNORED = Rule(_nothing)
 
 _RULES: dict[type[events.Event], Rule] = {
     events.NodeJoined: Rule(admission.check_join, RunMachine._joined, admission.note_join),
-    events.NodeLost: Rule(apply=RunMachine._lost),
+    events.NodeLost: Rule(apply=departures.lost),
     events.ContactLost: Rule(apply=silent_runs.lost, may_end_round=False),
     events.ContactRegained: Rule(apply=silent_runs.regained, may_end_round=False),
     events.RunDeserted: Rule(_as_it_is, silent_runs.deserted),
-    events.NodeLeft: Rule(RunMachine._check_leave, RunMachine._left),
+    events.NodeLeft: Rule(departures.check_leave, departures.left),
     events.LeaveAnnounced: Rule(notices.check, notices.announced, notices.heard),
     events.NoticeEnded: Rule(apply=notices.ended),
     events.WorkersFailed: Rule(worker_reports.check_failure, worker_reports.failed, worker_reports.note_failure),

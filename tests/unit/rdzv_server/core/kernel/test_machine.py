@@ -1,22 +1,15 @@
-"""A run from start to end: leaving, growing, succeeding, ending, and restoring it from its records."""
+"""A run from start to end: growing, succeeding, ending, and restoring it from its records."""
 
 import pytest
 from rdzv_protocol.messages import Finish
 
 from rdzv_server.core.effects import ForgetRun, Happened, Record, WakeAgents
-from rdzv_server.words import completion, losses, runs
+from rdzv_server.words import completion, runs
 from tests.support.scenario import RETENTION_S, Scenario, running, snapshot
 from tests.support.stories import check, stories
 
 
 @stories({
-    # leaving
-    "the others re-form at once when a node leaves": (
-        "1:2", "join a b; leave b", {"stop": "a", "reason a": losses.left("b", "SIGTERM")}, "join a", {"ranks": "a"},
-    ),
-    "leaving twice is leaving once": ("1:2", "join a b; leave b; ignored leave b", {"stop": "a"}),
-    "an unknown agent cannot leave": ("1", "join a; refused leave unknown", {"refused": "AgentFenced"}),
-    "a standby that leaves disturbs no node": ("2", "join a b spare; leave spare", {"start": "a b"}),
     # growing
     "an arrival is admitted after a short window": (
         "2:4 scale_up_window_s=0.1", "join a b; form; join c", {"start": "a b"},
@@ -54,27 +47,11 @@ from tests.support.stories import check, stories
         "succeed b", {"stage": "succeeded", "woken": "a b", "reason a": runs.succeeded(2)},
     ),
     "success is counted once a node": ("2", "join a b; succeed a a", {"stage": "running"}),
-    "a node that has finished may be lost": (
-        "2", "join a b; succeed a; lose a", {"start": "b"}, "succeed b", {"stage": "succeeded"},
-    ),
-    "a node that has finished may leave": (
-        "2", "join a b; succeed a; leave a", {"start": "b"}, "succeed b", {"stage": "succeeded"},
-    ),
-    "a node whose workers were told to end, and exited 0, has not finished": (
-        "1:2", "join a b; succeed a; retract a", {"stop": "b", "stage": "forming"},
-        "join b; succeed b", {"stage": "succeeded", "ledger": "node_left"},
-    ),
-    "also if all others have finished in the meantime": (
-        "3", "join a b c; succeed a b; retract b", {"stop": "a c"},
-    ),
-    "a node whose workers run has no success to take back": ("2", "join a b; retract a", {"stop": "b"}),
-    "nor does it take one back once the run has ended": ("1", "join a; succeed a; retract a", {"stage": "succeeded"}),
     "a failure restarts those that had finished": (
         "2 max_restarts=1", "join a b; succeed a; fail b", {"stop": "a b"},
         "join a b; succeed b", {"stage": "running"},  # a's success was in the previous round
         "succeed a", {"stage": "succeeded"},
     ),
-    "a loss restarts those that had finished": ("1:2", "join a b; succeed a; lose b", {"stop": "a"}),
     "a success that comes after the stop does not count": (
         "2 max_restarts=1", "join a b; fail a; succeed b", {"stop": "a b"}, "join a b; succeed a", {"stage": "running"},
     ),
