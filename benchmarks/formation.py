@@ -20,9 +20,11 @@ from rdzv_protocol.settings import RequestedSettings
 from benchmarks.launchers import Plan
 from benchmarks.results import Row
 from rdzv_server.core.events import LeaseRenewed, NodeJoined, WorkersFailed
+from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.runs.registry import Registry
-from rdzv_server.core.views.status_view import view
+from rdzv_server.core.views import run_view, status_view
 from rdzv_server.http.garbage_collection import COLLECT_AFTER
+from rdzv_server.http.status_endpoint import NODES_AT_ONCE
 
 NODES = (1_000, 10_000, 100_000)
 REPEAT = 3
@@ -118,7 +120,7 @@ def _later(sample: Sample, registry: Registry, joins: list[JoinRequest]) -> Samp
             registry.handle(RUN_ID, LeaseRenewed(join.agent_id), 4.0)
     (run,) = registry.runs()
     with sample.stage("core status"):
-        sample.event("status", lambda: view(run, 4.0))
+        _show(sample, run)
     with sample.stage("core snapshot"):
         sample.event("snapshot", lambda: registry.snapshot((RUN_ID, 1), 4.0))
     for part in (0.5, 0.9):  # the server concludes nothing while it hears from no agent
@@ -127,6 +129,15 @@ def _later(sample: Sample, registry: Registry, joins: list[JoinRequest]) -> Samp
         while len(run.agents) > 1:
             sample.event("loss of all", lambda: registry.pass_time(5.0 + run.settings.lease_s))
     return sample
+
+
+def _show(sample: Sample, run: Run) -> None:
+    """Make the run's status as the server does: its nodes a few at a time, and other runs in between."""
+    agents = run_view.agents(run)
+    sample.event("status", lambda: status_view.view(run, 4.0, has_nodes=False))
+    for first in range(0, len(agents), NODES_AT_ONCE):
+        those = agents[first : first + NODES_AT_ONCE]
+        sample.event("status", lambda those=those: [status_view.node(run, agent, 4.0) for agent in those])
 
 
 def _form(sample: Sample, registry: Registry, joins: list[JoinRequest]) -> list[tuple[int, Directive]]:

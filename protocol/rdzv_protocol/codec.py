@@ -1,8 +1,9 @@
 """msgpack on the wire, typed messages in the program.
 
-msgpack unpacks within limits of size, items and depth. msgspec converts the result to a message and enforces the limits
-of the fields' types. A refusal names the field, the expected value and the value that was sent. Unknown fields are
-ignored, so that a newer peer may send more. A missing field gets its default, or is named in the refusal.
+msgspec packs. msgpack unpacks within limits of size, items and depth. msgspec converts the result to a message and
+enforces the limits of the fields' types. A refusal names the field, the expected value and the value that was sent.
+Unknown fields are ignored, so that a newer peer may send more. A missing field gets its default, or is named in the
+refusal.
 """
 
 import re
@@ -24,13 +25,11 @@ T = TypeVar("T")
 
 def encode(message: Struct) -> bytes:
     """Return the bytes of a message. In a text such as a path, bytes that are not UTF-8 become question marks."""
-    plain = msgspec.to_builtins(message)
-    packed: bytes
     try:
-        packed = msgpack.packb(plain)
+        return msgspec.msgpack.encode(message)
     except UnicodeEncodeError:
-        packed = msgpack.packb(plain, unicode_errors="replace")
-    return packed
+        packed: bytes = msgpack.packb(msgspec.to_builtins(message), unicode_errors="replace")
+        return packed
 
 
 def decode(kind: type[T], body: bytes) -> T:

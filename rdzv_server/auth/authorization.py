@@ -176,7 +176,7 @@ class Permit:
 
     @property
     def has_quota(self) -> bool:
-        return any(token.most_runs is not None for token in self.tokens or ())
+        return self.tokens is not None and any(token.most_runs is not None for token in self.tokens)
 
     def check_quota(self, run_id: str, active_runs: Collection[str]) -> None:
         """Raise `ServerUnavailable` if this run is not one of `active_runs` and the token allows no further run."""
@@ -184,6 +184,9 @@ class Permit:
         if run_id not in active_runs and not any(token.has_room(active_runs) for token in mine):
             most = max(token.most_runs or 0 for token in mine)
             raise ServerUnavailable(words.too_many_runs(most, run_id))
+
+
+_EVERY_RUN = Permit()
 
 
 class Access:
@@ -202,7 +205,7 @@ class Access:
         """Return the permit for what the caller may do with this path. Raises `Unauthorized` or `Forbidden`."""
         action = action_of(method, path)
         if action is Action.PROBE:
-            return Permit()
+            return _EVERY_RUN
         if action is Action.TAKE_PART and caller.origin is not None:
             raise Forbidden(words.foreign_page_takes_part(caller.origin))
         if self.tokens:
@@ -213,7 +216,7 @@ class Access:
             self.names.learn(caller.host)
         if action is Action.ACT:
             _check_is_this_machine(caller)
-        return Permit()
+        return _EVERY_RUN
 
     def _permit(self, action: Action, tokens: list[Token]) -> Permit:
         allowed = [token for token in tokens if token.role in _ALLOWED[action]]
@@ -271,10 +274,10 @@ def _check_is_own_page(action: Action, caller: Caller, tokens: list[Token]) -> N
 
 def action_of(method: str, path: str) -> Action:
     """Return the action that a request with this method and path asks for."""
-    if not path.startswith((paths.API, paths.METRICS)):
-        return Action.PROBE
     if path.startswith(paths.AGENT):
         return Action.TAKE_PART
+    if not path.startswith((paths.API, paths.METRICS)):
+        return Action.PROBE
     return Action.LOOK if method in ("GET", "HEAD", "OPTIONS") else Action.ACT
 
 

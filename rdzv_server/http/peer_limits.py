@@ -49,8 +49,7 @@ class Gatekeeper:
         peer = peer_of(caller.peer)
         if not self._requests.take(peer, now):
             raise errors.TooManyRequests(words.too_many_requests(peer))
-        is_judged = action_of(method, path) is not Action.PROBE and caller.credential != credential
-        if is_judged:
+        if caller.credential != credential and action_of(method, path) is not Action.PROBE:
             self.check_guess(caller, now)
         return self.access.check(method, path, caller)
 

@@ -144,7 +144,7 @@ class HttpApi:
         answer = await self._answer(request, connection)
         if self._is_closing and not answer.prepared:
             answer.force_close()
-        path = paths.template_of(request.path)
+        path = request.path if request.path in self._routes else paths.template_of(request.path)
         path = path if path in self._routes else OTHER_PATHS
         self._measurements.answered(path, answer.status, self._now() - began_at - connection.held_s)
         return answer

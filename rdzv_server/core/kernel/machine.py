@@ -345,7 +345,10 @@ class RunMachine:
     def _overdue_beside(self, agent_id: str, now: float) -> str | None:
         """Return the first overdue agent of another node than this agent's; None if there is none."""
         agents, node_id = self.run.agents, self.run.agents[agent_id].node_id
-        return next((other for other in self.run.leases.overdue(now) if agents[other].node_id != node_id), None)
+        for other in self.run.leases.overdue(now):
+            if agents[other].join.node_id != node_id:
+                return other
+        return None
 
     def _complete_if_ready(self, now: float) -> None:
         """Complete the round if it is ready. The completion is recorded; the signs of life that decide it are not."""
@@ -401,7 +404,8 @@ class RunMachine:
         self._transit(fact, now)
 
     def _transit(self, fact: events.Fact, now: float) -> None:
-        self._effects.append(Record(*self.run.key, now, fact))
+        run = self.run
+        self._effects.append(Record(run.run_id, run.attempt, now, fact))
         owner, rule = self._rule_for(fact)
         if rule.apply:
             rule.apply(owner, fact, now)

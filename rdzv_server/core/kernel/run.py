@@ -656,7 +656,10 @@ class Run(RunState, kw_only=True):
 
     def note_departed(self, agent_id: str) -> None:
         """Fence the id of an agent that is gone or never had a place."""
-        keep_latest(self.departed_ids, agent_id, None, MOST_DEPARTED)
+        self.departed_ids.pop(agent_id, None)
+        self.departed_ids[agent_id] = None
+        if len(self.departed_ids) > MOST_DEPARTED:  # one by one, each first entry would take longer to find
+            self.forget_departed(MOST_DEPARTED // 10 + 1)
 
     def validate(self) -> None:
         """Raise `AssertionError` if the state contradicts itself. Tests check it after every event."""

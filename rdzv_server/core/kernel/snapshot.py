@@ -20,7 +20,7 @@ from rdzv_server.core.kernel.run import Run, RunState
 T = TypeVar("T")
 
 PART_BYTES = 768
-"""Bytes of one part. As text that is about the size of a join's record: compaction compares numbers of records."""
+"""Bytes of one part, which is about the size of a join's record: compaction compares numbers of records."""
 
 
 def take(run: Run) -> Iterator[SnapshotPart]:

@@ -58,7 +58,7 @@ class Capacity:
         """Count what an attempt takes now. Return whether its events exceed its own limit, or the limit for all."""
         taken = self._of(run)
         if len(run.agents) != taken.places:
-            self.count_places(run)
+            self._count_places(taken)
         is_beyond = False
         if more := run.event_number - run.first_event + 1 - taken.events:
             self.events += more
@@ -104,7 +104,11 @@ class Capacity:
 
         So newcomers that fill the server do not keep a run from replacing the nodes that it loses.
         """
-        taken, places = self._of(run), 0 if run.gave_place else len(run.agents)
+        self._count_places(self._of(run))
+
+    def _count_places(self, taken: Usage) -> None:
+        run = taken.run
+        places = 0 if run.gave_place else len(run.agents)
         if run.membership is not None and run.ended_at is None:
             places = max(places, len(run.membership.seats))
         self.agents += places - taken.places

@@ -457,7 +457,9 @@ def _departure(run: Run, gone: Departure, now: float) -> DepartureStatus:
 
 def _ranks(seat: Seat | None) -> list[int]:
     """Return the first and last rank of a seat; empty if there is none."""
-    return [seat.ranks[0], seat.ranks[-1]] if seat and seat.ranks else []
+    if seat is None or not seat.local_world_size:
+        return []
+    return [seat.first_rank, seat.first_rank + seat.local_world_size - 1]
 
 
 def _failure(record: FailureRecord, now: float) -> FailureStatus:

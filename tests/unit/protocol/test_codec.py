@@ -108,7 +108,8 @@ def test_a_path_that_is_not_utf_8_is_sent_as_far_as_it_is():
 
 
 def test_bytes_travel_as_they_are():
-    assert len(encode(SnapshotPart(b"\xff\x00", is_last=True))) < 25
+    data = bytes(range(256))
+    assert data in encode(SnapshotPart(data, is_last=True))
 
 
 def test_an_integer_is_accepted_as_a_number():
