@@ -2,8 +2,10 @@
 
 A feature declares its own arguments in its `Options`, and a setting of the run declares its flag in `RunSettings`. All
 other arguments are here. The command line, a program's `LaunchConfig` and torchrun's parameters all fill `Arguments`
-through `make`. A flag's first name is torchrun's if torchrun has the flag. Further names are ours. Each `--a-b` may be
-written `--a_b`, and falls back to the variable `PET_A_B`.
+through `make`.
+
+A flag's first name is torchrun's if torchrun has the flag. Further names are ours. Each `--a-b` may be written `--a_b`,
+and falls back to the variable `PET_A_B`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

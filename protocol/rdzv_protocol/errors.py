@@ -2,9 +2,11 @@
 
 A refused request has changed nothing. After `AgentFenced`, an agent stops its workers and joins again. After
 `RunSucceeded` it exits with 0, after `RunFailed` with 1. After `OutcomeUnknown` it exits with 0 if all of its own
-workers had exited 0, else with 77. It retries `NotLeader`, `ServerUnavailable` and everything below HTTP. All other
-refusals end the agent with exit code 77. An agent that the server has answered before retries the errors of `KEPT_OUT`,
-too: a mistake with tokens or certificates does not end a run.
+workers had exited 0, else with 77.
+
+It retries `NotLeader`, `ServerUnavailable` and everything below HTTP. All other refusals end the agent with exit code
+77. An agent that the server has answered before retries the errors of `KEPT_OUT`, too: a mistake with tokens or
+certificates does not end a run.
 """
 
 from typing import ClassVar

@@ -3,9 +3,10 @@
 An agent sends `JoinRequest` (itself the first long poll), then one `PollRequest` after another. In between it sends
 `ReportRequest` when its workers have ended, `AnswerRequest` to answer a query, and `LeaveRequest` when it leaves. The
 server answers a join or a poll with a `Reply`, whose directive says what the agent must do now. It answers the other
-requests with an `Ack`, and refuses a request with an `ErrorReply`. Directives are level-triggered: the latest one is
-valid until another replaces it. Queries (`rdzv_protocol.queries`) are level-triggered, too: they stay open until they
-are answered.
+requests with an `Ack`, and refuses a request with an `ErrorReply`.
+
+Directives are level-triggered: the latest one is valid until another replaces it. Queries (`rdzv_protocol.queries`) are
+level-triggered, too: they stay open until they are answered.
 
 If there are several servers, one of them leads at a time. The others refuse all these requests and name the leader.
 Agents ask them with a `LeaderRequest`, also a long poll, so that an agent learns of a new leader even while the old one

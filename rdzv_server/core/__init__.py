@@ -10,9 +10,11 @@
 
 How it works. A run is `forming` a round, is `running` it, or has ended. Agents that have joined wait for a seat.
 `completion` decides when the round completes, `admission` picks the agents that get a seat, and `rank_assignment` picks
-their ranks. The next round opens when a worker fails, when a participant is lost or leaves, or when a node arrives.
-Then the server tells every participant to stop and join again. `restart_budget` decides what the restart costs, and
-`liveness` which agents are still alive.
+their ranks.
+
+The next round opens when a worker fails, when a participant is lost or leaves, or when a node arrives. Then the server
+tells every participant to stop and join again. `restart_budget` decides what the restart costs, and `liveness` which
+agents are still alive.
 
 Facts that change a run are durable. The server records each one before it acts on it, and replaying a run's records
 gives the same state. The server does not record that it heard an agent, that a connection closed or that time passed.

@@ -3,8 +3,10 @@
 An event loop does everything that is ready before it looks for more. If each of a hundred streams did a little in the
 same turn, an agent's request would wait for all of them. So operators' work waits here, in queues by peer, and one
 slice of it is done at a time. After a slice, the loop is free for other work; the busier the others are, the longer it
-stays free. Operators' work also waits while an agent's request is on its way through the loop. So an agent waits for
-only a part of one slice, even with many watchers, and usually for none. See ADR 49.
+stays free.
+
+Operators' work also waits while an agent's request is on its way through the loop. So an agent waits for only a part of
+one slice, even with many watchers, and usually for none. See ADR 49.
 """
 
 import asyncio

@@ -2,6 +2,7 @@
 
 They agree on every step and its result. Rank 0 saves checkpoints, from which the next round continues, and keeps the
 journal. Like a worker with torch, it fails when a peer's connection breaks, and waits for a peer that is only silent.
+
 It reports to the test's hub once all have met. With `TEST_SURVIVORS`, workers that survive a round save its last step.
 With `TEST_LISTENS`, a worker acknowledges a notice after its step.
 """

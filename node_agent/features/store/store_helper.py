@@ -2,8 +2,9 @@
 
 It is a program of its own that loads torch, and nothing of this package. Its stdin is a socket to the agent. "open N"
 brings a listening socket. The helper sends it back first, so that the agent knows which process has the socket, and
-then serves a fresh store on it. "close" ends that store. The helper exits when the socket ends, because the agent is
-then gone.
+then serves a fresh store on it. "close" ends that store.
+
+The helper exits when the socket ends, because the agent is then gone.
 
 It exits only with its agent, which starts it with the signals of an eviction ignored.
 """

@@ -2,8 +2,9 @@
 
 It is a program of its own that imports torch, and from this package only a sentence for an error. Its stdin is a socket
 to the agent, with one line of JSON a message. The first message names the class and its arguments. Each further message
-has a round's environments by local rank, which the class may change. The answer says where that round's output goes.
-The process prints its own output to stderr.
+has a round's environments by local rank, which the class may change.
+
+The answer says where that round's output goes. The process prints its own output to stderr.
 """
 
 import json

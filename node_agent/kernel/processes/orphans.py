@@ -5,8 +5,10 @@ it finds orphans among its children, in any session and with any environment.
 
 A guardian handles the agent's sudden death. It is a shell that waits for the end of its stdin. Then it ends all
 processes that have the agent's mark in their environment or are related to the agent's roster. It also removes the
-agent's temporary folder. A guardian that is killed is replaced. While it waits, its command line names nothing of this
-package, so that `pkill -9 -f node-agent` does not kill it with its agent.
+agent's temporary folder.
+
+A guardian that is killed is replaced. While it waits, its command line names nothing of this package, so that `pkill -9
+-f node-agent` does not kill it with its agent.
 
 An agent may adopt processes that no worker has started. As a container's first process, it adopts those of `docker
 exec`. If a shell script has become the agent (`exec node-agent`), it has the script's children. Such an agent ends an

@@ -3,9 +3,10 @@
 A program that saves its work when it is stopped needs its own processes: a PyTorch DataLoader fails if one of them is
 gone. So a Python program that handles the signal gets it first. The processes that it has started get it when the
 program has ended, or shortly before the grace period ends. Without its reader, a program dies at its next line. So the
-readers of its output, as in `train.py | tee log`, get the signal some seconds after the program has ended. All other
-processes get the signal at once. A shell with its own handler, for example, waits for its command before it acts (ADR
-63).
+readers of its output, as in `train.py | tee log`, get the signal some seconds after the program has ended.
+
+All other processes get the signal at once. A shell with its own handler, for example, waits for its command before it
+acts (ADR 63).
 """
 
 import os

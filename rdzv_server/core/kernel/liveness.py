@@ -26,9 +26,10 @@ broken for less than a lease costs no node.
 
 If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that the server
 hears. For a grace, one agent must be certain when the grace ends, and the server must have heard it recently. For a
-lease, the server must hear one after the lost agent is overdue. Leases need a witness only while workers run, because a
-wrong verdict would stop them. If the server hears an agent after a time in which it heard none, that agent is no
-witness for that time. Each of the others gets one fresh lease.
+lease, the server must hear one after the lost agent is overdue.
+
+Leases need a witness only while workers run, because a wrong verdict would stop them. If the server hears an agent
+after a time in which it heard none, that agent is no witness for that time. Each of the others gets one fresh lease.
 
 All leases of a run have the same length. Renewing a lease moves its entry to the end, so the first entry is the next
 deadline. Neither takes longer with more nodes. A plain dict would be slower: to find its first entry, it steps over the

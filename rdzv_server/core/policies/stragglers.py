@@ -8,6 +8,7 @@ fewer steps than the others in the same time.
 
 The policy compares the nodes once in a lease, while workers report steps. A node becomes a straggler after `LOOKS`
 comparisons in a row, each with new steps, above the limit. It is no longer a straggler after as many below the limit.
+
 The limit is `straggler_factor` times the median. If nodes differ more than that anyway, the limit is the median plus
 `SPREAD` times the usual distance from it. How often a node was slow is a sign; that it is a straggler is a fact.
 """

@@ -2,8 +2,10 @@
 
 The exception may have left the run's state half changed. So the state is rebuilt from the records, which contain what
 the run's agents may know. After that, nothing changes it: no deadline fires, no agent is lost, and reports are refused
-until a server accepts them again. Agents keep their workers. An operator can stop the run, or have it forgotten. A
-restarted server replays the records; if that raises nothing, the run continues.
+until a server accepts them again.
+
+Agents keep their workers. An operator can stop the run, or have it forgotten. A restarted server replays the records;
+if that raises nothing, the run continues.
 """
 
 from collections.abc import Sequence

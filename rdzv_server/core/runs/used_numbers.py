@@ -2,8 +2,10 @@
 
 While a run is remembered, its latest attempt has the highest numbers. When its last attempt is forgotten, the server
 records the numbers here, for the latest `MOST_REMEMBERED` run ids. The numbers of earlier run ids are merged into a
-floor. A run id without an entry begins above the floor, since it may be one of them. So memory is bounded. On a server
-that has forgotten fewer run ids, all new ones begin with 1.
+floor.
+
+A run id without an entry begins above the floor, since it may be one of them. So memory is bounded. On a server that
+has forgotten fewer run ids, all new ones begin with 1.
 
 The facts are recorded in a journal of their own, beside the runs.
 """

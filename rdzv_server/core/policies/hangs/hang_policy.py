@@ -2,10 +2,12 @@
 
 An agent reports which of its workers seem to hang, and by which source. The server believes a report of one node,
 except about silence: silence counts only if every node reports it. A node whose workers have finished was alive until
-then, so the silence of the others counts from that time. Then the server asks all participants what their workers are
-doing, if they know that query (see `examination`). For at least `SETTLE_S` seconds it also waits for further
-suspicions: in lockstep, all ranks wait for the one that is to blame. From all of this it makes one `Failure`, a fact,
-that names the rank: by the stacks if they show it, else by the suspicions.
+then, so the silence of the others counts from that time.
+
+Then the server asks all participants what their workers are doing, if they know that query (see `examination`). For at
+least `SETTLE_S` seconds it also waits for further suspicions: in lockstep, all ranks wait for the one that is to blame.
+From all of this it makes one `Failure`, a fact, that names the rank: by the stacks if they show it, else by the
+suspicions.
 
 The examination is a sign. It begins only on a live server and ends by its own deadline. After a failover the next
 leader, which knows the suspicions, begins it again.

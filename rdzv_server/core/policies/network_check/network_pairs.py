@@ -2,9 +2,10 @@
 
 In the first step, each node of the first half is paired with one of the second half. A node that has passed with one
 peer is fit. A node that has failed is then paired with other nodes, fit ones first, as people look for a broken node by
-hand. A node that fails with two different peers, at least one of them fit, is unfit. A node is in one test at a
-time. In a later test it listens if it has listened before. If no pair passes, no node is blamed: then the nodes share
-the problem, such as a firewall.
+hand. A node that fails with two different peers, at least one of them fit, is unfit.
+
+A node is in one test at a time. In a later test it listens if it has listened before. If no pair passes, no node is
+blamed: then the nodes share the problem, such as a firewall.
 """
 
 from collections import deque
