@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import fields, replace
 from functools import partial
 from http import HTTPStatus
@@ -37,6 +37,7 @@ from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
 from rdzv_server.http.aiohttp_version import WrongAiohttp, import_without_authorities
 from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.http.garbage_collection import COLLECT_AFTER
+from rdzv_server.log_output import LogOutput
 from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind, import_http, import_late
 from rdzv_server.service.stand_by import StandBy
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
@@ -103,11 +104,11 @@ def main() -> int:
     inherited.correct()  # for the exit codes of --on-exclude's commands, among others
     hung_disks.begin("rdzv-server", lambda: sys.argv[1:], os.environ)
     config = _activated(parse())
-    _open_log(is_json=config.log_format == "json")
+    output = _open_log(is_json=config.log_format == "json")
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_S)
     try:
-        with asyncio.Runner(loop_factory=Loop) as runner:
+        with closing(output), asyncio.Runner(loop_factory=Loop) as runner:
             return runner.run(_run(config))
     except (BadTokenFile, BadCertificate, BadExport, StoreBroken, WrongAiohttp) as error:
         fail(str(error))
@@ -115,19 +116,20 @@ def main() -> int:
         fail(str(error), ExitCode.START_AGAIN)
 
 
-def _open_log(*, is_json: bool) -> None:
-    """Write log records to stderr, at the level that `LOGLEVEL` names and above."""
+def _open_log(*, is_json: bool) -> LogOutput:
+    """Write log records to stderr, at the level that `LOGLEVEL` names and above. Return their output."""
     bad_level = ""
     try:
         lines = LineFormat("rdzv-server", is_json, lowest_level(os.environ))
     except ValueError as error:
         lines, bad_level = LineFormat("rdzv-server", is_json), str(error)
-    handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter(lines))
-    logging.basicConfig(level=lines.lowest, handlers=[handler])
+    output = LogOutput()
+    output.setFormatter(LineFormatter(lines))
+    logging.basicConfig(level=lines.lowest, handlers=[output])
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # noise about peers that do not speak HTTP
     if bad_level:
         log.warning(bad_level)
+    return output
 
 
 class LineFormatter(logging.Formatter):

@@ -133,6 +133,10 @@ def event_log_is_back(path: str) -> str:
     return f"the server can write to --event-log {path} again"
 
 
+def log_lines_lost(lines: int) -> str:
+    return f"{count(lines, 'line')} left out, because the terminal or program that shows this log took none for a while"
+
+
 def events_left_out(path: str, events: int) -> str:
     return f"--event-log {path}: {count(events, 'event')} missing"
 

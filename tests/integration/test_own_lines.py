@@ -1,18 +1,22 @@
 """Log lines of agents and servers: a live line on a terminal, plain lines in a pipe, JSON for collectors."""
 
 import json
+import os
 import re
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from rdzv_protocol.words import run
 
 from node_agent import words
-from rdzv_server.words import completion
+from rdzv_server.words import completion, startup
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.message_search import pattern
+from tests.support.message_search import has_message, pattern
 from tests.support.programs import WORKER, Program, Server, start_agent
 from tests.support.rdzvctl import rdzvctl
 from tests.support.terminal import Terminal
@@ -235,3 +239,36 @@ async def logged_transitions(server: Server, run_id: str) -> set[str]:
         assert line.get("node_id") == event.get("node_id")
         assert line["level"] == {"run_failed": "ERROR", "warning": "WARNING"}.get(event["kind"], "INFO")
     return {event["kind"] for event in transitions}
+
+
+async def test_a_server_whose_log_is_not_read_serves_and_its_log_is_complete_later(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    """As in a stopped terminal: the pipe of its log is full before it starts."""
+    fifo = tmp_path / "log"
+    os.mkfifo(fifo)
+    pipe = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    filler = fill(pipe)
+    command = (sys.executable, "-m", "rdzv_server", "--port", str(unused_tcp_port), "--store", "memory")
+    server = await Program.start("sh", "-c", f'exec "$@" 2> {fifo}', "sh", *command)
+    agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", "--no-python", script="true")
+    assert await agent.exit_code() == 0
+    server.process.terminate()
+    left, read = filler, b""
+    while left:
+        left -= len(os.read(pipe, left))
+    assert await server.exit_code() == 0
+    with suppress(BlockingIOError):
+        while chunk := os.read(pipe, 1 << 16):
+            read += chunk
+    os.close(pipe)
+    assert has_message(read.decode(), run.succeeded) and has_message(read.decode(), startup.STOPPED)
+
+
+def fill(pipe: int) -> int:
+    """Fill the pipe. Return its number of bytes."""
+    filled = 0
+    with suppress(BlockingIOError):
+        while True:
+            filled += os.write(pipe, b"x" * 4_096)
+    return filled

@@ -1,0 +1,78 @@
+"""The server's log: its reader may take nothing for any time, and the caller never waits for it."""
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from rdzv_server import log_output
+from rdzv_server.log_output import LogOutput
+from rdzv_server.words import service as words
+from tests.support.threads import refuse_threads
+
+
+class Pipe:
+    """Pipe whose reader reads only when the test says so."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+        self.output = LogOutput(self.writer)
+
+    def log(self, text: str) -> None:
+        self.output.handle(logging.LogRecord("rdzv_server", logging.INFO, "", 0, text, None, None))
+
+    def read_lines(self, count: int) -> list[str]:
+        data = b""
+        while data.count(b"\n") < count:
+            data += os.read(self.reader, 1 << 16)
+        return data.decode().splitlines()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    pipe = Pipe()
+    yield pipe
+    os.close(pipe.reader)
+    pipe.output.close()
+    os.close(pipe.writer)
+
+
+def test_lines_come_out_in_order_however_late_they_are_read(pipe: Pipe) -> None:
+    lines = [f"{number} {'x' * 100}" for number in range(10_000)]
+    for line in lines:
+        pipe.log(line)
+    assert pipe.read_lines(len(lines)) == lines
+
+
+def test_lines_beyond_the_limit_are_left_out_and_counted(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_output, "MOST_BYTES", 200_000)
+    for _ in range(4_000):
+        pipe.log("x" * 99)
+    lost = pipe.output._left_out
+    assert lost >= 4_000 - 2_000 - (1 << 16) // 100 - 1, "those that wait, and those in the pipe"
+    assert pipe.read_lines(4_000 - lost) == ["x" * 99] * (4_000 - lost)
+    pipe.log("again")
+    assert pipe.read_lines(2) == [words.log_lines_lost(lost), "again"]
+
+
+def test_without_a_thread_lines_are_written_at_once(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        pipe.log("one")
+    pipe.log("two")
+    assert pipe.read_lines(2) == ["one", "two"]
+
+
+def test_the_end_waits_for_a_reader_only_for_a_while(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_output, "CLOSE_S", 0.01)
+    pipe.log("x" * 1_000_000)
+    pipe.output.close()
+
+
+def test_a_reader_that_is_gone_does_not_matter(pipe: Pipe) -> None:
+    os.close(pipe.reader)
+    pipe.log("lost")
+    pipe.output.close()
+    pipe.log("lost, too")
+    pipe.reader = os.open(os.devnull, os.O_RDONLY)
