@@ -16,7 +16,6 @@ orphan only if the orphan has the mark, was in a worker's session, or was seen a
 """
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
@@ -38,6 +37,7 @@ from node_agent.kernel.processes.orphans_helper import (
     look_at,
     write_roster,
 )
+from node_agent.kernel.processes.prctl import PR_SET_CHILD_SUBREAPER, prctl
 from node_agent.kernel.processes.process import (
     DEVNULL,
     KILL_TIMEOUT_S,
@@ -57,7 +57,6 @@ END_S = 1.0
 MOST_LOOKS = 20
 """Most looks for orphans after a round, so that a program which keeps starting processes cannot block the agent."""
 
-_PR_SET_CHILD_SUBREAPER = 36
 GUARDIAN = "NODE_AGENT_GUARDIAN"
 """Variable in the environment of every guardian: the path of its program."""
 _PYTHON, _FOLDER = "NODE_AGENT_GUARDIAN_PYTHON", "NODE_AGENT_GUARDIAN_FOLDER"
@@ -201,7 +200,7 @@ class Orphans:
 
 def adopt_orphans() -> bool:
     """Become the parent of orphaned descendants, except where a child already is. Return False if impossible."""
-    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    return bool(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def _new_roster() -> int:

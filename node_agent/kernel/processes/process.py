@@ -1,6 +1,5 @@
 """Child processes: started in their own session, tied to the agent's life, and watched without polling."""
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -12,17 +11,16 @@ from typing import Protocol
 from node_agent import words
 from node_agent.kernel.processes.forking import Fork, NotSetUp
 from node_agent.kernel.processes.orphans_helper import MARK, becomes_readable, limit_for, mark_descendants
+from node_agent.kernel.processes.prctl import PR_SET_PDEATHSIG, prctl
 
 _STDIN, _STDOUT, STDERR = range(3)
 DEVNULL = subprocess.DEVNULL
 KILL_TIMEOUT_S = 30.0
 """Seconds after which a child counts as surviving SIGKILL, as it may in uninterruptible sleep."""
-_PR_SET_PDEATHSIG = 1
 _HANDLED = (b"SigBlk", b"SigCgt")
 """Fields of /proc/PID/status, in hexadecimal, with the signals that a process handles or waits for itself."""
 _OUTLASTED = (*_HANDLED, b"SigIgn")
 """Fields with the signals that do not end the process."""
-_prctl = ctypes.CDLL(None).prctl
 
 
 class Process(Protocol):
@@ -200,7 +198,7 @@ def to_handle(names: Iterable[str]) -> list[signal.Signals]:
 
 def tie_to_parent(parent: int) -> None:
     """Make the kernel kill this process, a child, when `parent` dies, even if it died before this call."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
