@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from rdzv_protocol import errors, paths
 from rdzv_protocol import words as protocol_words
-from rdzv_protocol.credentials import Credentials, TlsFiles
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.flag_values import Endpoint, address, endpoint
 from rdzv_protocol.text import clip, printable
 
@@ -143,7 +143,11 @@ class Client:
         self._order = list(place.endpoints)
         self.versions: dict[str, str] = {}
         """Versions of the servers that have reported their status, by address."""
-        tls = TlsFiles(place.tls_ca, place.tls_cert, place.tls_key) if place.tls_ca else None
+        tls = None
+        if place.tls_ca:
+            from rdzv_protocol.tls_files import TlsFiles
+
+            tls = TlsFiles(place.tls_ca, place.tls_cert, place.tls_key)
         try:
             self._credentials = Credentials(place.token_file, tls)
         except ValueError as error:  # it names the file

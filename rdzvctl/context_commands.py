@@ -2,7 +2,7 @@
 
 import os
 
-from rdzv_protocol.credentials import SYSTEM
+from rdzv_protocol.tls_files import SYSTEM
 
 from rdzvctl import contexts, words
 from rdzvctl.contexts import FIELDS, Contexts

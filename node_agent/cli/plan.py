@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 from rdzv_protocol import words as protocol_words
-from rdzv_protocol.credentials import Credentials, TlsFiles, TlsNames
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.flag_values import address
 from rdzv_protocol.log_lines import LineFormat, lowest_level
 from rdzv_protocol.messages import JoinRequest
@@ -30,6 +30,8 @@ from node_agent.kernel.output.routing import streams_to_files
 from node_agent.kernel.workers import nesting
 
 if TYPE_CHECKING:
+    from rdzv_protocol.tls_files import TlsFiles
+
     from node_agent.kernel.workers.devices import Devices
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
@@ -361,7 +363,7 @@ def credentials(arguments: Arguments, target: Target) -> Credentials:
     return found
 
 
-def _tls(arguments: Arguments, target: Target) -> TlsFiles | None:
+def _tls(arguments: Arguments, target: Target) -> "TlsFiles | None":
     ca, cert, key = arguments.tls_ca, arguments.tls_cert, arguments.tls_key
     given = [argument for argument in TLS_FILES if getattr(arguments, argument) is not None]
     if not given and "https://" in arguments.rdzv_endpoint:
@@ -381,6 +383,8 @@ def _tls(arguments: Arguments, target: Target) -> TlsFiles | None:
         )
     if ca is None:
         raise UsageError(words.plan.tls_without_ca(first, arguments.own("tls_ca")))
+    from rdzv_protocol.tls_files import TlsFiles, TlsNames
+
     return TlsFiles(ca, cert, key, TlsNames(*map(arguments.source, TLS_FILES)))
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import trustme
-from rdzv_protocol.credentials import Credentials, TlsFiles
+from rdzv_protocol.credentials import Credentials
+from rdzv_protocol.tls_files import TlsFiles
 
 SERVER_NAMES = ("localhost", "127.0.0.1", "::1")
 

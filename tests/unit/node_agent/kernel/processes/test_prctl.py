@@ -17,8 +17,9 @@ def test_a_call_returns_what_ctypes_returns() -> None:
 
 def test_it_is_found_without_ctypes_which_may_be_imported_later() -> None:
     program = (
-        "import sys; from node_agent.kernel.processes.prctl import prctl; print('ctypes' in sys.modules, prctl(3) >= 0);"
-        "import ctypes; print(ctypes.CDLL(None).prctl(3) == prctl(3), ctypes.c_int(7).value)"
+        "import sys; from node_agent.kernel.processes.prctl import prctl\n"
+        "print('ctypes' in sys.modules, prctl(3) >= 0)\n"
+        "import ctypes\nprint(ctypes.CDLL(None).prctl(3) == prctl(3), ctypes.c_int(7).value)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["False", "True", "True", "7"], done.stderr
