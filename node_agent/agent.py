@@ -18,7 +18,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, PollRequest, Reply, Start
 
 from node_agent import words
-from node_agent.features.active import Features, Queries
+from node_agent.features.enabled import Features, Queries
 from node_agent.kernel import late_imports
 from node_agent.kernel.config import AgentConfig, LaunchPlan
 from node_agent.kernel.core.effects import (
@@ -54,10 +54,10 @@ from node_agent.kernel.output.logs import AgentLogs, RoundLogs
 from node_agent.kernel.output.routing import PluginFailed
 from node_agent.kernel.output.sinks import Sink
 from node_agent.kernel.processes import temp_dir
+from node_agent.kernel.processes.leftovers import is_program
 from node_agent.kernel.processes.orphans import Orphans, new_mark
 from node_agent.kernel.processes.ports import ReservedPort
 from node_agent.kernel.processes.process import given_up
-from node_agent.kernel.processes.remains import is_program
 from node_agent.kernel.processes.temp_dir import REMOVED_WITHIN_S, TempDir
 from node_agent.kernel.runner import Facts, Runner
 from node_agent.kernel.tasks import spawn

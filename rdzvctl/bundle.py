@@ -25,7 +25,7 @@ from rdzvctl.errors import BadInput, CtlError
 from rdzvctl.output import aligned
 from rdzvctl.redaction import Anonymizer, Redactor, secrets_of
 from rdzvctl.session import Session
-from rdzvctl.views import account, lines, state, tables
+from rdzvctl.views import explanation, lines, state, tables
 
 MOST_AGENTS = 16
 """Most agents that `bundle` asks for their descriptions."""
@@ -216,13 +216,13 @@ class Parts:
         """Add what `rdzvctl status RUN` shows, then each failure with its evidence."""
         run, endpoint = self._run, self._session.endpoint
         unhealthy_reason, cordons = self._session.unhealthy_reason, self._session.cordons
-        why = account.why(run, endpoint, unhealthy_reason=unhealthy_reason, cordons=cordons)
+        why = explanation.why(run, endpoint, unhealthy_reason=unhealthy_reason, cordons=cordons)
         shown = [
             why.text,
             *why.next,
             "",
-            account.time_line(run),
-            account.restarts_line(run),
+            explanation.time_line(run),
+            explanation.restarts_line(run),
             "",
             aligned(tables.nodes_table(run)),
         ]

@@ -18,7 +18,7 @@ from rdzvctl.client import Overview, Request
 from rdzvctl.errors import BadInput, KeptOut, Refused, Unreachable
 from rdzvctl.output import Output, confirmed
 from rdzvctl.session import Session
-from rdzvctl.views import account, lines, next_steps, state, tables
+from rdzvctl.views import explanation, lines, next_steps, state, tables
 from rdzvctl.views.next_steps import MOST_NAMED
 
 if TYPE_CHECKING:
@@ -141,9 +141,9 @@ def nodes(session: Session) -> None:
 
 def _show_run(session: Session, run: Fields) -> None:
     _show_why(session, run)
-    if spent := account.time_line(run):
+    if spent := explanation.time_line(run):
         session.out.paragraph(spent)
-    if took := account.restarts_line(run):
+    if took := explanation.restarts_line(run):
         session.out.paragraph(took)
     session.out.line()
     session.out.table(tables.nodes_table(run))
@@ -166,11 +166,11 @@ def why(session: Session) -> None:
     others = [each for each in runs if each["run_id"] != run["run_id"]]
     if session.out.is_json:
         found = _why(session, run)
-        failed = [_in_short(each) for each in account.failed_runs(others)]
+        failed = [_in_short(each) for each in explanation.failed_runs(others)]
         shown = {"run_id": run["run_id"], "phase": run["phase"], **found._asdict(), "failed_runs": failed}
         return session.out.json(shown)
     _show_why(session, run)
-    for line in account.failures(others, session.endpoint, program=session.program):
+    for line in explanation.failures(others, session.endpoint, program=session.program):
         session.out.paragraph(line)
     return None
 
@@ -179,7 +179,7 @@ def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:
     if session.out.is_json:
         return session.out.json({"runs": [_in_short(run) for run in runs]})
     most = MOST_NEEDY if session.out.is_terminal else None
-    found = account.troubles(runs, session.endpoint, cordons=session.cordons, program=session.program, most=most)
+    found = explanation.troubles(runs, session.endpoint, cordons=session.cordons, program=session.program, most=most)
     for line in [session.unhealthy_reason, *found]:
         if line:
             session.out.paragraph(line)
@@ -190,15 +190,15 @@ def _in_short(run: Fields) -> dict[str, Any]:
     return {name: run[name] for name in ("run_id", "phase", "reason", "health")}
 
 
-def _why(session: Session, run: Fields) -> account.Why:
-    """Return the account of the run.
+def _why(session: Session, run: Fields) -> explanation.Why:
+    """Return the explanation of the run.
 
     Only its events have the reason of a restart and the failure of the attempt before, and only a leader has the
     events.
     """
     unhealthy_reason = session.unhealthy_reason
     explain = partial(
-        account.why, run, session.endpoint, unhealthy_reason=unhealthy_reason, cordons=session.cordons,
+        explanation.why, run, session.endpoint, unhealthy_reason=unhealthy_reason, cordons=session.cordons,
         program=session.program,
     )  # fmt: skip
     has_earlier = run["attempt"] > 1 and not session.given.get("watch")
@@ -210,7 +210,7 @@ def _why(session: Session, run: Fields) -> account.Why:
         if event["kind"] == "round_opened" and run["phase"] == "restarting":
             opened = event["reason"]
         if event["kind"] == "run_failed" and event["attempt"] == attempt - 1:
-            failed = words.account.earlier_failed(event["attempt"], event["reason"])
+            failed = words.explanation.earlier_failed(event["attempt"], event["reason"])
     return explain(opened=opened, earlier=failed)
 
 

@@ -66,7 +66,7 @@ def lock_left(path: str) -> str:
     )
 
 
-# meeting_place
+# master_addr_check
 
 
 def master_is_here(host: str) -> str:

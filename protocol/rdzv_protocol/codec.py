@@ -51,10 +51,10 @@ def decode_own(kind: type[T], body: bytes) -> T:
     try:
         return convert(kind, value)
     except MalformedMessage:
-        from rdzv_protocol.own_texts import convert_own  # for data of an earlier version
+        from rdzv_protocol.stored_texts import convert_stored  # for data of an earlier version
 
         with suppress(msgspec.ValidationError):
-            return convert_own(kind, value)
+            return convert_stored(kind, value)
         raise
 
 

@@ -1,4 +1,4 @@
-"""Views of a status and of events for people: tables, lines, the account of a run and the next steps. Pure functions.
+"""Views of a status and of events for people: tables, lines, the explanation of a run and the next steps.
 
-They choose what is shown, and in which order; `words` makes the sentences.
+These pure functions choose what is shown, and in which order; `words` makes the sentences.
 """

@@ -10,13 +10,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from rdzvctl.words import account as account
     from rdzvctl.words import actions as actions
     from rdzvctl.words import bundle as bundle
     from rdzvctl.words import command_line as command_line
     from rdzvctl.words import connection as connection
     from rdzvctl.words import contexts as contexts
     from rdzvctl.words import events as events
+    from rdzvctl.words import explanation as explanation
     from rdzvctl.words import logs as logs
     from rdzvctl.words import nodes as nodes
     from rdzvctl.words import runs as runs

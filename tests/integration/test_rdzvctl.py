@@ -80,7 +80,7 @@ async def test_why_without_a_run_names_the_runs_that_have_failed_beside_the_only
     assert [re.match(r"(\w+): failed \d+s ago: .* Next: Read ", line)[1] for line in failed] == ["b", "a"]  # type: ignore[index]
     assert len((await rdzvctl("why", "fine", endpoint=at)).lines) == 2
     await cluster.nodes("a", "--run-id", "a", *PATIENT, nproc=1)
-    assert ctl.account.earlier_failed(1, "worker").rstrip(".") in (await rdzvctl("why", "a", endpoint=at)).lines[0]
+    assert ctl.explanation.earlier_failed(1, "worker").rstrip(".") in (await rdzvctl("why", "a", endpoint=at)).lines[0]
 
 
 async def test_workers_that_still_run_after_others_of_their_node_finished_are_named(cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ from rdzv_protocol.queries import Notice, Noticed
 
 from node_agent.features.notices import words
 from node_agent.in_worker import NOTICE_ACK, NOTICE_FILE, clock
-from node_agent.kernel.output.room import in_words
+from node_agent.kernel.output.disk_space import in_words
 from node_agent.kernel.processes.signalling import handlers
 from node_agent.kernel.processes.temp_dir import TempDir
 from node_agent.kernel.tasks import spawn

@@ -9,7 +9,7 @@ from node_agent.features import readiness
 from node_agent.features.readiness import words
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
-from node_agent.kernel.output.room import in_words
+from node_agent.kernel.output.disk_space import in_words
 from node_agent.kernel.threads import in_thread
 
 CLOSE_S = 2.0

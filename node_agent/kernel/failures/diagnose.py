@@ -17,7 +17,7 @@ from node_agent import words
 from node_agent.kernel.failures import error_file, hints
 from node_agent.kernel.failures.error_file import ErrorFile
 from node_agent.kernel.failures.stderr_errors import LastWords, last_words
-from node_agent.kernel.output.room import is_full
+from node_agent.kernel.output.disk_space import is_full
 from node_agent.kernel.processes.temp_dir import FALLBACK
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from rdzv_protocol.messages import Failure
 
 from node_agent import words
 from node_agent.kernel.environment import ERROR_FILE
-from node_agent.kernel.output.room import in_words
+from node_agent.kernel.output.disk_space import in_words
 
 MOST_BYTES = 1 << 20
 

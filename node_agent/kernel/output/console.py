@@ -27,7 +27,7 @@ from rdzv_protocol.log_lines import Context, LineFormat
 
 from node_agent import words
 from node_agent.kernel.core.effects import Level
-from node_agent.kernel.output.room import in_words
+from node_agent.kernel.output.disk_space import in_words
 
 HIGH, LOW = 8 << 20, 4 << 20
 PATIENCE_S = 2.0

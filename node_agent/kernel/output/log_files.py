@@ -17,8 +17,8 @@ from queue import SimpleQueue
 
 from node_agent import words
 from node_agent.kernel.output.console import PATIENCE_S, Console
+from node_agent.kernel.output.disk_space import in_words, why_full
 from node_agent.kernel.output.pieces import READ_BYTES, End, Piece
-from node_agent.kernel.output.room import in_words, why_full
 from node_agent.kernel.output.sinks import Sink, report_lines
 from node_agent.kernel.output.streams import Stream
 

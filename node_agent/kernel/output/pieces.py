@@ -4,7 +4,7 @@ import os
 from errno import EFBIG
 
 from node_agent import words
-from node_agent.kernel.output.room import why_full
+from node_agent.kernel.output.disk_space import why_full
 from node_agent.kernel.output.sinks import TAIL_BYTES
 
 READ_BYTES = 1 << 18

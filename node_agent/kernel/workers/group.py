@@ -23,8 +23,8 @@ from node_agent import words
 from node_agent.kernel.config import SIDE_BY_SIDE
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
+from node_agent.kernel.processes.leftovers import Leftovers, ListLeftovers, in_session, is_program
 from node_agent.kernel.processes.process import KILL_TIMEOUT_S, Process, signal_group
-from node_agent.kernel.processes.remains import ListLeftovers, Remains, in_session, is_program
 from node_agent.kernel.processes.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
 from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
@@ -268,7 +268,7 @@ class ProcessGroup:
         self._timer: asyncio.TimerHandle | None = None
         self._last_call: asyncio.TimerHandle | None = None
         self._sent = SignalledProcesses()
-        self._remains: list[Remains] = []
+        self._remains: list[Leftovers] = []
         self._exited_pids: set[int] = set()
         """Pids of workers that have exited. The ends of some may not be examined yet."""
         self._spared: list[Worker] = []
@@ -414,12 +414,12 @@ class ProcessGroup:
         """
         within_s = self._stops_at - asyncio.get_running_loop().time() if self._stopping else LEFT_S
         signum = self._stop_signal if self._stopping else signal.SIGTERM
-        remains = Remains(leftovers, session, signum, self._sent, within_s, self._remains_gone, self._found)
+        remains = Leftovers(leftovers, session, signum, self._sent, within_s, self._remains_gone, self._found)
         if remains:
             self._remains.append(remains)
         return bool(remains)
 
-    def _remains_gone(self, remains: Remains) -> None:
+    def _remains_gone(self, remains: Leftovers) -> None:
         self._remains.remove(remains)
         if self._is_empty():
             if self._stopping:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from msgspec import ValidationError, msgpack
-from rdzv_protocol.own_texts import convert_own
+from rdzv_protocol.stored_texts import convert_stored
 
 from rdzv_server.core.events import SnapshotPart
 from rdzv_server.core.kernel.policy import Policy
@@ -55,4 +55,4 @@ def _decoded(kind: type[T], data: bytes) -> T:
     try:
         return msgpack.decode(data, type=kind)
     except ValidationError:
-        return convert_own(kind, msgpack.decode(data))
+        return convert_stored(kind, msgpack.decode(data))

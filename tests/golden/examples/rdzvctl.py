@@ -51,14 +51,14 @@ EXAMPLES: Examples = {
         {"run_id": "r1", "at": "2026-01-02 03:04:05 +0000", "files": (), "missing": (), "is_anonymous": False},
     ],
     words.actions.no_run_has: [{"node_id": "gpu", "known": ("gpu1",)}],
-    words.account.disconnected: [{"node_id": "gpu1", "unheard_s": 2.0, "left_s": 3.0}],
-    words.account.more_disconnected: [{"number": number} for number in (1, 3)],
-    words.account.more: [
+    words.explanation.disconnected: [{"node_id": "gpu1", "unheard_s": 2.0, "left_s": 3.0}],
+    words.explanation.more_disconnected: [{"number": number} for number in (1, 3)],
+    words.explanation.more: [
         {"number": 1, "noun": "remark", "command": "rdzvctl nodes"},
         {"number": 3, "noun": "broken link", "command": "rdzvctl status --json"},
     ],
-    words.account.rounds_have_failed: [{"rounds": 2, "last": last} for last in ("", "<last>")],
-    words.account.has_restarted: [
+    words.explanation.rounds_have_failed: [{"rounds": 2, "last": last} for last in ("", "<last>")],
+    words.explanation.has_restarted: [
         {
             "causes": {"worker failure": 2, "node lost": 1},
             "used": 2,
@@ -67,7 +67,7 @@ EXAMPLES: Examples = {
         },
         {"causes": {"operator": 1}, "used": 0, "max_restarts": 0, "own_budgets": {}},
     ],
-    words.account.time_went_into: [
+    words.explanation.time_went_into: [
         {"spent_s": {"training": 7_500.0, "lost": 61.0}, "ettr": 0.9585},
         {"spent_s": {"running": 12.0, "forming": 3.0}, "ettr": None},
     ],

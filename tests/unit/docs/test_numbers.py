@@ -12,7 +12,7 @@ from node_agent.features.checks import pre_join, storage_helper
 from node_agent.features.hangs import log_rules, progress_source
 from node_agent.features.preemption import cloud_metadata
 from node_agent.features.rules import feature as rules
-from node_agent.kernel.output import log_files, room
+from node_agent.kernel.output import disk_space, log_files
 from node_agent.kernel.processes import process
 from rdzv_server import config
 from rdzv_server.core import node_history
@@ -79,7 +79,8 @@ NAMED = {
     ),
     "how-to/keep-the-last-step.md": (s(survivors.UPDATE_S),),
     "how-to/logs.md": (
-        f"at least every {s(log_files.LONGEST_S)}", f"at most {s(log_files.DRAIN_TIMEOUT_S)}", kib(room.FULL_BYTES)
+        f"at least every {s(log_files.LONGEST_S)}", f"at most {s(log_files.DRAIN_TIMEOUT_S)}",
+        kib(disk_space.FULL_BYTES),
     ),
     "how-to/migrate-from-torchrun.md": (
         f"{s(plan.CLOSE_TIMEOUT_S)}, or", f"for {s(LAST_CALL_QUIET_S)}, and {s(LAST_CALL_MOST_S)} at most",

@@ -9,7 +9,7 @@ import pytest
 
 import node_agent
 from node_agent.cli.arguments import FLAGS
-from node_agent.features.active import UNASKED
+from node_agent.features.enabled import UNASKED
 from node_agent.features.service_manager import ManagedService
 from node_agent.features.supervised import Supervised
 from node_agent.features.table import OPTIONS
@@ -17,7 +17,7 @@ from node_agent.kernel.feature import Feature, load
 
 HEAVY = [options.feature for options in (*OPTIONS, ManagedService, Supervised)]
 OTHER_MEANINGS = {
-    "__init__", "__pycache__", "active", "checks", "description", "evidence", "hangs", "imports", "queries", "rules",
+    "__init__", "__pycache__", "checks", "description", "enabled", "evidence", "hangs", "imports", "queries", "rules",
     "store", "table", "words",
 }  # fmt: skip
 """Names of files and folders of features that are everyday words, which other code uses with another meaning."""
@@ -59,7 +59,7 @@ def test_only_the_table_of_features_names_one() -> None:
     assert len(names) > 10
     a_name = re.compile(rf"(?<![a-z])({'|'.join(names)})(?![a-z])")
     for text in (file.read_text() for file in files):
-        assert set(re.findall(r"node_agent\.features\.(\w+)", text)) <= {"active", "queries", "table"}
+        assert set(re.findall(r"node_agent\.features\.(\w+)", text)) <= {"enabled", "queries", "table"}
         assert not a_name.findall(_without_texts(text).replace("--metrics-per-run", "").lower())
         assert "numa" not in text.lower()
         assert not re.findall(r"config\.options\(", text)

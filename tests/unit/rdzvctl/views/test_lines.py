@@ -8,7 +8,7 @@ from rdzv_protocol.words.run import opened
 from rdzvctl import output
 from rdzvctl import words as ctl
 from rdzvctl.answers import Fields
-from rdzvctl.views import account, lines, tables
+from rdzvctl.views import explanation, lines, tables
 from tests.support.scenario import Scenario
 from tests.support.stories import check
 from tests.unit.rdzvctl.views.reported import SERVER, told
@@ -86,6 +86,6 @@ def test_no_text_of_a_run_moves_the_cursor() -> None:
     for table in shown:
         assert all(cell.isprintable() for row in table.rows for cell in row)
         assert all(line.isprintable() for line in output.aligned(table).splitlines())
-    found = account.why(everything, SERVER)
+    found = explanation.why(everything, SERVER)
     assert found.text.isprintable() and all(step.isprintable() for step in found.next)
     assert lines.of_run(everything).isprintable()

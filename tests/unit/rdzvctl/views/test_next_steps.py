@@ -7,7 +7,7 @@ from rdzv_server.core.events import EXCLUDER, NodeCordoned
 from rdzv_server.core.policies import words as policy_words
 from rdzv_server.words import health
 from rdzvctl import words as ctl
-from rdzvctl.views import account, next_steps, state, tables
+from rdzvctl.views import explanation, next_steps, state, tables
 from tests.support.scenario import running
 from tests.support.stories import check
 from tests.unit.rdzvctl.views.reported import (
@@ -54,7 +54,7 @@ def test_why_says_which_cordoned_nodes_could_take_part(nodes: int, kept_out: str
     for node_id in kept_out:
         run.handle(NodeCordoned(node_id=node_id, by="admin", reason="its fan"))
         run.join(node_id)
-    assert account.why(told(run), SERVER).next == steps
+    assert explanation.why(told(run), SERVER).next == steps
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_why_says_what_to_do_about_a_node_by_the_reason_why_it_is_gone(
     nodes: str, happens: str, cordoned: str, steps: list[str]
 ) -> None:
     run = told(check((nodes, happens)))
-    assert account.why(run, SERVER, cordons=cordons_of(cordoned)).next == steps
+    assert explanation.why(run, SERVER, cordons=cordons_of(cordoned)).next == steps
     older = as_an_older_server(run)
-    assert account.why(older, SERVER, cordons=cordons_of(cordoned)).next == steps
+    assert explanation.why(older, SERVER, cordons=cordons_of(cordoned)).next == steps
     if run["missing"]["more_nodes"]:
-        (line,) = account.troubles([run], SERVER, cordons=cordons_of(cordoned))
+        (line,) = explanation.troubles([run], SERVER, cordons=cordons_of(cordoned))
         assert line.endswith(f" Next: {steps[0]}")
 
 
@@ -95,11 +95,11 @@ def test_why_says_which_absent_cordoned_nodes_could_fill_free_seats() -> None:
     run = check(("1:4", "join a b c; 60s; leave b; leave c; join a; 60s"))
     start = to_run_on_all(3)
     steps = [on_one(4), uncordon_absent("b"), start]
-    assert account.why(told(run), SERVER, cordons=cordons_of("bx")).next == steps
+    assert explanation.why(told(run), SERVER, cordons=cordons_of("bx")).next == steps
     run.handle(NodeCordoned(node_id="b", by="admin", reason="its fan"))
     run.join("b2", node="b")
     steps = [on_one(4), uncordon("b"), to_run_on_all(2)]
-    assert account.why(told(run), SERVER, cordons=cordons_of("b")).next == steps
+    assert explanation.why(told(run), SERVER, cordons=cordons_of("b")).next == steps
 
 
 @pytest.mark.parametrize("program", ["rdzvctl --endpoint b:7", r"rdzvctl --context 'my '"])
@@ -122,7 +122,7 @@ def test_a_printed_command_repeats_the_flags_for_the_server(program: str) -> Non
 )  # fmt: skip
 def test_every_command_of_why_repeats_the_flags_for_the_server(story: tuple[str, str]) -> None:
     run = told(check(story))
-    plain, found = account.why(run, SERVER).next, account.why(run, SERVER, program="rdzvctl --context lab").next
+    plain, found = explanation.why(run, SERVER).next, explanation.why(run, SERVER, program="rdzvctl --context lab").next
     assert found == [step.replace("rdzvctl ", "rdzvctl --context lab ") for step in plain] != plain
 
 
@@ -164,7 +164,7 @@ def test_why_says_how_free_seats_of_a_running_round_could_be_filled(
         run.handle(NodeCordoned(node_id=node_id, by="admin", reason="its fan"))
         run.join(node_id)
     run.join(*standbys)
-    assert account.why(told(run), SERVER).next == steps
+    assert explanation.why(told(run), SERVER).next == steps
 
 
 def test_a_node_excluded_by_the_server_is_shown_as_excluded() -> None:
@@ -172,28 +172,28 @@ def test_a_node_excluded_by_the_server_is_shown_as_excluded() -> None:
     run.handle(NodeCordoned(node_id="b", by=EXCLUDER, reason="blamed 3 times within 1 d"))
     run.join("b")
     step = ctl.steps.uncordon("b", ctl.servers.cordon("", "", "blamed 3 times within 1 d", excluded=True))
-    assert step in account.why(told(run), SERVER).next
+    assert step in explanation.why(told(run), SERVER).next
     assert [row[:2] for row in tables.nodes_table(told(run)).rows] == [("a", "waiting"), ("b", "excluded")]
 
 
 def test_a_stop_by_an_operator_is_no_failure_to_mend() -> None:
     run = told(check(("2 max_restarts=1", "join a b; fail a; join a b; stop")))
-    assert account.why(run, SERVER).next == [ctl.steps.STOPPED]
+    assert explanation.why(run, SERVER).next == [ctl.steps.STOPPED]
 
 
 def test_a_node_that_is_excluded_is_to_be_uncordoned_before_a_new_attempt() -> None:
     run = told(check(("1", "join a; fail a")))
-    steps = account.why(run, SERVER, cordons=cordons_of("ab")).next
+    steps = explanation.why(run, SERVER, cordons=cordons_of("ab")).next
     assert steps == [read_console("a"), ctl.steps.uncordon_absent("a", CORDON), ctl.steps.START_AGAIN]
 
 
 def test_a_run_that_restarts_and_loops_lacks_nodes_besides() -> None:
     run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b")))
-    found = account.why(run, SERVER)
+    found = explanation.why(run, SERVER)
     assert found.text.startswith("Looping for ")
     first = [ctl.steps.wait_for("a", 1), ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
     assert found.next == first + run["health"]["next"], "until it has another node, it stands still"
-    (line,) = account.troubles([run], SERVER)
+    (line,) = explanation.troubles([run], SERVER)
     assert line.startswith("run: restarting for 0s: ") and "; looping for 0s: " in line
     (row,) = tables.runs_table([run]).rows
     assert row[-1] == f"{run['reason']}; {state.trouble(run)}"
@@ -203,12 +203,12 @@ def test_a_run_that_lacks_nodes_says_once_which_ones_it_waits_for() -> None:
     run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b; join a; 60s")))
     lack, gives_up = run["health"]["sentence"], run["reason"].rpartition("; ")[2]
     assert run["health"]["state"] == "lacks_nodes" and run["reason"] == f"{lack}; {gives_up}"
-    found = account.why(run, SERVER)
+    found = explanation.why(run, SERVER)
     assert found.text.startswith("Lacks nodes for ") and found.text.lower().count(lack) == 1 and gives_up in found.text
     of_loop = run["health"]["next_of"]["looping"]
     assert found.next == [ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1), *of_loop] and of_loop
     assert set(of_loop) < set(run["health"]["next"])
-    (line,) = account.troubles([run], SERVER)
+    (line,) = explanation.troubles([run], SERVER)
     assert line.startswith("run: lacks nodes for 1m: ") and line.count(lack) == 1
     (row,) = tables.runs_table([run]).rows
     assert row[2] == "lacks nodes" and row[-1] == state.trouble(run).removeprefix("lacks nodes ")
@@ -218,23 +218,23 @@ def test_a_run_that_lacks_nodes_says_once_which_ones_it_waits_for() -> None:
 def test_an_older_server_does_not_say_which_steps_are_about_missing_nodes() -> None:
     run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b; join a; 60s")))
     del run["health"]["next_of"]
-    assert account.why(run, SERVER).next == [ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
+    assert explanation.why(run, SERVER).next == [ctl.steps.start_agent_again("b", "SIGTERM"), or_start(1)]
 
 
 def test_the_output_to_read_is_that_of_the_worker_that_ended_the_run() -> None:
     """The first failure of the run may be of another rank, and long ago."""
     run = told(check(("2 max_restarts=1", "join a b; fail a; join a b; fail b")))
     assert run["first_failure"]["rank"] != run["end_failure"]["rank"]
-    assert account.why(run, SERVER).next == [read_console("b"), ctl.steps.START_AGAIN]
+    assert explanation.why(run, SERVER).next == [read_console("b"), ctl.steps.START_AGAIN]
 
 
 def test_why_says_to_read_a_log_only_if_the_failed_workers_node_has_files() -> None:
     run = told(check(("2", "join a log_dir=logs; join b; fail b")))
-    assert account.why(run, SERVER).next == [read_console("b"), ctl.steps.START_AGAIN]
+    assert explanation.why(run, SERVER).next == [read_console("b"), ctl.steps.START_AGAIN]
     run["nodes"] = run["nodes"][:1]  # the node of the failure is gone
-    assert account.why(run, SERVER).next == [read_output("run", 1), ctl.steps.START_AGAIN]
+    assert explanation.why(run, SERVER).next == [read_output("run", 1), ctl.steps.START_AGAIN]
     run = told(check(("2", "join a log_dir=logs; join b; fail a")))
-    assert account.why(run, SERVER).next == [read_output("run", 0), ctl.steps.START_AGAIN]
+    assert explanation.why(run, SERVER).next == [read_output("run", 0), ctl.steps.START_AGAIN]
 
 
 def test_the_number_of_lost_nodes_is_shown_if_the_run_does_not_remember_all() -> None:
@@ -244,5 +244,5 @@ def test_the_number_of_lost_nodes_is_shown_if_the_run_does_not_remember_all() ->
         run.is_lost(name)
     shown = told(run)
     lost = ctl.steps.check_lost(ctl.nodes.listed(["n135", "n136", "n137", "n138"], 195))
-    assert lost in account.why(shown, SERVER).next
+    assert lost in explanation.why(shown, SERVER).next
     assert tables.nodes_table(shown).rows[-1][0] == ctl.nodes.more_gone(135)

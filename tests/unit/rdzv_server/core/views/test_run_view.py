@@ -14,7 +14,7 @@ from rdzv_server.core.views.run_view import Missing, Outlook
 from rdzv_server.http.metrics import RUN_FINISHING, RUN_NODES, RUN_RESTARTS_LEFT, RUN_UNHEARD, RUN_WORLD_SIZE, _Survey
 from rdzv_server.words import completion, notices
 from rdzvctl.answers import decoded
-from rdzvctl.views import account, tables
+from rdzvctl.views import explanation, tables
 from tests.support.scenario import Scenario, running
 from tests.support.stories import check
 
@@ -99,7 +99,7 @@ def test_the_time_of_a_run_has_the_same_parts_in_the_status_on_the_page_and_in_r
     spent = dict(watched.get("time_s", {}))
     if not run.stage.is_end:  # as the page does
         spent[watched["time_in"]] = spent.get(watched["time_in"], 0.0) + now - watched["time_since"]
-    line = account.time_line(decoded(json.encode(status)))
+    line = explanation.time_line(decoded(json.encode(status)))
     assert all(f"{age(seconds)} {word}" in line for word, seconds in spent.items() if seconds > 0.5)
     assert run.stage.is_end or sum(spent.values()) == pytest.approx(status.age_s, abs=0.5)
 
@@ -130,7 +130,7 @@ def test_remarks_of_a_policy_about_a_node_or_a_run_are_in_every_view(monkeypatch
     assert [node.remarks for node in status.nodes] == [{}, {"hot": "node b is hot"}]
     told = decoded(json.encode(status))
     assert [row[-1] for row in tables.nodes_table(told).rows] == ["", "hot"]
-    assert "Node b is hot." in account.why(told, "h:1").text
+    assert "Node b is hot." in explanation.why(told, "h:1").text
 
 
 def test_the_model_says_what_a_run_waits_for_and_what_it_is_on_its_way_to() -> None:

@@ -14,7 +14,7 @@ A script may close its connections first, clean up, and only then raise its exce
 """
 
 
-class Causes(Feature):
+class CauseFinder(Feature):
     """Answers to `FindCause`."""
 
     async def answer(self, query: Query) -> CauseSought | Refused:

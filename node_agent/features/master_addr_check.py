@@ -25,7 +25,7 @@ from node_agent.kernel.threads import in_thread
 from node_agent.kernel.transport.this_machine import is_local
 
 
-class MeetingPlace(Feature):
+class MasterAddrCheck(Feature):
     """Warns once for each reason, when the workers of a round have been started."""
 
     def __init__(self, kernel: Kernel) -> None:

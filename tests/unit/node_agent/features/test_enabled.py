@@ -6,7 +6,7 @@ import pytest
 from rdzv_protocol.queries import Describe, Description, Query, QueryAnswer, Refused
 
 from node_agent import words
-from node_agent.features.active import MOST_OF_ERROR, Features, Queries
+from node_agent.features.enabled import MOST_OF_ERROR, Features, Queries
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature
 from tests.support.message_search import message_fields

@@ -24,12 +24,12 @@ ListLeftovers = Callable[[], Collection[int]]
 """Return the processes that workers have left behind and that still run."""
 
 
-class Remains:
+class Leftovers:
     """Remaining processes of one worker or of all ended ones. Signalled once and watched until all are gone."""
 
     def __init__(
         self, leftovers: ListLeftovers, session: int | None, signum: int, sent: SignalledProcesses, within_s: float,
-        gone: Callable[["Remains"], None], found: Callable[[int], None] = lambda pid: None,
+        gone: Callable[["Leftovers"], None], found: Callable[[int], None] = lambda pid: None,
     ) -> None:  # fmt: skip
         """Signal the existing processes, except those to be signalled later.
 

@@ -15,7 +15,7 @@ from rdzv_protocol.visible import is_visible
 T = TypeVar("T")
 
 
-def convert_own(kind: type[T], value: object) -> T:
+def convert_stored(kind: type[T], value: object) -> T:
     """Return the value of type `kind` from plain maps, lists and texts, even if names in it have invisible characters.
 
     Raises `msgspec.ValidationError`.

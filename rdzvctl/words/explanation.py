@@ -1,4 +1,4 @@
-"""Sentences of the account of a run: its state, what is wrong with it, and what its time went into."""
+"""Sentences of the explanation of a run: its state, what is wrong with it, and what its time went into."""
 
 from collections.abc import Mapping, Sequence
 
@@ -103,7 +103,7 @@ def failed_last(failure: str, ago_s: float, round: int) -> str:
 
 
 def earlier_failed(attempt: int, reason: str) -> str:
-    """`attempt`: number of the attempt before the one that the account is about."""
+    """`attempt`: number of the attempt before the one that the explanation is about."""
     return f"Attempt {attempt} failed: {reason}."
 
 

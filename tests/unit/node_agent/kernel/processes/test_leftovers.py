@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from node_agent.kernel.processes import remains, signalling
+from node_agent.kernel.processes import leftovers, signalling
+from node_agent.kernel.processes.leftovers import Leftovers, SignalledProcesses, in_session
 from node_agent.kernel.processes.orphans_helper import look_at
-from node_agent.kernel.processes.remains import Remains, SignalledProcesses, in_session
 from tests.support import leaderless
 from tests.support.changes import PATIENCE_S
 from tests.support.process_info import until
@@ -30,7 +30,7 @@ def left() -> Iterator[int]:
 async def gone(left: int, within_s: float) -> None:
     """Return when the process is gone or abandoned."""
     over = asyncio.Event()
-    assert Remains(lambda: [left], left, signal.SIGTERM, SignalledProcesses(), within_s, lambda _: over.set())
+    assert Leftovers(lambda: [left], left, signal.SIGTERM, SignalledProcesses(), within_s, lambda _: over.set())
     await over.wait()
 
 
@@ -71,9 +71,9 @@ async def test_a_reader_that_ignores_the_end_of_its_input_gets_the_signal_soon_a
 ) -> None:
     writer, reader = pipeline
     monkeypatch.setattr(signalling, "is_signalled_first", lambda pid, signum: pid == writer)
-    monkeypatch.setattr(remains, "READER_S", 0.0)
+    monkeypatch.setattr(leftovers, "READER_S", 0.0)
     over = asyncio.Event()
-    assert Remains(lambda: pipeline, None, signal.SIGTERM, SignalledProcesses(), NEVER_S, lambda _: over.set())
+    assert Leftovers(lambda: pipeline, None, signal.SIGTERM, SignalledProcesses(), NEVER_S, lambda _: over.set())
     async with asyncio.timeout(PATIENCE_S):
         await over.wait()
     assert look_at(reader) is None
@@ -98,8 +98,8 @@ async def test_a_process_whose_main_thread_has_ended_gets_the_signal_and_is_wait
 async def test_a_process_that_no_signal_reaches_is_given_up(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of another user, or one that sleeps in the kernel, does not keep a run from succeeding."""
     descriptors = set(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(remains, "_send", lambda descriptor, signum: None)
-    monkeypatch.setattr(remains, "GIVEN_UP_S", 0.0)
+    monkeypatch.setattr(leftovers, "_send", lambda descriptor, signum: None)
+    monkeypatch.setattr(leftovers, "GIVEN_UP_S", 0.0)
     await gone(left, 0.0)
     assert look_at(left) is not None
     assert set(os.listdir("/proc/self/fd")) <= descriptors

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from node_agent.features import words
-from node_agent.features.meeting_place import MeetingPlace, why_unreachable
+from node_agent.features.master_addr_check import MasterAddrCheck, why_unreachable
 from node_agent.kernel.processes.ports import ReservedPort
 
 HERE, ELSEWHERE = "127.0.0.1", "198.51.100.7"
@@ -70,7 +70,7 @@ def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_each_reason_is_told_once_and_never_on_the_node_of_rank_0(free: int) -> None:
     said: asyncio.Queue[str] = asyncio.Queue()
     kernel: Any = SimpleNamespace(console=SimpleNamespace(log=lambda text, level: said.put_nowait(text)))
-    feature = MeetingPlace(kernel)
+    feature = MasterAddrCheck(kernel)
 
     async def starts(group_rank: int, host: str) -> None:
         kernel.assignment = SimpleNamespace(group_rank=group_rank, master_addr=host, master_port=free)

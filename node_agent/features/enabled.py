@@ -28,7 +28,7 @@ UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
     ("node_agent.features.imports:Imports", lambda agent: True),
     ("node_agent.features.recorded_errors:RecordedErrors", lambda agent: True),
     ("node_agent.features.earlier_workers:EarlierWorkers", lambda agent: agent.orphans is not None),
-    ("node_agent.features.meeting_place:MeetingPlace", lambda agent: agent.config.join.settings.max_nodes != 1),
+    ("node_agent.features.master_addr_check:MasterAddrCheck", lambda agent: agent.config.join.settings.max_nodes != 1),
     (
         "node_agent.features.file_timer:WorkerTimers",
         lambda agent: agent.config.environment.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1",
@@ -38,7 +38,7 @@ UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
 ANSWERING: dict[type[Query], str] = {
     Examine: "node_agent.features.evidence.feature:Evidence",
     Describe: "node_agent.features.description:Describer",
-    FindCause: "node_agent.features.causes:Causes",
+    FindCause: "node_agent.features.find_cause:CauseFinder",
 }
 """Features without flags that only answer queries, by the kind of query."""
 

@@ -1,4 +1,4 @@
-"""Account of a run, as a paragraph: its state and since when, what it waits for, what failed first, what it cost."""
+"""Explanation of a run, as a paragraph: its state, what it waits for, what failed first, and what it cost."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ def why(
     cordons: Mapping[str, Fields] = NO_CORDONS,
     program: str = PROGRAM,
 ) -> Why:
-    """Return the account of a run: its state and since when, what it waits for, what failed first, and what to do next.
+    """Return the explanation of a run: its state, what it waits for, what failed first, and what to do next.
 
     `endpoint`: the servers, as in the agents' `--endpoint`. `opened`: why the forming round was opened, if known.
     `unhealthy_reason`: why the run's server can decide nothing now; then nothing else helps. `earlier`: sentence about
@@ -41,7 +41,7 @@ def why(
     is_told = run["phase"] == "unhealthy" or (unhealthy_reason and state.is_only_undecided(run))
     wrong = "" if is_told else state.trouble(run)
     sentences = [unhealthy_reason, _sentence(wrong), _state(run), *_lost(run)]
-    sentences += [words.account.reason_of_restart(opened)] if opened else []
+    sentences += [words.explanation.reason_of_restart(opened)] if opened else []
     sentences += _ending(run)
     sentences += [each for each in _absent(run, program) if not wrong or each[:1].lower() + each[1:-1] not in wrong]
     sentences += [*_failures(run), *_restarts(run), earlier]
@@ -108,7 +108,7 @@ def time_line(run: Fields) -> str:
         spent["running"] = spent.get("running", 0.0) - sum(spent.get(part, 0.0) for part in parts)
     names = ("running" if spent.get("training") is None else "training", *parts, "forming", "restarting", "waiting")
     shown = {name: spent[name] for name in names if spent.get(name)}
-    return words.account.time_went_into(shown, spent.get("ettr")) if shown else ""
+    return words.explanation.time_went_into(shown, spent.get("ettr")) if shown else ""
 
 
 def restarts_line(run: Fields) -> str:
@@ -128,7 +128,7 @@ def _sentence(text: str) -> str:
 
 
 def _state(run: Fields) -> str:
-    told = words.account
+    told = words.explanation
     name, phase, since_s = told.run(words.runs.named(run["run_id"], run["attempt"])), run["phase"], state.since_s(run)
     match phase:
         case "forming" | "restarting":
@@ -145,7 +145,7 @@ def _state(run: Fields) -> str:
 
 def _ending(run: Fields) -> list[str]:
     """Return sentences about the announced end of the round, as far as the state's reason does not contain them."""
-    told, ending = words.account, run["ending"]
+    told, ending = words.explanation, run["ending"]
     if not ending:
         return []
     nodes = ending["leaving"]
@@ -156,12 +156,12 @@ def _ending(run: Fields) -> list[str]:
 def _lost(run: Fields) -> list[str]:
     """Return sentences about the nodes that an ended run had lost; empty for a run that has not ended."""
     lost = state.gone(run) if state.is_over(run) else []
-    return [words.account.gone(each["node_id"], each["age_s"], each["cause"]) for each in lost[:MOST_NAMED]]
+    return [words.explanation.gone(each["node_id"], each["age_s"], each["cause"]) for each in lost[:MOST_NAMED]]
 
 
 def _absent(run: Fields, program: str) -> list[str]:
     """Return sentences about nodes that are disconnected, slow, badly connected, cordoned or standing by."""
-    told, nodes = words.account, run["nodes"]
+    told, nodes = words.explanation, run["nodes"]
     silent = [(node, left_s) for node in nodes if (left_s := lost_in_s(run, node)) is not None]
     sentences = [
         told.disconnected(node["node_id"], node["lease_age_s"], left_s) for node, left_s in silent[:MOST_NAMED]
@@ -184,12 +184,12 @@ def _absent(run: Fields, program: str) -> list[str]:
 def _left_out(things: Sequence[Any], noun: str, command: str) -> list[str]:
     """Return the sentence about the things beyond `MOST_NAMED`; empty if there are none."""
     left = len(things) - MOST_NAMED
-    return [words.account.more(left, noun, command)] if left > 0 else []
+    return [words.explanation.more(left, noun, command)] if left > 0 else []
 
 
 def _failures(run: Fields) -> list[str]:
     """Return sentences about the first failure and the last one, unless the state's reason contains them."""
-    told, reason, sentences = words.account, printable(run["reason"]), list[str]()
+    told, reason, sentences = words.explanation, printable(run["reason"]), list[str]()
     if first := run["first_failure"]:
         what, ago_s, round_ = lines.of_failure(first), first["age_s"], first["round"]
         is_told = reason.startswith(what)
@@ -210,7 +210,7 @@ def _restarts(run: Fields) -> list[str]:
     if not causes:
         return []
     own = {cause: (budget["used"], budget["most"]) for cause, budget in run["own_budgets"].items()}
-    sentences = [words.account.has_restarted(causes, run["restarts_used"], run["max_restarts"], own)]
+    sentences = [words.explanation.has_restarted(causes, run["restarts_used"], run["max_restarts"], own)]
     if known := [restart for restart in run["history"] if restart["cost"]]:  # no cost from an older server
         sentences.append(_sentence(last_restart_took(known[-1]["round"], known[-1]["cost"])))
     return sentences

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rdzv_protocol.queries import CauseSought, FindCause, Refused
 
-from node_agent.features.causes import Causes
+from node_agent.features.find_cause import CauseFinder
 
 
 def feature(*found: bool) -> Any:
@@ -18,7 +18,7 @@ def feature(*found: bool) -> Any:
 
     group = SimpleNamespace(report_raised=report_raised)
     started = SimpleNamespace(assignment=SimpleNamespace(round=3), group=group)
-    made: Any = object.__new__(Causes)
+    made: Any = object.__new__(CauseFinder)
     made.kernel = SimpleNamespace(
         started=started, config=SimpleNamespace(join=SimpleNamespace(node_id="a")), looks=looks
     )

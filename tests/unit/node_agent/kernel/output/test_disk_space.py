@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node_agent import words
-from node_agent.kernel.output.room import FULL_BYTES, in_words, why_full
+from node_agent.kernel.output.disk_space import FULL_BYTES, in_words, why_full
 
 LIMIT = 10 * FULL_BYTES
 
