@@ -102,7 +102,7 @@ def main() -> int:
     round has begun on it. It also does if an earlier server is back and a run has not ended.
     """
     inherited.correct()  # for the exit codes of --on-exclude's commands, among others
-    hung_disks.begin("rdzv-server", lambda: sys.argv[1:], os.environ)
+    hung_disks.begin("rdzv-server", lambda: sys.argv[1:])
     config = _activated(parse())
     output = _open_log(is_json=config.log_format == "json")
     gc.set_threshold(*COLLECT_AFTER)
@@ -156,7 +156,6 @@ async def _run(config: ServerConfig) -> int:
     """Serve. Return the exit code, which no later signal changes."""
     try:
         security = Security(config)
-        hung_disks.end()
         return await _serve(config, _limits(config), security, ServiceManager.of(os.environ))
     finally:
         late_signals.ignore((*STOPS, signal.SIGHUP), asyncio.get_running_loop().remove_signal_handler)
@@ -182,6 +181,7 @@ async def _serve(
     import_without_authorities()  # takes long: meanwhile agents may connect
     server, place = _make_server(config, listener.getsockname()[1])
     exports = Exports(config, server.service, listener.getsockname()[1])
+    hung_disks.end()
 
     asked = asyncio.Event()
 

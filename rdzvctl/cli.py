@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import rdzv_protocol
+from rdzv_protocol import hung_disks
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import LOG_LINES, LOG_STREAMS, MOST_LOG_LINES, node_counts, seconds
@@ -79,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line and return the exit code: see `--help`."""
     try:
         arguments = make_parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
+        hung_disks.begin("rdzvctl", list)
         with Session(vars(arguments), os.environ) as session:
             arguments.do(session)
         sys.stdout.flush()
@@ -91,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (BrokenPipeError, ReaderGone):  # such as a pipe into head, also while a command waits for something to write
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    finally:
+        hung_disks.end()
 
 
 def _tell(line: str, *more: str) -> None:

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     """
     further = of_process(os.environ)  # first, because the workers must not get its variables
     words = sys.argv[1:] if argv is None else argv
-    hung_disks.begin(PROGRAM, lambda: up_to_script(words), os.environ, os.environ.get("PET_LOG_FORMAT", ""))
+    hung_disks.begin(PROGRAM, lambda: up_to_script(words), os.environ.get("PET_LOG_FORMAT", ""))
     try:
         arguments = read(words, os.environ)
         plan = plan_launch(arguments, os.environ, use_env=use_env)

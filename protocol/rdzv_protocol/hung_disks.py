@@ -1,33 +1,32 @@
-"""Names disks that do not answer while a program reads its command line and its files.
+"""Names files that do not answer while a program reads its command line and its files.
 
-A system call to a network disk that hangs does not return, and Python runs no signal handler meanwhile. Without this
-the program would be silent.
+A system call to a network disk that hangs, or to a pipe without a writer, does not return, and Python runs no signal
+handler meanwhile. Without this the program would be silent. Linux tells in which system call each thread waits.
 """
 
 import os
-import sys
 from _thread import LockType, allocate_lock, start_new_thread
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 
 TOLD_AFTER_S = 3.0
-"""Seconds from the program's start until it looks for disks that hang."""
+"""Seconds from the program's start until it looks for files that do not answer."""
 LOOK_S = 1.0
-"""Seconds within which a disk answers."""
+"""Seconds within which a file answers."""
 MOST_SHOWN = 3
-MOST_LOOKS = 64
-"""Most paths that are looked at. Each look has a thread."""
-_VARIABLES = ("TMPDIR", "PATH", "PYTHONPATH")
+_THREADS = "/proc/self/task"
+_LONGEST_PATH = 4096
+_NO_FOLDER = -100 & 0xFFFFFFFF
+"""AT_FDCWD, in place of the descriptor of a folder."""
+_LOWEST_ADDRESS = 1 << 16
+"""Linux lets no process use lower ones, and no file descriptor is higher."""
 
 _watches: list[LockType] = []
 """A lock of each watch, whose release ends it."""
 
 
-def begin(
-    program: str, own_words: Callable[[], Sequence[str]], environment: Mapping[str, str], log_format: str = ""
-) -> None:
-    """Write a line to stderr if the program does not call `end` soon because a disk hangs.
+def begin(program: str, own_words: Callable[[], Sequence[str]], log_format: str = "") -> None:
+    """Write a line to stderr if the program does not call `end` soon because a file does not answer.
 
     `own_words`: returns its command line, without the arguments of a script. `log_format`: value of its variable for
     `--log-format`.
@@ -37,9 +36,9 @@ def begin(
 
     def watch() -> None:
         if not over.acquire(timeout=TOLD_AFTER_S):
-            words = own_words()
-            if hung := _hung(dict.fromkeys(_paths(words, environment))):
-                _tell(program, hung, words, log_format)
+            before = dict(_calls())
+            if not over.acquire(timeout=LOOK_S) and (hung := _files(before.items() & dict(_calls()).items())):
+                _tell(program, hung, own_words(), log_format)
 
     with suppress(RuntimeError):  # no thread can be started
         start_new_thread(watch, ())
@@ -52,38 +51,45 @@ def end() -> None:
         _watches.pop().release()
 
 
-def _paths(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield paths that the program may have to look at."""
-    yield os.curdir
-    yield from (path for path in sys.path if path)
-    for word in words:
-        yield from (part for part in {word, word.rpartition("=")[2]} if os.sep in part)
-    for name, value in environment.items():
-        if name in _VARIABLES or name.startswith("PET_"):
-            yield from (path for path in value.split(os.pathsep) if os.sep in path)
+def _calls() -> Iterator[tuple[str, str]]:
+    """Yield each thread with the system call in which it waits: its number, arguments, and two registers."""
+    with suppress(OSError):
+        for thread in os.listdir(_THREADS):
+            with suppress(OSError), open(f"{_THREADS}/{thread}/syscall") as file:
+                yield thread, file.read()
 
 
-def _hung(paths: Iterable[str]) -> list[str]:
-    """Return the first paths that cannot be looked at in time. Each look has a thread, which ends with the program."""
-    looks: dict[str, LockType] = {}
-    for path in islice(paths, MOST_LOOKS):
-        looks[path] = allocate_lock()
-        looks[path].acquire()
-        try:
-            start_new_thread(_look, (path, looks[path]))
-        except RuntimeError:
-            del looks[path]
-            break
-    until = allocate_lock()
-    until.acquire()
-    until.acquire(timeout=LOOK_S)
-    return sorted(path for path, look in looks.items() if look.locked())
+def _files(calls: "set[tuple[str, str]]") -> list[str]:
+    return sorted({file for _, call in calls if (file := _file(call))})
 
 
-def _look(path: str, look: LockType) -> None:
-    with suppress(OSError, ValueError):
-        os.stat(path)
-    look.release()
+def _file(call: str) -> str:
+    """Return the file that a system call is about; empty if it is about no file, or about a standard stream."""
+    words = call.split()
+    if len(words) < 3 or words[0] == "-1":  # it runs, or waits outside of a call
+        return ""
+    first, second = int(words[1], 16), int(words[2], 16)
+    if first & 0xFFFFFFFF == _NO_FOLDER:
+        return _text(second)
+    found = _text(first) if first >= _LOWEST_ADDRESS else _opened(first)
+    return found if os.sep in found else ""
+
+
+def _opened(descriptor: int) -> str:
+    if descriptor > 2:
+        with suppress(OSError):
+            found = os.readlink(f"/proc/self/fd/{descriptor}")
+            return found if found.startswith(os.sep) else ""
+    return ""
+
+
+def _text(address: int) -> str:
+    """Return the text at this address of the program's memory; empty if there is none."""
+    with suppress(OSError, OverflowError), open("/proc/self/mem", "rb", buffering=0) as memory:
+        text, end, _ = os.pread(memory.fileno(), _LONGEST_PATH, address).partition(b"\0")
+        if text and end and min(text) >= ord(" "):
+            return os.fsdecode(text)
+    return ""
 
 
 def _tell(program: str, hung: Sequence[str], words: Sequence[str], log_format: str) -> None:

@@ -1,40 +1,36 @@
-"""A disk that hangs while a program starts."""
+"""A file that does not answer while a program starts."""
 
+import os
+import threading
 import time
-from _thread import LockType, allocate_lock
 from collections.abc import Callable, Iterator
-from threading import Event
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from rdzv_protocol import hung_disks
 from rdzv_protocol.words import disks
 
-HUNG = ("/hung/script.py", "/hung/tmp")
 PATIENCE_S = 30.0
 T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
-def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let two paths hang for ever, and look at the disks at once. The others have answered before the wait begins."""
-    look_at, start_thread = hung_disks._look, hung_disks.start_new_thread
-
-    def look(path: str, look: LockType) -> None:
-        if path not in HUNG:
-            look_at(path, look)
-
-    def start(function: Callable[..., None], args: tuple[Any, ...]) -> None:
-        start_thread(function, args)
-        if function is look and args[0] not in HUNG:
-            with_patience(lambda: not args[1].locked())
-
-    monkeypatch.setattr(hung_disks, "_look", look)
-    monkeypatch.setattr(hung_disks, "start_new_thread", start)
-    monkeypatch.setattr(hung_disks, "LOOK_S", 0.01)
-    monkeypatch.setattr(hung_disks, "TOLD_AFTER_S", 0.01)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Look as soon as the test says so: after the program waits."""
+    monkeypatch.setattr(hung_disks, "LOOK_S", 0.05)
+    monkeypatch.setattr(hung_disks, "TOLD_AFTER_S", 0.0)
     yield
     hung_disks.end()
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Path]:
+    """A pipe without a writer. Afterwards a writer comes and goes, so that nothing waits for it."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    yield path
+    os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
 def with_patience(holds: Callable[[], T]) -> T:
@@ -46,10 +42,13 @@ def with_patience(holds: Callable[[], T]) -> T:
     return found
 
 
-def test_the_paths_of_a_disk_that_hangs_are_named(capfd: pytest.CaptureFixture[str]) -> None:
-    environment = {"TMPDIR": HUNG[1], "HOME": "/hung/home"}
-    hung_disks.begin("node-agent", lambda: ["--log-dir=/var", HUNG[0], "a/b"], environment)
-    assert next_line(capfd) == f"node-agent: {disks.hang(HUNG)}\n"
+def waits(call: Callable[[], object]) -> threading.Thread:
+    """Make a call in a thread, and return when it waits in a system call."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    syscall = Path(f"/proc/self/task/{thread.native_id}/syscall")
+    with_patience(lambda: hung_disks._file(syscall.read_text()))
+    return thread
 
 
 def next_line(capfd: pytest.CaptureFixture[str]) -> str:
@@ -57,28 +56,74 @@ def next_line(capfd: pytest.CaptureFixture[str]) -> str:
     return with_patience(lambda: str(capfd.readouterr().err))
 
 
-def test_a_long_command_line_does_not_start_a_thread_for_each_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[tuple[str, LockType]] = []
-    monkeypatch.setattr(hung_disks, "start_new_thread", lambda look, args: looks.append(args))
-    hung_disks._hung(f"/data/{number}" for number in range(1_000))
-    assert len(looks) == hung_disks.MOST_LOOKS
+def test_a_file_that_cannot_be_opened_is_named(pipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    thread = waits(pipe.read_text)
+    hung_disks.begin("node-agent", lambda: ["--log-dir=/var"])
+    assert next_line(capfd) == f"node-agent: {disks.hang([str(pipe)])}\n"
+    end(thread, pipe)
 
 
-def test_paths_on_disks_that_answer_are_not_named() -> None:
-    assert hung_disks._hung(["/", "/nowhere", "a\0b"]) == []
+def test_a_file_that_cannot_be_read_is_named(pipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    reader = os.open(pipe, os.O_RDWR)
+    thread = waits(lambda: os.read(reader, 1))
+    hung_disks.begin("node-agent", list)
+    assert next_line(capfd) == f"node-agent: {disks.hang([str(pipe)])}\n"
+    os.write(reader, b"x")
+    thread.join(PATIENCE_S)
+    os.close(reader)
 
 
-def test_a_start_in_time_writes_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(hung_disks, "TOLD_AFTER_S", PATIENCE_S)
-    is_looked, may_look = Event(), allocate_lock()
-    monkeypatch.setattr(hung_disks, "allocate_lock", lambda: may_look)
-    monkeypatch.setattr(hung_disks, "_hung", lambda paths: is_looked.set())
-    hung_disks.begin("node-agent", lambda: [HUNG[0]], {})
-    hung_disks.end()
-    with_patience(may_look.locked)  # the thread ends with the lock
-    assert not is_looked.is_set() and capfd.readouterr().err == ""
-
-
-def test_the_line_has_the_format_that_the_program_asks_for(capfd: pytest.CaptureFixture[str]) -> None:
-    hung_disks.begin("rdzv-server", lambda: ["--log-format=json", "--token-file", HUNG[0]], {})
+def test_the_line_has_the_format_that_the_program_asks_for(pipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    thread = waits(pipe.read_text)
+    hung_disks.begin("rdzv-server", lambda: ["--log-format=json", "--token-file", str(pipe)])
     assert '"level":"WARNING","program":"rdzv-server"' in next_line(capfd)
+    end(thread, pipe)
+
+
+def end(thread: threading.Thread, pipe: Path) -> None:
+    os.close(os.open(pipe, os.O_WRONLY))
+    thread.join(PATIENCE_S)
+
+
+def test_a_start_in_time_writes_nothing(
+    pipe: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hung_disks, "TOLD_AFTER_S", PATIENCE_S)
+    thread = waits(pipe.read_text)
+    before = threads()
+    hung_disks.begin("node-agent", list)
+    (watch,) = threads() - before
+    hung_disks.end()
+    with_patience(lambda: watch not in threads())
+    assert capfd.readouterr().err == ""
+    end(thread, pipe)
+
+
+def threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
+def test_what_is_no_file_is_not_named() -> None:
+    """Locks, sleeps, sockets, and the streams that the program has from its user."""
+    left, right = os.pipe()
+    for call in (
+        "running",
+        "-1 0x7ffd 0x7f00",
+        "",
+        "0 0x0 0x7ffd 0x1 0x0",
+        f"0 {left:#x} 0x7ffd 0x1",
+        "202 0x10000 0x0",
+    ):
+        assert hung_disks._file(call) == ""
+    before = set(hung_disks._calls())
+    locks = [threading.Lock() for _ in range(2)]
+    for lock in locks:
+        lock.acquire()
+        threading.Thread(target=lock.acquire, daemon=True).start()
+    threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()
+    time.sleep(0.1)
+    assert hung_disks._files(set(hung_disks._calls()) - before) == []
+    for lock in locks:
+        lock.release()
+    os.close(left)
+    os.close(right)
