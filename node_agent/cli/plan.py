@@ -45,6 +45,7 @@ SAME_NAMES = {
     name: name.removesuffix("_s") for name in RequestedSettings.__struct_fields__ if name.removesuffix("_s") in ALL
 }
 """Settings of the run that an argument sets, with the argument's name, which is the same without the unit."""
+HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 TLS_FILES = ("tls_ca", "tls_cert", "tls_key")
 
 
@@ -85,7 +86,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         config=config,
         target=target,
         credentials=credentials(arguments, target),
-        notes=(*notes, *about_place, *_void(arguments, config), *_misspelt(environment), *about_proc, *about_lines),
+        notes=(*notes, *about_place, *_void(arguments, config), *_variables(environment), *about_proc, *about_lines),
         has_torchruns_exit_codes=not rendezvous.is_our_endpoint(arguments) and not arguments.terms,
         pci_addresses=devices.pci_addresses if devices else None,
     )
@@ -127,8 +128,13 @@ def _instead_of_key(key: str) -> str:
     return protocol_words.flags.did_you_mean(key, SETTINGS, 0.75)
 
 
-def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each variable that resembles one of a flag. Other programs may read further `PET_` variables."""
+def _variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each variable that resembles one of a flag, and for one of torch's that has no effect here.
+
+    Other programs may read further `PET_` variables.
+    """
+    if environment.get(HEALTH_CHECK_PORT, "").strip():
+        yield words.plan.no_health_check(HEALTH_CHECK_PORT)
     known = {f"PET_{argument.upper()}" for argument in FLAGS}
     known |= {variable for flag in FLAGS.values() for variable in flag.variables}
     unknown = {name for name, value in environment.items() if name.startswith("PET_") and value.strip()} - known

@@ -51,6 +51,13 @@ NO_PROC = (
 )
 
 
+def no_health_check(variable: str) -> str:
+    return (
+        f"{variable} has no effect: no health check listens there, as under torchrun. For probes use --ready-file FILE "
+        "(test -e FILE), or --metrics-port"
+    )
+
+
 def port_taken(source: str, reason: object, is_endpoint: bool) -> str:
     """`is_endpoint`: whether the user may have meant a server there."""
     instead = "; to use an rdzv-server that runs there, give --endpoint" if is_endpoint else ""

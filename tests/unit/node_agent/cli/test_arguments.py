@@ -581,6 +581,11 @@ def test_a_mistake_is_answered_with_the_correct_command(argv, says, tmp_path, mo
             {"PET_MAX_RESTART": "3"},
             words.cli.misspelt_variable("PET_MAX_RESTART", "; did you mean PET_MAX_RESTARTS?"),
         ),
+        (
+            [],
+            {"TORCHELASTIC_HEALTH_CHECK_PORT": "8080"},
+            words.plan.no_health_check("TORCHELASTIC_HEALTH_CHECK_PORT"),
+        ),
         ([], {"PET_NNODE": "3"}, words.cli.misspelt_variable("PET_NNODE", "; did you mean PET_NNODES?")),
         (
             [],
@@ -588,7 +593,7 @@ def test_a_mistake_is_answered_with_the_correct_command(argv, says, tmp_path, mo
             words.rendezvous.several_nodes("SLURM_STEP_NUM_NODES", "4", is_of_a_scheduler=True),
         ),
     ],
-    ids=["a key", "key of a flag", "a limit", "a variable", "another variable", "a scheduler"],
+    ids=["a key", "key of a flag", "a limit", "a variable", "torch's variable", "another variable", "a scheduler"],
 )
 def test_values_with_less_effect_are_reported_with_advice(argv, environment, note, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

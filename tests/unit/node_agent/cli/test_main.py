@@ -169,7 +169,12 @@ def test_every_setting_of_an_agent_has_a_case_here():
     known = {f"{prefix}{name}" for prefix, kind in parts for name in kind.__struct_fields__}
     settings = {f"join.settings.{name}" for name in WITHOUT_A_FLAG | SAME_NAMES.keys()}
     others = {f"join.{name}" for name in THE_AGENTS_OWN}
-    assert {name for name, *_ in LANDS} | settings | others == known - {"join", "features", "program_signals"}
+    assert {name for name, *_ in LANDS} | settings | others == known - {
+        "join",
+        "features",
+        "program_signals",
+        "limits_threads",
+    }
 
 
 @pytest.mark.parametrize(("name", "value", "flags"), LANDS, ids=[name for name, *_ in LANDS])
