@@ -12,7 +12,9 @@ from rdzvctl.views import tables
 
 
 def _file(session: Session) -> Contexts:
-    return contexts.load(contexts.path_of(session.environment))
+    if not (path := contexts.path_of(session.environment)):
+        raise BadInput(words.contexts.NO_HOME)
+    return contexts.load(path)
 
 
 def get_contexts(session: Session) -> None:

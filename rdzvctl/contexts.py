@@ -56,6 +56,8 @@ class Contexts(NamedTuple):
 
     def get(self, name: str) -> Mapping[str, str]:
         """Return the context of this name. Raises `BadInput` if there is none."""
+        if not self.path:
+            raise BadInput(words.contexts.NO_HOME)
         if name not in self.contexts:
             known = [*self.contexts]
             raise BadInput(words.contexts.no_context(name, self.path, known), words.contexts.add_context(name, known))
@@ -80,9 +82,13 @@ class Contexts(NamedTuple):
 
 
 def path_of(environment: Mapping[str, str]) -> str:
-    """Return the path of the configuration file: `RDZV_CONFIG`, else below `XDG_CONFIG_HOME`."""
-    home = environment.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return environment.get("RDZV_CONFIG") or os.path.join(home, "rdzv", "config.toml")
+    """Return the path of the configuration file: `RDZV_CONFIG`, else below `XDG_CONFIG_HOME`; empty without a home."""
+    if path := environment.get("RDZV_CONFIG"):
+        return path
+    home = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    if home.startswith("~/"):  # Python finds no home; the path would be relative to the working folder
+        return ""
+    return os.path.join(home, "rdzv", "config.toml")
 
 
 def load(path: str) -> Contexts:

@@ -41,6 +41,8 @@ def _default_path(port: int) -> str:
     folder = os.environ.get("STATE_DIRECTORY") or os.path.join(
         os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "rdzv-server"
     )
+    if folder.startswith("~/"):  # Python finds no home; it would make a folder of this name where the server starts
+        raise StoreBroken(words.NO_HOME)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:

@@ -21,6 +21,9 @@ def unknown_store(name: str) -> str:
     return f"--store {name}: give sqlite:PATH, memory or etcd://HOST,HOST,HOST/CLUSTER"
 
 
+NO_HOME = "this user has no home folder for the state: set HOME or XDG_STATE_HOME, or name a place with --store"
+
+
 def no_folder(folder: str, why: object) -> str:
     return f"cannot make the folder {folder} for the state ({why}): name another place with --store"
 

@@ -16,6 +16,9 @@ def add_context(name: str, known: Sequence[str]) -> str:
     return f"known contexts: {there}; add one: rdzvctl config set-context {name} --endpoint HOST:PORT"
 
 
+NO_HOME = "this user has no home folder for the configuration: set HOME, XDG_CONFIG_HOME or RDZV_CONFIG"
+
+
 def cannot_write(path: str, why: str | None) -> str:
     return f"cannot write {path}: {why}" if why else f"cannot write {path}"
 

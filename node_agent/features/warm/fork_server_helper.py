@@ -81,9 +81,11 @@ def _load(module: str) -> str:
         return str(_words().cannot_import(module, f"{type(error).__name__}: {error}"))
     if device := _open_device():
         return str(_words().opens_device(module, device))
-    if threads := _threads_after_a_fork():
-        return str(_words().starts_threads(module, threads))
-    return ""
+    try:
+        threads = _threads_after_a_fork()
+    except OSError as error:  # at a limit of processes
+        return str(_words().cannot_fork(error.strerror))
+    return str(_words().starts_threads(module, threads)) if threads else ""
 
 
 def _open_device() -> str | None:

@@ -5,8 +5,10 @@ import socket
 import pytest
 
 from rdzv_server.storage.base import StoreBroken
-from rdzv_server.storage.store_location import EtcdLocation
+from rdzv_server.storage.store_location import EtcdLocation, make_store
 from rdzv_server.words import etcd as words
+from rdzv_server.words import storage as storage_words
+from tests.support.homeless import homeless
 from tests.support.message_search import pattern
 
 
@@ -44,3 +46,11 @@ def test_a_servers_default_address_is_reachable_by_others():
     """A server beside its etcd, on the same machine, also has such an address."""
     own = EtcdLocation.parse("etcd://127.0.0.1").own_address()
     assert own == socket.gethostname() or not own.startswith("127.")
+
+
+def test_a_user_without_a_home_has_to_name_a_place(tmp_path, monkeypatch):
+    """Such as the user of a container that is in no /etc/passwd. Otherwise the state would be in a folder named ~."""
+    homeless(monkeypatch, tmp_path)
+    with pytest.raises(StoreBroken, match=pattern(storage_words.NO_HOME)):
+        make_store(None, 1)
+    assert list(tmp_path.iterdir()) == []

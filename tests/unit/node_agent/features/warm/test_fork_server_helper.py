@@ -38,6 +38,7 @@ def test_if_no_process_can_be_forked_the_fork_server_reports_it(monkeypatch):
         with pytest.raises(SystemExit):
             fork_server_helper._serve(control, os.getpid())
         told = words.cannot_fork("Resource temporarily unavailable")
+        assert fork_server_helper._load("zlib") == told
         assert agent.recv(100).decode() == f"refused {told}"
 
 
