@@ -1,6 +1,7 @@
 """Limits for each peer, checked before a request's body is read: how often it comes, and with which tokens."""
 
 import logging
+import re
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
@@ -18,6 +19,8 @@ LOG_LINES = Rate(1, 20)
 SILENCE_S = 600.0
 """Seconds for which a refusal that has been logged is not logged again."""
 MOST_REMEMBERED = 1_000
+_SECONDS = r"\b\d+(\.\d+)? s\b"
+"""Seconds in a refusal, such as those after which to try again. Without them, repeated refusals are the same."""
 _ROUTINE = (
     errors.AgentFenced,
     errors.StaleRound,
@@ -74,8 +77,10 @@ class RefusalLog:
 
     def note(self, peer: str, refusal: errors.ProtocolError, now: float) -> None:
         """Log a refusal, unless it was logged recently or too many are logged."""
-        key = (peer, str(refusal))
-        if isinstance(refusal, _ROUTINE) or self._logged_at.get(key, now - SILENCE_S) > now - SILENCE_S:
+        if isinstance(refusal, _ROUTINE):
+            return
+        key = (peer, re.sub(_SECONDS, "", str(refusal)))
+        if self._logged_at.get(key, now - SILENCE_S) > now - SILENCE_S:
             return
         if not self._lines.take("", now):
             self._suppressed += 1

@@ -1,8 +1,9 @@
 """Which peers share a bucket, and the log of refusals."""
 
 import pytest
-from rdzv_protocol.errors import AgentFenced, Forbidden, Unauthorized
+from rdzv_protocol.errors import AgentFenced, Forbidden, TooManyRequests, Unauthorized
 
+from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.http.peer_limits import LOG_LINES, SILENCE_S, RefusalLog, address_of, peer_of
 from rdzv_server.words import http as words
 
@@ -43,6 +44,14 @@ def test_a_repeated_refusal_is_logged_once_in_a_while(caplog):
         words.refused("10.0.0.7", "not for you", 0),
         words.refused("10.0.0.8", "no token", 0),
     ]
+
+
+def test_a_refusal_that_counts_seconds_down_is_logged_once(caplog):
+    refusals = RefusalLog()
+    for left_s in range(7, 0, -1):
+        refusals.note("10.0.0.7", TooManyRequests(hang_words.examined_just_now("run-7", left_s)), 10.0 - left_s)
+    refusals.note("10.0.0.7", TooManyRequests(hang_words.examined_just_now("run-8", 7.0)), 10.0)
+    assert len(said(caplog)) == 2
 
 
 def test_a_flood_of_refusals_is_counted_but_not_logged(caplog):
