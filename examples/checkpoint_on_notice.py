@@ -19,8 +19,12 @@ import node_agent
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--step-s", type=float, default=0.05)
+    parser.add_argument(
+        "--steps", type=int, default=200, metavar="N", help="train for N steps in all (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--step-s", type=float, default=0.05, help="let a step take this many seconds (default: %(default)g)"
+    )
     parser.add_argument(
         "--checkpoint",
         default="checkpoint.pt",

@@ -216,7 +216,13 @@ async def run(args: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train on two nodes, kill a worker, see the run recover.")
-    parser.add_argument("--kill-after-epoch", type=int, default=4)
+    parser.add_argument(
+        "--kill-after-epoch",
+        type=int,
+        default=4,
+        metavar="N",
+        help="kill a worker after epoch N (default: %(default)s)",
+    )
     parser.add_argument(
         "--cold", action="store_true", help="start without --preload: the restart imports everything again"
     )

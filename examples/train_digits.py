@@ -186,14 +186,16 @@ def pick_device() -> torch.device:
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train on handwritten digits with DistributedDataParallel.")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument(
+        "--epochs", type=int, default=12, metavar="N", help="train for N epochs in all (default: %(default)s)"
+    )
     parser.add_argument(
         "--batch-size",
         type=int,
         default=64,
         help="train on this many samples of all workers together in a step (default: %(default)s)",
     )
-    parser.add_argument("--lr", type=float, default=0.003)
+    parser.add_argument("--lr", type=float, default=0.003, help="set the learning rate (default: %(default)g)")
     parser.add_argument(
         "--checkpoint", metavar="PATH", help="save into this file after each epoch, and resume from it if it exists"
     )

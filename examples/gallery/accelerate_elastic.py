@@ -70,9 +70,11 @@ def save(accelerator: Accelerator, folder: str, step: int, every: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument(
+        "--epochs", type=int, default=3, metavar="N", help="train for N epochs in all (default: %(default)s)"
+    )
     parser.add_argument(
         "--save-every", type=int, default=2, help="save after every N steps (default: %(default)s)", metavar="N"
     )
-    parser.add_argument("--folder", default="accelerate")
+    parser.add_argument("--folder", default="accelerate", help="save checkpoints in this folder (default: %(default)s)")
     train(parser.parse_args())

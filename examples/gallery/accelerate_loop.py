@@ -58,6 +58,8 @@ def save(accelerator: Accelerator, folder: str, epoch: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--folder", default="accelerate")
+    parser.add_argument(
+        "--epochs", type=int, default=4, metavar="N", help="train for N epochs in all (default: %(default)s)"
+    )
+    parser.add_argument("--folder", default="accelerate", help="save checkpoints in this folder (default: %(default)s)")
     train(parser.parse_args())

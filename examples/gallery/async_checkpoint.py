@@ -72,13 +72,16 @@ def train(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument(
+        "--steps", type=int, default=12, metavar="N", help="train for N steps in all (default: %(default)s)"
+    )
     parser.add_argument(
         "--every", type=int, default=2, help="save after every N steps (default: %(default)s)", metavar="N"
     )
-    parser.add_argument("--folder", default="async")
+    parser.add_argument("--folder", default="async", help="save checkpoints in this folder (default: %(default)s)")
+    args = parser.parse_args()
     dist.init_process_group("cpu:gloo")
-    train(parser.parse_args())
+    train(args)
     dist.destroy_process_group()
 
 

@@ -51,10 +51,13 @@ def save(engine: deepspeed.DeepSpeedEngine, folder: str, name: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--folder", default="deepspeed")
+    parser.add_argument(
+        "--steps", type=int, default=8, metavar="N", help="train for N steps in all (default: %(default)s)"
+    )
+    parser.add_argument("--folder", default="deepspeed", help="save checkpoints in this folder (default: %(default)s)")
+    args = parser.parse_args()
     deepspeed.init_distributed()
-    train(parser.parse_args())
+    train(args)
     dist.destroy_process_group()
 
 

@@ -72,14 +72,23 @@ def train(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--checkpoint", default="sampler.pt")
+    parser.add_argument(
+        "--epochs", type=int, default=3, metavar="N", help="train for N epochs in all (default: %(default)s)"
+    )
+    parser.add_argument("--checkpoint", default="sampler.pt", help="save into this file (default: %(default)s)")
     parser.add_argument(
         "--save-every", type=int, default=3, help="save after every N steps (default: %(default)s)", metavar="N"
     )
-    parser.add_argument("--loader-workers", type=int, default=2)
+    parser.add_argument(
+        "--loader-workers",
+        type=int,
+        default=2,
+        metavar="N",
+        help="load data in N processes of each rank (default: %(default)s)",
+    )
+    args = parser.parse_args()
     dist.init_process_group("gloo")
-    train(parser.parse_args())
+    train(args)
     dist.destroy_process_group()
 
 

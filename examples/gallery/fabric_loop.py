@@ -13,8 +13,10 @@ from torch import nn
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--checkpoint", default="fabric.pt")
+    parser.add_argument(
+        "--steps", type=int, default=8, metavar="N", help="train for N steps in all (default: %(default)s)"
+    )
+    parser.add_argument("--checkpoint", default="fabric.pt", help="save into this file (default: %(default)s)")
     args = parser.parse_args()
     fabric = Fabric(
         accelerator="auto" if torch.cuda.is_available() else "cpu",

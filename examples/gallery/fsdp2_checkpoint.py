@@ -66,10 +66,13 @@ def train(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--folder", default="fsdp2")
+    parser.add_argument(
+        "--steps", type=int, default=8, metavar="N", help="train for N steps in all (default: %(default)s)"
+    )
+    parser.add_argument("--folder", default="fsdp2", help="save checkpoints in this folder (default: %(default)s)")
+    args = parser.parse_args()
     dist.init_process_group("cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo")
-    train(parser.parse_args())
+    train(args)
     dist.destroy_process_group()
 
 

@@ -72,8 +72,10 @@ def newest_checkpoint(folder: str) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--output", default="trainer")
+    parser.add_argument(
+        "--steps", type=int, default=10, metavar="N", help="train for N steps in all (default: %(default)s)"
+    )
+    parser.add_argument("--output", default="trainer", help="save checkpoints in this folder (default: %(default)s)")
     args = parser.parse_args()
     config = GPT2Config(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=16, n_layer=1, n_head=2, use_cache=False,
                         bos_token_id=0, eos_token_id=0, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)  # fmt: skip

@@ -78,15 +78,18 @@ def train(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument(
+        "--steps", type=int, default=10, metavar="N", help="train for N steps in all (default: %(default)s)"
+    )
     parser.add_argument(
         "--survivors",
         dest="folder",
         default="survivors",
         help="let survivors save into this folder on a shared disk (default: %(default)s)",
     )
+    args = parser.parse_args()
     dist.init_process_group("cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo")
-    train(parser.parse_args())
+    train(args)
     dist.destroy_process_group()
 
 

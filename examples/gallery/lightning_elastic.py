@@ -46,8 +46,10 @@ class Product(lightning.LightningModule):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--folder", default="lightning")
+    parser.add_argument(
+        "--epochs", type=int, default=3, metavar="N", help="train for N epochs in all (default: %(default)s)"
+    )
+    parser.add_argument("--folder", default="lightning", help="save checkpoints in this folder (default: %(default)s)")
     args = parser.parse_args()
     lightning.seed_everything(0)
     ranks, nodes = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), int(os.environ.get("GROUP_WORLD_SIZE", "1"))

@@ -36,8 +36,10 @@ class Product(lightning.LightningModule):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--folder", default="lightning")
+    parser.add_argument(
+        "--epochs", type=int, default=4, metavar="N", help="train for N epochs in all (default: %(default)s)"
+    )
+    parser.add_argument("--folder", default="lightning", help="save checkpoints in this folder (default: %(default)s)")
     args = parser.parse_args()
     lightning.seed_everything(0)
     loader = DataLoader(TensorDataset(torch.randn(96, 8)), batch_size=12, shuffle=True)

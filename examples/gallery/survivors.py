@@ -74,8 +74,16 @@ def train(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--checkpoint-every", type=int, default=100)
+    parser.add_argument(
+        "--steps", type=int, default=10, metavar="N", help="train for N steps in all (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--checkpoint-every",
+        type=int,
+        default=100,
+        metavar="N",
+        help="write a checkpoint after every N steps (default: %(default)s)",
+    )
     parser.add_argument(
         "--checkpoint",
         default="checkpoint.pt",
@@ -86,8 +94,9 @@ def main() -> None:
         default="survivors",
         help="let survivors save into this folder, shared or of this node (default: %(default)s)",
     )
+    args = parser.parse_args()
     dist.init_process_group("gloo")
-    train(parser.parse_args())
+    train(args)
     dist.destroy_process_group()
 
 

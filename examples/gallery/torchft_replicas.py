@@ -19,7 +19,9 @@ BATCH = 12
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument(
+        "--steps", type=int, default=80, metavar="N", help="train for N steps in all (default: %(default)s)"
+    )
     args = parser.parse_args()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).double()
