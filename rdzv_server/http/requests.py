@@ -23,7 +23,8 @@ _BROWSER_HEADERS = frozenset({"origin", "referer", "accept-language", "sec-fetch
 
 def connection_of(request: web.BaseRequest) -> HttpConnection:
     """Return the connection over which the request came. Raises `ConnectionResetError` if it has closed."""
-    connection = request.transport.get_protocol() if request.transport else None
+    transport = request.transport
+    connection = transport.get_protocol() if transport else None
     if not isinstance(connection, HttpConnection):
         raise ConnectionResetError
     return connection

@@ -141,7 +141,7 @@ class HttpApi:
         except ConnectionError:
             return web.Response(status=GONE)
         connection.held_s = 0.0
-        answer = await self._answer(request, connection)
+        answer = await self._answer(request, connection, began_at)
         if self._is_closing and not answer.prepared:
             answer.force_close()
         path = request.path if request.path in self._routes else paths.template_of(request.path)
@@ -149,10 +149,10 @@ class HttpApi:
         self._measurements.answered(path, answer.status, self._now() - began_at - connection.held_s)
         return answer
 
-    async def _answer(self, request: web.BaseRequest, connection: HttpConnection) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest, connection: HttpConnection, now: float) -> web.StreamResponse:
         try:
             try:
-                self._let_in(connection, request)
+                self._let_in(connection, request, now)
                 handler = self._handler(request)
                 if request.method in LOOKS and request.path not in PROBES:
                     await checkpoint(connection.peer)
@@ -171,9 +171,9 @@ class HttpApi:
                 self._note(request, error)
             return refusal_of(request, error)
 
-    def _let_in(self, connection: HttpConnection, request: web.BaseRequest) -> None:
+    def _let_in(self, connection: HttpConnection, request: web.BaseRequest, now: float) -> None:
         """Check the request without its body. Raises the `ProtocolError` that refuses it."""
-        caller, now = caller_of(request), asyncio.get_running_loop().time()
+        caller = caller_of(request)
         if connection.lacks_tls:
             raise errors.TlsRequired(words.SPEAKS_TLS)
         check_framing(request)

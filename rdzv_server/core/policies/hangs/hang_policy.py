@@ -167,7 +167,7 @@ class Hangs(Policy[HangsState, HangSigns]):
 
     def _compare_sources(self, now: float) -> None:
         """Warn if some nodes of the round that begins look for hangs by a source, and others do not."""
-        state, joins = self.state, [self.run.agents[agent_id].join for agent_id in self.run.running]
+        state, joins = self.state, [agent.join for agent in self.run.running.values()]
         known = [(join.node_id, join.watches) for join in joins if join.watches is not None]
         state.compared_round, before, state.unwatched = self.run.round, state.unwatched, ()
         for source, told in words.UNWATCHED.items():
