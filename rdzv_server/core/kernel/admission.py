@@ -160,7 +160,7 @@ def check_command(run: Run, join: JoinRequest) -> None:
         raise SettingsConflict(words.succeeded_with_another(run.run_id, first.node_id, first.program, likeness))
 
 
-def _likeness(run: Run, own: Sequence[JoinRequest], join: JoinRequest) -> words.Likeness | None:
+def _likeness(run: Run, own: Sequence[JoinRequest], join: JoinRequest) -> "words.Likeness | None":
     """Return what a newcomer with another command has in common with the run's own agents; None if it is no other one.
 
     If the run's own agents differ in something, it proves nothing about the newcomer. If no agent gave a run id, a
