@@ -70,7 +70,7 @@ def modules(given: object) -> tuple[str, ...]:
 
 def sort_key(place: str) -> str:
     """Read a text by which nodes are sorted, such as rack7.node12. Its numbers are sorted as numbers."""
-    return re.sub(r"\d+", lambda digits: digits[0].zfill(8), place)[:LONGEST_SORT_KEY]
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(8), place)[:LONGEST_SORT_KEY] if place else ""
 
 
 def name_or_none(given: object) -> str:

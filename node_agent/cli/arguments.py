@@ -401,9 +401,9 @@ def from_variables(environment: Mapping[str, str], flags: Mapping[str, Flag]) ->
 
     An empty variable counts as not set.
     """
+    given = {name: value for name, value in environment.items() if value.strip()}
     known = [(argument, variable) for argument, flag in flags.items() for variable in reversed(flag.variables)]
-    given = {argument: variable for argument, variable in known if environment.get(variable, "").strip()}
-    return {argument: (variable, environment[variable]) for argument, variable in given.items()}
+    return {argument: (variable, given[variable]) for argument, variable in known if variable in given}
 
 
 def _is_variable(source: str) -> bool:

@@ -135,10 +135,12 @@ def _variables(environment: Mapping[str, str]) -> Iterator[str]:
     """
     if environment.get(HEALTH_CHECK_PORT, "").strip():
         yield words.plan.no_health_check(HEALTH_CHECK_PORT)
+    given = {name for name, value in environment.items() if name.startswith("PET_") and value.strip()}
+    if not given:
+        return
     known = {f"PET_{argument.upper()}" for argument in FLAGS}
     known |= {variable for flag in FLAGS.values() for variable in flag.variables}
-    unknown = {name for name, value in environment.items() if name.startswith("PET_") and value.strip()} - known
-    for name in sorted(unknown):
+    for name in sorted(given - known):
         if meant := protocol_words.flags.did_you_mean(name, known, 0.88):
             yield words.cli.misspelt_variable(name, meant)
 

@@ -33,8 +33,9 @@ class Outer(Struct, frozen=True):
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Outer":
         """Read the variable. A part that cannot be read is ignored."""
-        with suppress(ValueError):
-            return json.decode(environment.get(RUNS, "{}"), type=cls)
+        if inherited := environment.get(RUNS):
+            with suppress(ValueError):
+                return json.decode(inherited, type=cls)
         return cls()
 
 
