@@ -348,16 +348,21 @@ def _utc(at: float) -> str:
 
 
 def load_templates() -> None:
-    """Compile all templates, which takes a tenth of a second."""
+    """Compile all templates, which takes a tenth of a second, and read all static files.
+
+    Later no page looks at the disk, which may hang, or have another version of the program.
+    """
     for name in _environment().list_templates():
         _environment().get_template(name)
+    for name in STATIC:
+        _read(name)
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(WEB / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
+        lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     environment.globals |= {"static": _static, "path_of": path_of, "node_path_of": node_path_of}
     environment.globals |= {"paths": paths, "ROWS": ROWS}

@@ -1,7 +1,10 @@
 """Pages and the API document are made at the first request: once, for all requests meanwhile."""
 
 import asyncio
+import shutil
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
@@ -36,6 +39,30 @@ async def test_many_requests_for_the_first_page_load_it_once(monkeypatch: pytest
         assert {answer.status for answer in answers} == {200}
     assert loaded == [pytest.approx(LOADING_SWITCH_S)], "the event loop waits for the thread for less time than before"
     assert sys.getswitchinterval() == before_s
+
+
+@pytest.fixture
+def web_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Copy of the program's folder with templates and static files, from which this test's pages are made."""
+    monkeypatch.setattr(page, "WEB", shutil.copytree(page.WEB, tmp_path / "web"))
+    caches = (page._environment, page._read, page._static)
+    for cache in caches:
+        cache.cache_clear()
+    yield page.WEB
+    for cache in caches:
+        cache.cache_clear()
+
+
+async def test_after_the_first_page_no_page_looks_at_the_program_s_folder(web_folder: Path) -> None:
+    """Its disk may hang, or another version may have been installed there."""
+    bound = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    async with asyncio.timeout(PATIENCE_S), RendezvousServer() as server, ClientSession() as session:
+        await server.listen(bound)
+        assert await status_of(session, url + paths.LOGIN) == 200
+        shutil.rmtree(web_folder)
+        for path in (paths.LOGIN, paths.ROOT, *(f"{paths.STATIC}{name}" for name in page.STATIC)):
+            assert await status_of(session, url + path) == 200, path
 
 
 @pytest.mark.parametrize("path", [paths.LOGIN, paths.OPENAPI])
