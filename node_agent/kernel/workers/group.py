@@ -23,6 +23,7 @@ from node_agent import words
 from node_agent.kernel.config import SIDE_BY_SIDE
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
+from node_agent.kernel.output.streams import Stream
 from node_agent.kernel.processes.leftovers import Leftovers, ListLeftovers, in_session, is_program
 from node_agent.kernel.processes.process import KILL_TIMEOUT_S, Process, signal_group
 from node_agent.kernel.processes.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
@@ -49,8 +50,34 @@ CHECK_INTERVAL_S = 1.0
 """Seconds between two checks whether a writing worker handles signals, and before the first check of a silent one."""
 
 
+class OpenedWorker:
+    """A worker to be started: its streams are open, and it has no process yet."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self._streams = spec.open_streams()
+
+    def start(
+        self,
+        on_end: Callable[["Worker"], None],
+        spares: Callable[[int], bool],
+        matters: Callable[[], bool],
+        signals: Collection[int],
+    ) -> "Worker":
+        """Start the worker, which may still be about to execute its program. Raises `OSError`: there is no worker then,
+        and its streams have to be closed.
+        """
+        process = self.spec.start(self._streams[0].writable(), self._streams[1].writable())
+        return Worker(self.spec, self._streams, process, on_end, spares, matters, signals)
+
+    def close(self) -> None:
+        """Close the streams of a worker that is not started."""
+        for stream in self._streams:
+            stream.finish()
+
+
 class Worker:
-    """A worker, from its open streams to its end: call `start`, then `wait_until_started`, before all other methods.
+    """A worker that was started, until its end: call `wait_until_started` before all other methods.
 
     `spares` is called with the worker's pid after its exit, before another process can get that pid. It returns whether
     the rest of the worker's group may continue. `on_end` is called when the worker has been reaped. `matters` returns
@@ -61,12 +88,15 @@ class Worker:
     def __init__(
         self,
         spec: WorkerSpec,
+        streams: tuple[Stream, Stream],
+        process: Process,
         on_end: Callable[["Worker"], None],
-        spares: Callable[[int], bool] = lambda pid: False,
-        matters: Callable[[], bool] = lambda: True,
-        signals: Collection[int] = (),
+        spares: Callable[[int], bool],
+        matters: Callable[[], bool],
+        signals: Collection[int],
     ) -> None:
-        self.spec = spec
+        self.spec, self.pid = spec, process.pid
+        self._streams, self._process = streams, process
         self._spares, self._on_end, self._matters, self._signals = spares, on_end, matters, signals
         self.exit_code: int | None = None
         """Exit code, negative for a signal; None while the worker runs."""
@@ -79,10 +109,6 @@ class Worker:
         self._left: tuple[LeftOnDisk, ...] = ()
         """Evidence from the disk, once it has been read."""
         self._ending: set[asyncio.Task[None]] = set()
-        self.pid = 0
-        """Its process, 0 until `start`."""
-        self._process: Process
-        self._streams = spec.open_streams()
 
     @property
     def last_output_at(self) -> float:
@@ -99,13 +125,6 @@ class Worker:
         if self._signals and not self.may_get_signal:
             self.may_get_signal = may_exit_on(self._signals, self.pid)
 
-    def start(self) -> None:
-        """Start the worker, which may still be about to execute its program. Raises `OSError`: there is no worker
-        then.
-        """
-        self._process = self.spec.start(self._streams[0].writable(), self._streams[1].writable())
-        self.pid = self._process.pid
-
     def wait_until_started(self) -> None:
         """Return when the worker executes its program, and watch it. Raises `OSError` if that fails: there is no worker
         then.
@@ -113,7 +132,7 @@ class Worker:
         try:
             self._process.wait_until_started()
         except BaseException:
-            self.finish()
+            self._finish()
             raise
         try:
             for stream in self._streams:
@@ -123,7 +142,7 @@ class Worker:
         except BaseException:  # a worker that cannot be watched
             signal_group(self.pid, signal.SIGKILL)
             self._process.reap()
-            self.finish()
+            self._finish()
             raise
 
     def raised(self, recorded: "ErrorFile | None" = None) -> Failure | None:
@@ -182,15 +201,14 @@ class Worker:
         if is_spared:
             self._catch_up()
         else:
-            self.finish()
+            self._finish()
         self._on_end(self)
 
     def close(self) -> None:
         """Close the streams of an ended worker. Later output of its children is lost."""
-        self._when_read(self.finish, is_last=True)
+        self._when_read(self._finish, is_last=True)
 
-    def finish(self) -> None:
-        """Close the streams now. Called by others only if the worker was not started."""
+    def _finish(self) -> None:
         for stream in self._streams:
             stream.finish()
 
@@ -350,28 +368,28 @@ class ProcessGroup:
         """Open the streams of all workers, then fork all, then watch all. After each fork, the first write to each page
         of the agent's memory costs a page fault.
         """
-        opened: list[Worker] = []
+        opened: list[OpenedWorker] = []
+        forked: list[Worker] = []
         failures: list[tuple[WorkerSpec, OSError]] = []
         try:
             for spec in specs:
-                opened.append(Worker(spec, self._exited, self._spares, self._failure_matters, signals))
-            for worker in opened:
-                spec = worker.spec
-                worker.start()
-                self._alive[worker.pid] = worker
+                opened.append(OpenedWorker(spec))
+            for each in opened:
+                spec = each.spec
+                forked.append(each.start(self._exited, self._spares, self._failure_matters, signals))
+                self._alive[forked[-1].pid] = forked[-1]
         except OSError as error:
             failures = [(spec, error)]
         finally:  # also because a signal to the group of a worker that is not set up would be lost
-            failures = [*self._wait_until_started(opened), *failures]
+            failures = [*self._wait_until_started(forked), *failures]
+            for each in opened[len(forked) :]:
+                each.close()
         return failures[0] if failures else None
 
-    def _wait_until_started(self, opened: Sequence[Worker]) -> list[tuple[WorkerSpec, OSError]]:
-        """Return the workers that cannot be started, each with its error. Close those that were not even forked."""
+    def _wait_until_started(self, forked: Sequence[Worker]) -> list[tuple[WorkerSpec, OSError]]:
+        """Return the workers that cannot be started, each with its error."""
         failures = []
-        for worker in opened:
-            if not worker.pid:
-                worker.finish()
-                continue
+        for worker in forked:
             try:
                 worker.wait_until_started()
             except OSError as error:

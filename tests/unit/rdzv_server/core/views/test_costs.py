@@ -1,6 +1,7 @@
 """Costs of operators' actions, shown before they are carried out."""
 
 import pytest
+from rdzv_protocol.actions import ACTIONS
 
 from rdzv_server.core.views import costs
 from rdzv_server.core.views.costs import Cost, Question
@@ -82,3 +83,8 @@ def test_a_smaller_size_counts_nodes_for_the_new_size() -> None:
 def test_a_round_that_forms_has_nothing_to_lose() -> None:
     run = check(("2", "join a"))
     assert costs.of_action("restart", run.run, Question(), run.now) == Cost(words.NOTHING_RUNS)
+
+
+def test_an_action_that_is_asked_about_has_costs() -> None:
+    names = {action.name for action in ACTIONS}
+    assert {action.name for action in ACTIONS if action.question} <= costs._COSTS.keys() <= names
