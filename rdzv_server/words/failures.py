@@ -68,6 +68,8 @@ def hopeless(restart_useless: str) -> str:
 
 
 def no_restarts_left(most: int, within_s: float | None) -> str:
+    if most == 0:
+        return "no restarts allowed (--max-restarts 0)"
     within = "" if within_s is None else f" within {within_s:.0f} s"
     return f"no restarts left: {most} of {most} used{within}"
 
