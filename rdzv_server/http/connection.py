@@ -93,7 +93,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def waits_for_peer(self) -> bool:
         """Whether the peer has to send something next."""
-        return not self._is_answering and not self._waiting and not (self.opening and self.opening.waits_for_turn)
+        waits_for_turn = self._waiting or self.received or (self.opening and self.opening.waits_for_turn)
+        return not (self._is_answering or waits_for_turn)
 
     def request_arrived(self) -> None:
         """Note that the request has arrived, to its last byte."""

@@ -76,15 +76,22 @@ async def test_a_peer_with_too_many_connections_is_logged_once_though_some_of_th
     assert caplog.messages == [words.too_many_of_peer(share, "127.0.0.1")]
 
 
-async def test_a_whole_request_that_waits_for_a_busy_server_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, the server cut the connection if its time was over between the parser and the request's handler."""
-    limits, parse = Limits(request_s=0.05), RequestHandler.data_received
+@pytest.mark.parametrize(
+    ("kind", "step"), [(RequestHandler, "data_received"), (Listener, "_receive")], ids=["parsed", "accepted"]
+)
+async def test_a_whole_request_that_waits_for_a_busy_server_is_not_late(
+    kind: type, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the server cut the connection if its time was over just before its transport was made, or just before its
+    request's handler ran.
+    """
+    limits, take_step = Limits(request_s=0.05), getattr(kind, step)
 
-    def parse_while_the_server_stands_still(http: RequestHandler, data: bytes) -> None:
-        parse(http, data)
+    def take_step_and_stand_still(*given: object) -> None:
+        take_step(*given)
         time.sleep(2 * limits.request_s)
 
-    monkeypatch.setattr(RequestHandler, "data_received", parse_while_the_server_stands_still)
+    monkeypatch.setattr(kind, step, take_step_and_stand_still)
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         bound = bind("127.0.0.1", 0)
         await server.listen(bound, limits=limits)
