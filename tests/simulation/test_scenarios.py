@@ -14,7 +14,7 @@ from rdzv_protocol.messages import JoinRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.kernel.core.machine import State
-from rdzv_server.core.kernel.machine import RunMachine
+from rdzv_server.core.kernel import departures
 from rdzv_server.core.kernel.run import Stage
 from simulation.agent import AgentProcess
 from simulation.cluster import Cluster, Violation
@@ -146,12 +146,12 @@ def drained_while_a_round_forms(*, is_lost: bool) -> Story:
 def test_a_drain_after_a_failure_does_not_excuse_it(is_lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model notices a server for which it does."""
     assert drained_while_a_round_forms(is_lost=is_lost).run.restart_count == 1
-    place = RunMachine._left_its_place
+    place = departures._left_its_place
 
     def excuse(*given: Any, **more: Any) -> None:
         place(*given, **more | {"explains": True})
 
-    monkeypatch.setattr(RunMachine, "_left_its_place", excuse)
+    monkeypatch.setattr(departures, "_left_its_place", excuse)
     with pytest.raises(Violation, match="free by a drain"):
         drained_while_a_round_forms(is_lost=is_lost)
 

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from rdzv_protocol import codec, paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
-from rdzv_protocol.credentials import Credentials, TlsFiles
+from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable, Unauthorized
 from rdzv_protocol.messages import Ack, ErrorReply, PollRequest, Reply
+from rdzv_protocol.tls_files import TlsFiles
 from rdzv_protocol.words import tls as tls_words
 
 from node_agent import words
