@@ -214,9 +214,8 @@ class Parts:
 
     def _report(self) -> None:
         """Add what `rdzvctl status RUN` shows, then each failure with its evidence."""
-        run, endpoint = self._run, self._session.endpoint
-        unhealthy_reason, cordons = self._session.unhealthy_reason, self._session.cordons
-        why = explanation.why(run, endpoint, unhealthy_reason=unhealthy_reason, cordons=cordons)
+        run, servers = self._run, self._session.for_views
+        why = explanation.why(run, servers._replace(program=state.PROGRAM))
         shown = [
             why.text,
             *why.next,

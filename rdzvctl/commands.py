@@ -170,7 +170,7 @@ def why(session: Session) -> None:
         shown = {"run_id": run["run_id"], "phase": run["phase"], **found._asdict(), "failed_runs": failed}
         return session.out.json(shown)
     _show_why(session, run)
-    for line in explanation.failures(others, session.endpoint, program=session.program):
+    for line in explanation.failures(others, session.for_views):
         session.out.paragraph(line)
     return None
 
@@ -179,7 +179,7 @@ def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:
     if session.out.is_json:
         return session.out.json({"runs": [_in_short(run) for run in runs]})
     most = MOST_NEEDY if session.out.is_terminal else None
-    found = explanation.troubles(runs, session.endpoint, cordons=session.cordons, program=session.program, most=most)
+    found = explanation.troubles(runs, session.for_views, most=most)
     for line in [session.unhealthy_reason, *found]:
         if line:
             session.out.paragraph(line)
@@ -196,13 +196,9 @@ def _why(session: Session, run: Fields) -> explanation.Why:
     Only its events have the reason of a restart and the failure of the attempt before, and only a leader has the
     events.
     """
-    unhealthy_reason = session.unhealthy_reason
-    explain = partial(
-        explanation.why, run, session.endpoint, unhealthy_reason=unhealthy_reason, cordons=session.cordons,
-        program=session.program,
-    )  # fmt: skip
+    explain = partial(explanation.why, run, session.for_views)
     has_earlier = run["attempt"] > 1 and not session.given.get("watch")
-    if unhealthy_reason or session.lacks_runs or not (run["phase"] == "restarting" or has_earlier):
+    if session.unhealthy_reason or session.lacks_runs or not (run["phase"] == "restarting" or has_earlier):
         return explain()
     events, attempt = session.client.latest_events(run["run_id"], LATEST).events, run["attempt"]
     opened, failed = "", ""

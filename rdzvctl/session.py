@@ -13,7 +13,8 @@ from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError, Refused, TooOld, Unreachable
 from rdzvctl.output import Output
 from rdzvctl.views import state
-from rdzvctl.views.next_steps import MOST_NAMED, PROGRAM
+from rdzvctl.views.next_steps import MOST_NAMED
+from rdzvctl.views.state import PROGRAM, Servers
 
 
 class Session:
@@ -81,16 +82,16 @@ class Session:
         return state.unhealthy_reason(self._servers)
 
     @property
-    def cordons(self) -> Mapping[str, Fields]:
-        """Cordons by node, as the servers have last reported them."""
-        return state.cordons(self._servers)
-
-    @property
     def program(self) -> str:
         """`rdzvctl` for a command that a person copies: with this command line's flags for the server."""
         flags = [f"--{name.replace('_', '-')} {quoted(str(self.given[name]))}"
                  for name in ("context", *FIELDS) if name in self.given]  # fmt: skip
         return " ".join([PROGRAM, *flags])
+
+    @property
+    def for_views(self) -> Servers:
+        """The servers, for views of their runs."""
+        return Servers(self.endpoint, state.cordons(self._servers), self.unhealthy_reason, self.program)
 
     def run(self, *, is_over: bool = False) -> Fields:
         """Return the requested run, else the only active one, or ended one if `is_over`.

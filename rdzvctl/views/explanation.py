@@ -1,6 +1,6 @@
 """Explanation of a run, as a paragraph: its state, what it waits for, what failed first, and what it cost."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rdzv_protocol.states import ENDS
@@ -9,35 +9,25 @@ from rdzv_protocol.text import printable
 from rdzvctl import words
 from rdzvctl.answers import Fields, lost_in_s
 from rdzvctl.views import lines, state
-from rdzvctl.views.next_steps import MOST_NAMED, PROGRAM, listed, next_steps, with_flags
-from rdzvctl.views.state import NO_CORDONS
+from rdzvctl.views.next_steps import MOST_NAMED, listed, next_steps, with_flags
+from rdzvctl.views.state import NO_CORDONS, Servers
 
 
 class Why(NamedTuple):
-    """Account of a run: a paragraph, the evidence behind it, and what a person can do now."""
+    """Explanation of a run: a paragraph, the evidence behind it, and what a person can do now."""
 
     text: str
     evidence: list[str]
     next: list[str]
 
 
-def why(
-    run: Fields,
-    endpoint: str,
-    opened: str = "",
-    unhealthy_reason: str = "",
-    earlier: str = "",
-    *,
-    cordons: Mapping[str, Fields] = NO_CORDONS,
-    program: str = PROGRAM,
-) -> Why:
+def why(run: Fields, servers: Servers, opened: str = "", earlier: str = "") -> Why:
     """Return the explanation of a run: its state, what it waits for, what failed first, and what to do next.
 
-    `endpoint`: the servers, as in the agents' `--endpoint`. `opened`: why the forming round was opened, if known.
-    `unhealthy_reason`: why the run's server can decide nothing now; then nothing else helps. `earlier`: sentence about
-    the failure of the attempt before. `cordons`: the servers' cordons by node. `program`: `rdzvctl`, with flags for the
-    commands that a person copies.
+    `opened`: why the forming round was opened, if known. `earlier`: sentence about the failure of the attempt before.
+    If the servers can decide nothing now, nothing else helps.
     """
+    unhealthy_reason, program = servers.unhealthy_reason, servers.program
     is_told = run["phase"] == "unhealthy" or (unhealthy_reason and state.is_only_undecided(run))
     wrong = "" if is_told else state.trouble(run)
     sentences = [unhealthy_reason, _sentence(wrong), _state(run), *_lost(run)]
@@ -45,7 +35,7 @@ def why(
     sentences += _ending(run)
     sentences += [each for each in _absent(run, program) if not wrong or each[:1].lower() + each[1:-1] not in wrong]
     sentences += [*_failures(run), *_restarts(run), earlier]
-    steps = [words.steps.MEND_SERVER] if unhealthy_reason else next_steps(run, endpoint, cordons)
+    steps = [words.steps.MEND_SERVER] if unhealthy_reason else next_steps(run, servers)
     failure = run["first_failure"]
     return Why(
         printable(" ".join(filter(None, sentences))),
@@ -54,25 +44,18 @@ def why(
     )
 
 
-def troubles(
-    runs: Iterable[Fields],
-    endpoint: str,
-    *,
-    cordons: Mapping[str, Fields] = NO_CORDONS,
-    program: str = PROGRAM,
-    most: int | None = None,
-) -> list[str]:
+def troubles(runs: Iterable[Fields], servers: Servers, *, most: int | None = None) -> list[str]:
     """Return a line for each run that needs a person, with the next step; then how many runs need none, if any.
 
-    `most`: number of such active runs that have a line; None for all. The other arguments are those of `why`.
+    `most`: number of such active runs that have a line; None for all.
     """
     known = state.in_order(runs)
     active = [run for run in known if not state.is_over(run)]
     needy = [run for run in active if state.wrong(run)]
-    shown = [_needs(run, state.wrong(run), next_steps(run, endpoint, cordons), program) for run in needy[:most]]
+    shown = [_needs(run, state.wrong(run), next_steps(run, servers), servers.program) for run in needy[:most]]
     if most is not None and (left := needy[most:]):
-        shown.append(with_flags(words.runs.more_runs(len(left), state.phases(left)), program))
-    failed = failures(known, endpoint, program=program)
+        shown.append(with_flags(words.runs.more_runs(len(left), state.phases(left)), servers.program))
+    failed = failures(known, servers)
     numbers = {str(phase): sum(run["phase"] == phase for run in known) for phase in ENDS}
     numbers["failed"] -= len(failed)
     ended = {phase: number for phase, number in numbers.items() if number}
@@ -81,12 +64,12 @@ def troubles(
     return [*shown, *failed, *filter(None, [rest])]
 
 
-def failures(runs: Iterable[Fields], endpoint: str, *, program: str = PROGRAM) -> list[str]:
+def failures(runs: Iterable[Fields], servers: Servers) -> list[str]:
     """Return a line for each of the latest runs that have failed recently, with the next step."""
-    shown = []
+    shown, servers = list[str](), servers._replace(cordons=NO_CORDONS)
     for run in failed_runs(runs):
         what = words.runs.ended(run["phase"], run["phase_age_s"], run["reason"])
-        shown.append(_needs(run, what, next_steps(run, endpoint, NO_CORDONS), program))
+        shown.append(_needs(run, what, next_steps(run, servers), servers.program))
     return shown
 
 

@@ -9,12 +9,12 @@ from rdzv_protocol.shell import quoted
 from rdzvctl import words
 from rdzvctl.answers import Fields, departures_of_missing
 from rdzvctl.views import state
+from rdzvctl.views.state import PROGRAM, Servers
 
 MOST_NAMED = 4
 """Most nodes, or runs, that a sentence names."""
 RECENTLY_S = 60.0
 """Seconds since the last progress of workers that certainly run."""
-PROGRAM = "rdzvctl"
 
 
 def with_flags(text: str, program: str) -> str:
@@ -25,15 +25,12 @@ def with_flags(text: str, program: str) -> str:
     return re.sub(rf"(?<=[:.] ){PROGRAM} (?=[a-z])", lambda _: f"{program} ", text)
 
 
-def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> list[str]:
-    """Return the steps, without `rdzvctl`'s own flags in their commands.
-
-    `endpoint`: the servers, as in the agents' `--endpoint`. `cordons`: the servers' cordons by node.
-    """
+def next_steps(run: Fields, servers: Servers) -> list[str]:
+    """Return the steps, without `rdzvctl`'s own flags in their commands."""
     steps = [*run["health"]["next"]] if state.is_troubled(run) else []
     # without these nodes nothing moves, so the steps that bring them come first
     if state.lacks_nodes(run) and not state.is_undecided(run):
-        return _of_forming(run, endpoint, cordons) + (_of_other_troubles(run["health"]) if steps else [])
+        return _of_forming(run, servers) + (_of_other_troubles(run["health"]) if steps else [])
     if steps:
         return steps
     match run["phase"]:
@@ -45,10 +42,10 @@ def next_steps(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> lis
             failure = run["end_failure"] or run["first_failure"]
             if failure and failure["singled_out"]:
                 steps.append(_read_output(run, failure))
-            return [*steps, *_of_excluded(run, cordons), words.steps.START_AGAIN]
+            return [*steps, *_of_excluded(run, servers.cordons), words.steps.START_AGAIN]
         case "forming" | "restarting":
-            return _of_forming(run, endpoint, cordons)
-    return _of_running(run, endpoint, cordons)
+            return _of_forming(run, servers)
+    return _of_running(run, servers)
 
 
 def _of_other_troubles(health: Fields) -> list[str]:
@@ -71,10 +68,10 @@ def _of_excluded(run: Fields, cordons: Mapping[str, Fields]) -> list[str]:
     return [_uncordon_absent(cordons[name]) for name in names if name in cordons][:MOST_NAMED]
 
 
-def _of_running(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> list[str]:
+def _of_running(run: Fields, servers: Servers) -> list[str]:
     """Return the ways to fill free seats: with standbys, with cordoned nodes, or with new nodes."""
     if run["ending"]:
-        return _of_ending(run["ending"], words.steps.agent(run["run_id"], endpoint))
+        return _of_ending(run["ending"], words.steps.agent(run["run_id"], servers.endpoint))
     run_id, running, there = run["run_id"], run["present"], run["present"] + run["standbys"]
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):
         progress = run["progress"]
@@ -83,7 +80,7 @@ def _of_running(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> li
         if run["phase"] == "running" and progress["step_s"] is None and progress["age_s"] > RECENTLY_S:
             return [words.steps.told_once(run_id, progress["age_s"])]
         return [words.steps.RUNS]
-    steps = [words.steps.uses(running, largest)]
+    steps, cordons = [words.steps.uses(running, largest)], servers.cordons
     if run["free_seats"] and run["settings"]["scale_up"] != "immediate":
         steps.append(words.steps.admit(run_id))
     kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
@@ -93,7 +90,7 @@ def _of_running(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> li
     fit += [_uncordon_absent(cordons[name]) for name in away if name in cordons and name not in present]
     steps += fit[: max(0, min(largest - there, MOST_NAMED))]
     there += len(kept_out)
-    some, settings, agent = run["next_size"] or largest, run["settings"], words.steps.agent(run_id, endpoint)
+    some, settings, agent = run["next_size"] or largest, run["settings"], words.steps.agent(run_id, servers.endpoint)
     if there < some < largest and (settings["legal_sizes"] or settings["node_unit"] > 1):  # else each node helps
         steps.append(words.steps.to_run_on(some, some - there, agent))
     if there < largest:
@@ -134,13 +131,13 @@ def _gone(run: Fields, missing: Fields, cordons: Mapping[str, Fields]) -> _Gone:
     return found
 
 
-def _of_forming(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> list[str]:
+def _of_forming(run: Fields, servers: Servers) -> list[str]:
     """Return the steps for a forming round.
 
     Each cordoned node that has joined could be a missing one.
     """
     missing = run["missing"] or Fields(more_nodes=0, stopping=[], gone=[])
-    gone, steps = _gone(run, missing, cordons), list[str]()
+    gone, steps = _gone(run, missing, servers.cordons), list[str]()
     if gone.lost:
         steps.append(words.steps.check_lost(listed(gone.lost, missing["more_gone"])))
     if missing["stopping"]:
@@ -152,7 +149,7 @@ def _of_forming(run: Fields, endpoint: str, cordons: Mapping[str, Fields]) -> li
         to_start = more - (len(gone.signalled) + nameless if gone.signalled else 0)
         steps += fit[: max(0, min(to_start, MOST_NAMED))]
         to_start -= len(fit)
-        agent = words.steps.agent(run["run_id"], endpoint)
+        agent = words.steps.agent(run["run_id"], servers.endpoint)
         steps.append(
             words.steps.start_more(to_start, agent) if to_start > 0 else words.steps.or_start_more(more, agent)
         )

@@ -229,6 +229,20 @@ def is_of_this_machine(at: str) -> bool:
 
 
 NO_CORDONS: Mapping[str, Fields] = {}
+PROGRAM = "rdzvctl"
+
+
+class Servers(NamedTuple):
+    """Servers that a command asks, as views of their runs show them."""
+
+    endpoint: str
+    """Their addresses, as in the agents' `--endpoint`."""
+    cordons: Mapping[str, Fields] = NO_CORDONS
+    """Their cordons by node."""
+    unhealthy_reason: str = ""
+    """Why they can decide nothing now; empty if they can."""
+    program: str = PROGRAM
+    """`rdzvctl`, with flags for the commands that a person copies."""
 
 
 def cordons(servers: Iterable[Fields]) -> dict[str, Fields]:

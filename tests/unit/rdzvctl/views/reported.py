@@ -8,10 +8,11 @@ from rdzv_server.core.views import status_view
 from rdzvctl import words as ctl
 from rdzvctl.answers import Fields, decoded
 from rdzvctl.views import state
+from rdzvctl.views.state import Servers
 from tests.support.scenario import Scenario
 
-SERVER = "a:29400,b:29400"
-START = ctl.steps.agent("run", SERVER)
+SERVER = Servers("a:29400,b:29400")
+START = ctl.steps.agent("run", SERVER.endpoint)
 UNTOLD = ctl.steps.untold("run")
 """Next step for a run whose workers report no progress."""
 CORDON = ctl.servers.cordon("admin", "", "its fan", excluded=False)

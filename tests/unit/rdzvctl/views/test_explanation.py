@@ -290,14 +290,14 @@ def test_all_runs_are_asked_which_of_them_need_a_person() -> None:
     runs = [told(check(story)) for story in stories]
     for number, run in enumerate(runs):
         run["run_id"] = f"r{number}"
-    start_r2 = ctl.steps.start_more(2, ctl.steps.agent("r2", SERVER))
+    start_r2 = ctl.steps.start_more(2, ctl.steps.agent("r2", SERVER.endpoint))
     assert explanation.troubles(runs, SERVER) == [
         ctl.runs.needs_person("r1", ctl.runs.trouble("looping", 60.0, LOOPS, []), read_console("a")),
         ctl.runs.needs_person("r2", ctl.runs.state("forming", 10.0, runs[2]["reason"]), start_r2),
         ctl.runs.needs_person("r5", ctl.runs.ended("failed", 0.0, runs[5]["reason"]), read_console("a")),
         ctl.runs.needs_nothing(2, {"succeeded": 1}, named_failed=1, are_all_well=False),
     ]
-    few = explanation.troubles(runs, SERVER, most=1, program="rdzvctl --context lab")
+    few = explanation.troubles(runs, SERVER._replace(program="rdzvctl --context lab"), most=1)
     assert few[1] == ctl.runs.more_runs(1, "1 forming").replace("rdzvctl", "rdzvctl --context lab")
     assert [len(few), few[3:]] == [4, explanation.troubles(runs, SERVER)[3:]]
     assert explanation.troubles(runs[1:3], SERVER) == explanation.troubles(runs, SERVER)[:2], "no run needs nothing"
@@ -360,6 +360,6 @@ def test_if_the_server_cannot_write_why_reports_that_first_and_gives_no_other_ad
 ) -> None:
     assert state.unhealthy_reason([server]) == says
     run = told(check(("3", "join a; 10s")))
-    found, without = explanation.why(run, SERVER, unhealthy_reason=says), explanation.why(run, SERVER)
+    found, without = explanation.why(run, SERVER._replace(unhealthy_reason=says)), explanation.why(run, SERVER)
     assert found.text == f"{says} {without.text}".strip()
     assert (found.next == without.next) is not says.startswith("rdzv-server")

@@ -83,11 +83,11 @@ def test_why_says_what_to_do_about_a_node_by_the_reason_why_it_is_gone(
     nodes: str, happens: str, cordoned: str, steps: list[str]
 ) -> None:
     run = told(check((nodes, happens)))
-    assert explanation.why(run, SERVER, cordons=cordons_of(cordoned)).next == steps
+    assert explanation.why(run, SERVER._replace(cordons=cordons_of(cordoned))).next == steps
     older = as_an_older_server(run)
-    assert explanation.why(older, SERVER, cordons=cordons_of(cordoned)).next == steps
+    assert explanation.why(older, SERVER._replace(cordons=cordons_of(cordoned))).next == steps
     if run["missing"]["more_nodes"]:
-        (line,) = explanation.troubles([run], SERVER, cordons=cordons_of(cordoned))
+        (line,) = explanation.troubles([run], SERVER._replace(cordons=cordons_of(cordoned)))
         assert line.endswith(f" Next: {steps[0]}")
 
 
@@ -95,11 +95,11 @@ def test_why_says_which_absent_cordoned_nodes_could_fill_free_seats() -> None:
     run = check(("1:4", "join a b c; 60s; leave b; leave c; join a; 60s"))
     start = to_run_on_all(3)
     steps = [on_one(4), uncordon_absent("b"), start]
-    assert explanation.why(told(run), SERVER, cordons=cordons_of("bx")).next == steps
+    assert explanation.why(told(run), SERVER._replace(cordons=cordons_of("bx"))).next == steps
     run.handle(NodeCordoned(node_id="b", by="admin", reason="its fan"))
     run.join("b2", node="b")
     steps = [on_one(4), uncordon("b"), to_run_on_all(2)]
-    assert explanation.why(told(run), SERVER, cordons=cordons_of("b")).next == steps
+    assert explanation.why(told(run), SERVER._replace(cordons=cordons_of("b"))).next == steps
 
 
 @pytest.mark.parametrize("program", ["rdzvctl --endpoint b:7", r"rdzvctl --context 'my '"])
@@ -122,7 +122,8 @@ def test_a_printed_command_repeats_the_flags_for_the_server(program: str) -> Non
 )  # fmt: skip
 def test_every_command_of_why_repeats_the_flags_for_the_server(story: tuple[str, str]) -> None:
     run = told(check(story))
-    plain, found = explanation.why(run, SERVER).next, explanation.why(run, SERVER, program="rdzvctl --context lab").next
+    plain = explanation.why(run, SERVER).next
+    found = explanation.why(run, SERVER._replace(program="rdzvctl --context lab")).next
     assert found == [step.replace("rdzvctl ", "rdzvctl --context lab ") for step in plain] != plain
 
 
@@ -183,7 +184,7 @@ def test_a_stop_by_an_operator_is_no_failure_to_mend() -> None:
 
 def test_a_node_that_is_excluded_is_to_be_uncordoned_before_a_new_attempt() -> None:
     run = told(check(("1", "join a; fail a")))
-    steps = explanation.why(run, SERVER, cordons=cordons_of("ab")).next
+    steps = explanation.why(run, SERVER._replace(cordons=cordons_of("ab"))).next
     assert steps == [read_console("a"), ctl.steps.uncordon_absent("a", CORDON), ctl.steps.START_AGAIN]
 
 

@@ -15,6 +15,7 @@ from rdzv_server.http.metrics import RUN_FINISHING, RUN_NODES, RUN_RESTARTS_LEFT
 from rdzv_server.words import completion, notices
 from rdzvctl.answers import decoded
 from rdzvctl.views import explanation, tables
+from rdzvctl.views.state import Servers
 from tests.support.scenario import Scenario, running
 from tests.support.stories import check
 
@@ -130,7 +131,7 @@ def test_remarks_of_a_policy_about_a_node_or_a_run_are_in_every_view(monkeypatch
     assert [node.remarks for node in status.nodes] == [{}, {"hot": "node b is hot"}]
     told = decoded(json.encode(status))
     assert [row[-1] for row in tables.nodes_table(told).rows] == ["", "hot"]
-    assert "Node b is hot." in explanation.why(told, "h:1").text
+    assert "Node b is hot." in explanation.why(told, Servers("h:1")).text
 
 
 def test_the_model_says_what_a_run_waits_for_and_what_it_is_on_its_way_to() -> None:
