@@ -46,6 +46,8 @@ READ_WITHIN_S = 5.0
 """Most seconds that the end of a worker waits for its files on a disk."""
 FULL_WITHIN_S = 2.0
 """Most seconds that the end of a worker waits to learn whether the node's own disks are full."""
+CONTINUES_S = 10.0
+"""Seconds from an error in a worker's error file. Later output shows that the error has not ended its script."""
 CHECK_INTERVAL_S = 1.0
 """Seconds between two checks whether a writing worker handles signals, and before the first check of a silent one."""
 
@@ -151,12 +153,21 @@ class Worker:
         `recorded`: its error file.
         """
         tail = self.stderr_tail
+        if recorded and self._has_continued(recorded):
+            recorded = None
         if not recorded and not any(line.startswith(UNCAUGHT_MARK) for line in tail):
             return None
         from node_agent.kernel.failures.diagnose import raised
 
         failure = raised(self.spec, self.pid, tail, recorded)
         return failure and replace(failure, both_streams=self._streams[1].has_both)
+
+    def _has_continued(self, recorded: "ErrorFile") -> bool:
+        """Return whether the worker has written something long after this error, so that its script has caught it."""
+        if recorded.at is None:
+            return False
+        error_at = asyncio.get_running_loop().time() - (time.time() - recorded.at)
+        return self.last_output_at > error_at + CONTINUES_S
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """Return the worker's failure with its evidence. Valid once it has exited."""

@@ -287,9 +287,20 @@ async def test_a_stop_does_not_report_an_error_that_was_recorded_after_it(crew, 
     assert not crew.raised
 
 
+async def test_a_worker_that_has_written_something_long_after_it_recorded_an_error_has_caught_it(crew, recording):
+    content = json.dumps(error_file.content("ValueError: boom", at=time.time() - 2 * workers.CONTINUES_S))
+    group = crew.start(sh(f"echo '{content}' > {recording}; echo step 8; exec sleep 1000"))
+    await crew.says(b"step 8")
+    assert not await group.report_raised()
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert not crew.raised
+
+
 async def test_of_several_recorded_errors_the_first_one_is_the_cause(crew, tmp_path):
     crew.error_files = [str(tmp_path / name) for name in ("late", "early", "broken")]
-    late, early = (json.dumps(error_file.content("ValueError: boom", at=at)) for at in (2e9, 1e9))
+    now = time.time()
+    late, early = (json.dumps(error_file.content("ValueError: boom", at=at)) for at in (now, now - 2))
     texts = zip(crew.error_files, (late, early, "{"), strict=True)
     group = crew.start(*[sh(f"echo '{text}' > {path}; echo recorded; exec sleep 1000") for path, text in texts])
     await crew.console.until(lambda: crew.console.text().count(b"recorded") == 3)
