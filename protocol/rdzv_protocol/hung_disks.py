@@ -1,6 +1,6 @@
 """Names files that do not answer while a program reads its command line and its files.
 
-A system call to a network disk that hangs, or to a pipe without a writer, does not return, and Python runs no signal
+A system call to a network disk that hangs, or to a pipe without a writer, does not return. Python runs no signal
 handler meanwhile. Without this the program would be silent. Linux tells in which system call each thread waits.
 """
 

@@ -16,7 +16,7 @@ def sentences(folder: Path) -> Iterator[tuple[Path, int, str]]:
     """Yield the file, the line and the text of each string with five or more words in a row. A field is one word.
 
     Strings in `words` modules do not count. Neither do strings that are no messages by their place: docstrings,
-    assertions, and declarations. A declaration is a call in the body of a module or class, which describes a flag, a
+    assertions, and declarations. A declaration is a call in the body of a module or class. It describes a flag, a
     field, a metric or a path of the API. `help.txt` and the pages of the reference show these.
     """
     for file in sorted(folder.rglob("*.py")):

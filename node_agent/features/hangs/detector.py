@@ -1,8 +1,8 @@
 """Hang detector: finds out from several sources when a node's workers have done nothing for too long.
 
 `HangDetector` gets the observations of one round's workers and returns suspicions. It wakes at its deadlines, and a few
-times between them to see whether the agent itself was held up. Time in which the agent did not run, its console took no
-output or the server did not answer does not count as a worker's silence (`CountedTime`).
+times between them to see whether the agent itself was held up. A worker's silence does not count while the agent did
+not run, its console took no output, or the server did not answer (`CountedTime`).
 
 A suspicion is only this node's view. The server, which knows all nodes, decides.
 """
