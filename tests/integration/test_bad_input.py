@@ -149,13 +149,12 @@ async def test_a_port_that_accepts_but_never_answers_is_reported() -> None:
 INTERRUPTED = """
 import importlib, os, signal, sys
 
-class Finder:
-    def find_spec(self, name, path, target=None):
-        if name == module:
-            os.kill(os.getpid(), getattr(signal, signum))
+def hook(event, args):
+    if event == "import" and args[0] == module:
+        os.kill(os.getpid(), getattr(signal, signum))
 
 program, module, signum, *sys.argv[1:] = sys.argv[1:]
-sys.meta_path.insert(0, Finder())
+sys.addaudithook(hook)
 sys.exit(importlib.import_module(program).main())
 """
 """Program that gets a signal just before it imports a module."""
