@@ -10,8 +10,8 @@ from typing import cast
 from rdzv_protocol import paths
 
 from rdzv_server.auth.authorization import Permit
-from rdzv_server.http.connection_limits import Bounds
-from rdzv_server.http.pending_connections import Opening
+from rdzv_server.http.connection_limits import ConnectionLimits
+from rdzv_server.http.pending_connections import PendingConnection
 from rdzv_server.http.request_handler import RequestHandler
 
 LOOKS, PROBES = ("GET", "HEAD"), (paths.HEALTHZ, paths.READYZ, paths.LEADERZ)
@@ -35,7 +35,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self,
         make_http: Callable[[], RequestHandler],
         peer: str,
-        bounds: Bounds["HttpConnection"],
+        bounds: ConnectionLimits["HttpConnection"],
         authenticated: "OnConnection",
         gone: "OnConnection",
     ) -> None:
@@ -54,7 +54,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Authorization header with which the last request was let in; None if none was yet."""
         self.is_unauthenticated = True
         """Whether no request has been let in. If no token is set, a request is let in with its last byte."""
-        self.opening: Opening | None = None
+        self.opening: PendingConnection | None = None
         """Opening of the connection, until the first byte and the TLS handshake have come; None once it is made."""
         self.received = b""
         """Bytes that were received before the connection was made, in a turn of the peer."""

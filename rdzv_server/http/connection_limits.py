@@ -1,4 +1,4 @@
-"""Bounds of all connections together: time limits, and the memory that peers can make the server hold."""
+"""Limits of all connections together: time limits, and the memory that peers can make the server hold."""
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Hashable
@@ -62,8 +62,8 @@ class HeldMemory(Generic[Holder]):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds(Generic[Holder]):
-    """Bounds of one listener's connections."""
+class ConnectionLimits(Generic[Holder]):
+    """Limits of one listener's connections."""
 
     arriving: Timeouts[Holder]
     """Time limits of requests that are arriving."""

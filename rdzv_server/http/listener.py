@@ -18,10 +18,10 @@ from rdzv_protocol.errors import TooManyRequests
 
 from rdzv_server.config import Limits
 from rdzv_server.http.connection import READ_BYTES, HttpConnection
-from rdzv_server.http.connection_limits import MOST_HELD_BYTES, Bounds, HeldMemory
+from rdzv_server.http.connection_limits import MOST_HELD_BYTES, ConnectionLimits, HeldMemory
 from rdzv_server.http.garbage_collection import GarbageCollector
 from rdzv_server.http.peer_limits import RefusalLog, peer_of
-from rdzv_server.http.pending_connections import Opening, Silent
+from rdzv_server.http.pending_connections import PendingConnection, SilentPeers
 from rdzv_server.http.request_handler import RequestHandler
 from rdzv_server.http.tls import Places, shake_hands
 from rdzv_server.service.fair_scheduler import scheduler
@@ -68,7 +68,7 @@ class Listener:
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._garbage = GarbageCollector()
-        self._bounds = Bounds(
+        self._bounds = ConnectionLimits(
             arriving=Timeouts(limits.request_s, self._request_is_late),
             unread=Timeouts(limits.unread_s, partial(self._close_for, "unread_answer")),
             held=HeldMemory(MOST_HELD_BYTES, self._refuse_held),
@@ -78,7 +78,7 @@ class Listener:
         )
         self._silent = Timeouts(limits.handshake_s, partial(self._close_for, "slow_request"))
         """Time limits of TLS connections to their first byte."""
-        self._unheard = Silent(self._bounds.turns)
+        self._unheard = SilentPeers(self._bounds.turns)
         self._connections: set[HttpConnection] = set()
         self._unauthenticated: dict[HttpConnection, None] = {}
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
@@ -143,7 +143,7 @@ class Listener:
         connection = HttpConnection(self._http, peer, self._bounds, self._authenticated, self._gone)
         self._connections.add(connection)
         self._unauthenticated[connection] = self._unauthenticated_of[peer][connection] = None
-        connection.opening = Opening(
+        connection.opening = PendingConnection(
             accepted, peer, self._unheard, _read if self.tls is None else _first_byte,
             partial(self._connect, accepted, connection), partial(self._gone, connection),
         )  # fmt: skip

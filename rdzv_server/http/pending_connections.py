@@ -12,7 +12,7 @@ EVENTS_PER_POLL = 64
 """Most peers whose data is noticed before other tasks of the event loop run."""
 
 
-class Silent:
+class SilentPeers:
     """Accepted connections whose peers have sent nothing yet.
 
     They share one epoll set, which is one file of the event loop: waiting costs each of them a few microseconds.
@@ -48,8 +48,8 @@ class Silent:
                 heard()
 
 
-class Opening:
-    """Opening of one connection, which waits until its peer has sent something and has its turn.
+class PendingConnection:
+    """An accepted connection, which waits until its peer has sent something and has its turn.
 
     Until then the connection takes 2 kB. Its transport, its protocol and what they read take ten times as much.
     """
@@ -57,7 +57,7 @@ class Opening:
     __slots__ = ("_accepted", "_gone", "_peer", "_read", "_ready", "_silent", "_task", "waits_for_turn")
 
     def __init__(
-        self, accepted: socket.socket, peer: str, silent: Silent, read: Callable[[socket.socket], bytes],
+        self, accepted: socket.socket, peer: str, silent: SilentPeers, read: Callable[[socket.socket], bytes],
         ready: Callable[[bytes], None], gone: Callable[[], None],
     ) -> None:  # fmt: skip
         """`ready` is called with the result of `read`, in the peer's turn. `gone` is called if the opening ends."""

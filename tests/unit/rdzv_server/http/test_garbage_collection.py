@@ -24,7 +24,7 @@ from rdzv_server.http.garbage_collection import (
     YOUNG_S,
     GarbageCollector,
 )
-from rdzv_server.http.pending_connections import Opening
+from rdzv_server.http.pending_connections import PendingConnection
 from rdzv_server.http.request_handler import RequestHandler
 from rdzv_server.server import RendezvousServer, bind
 from tests.support.certificates import Authority
@@ -161,7 +161,7 @@ SENDS = (
     b"\0\r\n\r\n",
 )
 """Bytes that peers send before they leave: nothing, a request, halves of one, half a handshake, and no HTTP."""
-FREED = (HttpConnection, Opening, RequestHandler, _SelectorSocketTransport)
+FREED = (HttpConnection, PendingConnection, RequestHandler, _SelectorSocketTransport)
 
 
 def held() -> list[object]:

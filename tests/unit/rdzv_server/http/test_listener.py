@@ -15,7 +15,7 @@ from rdzv_server.config import Limits
 from rdzv_server.http import listener
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.listener import Listener
-from rdzv_server.http.pending_connections import Opening
+from rdzv_server.http.pending_connections import PendingConnection
 from rdzv_server.http.request_handler import RequestHandler
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import http as words
@@ -118,7 +118,7 @@ def opened(owner: Listener, accepted: socket.socket) -> tuple[HttpConnection, Mo
     """Open a connection to its transport. Return it and its HTTP."""
     http = Mock(drops_rest=False)
     connection = HttpConnection(Mock(return_value=http), "peer", owner._bounds, Mock(), owner._gone)
-    connection.opening = Opening(accepted, "peer", owner._unheard, Mock(), Mock(), Mock())
+    connection.opening = PendingConnection(accepted, "peer", owner._unheard, Mock(), Mock(), Mock())
     owner._connections.add(connection)
     owner._connect(accepted, connection, b"GET / HTTP/1.1\r\n")
     return connection, http

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from rdzv_server.http.pending_connections import Opening, Silent
+from rdzv_server.http.pending_connections import PendingConnection, SilentPeers
 
 PATIENCE_S = 20.0
 
@@ -20,8 +20,8 @@ class Accepted:
         self.peer, self.accepted = socket.socketpair()
         self.first: list[bytes] = []
         self.gone = 0
-        self.silent = Silent(Mock(ask=lambda of, do, **_: turns.put_nowait((of, do))))
-        self.opening = Opening(self.accepted, "peer", self.silent, _peek, self.first.append, self._gone)
+        self.silent = SilentPeers(Mock(ask=lambda of, do, **_: turns.put_nowait((of, do))))
+        self.opening = PendingConnection(self.accepted, "peer", self.silent, _peek, self.first.append, self._gone)
         self.opening.begin()
 
     def _gone(self) -> None:
@@ -108,7 +108,7 @@ async def test_cancelling_a_silent_connection_frees_its_descriptor(
 
 async def test_an_evicted_connection_of_the_same_batch_is_not_read_and_the_others_are() -> None:
     pairs = [socket.socketpair() for _ in range(3)]
-    silent, heard = Silent(Mock()), list[int]()
+    silent, heard = SilentPeers(Mock()), list[int]()
     everyone_else, errors = asyncio.Event(), list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
 
