@@ -500,8 +500,7 @@ class Driver:
                 case Happened(event):
                     self._run_log.note(event, self.now())
                 case WakeAgents(run_id, agent_ids):
-                    for agent_id in agent_ids:
-                        self.long_polls.wake((run_id, agent_id))
+                    self.long_polls.wake_each(run_id, agent_ids)
                 case QueryClosed(token):
                     if (closed := self._questions.get(token)) and not closed.done():
                         closed.set_result(effect)

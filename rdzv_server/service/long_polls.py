@@ -1,6 +1,7 @@
 """Parked long polls: one for each agent. A wake-up, the end of its hold time, or a newer poll releases it."""
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 
 from rdzv_server.service.fair_scheduler import scheduler
@@ -36,6 +37,11 @@ class LongPolls:
         """Release the agent's poll, if one is parked, in the next turn of its run."""
         if released := self._parked.pop(key, None):
             scheduler().ask(key[0], partial(release, released))
+
+    def wake_each(self, run_id: str, agent_ids: Iterable[str]) -> None:
+        """Release the polls of these agents that are parked, each in a later turn of their run."""
+        pop, keys = self._parked.pop, [(run_id, agent_id) for agent_id in agent_ids]
+        scheduler().ask_each(run_id, [partial(release, released) for key in keys if (released := pop(key, None))])
 
     def wake_all(self) -> None:
         for key in list(self._parked):

@@ -31,6 +31,16 @@ async def released(poll: "asyncio.Task[None]") -> None:
         await poll
 
 
+async def test_the_polls_of_many_agents_are_released_together(long_polls):
+    keys = [("run", str(number)) for number in range(3 * CALLS_PER_TURN)]
+    polls, other = [await parked(long_polls, key) for key in keys], await parked(long_polls, OTHER)
+    long_polls.wake_each("run", ["unknown", *(agent_id for _, agent_id in keys)])
+    await asyncio.gather(*map(released, polls))
+    assert not other.done() and len(long_polls) == 1
+    long_polls.wake(OTHER)
+    await released(other)
+
+
 async def test_a_poll_is_released_by_its_agents_wake_up(long_polls):
     poll, other = await parked(long_polls), await parked(long_polls, OTHER)
     long_polls.wake(KEY)
