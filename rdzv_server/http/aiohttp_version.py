@@ -5,7 +5,8 @@ import ssl
 from rdzv_server.words import startup as words
 
 FIRST, BEFORE = "3.14.4", "3.15"
-"""Range of aiohttp versions, as in pyproject.toml: `heads.py` overrides parts that aiohttp does not promise to keep."""
+"""Range of aiohttp versions, as in pyproject.toml: `request_handler.py` overrides parts that aiohttp does not
+promise to keep."""
 
 
 class WrongAiohttp(ImportError):
