@@ -30,13 +30,16 @@ class RunLog:
         """Number of lines that were left out since the last line, by run id."""
 
     def note(self, event: RunEvent, now: float) -> None:
-        """Log an event, unless the log has too many of its run."""
-        if event.kind in UNLOGGED or not self.take(event.run_id, now, is_end=event.kind in ENDS):
+        """Log an event, unless the log has too many of its run, or leaves out events of this level."""
+        level = LEVELS.get(event.kind, logging.INFO)
+        if event.kind in UNLOGGED or not log.isEnabledFor(level):
+            return
+        if not self.take(event.run_id, now, is_end=event.kind in ENDS):
             return
         about = Context(run_id=event.run_id, attempt=event.attempt, round=event.round, event=event.kind)
         about["node_id"], about["group_rank"] = event.node_id or "", event.group_rank
         text = words.happened(event.run_id, event.attempt, event.round, event.sentence)
-        log.log(LEVELS.get(event.kind, logging.INFO), "%s", text, extra={"about": about})
+        log.log(level, "%s", text, extra={"about": about})
 
     def take(self, run_id: str, now: float, *, is_end: bool = False) -> bool:
         """Count another line about the run. Return whether to log it; if so, log first how many lines were left out."""

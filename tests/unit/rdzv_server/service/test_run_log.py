@@ -46,6 +46,15 @@ def test_joins_are_neither_logged_nor_counted(log: RunLog, caplog: pytest.LogCap
     assert caplog.messages == [words.happened("r", 1, 1, event().sentence)]
 
 
+def test_events_that_the_log_does_not_show_are_not_counted(log: RunLog, caplog: pytest.LogCaptureFixture) -> None:
+    """A server inside an agent logs only warnings: a warning after many restarts must not be left out."""
+    caplog.set_level("WARNING", "rdzv_server")
+    for number in range(LINES.burst + 1):
+        log.note(event(number=number + 1), now=0.0)
+    log.note(event("warning"), now=0.0)
+    assert caplog.messages == [words.happened("r", 1, 1, event("warning").sentence)]
+
+
 @pytest.mark.parametrize("is_forgotten", [True, False], ids=["the run is forgotten", "the server stops"])
 def test_the_log_says_what_it_left_out_before_nothing_more_comes(
     log: RunLog, caplog: pytest.LogCaptureFixture, is_forgotten: bool
