@@ -183,7 +183,8 @@ if TYPE_CHECKING:  # a type checker does not know the class that `defstruct` mak
 else:
     RequestedSettings = defstruct(
         "RequestedSettings",
-        [(name, kind | None, None) for name, kind in RunSettings.__annotations__.items()],
+        # As texts, which msgspec evaluates when it reads the first request: an agent never does.
+        [(name, f"RunSettings.__annotations__[{name!r}] | None", None) for name in RunSettings.__annotations__],
         bases=(_Request,),
         module=__name__,
         namespace={"__doc__": _Request.__doc__},
