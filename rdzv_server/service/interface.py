@@ -1,5 +1,7 @@
 """Interface between the server's transports (HTTP, or the same process) and the service: one server, or several."""
 
+from __future__ import annotations  # `Annotated` takes time at every start of `node-agent --standalone`
+
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any, Protocol, TypeVar
 

@@ -14,6 +14,8 @@ If the workers have reported no progress (`node_agent.progress`) in any round, t
 It is unknown how much of the running phase was training.
 """
 
+from __future__ import annotations  # `Annotated` takes time at every start of `node-agent --standalone`
+
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
