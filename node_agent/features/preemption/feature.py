@@ -16,6 +16,8 @@ CHECK_INTERVAL_S = 1.0
 """Seconds between two checks of `--preemption-file` and `--preemption-annotations`."""
 FIRST_LOOK_S = 1.0
 """Most seconds that a join waits for the first look. A cloud may not answer."""
+SILENT_S = 10.0
+"""Seconds after which the agent logs that such a file does not answer."""
 DRAINED = 'nodeset.slinky.slurm.net/pod-cordon="true"'
 """Line of a downward API volume for a pod that Slinky drains."""
 MOST_BYTES = 1_048_576
@@ -40,9 +42,9 @@ class Preemption(Feature):
         if options.preemption_poll:
             self._watch(partial(self._cloud, *options.preemption_poll))
         if path := options.preemption_file:
-            self._watch(partial(self._look, partial(os.path.exists, path), words.file_is_there(path)))
+            self._watch(partial(self._look, path, os.path.exists, words.file_is_there(path)))
         if path := options.preemption_annotations:
-            self._watch(partial(self._look, partial(_is_drained, path), words.slinky_drains(path)))
+            self._watch(partial(self._look, path, _is_drained, words.slinky_drains(path)))
 
     async def unfit(self, after_failure: bool) -> str:
         """Let the node join after the first looks, which may make the agent leave instead."""
@@ -68,11 +70,19 @@ class Preemption(Feature):
 
         spawn(leave(), self._watches)
 
-    async def _look(self, is_preempted: Callable[[], bool], notice: str, looked: Callable[[], object]) -> str:
-        while not await in_thread(is_preempted):
+    async def _look(
+        self, path: str, shows_preemption: Callable[[str], bool], notice: str, looked: Callable[[], object]
+    ) -> str:
+        loop, silent = asyncio.get_running_loop(), words.file_silent(path, SILENT_S)
+        while True:
+            late = loop.call_later(SILENT_S, self.kernel.console.log, silent)
+            try:
+                if await in_thread(partial(shows_preemption, path)):
+                    return notice
+            finally:
+                late.cancel()
             looked()
             await asyncio.sleep(CHECK_INTERVAL_S)
-        return notice
 
     async def _cloud(self, cloud: str, base: str, looked: Callable[[], object]) -> str:
         from node_agent.features.preemption.cloud_metadata import PreemptionPoll

@@ -28,6 +28,12 @@ def file_is_there(path: str) -> str:
     return f"{path} exists"
 
 
+def file_silent(path: str, for_s: float) -> str:
+    return (
+        f"no answer from {path} for {for_s:g} s: check its disk; until it answers, the agent sees no preemption there"
+    )
+
+
 def slinky_drains(path: str) -> str:
     return f"Slinky drains this pod ({path})"
 

@@ -1,6 +1,7 @@
 """Preemption: what an agent looks for before it joins."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ import pytest
 from node_agent.features import preemption
 from node_agent.features.preemption import feature
 from node_agent.kernel.feature import Kernel
+from tests.support.process_info import until
 
 
 class Agent:
@@ -76,6 +78,22 @@ async def test_a_cloud_that_does_not_answer_delays_the_join_only_for_a_moment(mo
         base = f"http://127.0.0.1:{service.sockets[0].getsockname()[1]}"
         assert await left_before_the_join(preemption.Preemption(preemption_poll=("gcp", base)), within_s=None) == []
         ended.set()
+
+
+async def test_a_file_that_does_not_answer_is_logged_once_and_its_preemption_is_seen_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe without a writer waits as a disk that hangs does."""
+    monkeypatch.setattr(feature, "SILENT_S", 0.01)
+    pipe, agent = tmp_path / "annotations", Agent()
+    os.mkfifo(pipe)
+    watch = feature.Preemption(cast(Kernel, agent), preemption.Preemption(preemption_annotations=str(pipe)))
+    watch.began()
+    await until(lambda: agent.warned)
+    await asyncio.to_thread(pipe.write_text, feature.DRAINED)
+    await until(lambda: agent.left)
+    assert agent.warned == [feature.words.file_silent(str(pipe), 0.01)]
+    await watch.close()
 
 
 async def left_before_the_join(options: preemption.Preemption, within_s: float | None = 60.0) -> list[str]:
