@@ -19,6 +19,7 @@ from rdzv_protocol.messages import (
     Wait,
 )
 from rdzv_protocol.queries import LogTail, QueryAnswer, Refused
+from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core.events import LeaseRenewed
@@ -146,6 +147,15 @@ async def test_agents_of_one_machine_form_without_waiting_for_a_hold(monkeypatch
 
 
 # A slow server.
+
+
+@pytest.mark.parametrize(("nodes", "held_s"), [(2, 1.0), (1_000, 2.0), (2_000, 4.0), (10_000, 5.0)])
+def test_a_join_of_a_large_run_is_held_until_a_busy_server_has_read_the_other_joins(nodes, held_s):
+    """A busy machine takes 1 ms for each join. If agents hear before that only what the round waits for, they ask
+    again, and the round takes twice as long.
+    """
+    settings = RunSettings(min_nodes=nodes, max_nodes=nodes, lease_s=10.0)
+    assert rendezvous._first_hold_s(settings, is_crowd=False) == held_s
 
 
 @pytest.mark.parametrize(("is_crowd", "held_s"), [(False, 5.0), (True, 10.0 / 1.5)])
