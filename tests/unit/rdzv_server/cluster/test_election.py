@@ -168,7 +168,7 @@ async def test_servers_elect_a_leader_again_when_etcd_has_lost_changes(tmp_path,
             for number in range(3):
                 if lost == "latest members":
                     await written(etcd.addresses, f"/lost/live/servers/{number}:1")
-                    await until(lambda name=f"{number}:1": name in leader.membership.view.members)
+                    await until(lambda name=f"{number}:1": (view := leader.membership.view) and name in view.members)
                 elif lost == "latest records":
                     await writes(leader.client, f"/lost/records/{number}")
             member.kill()
