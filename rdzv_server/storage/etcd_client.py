@@ -44,6 +44,8 @@ _HOPELESS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED,
 """Statuses of failures that another member, or a later try, would repeat."""
 _SILENT = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 """Statuses of requests that a member did not answer; without a majority, it answers none."""
+_TIMED_OUT = "context deadline exceeded"
+"""What a member answers, with the status UNKNOWN, if it did not hear from a majority in time."""
 
 T = TypeVar("T")
 
@@ -252,7 +254,7 @@ def is_there(key: bytes) -> Any:
 
 def _is_silent(error: Exception) -> bool:
     """Whether a member did not answer. Otherwise it refused the request, for example because its database is full."""
-    return not isinstance(error, grpc.aio.AioRpcError) or error.code() in _SILENT
+    return not isinstance(error, grpc.aio.AioRpcError) or error.code() in _SILENT or error.details() == _TIMED_OUT
 
 
 def _problem(member: _Member, error: Exception) -> str:
