@@ -1,7 +1,7 @@
 """Many runs at one server and at four, which share them through etcd in sixteen shards: CPU of the busiest server.
 
 All servers share one core, and the nodes and etcd share another: rounds a second cannot grow here, and show only what
-sharing costs. The busiest server's part of the work scales.
+sharing costs. Only the busiest server's part of the work scales.
 """
 
 import asyncio

@@ -12,9 +12,9 @@ wait:
   new agents wait as the round has seats, they have come in the place of the silent agents. Then the server takes back
   the fresh leases of the silent agents.
 - `MOST_S` seconds have passed: the workers must be gone, and the run ends.
-- The server is full of runs or of agents, and new ones ask for a place. Then the run that has been silent for longest
-  ends. The condition is that none of its agents has a connection, and that the server has heard none for
-  `GIVES_PLACE_S` seconds. Its agents learn this when they are back.
+- The server is full of runs or of agents, and new ones ask for a place. If the server has heard none of a run's agents
+  for `GIVES_PLACE_S` seconds, and none has a connection, the run gives its place: the longest silent run first. Its
+  agents learn this when they are back.
 
 If an operator restarts the run, resizes it or drains one of its nodes, a new round opens, which waits for no silent
 agent.
