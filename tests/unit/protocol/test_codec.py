@@ -109,7 +109,8 @@ def test_a_path_that_is_not_utf_8_is_sent_as_far_as_it_is():
 
 def test_bytes_travel_as_they_are():
     data = bytes(range(256))
-    assert data in encode(SnapshotPart(data, is_last=True))
+    encoded = encode(SnapshotPart(data, is_last=True))
+    assert data in encoded and len(encoded) < len(data) + 25
 
 
 def test_an_integer_is_accepted_as_a_number():

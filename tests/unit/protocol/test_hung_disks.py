@@ -1,9 +1,11 @@
 """A file that does not answer while a program starts."""
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,12 +45,20 @@ def with_patience(holds: Callable[[], T]) -> T:
 
 
 def waits(call: Callable[[], object]) -> threading.Thread:
-    """Make a call in a thread, and return when it waits in a system call."""
+    """Make a call in a thread, and return when it waits in a system call about a file."""
+    thread = begun(call)
+    with_patience(lambda: hung_disks._file(syscall(thread)))
+    return thread
+
+
+def begun(call: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    syscall = Path(f"/proc/self/task/{thread.native_id}/syscall")
-    with_patience(lambda: hung_disks._file(syscall.read_text()))
     return thread
+
+
+def syscall(thread: threading.Thread) -> str:
+    return Path(f"/proc/self/task/{thread.native_id}/syscall").read_text()
 
 
 def next_line(capfd: pytest.CaptureFixture[str]) -> str:
@@ -116,14 +126,23 @@ def test_what_is_no_file_is_not_named() -> None:
     ):
         assert hung_disks._file(call) == ""
     before = set(hung_disks._calls())
-    locks = [threading.Lock() for _ in range(2)]
+    locks, pair = [threading.Lock() for _ in range(2)], socket.socketpair()
     for lock in locks:
         lock.acquire()
-        threading.Thread(target=lock.acquire, daemon=True).start()
-    threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()
-    time.sleep(0.1)
+    over = threading.Event()
+    calls = [*(lock.acquire for lock in locks), partial(over.wait, PATIENCE_S), partial(pair[0].recv, 1)]
+    waiting = [begun(call) for call in calls]
+    for thread in waiting:
+        with_patience(lambda thread=thread: syscall(thread).split()[0].isdigit())
     assert hung_disks._files(set(hung_disks._calls()) - before) == []
     for lock in locks:
         lock.release()
+    over.set()
+    pair[1].send(b"x")
+    for thread in waiting:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    for each in pair:
+        each.close()
     os.close(left)
     os.close(right)

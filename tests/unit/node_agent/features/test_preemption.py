@@ -96,6 +96,24 @@ async def test_a_file_that_does_not_answer_is_logged_once_and_its_preemption_is_
     await watch.close()
 
 
+async def test_a_file_that_answers_each_time_is_not_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[bool] = []
+
+    async def at_once(look: Callable[[], bool]) -> bool:
+        looks.append(look())
+        return looks[-1]
+
+    monkeypatch.setattr(feature, "in_thread", at_once)
+    for name in ("SILENT_S", "CHECK_INTERVAL_S"):
+        monkeypatch.setattr(feature, name, 0.0)
+    agent = Agent()
+    watch = feature.Preemption(cast(Kernel, agent), file(tmp_path, is_preempted=False))
+    watch.began()
+    await until(lambda: len(looks) >= 5)
+    assert agent.warned == agent.left == []
+    await watch.close()
+
+
 async def left_before_the_join(options: preemption.Preemption, within_s: float | None = 60.0) -> list[str]:
     """Return the signals because of which the agent leaves before it joins.
 

@@ -4,7 +4,9 @@ import asyncio
 import json
 from base64 import b64decode
 from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +14,7 @@ from rdzv_protocol.errors import AgentFenced, ServerUnavailable, StaleRound
 from rdzv_protocol.messages import FinishedWorkers, PollRequest, Progress, Start, Stop, Wait
 from rdzv_protocol.timing import hold_s
 
+from rdzv_server.core.effects import WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
     LeaseRenewed,
@@ -23,9 +26,10 @@ from rdzv_server.core.events import (
 )
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.views import health, run_view, status_view, timeline_view, watch_view
-from rdzv_server.service import store_access
+from rdzv_server.service import run_log, store_access
 from rdzv_server.storage.base import MemoryStore
 from rdzv_server.storage.record_codec import unpack
+from rdzv_server.token_buckets import Rate
 from rdzv_server.words import attempts
 from rdzv_server.words import runs as run_words
 from rdzv_server.words import service as words
@@ -176,6 +180,31 @@ async def test_a_driver_that_never_started_can_be_stopped():
     await Server(MemoryStore()).driver.stop()
 
 
+async def test_a_driver_that_stops_logs_how_many_lines_it_left_out(started, monkeypatch, caplog):
+    monkeypatch.setattr(run_log, "LINES", Rate(0.001, 2))
+    server = await started(MemoryStore())
+    for _ in range(5):
+        server.driver.warn(RUN_ID, "a warning")
+    caplog.clear()
+    await server.driver.stop()
+    assert caplog.messages == [words.of_run(RUN_ID, words.lines_left_out(3, 0.001))]
+
+
+async def test_the_polls_of_a_large_run_are_woken_in_a_fraction_of_the_time(server, monkeypatch):
+    """One by one, each reads the clock, and other runs wait for tens of milliseconds."""
+    names, loop = [f"n{number}" for number in range(2_000)], asyncio.get_running_loop()
+    polls = [asyncio.create_task(server.long_polls.park((RUN_ID, name), PATIENCE_S)) for name in names]
+    await asyncio.sleep(0)
+    assert len(server.long_polls) == len(names)
+    clock = Mock(side_effect=loop.time)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "time", clock)
+        server.driver._act([WakeAgents(RUN_ID, tuple(names))])
+    assert clock.call_count < len(names) / 4
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*polls)
+
+
 # A store that cannot be written for a while.
 
 
@@ -292,11 +321,26 @@ async def test_a_store_that_rejects_writes_is_noticed_while_there_is_nothing_to_
     assert server.driver.measurements.store_outages == 1
 
 
-async def test_a_store_that_has_just_accepted_a_write_is_not_checked(started):
-    server = await started(FullStore())
+async def test_a_store_that_has_just_accepted_a_write_or_a_check_is_not_checked(started, monkeypatch):
+    calls: list[tuple[str, float]] = []
+
+    class TimedStore(FullStore):
+        async def append(self, changes, events=()):
+            calls.append(("write", server.driver.now()))
+            await super().append(changes, events)
+
+        async def check(self):
+            calls.append(("check", server.driver.now()))
+            await super().check()
+
+    monkeypatch.setattr(store_access, "CHECK_S", 0.05)
+    server = await started(TimedStore())
     await server.join("a", "b")
-    assert server.driver._timer.when() <= asyncio.get_running_loop().time() + store_access.CHECK_S
-    assert server.store.checks == 0
+    async with asyncio.timeout(PATIENCE_S):
+        while [name for name, _ in calls[-2:]] != ["check", "check"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    for (_, before), (name, at) in pairwise(calls):
+        assert name == "write" or at >= before + store_access.CHECK_S
 
 
 async def test_however_often_agents_ask_while_nothing_can_be_written_each_has_one_pending_sign(slow):
