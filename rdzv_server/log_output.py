@@ -2,6 +2,7 @@
 
 A reader may take nothing for any time: a stopped terminal (Ctrl-S), a pager, a log collector, or a disk that hangs. The
 server then continues, and keeps at most `MOST_BYTES` of lines. Further lines are left out and counted.
+The log then contains their number, at the latest once the reader has taken all other lines.
 """
 
 import logging
@@ -44,12 +45,10 @@ class LogOutput(logging.Handler):
             self._write(line)
             return
         with self._counting:
-            if self._waiting + len(line) > MOST_BYTES:
+            if self._waiting and self._waiting + len(line) > MOST_BYTES:
                 self._left_out += 1
                 return
-            left_out, self._left_out = self._left_out, 0
-            if left_out:
-                line = self._line(_warning(words.log_lines_lost(left_out))) + line
+            line = self._lost() + line
             self._waiting += len(line)
         self._lines.put(line)
 
@@ -79,6 +78,14 @@ class LogOutput(logging.Handler):
             self._write(line)
             with self._counting:
                 self._waiting -= len(line)
+                lost = b"" if self._waiting else self._lost()
+            if lost:
+                self._write(lost)
+
+    def _lost(self) -> bytes:
+        """Return a line with the number of lines that were left out since the last such line; empty if none were."""
+        left_out, self._left_out = self._left_out, 0
+        return self._line(_warning(words.log_lines_lost(left_out))) if left_out else b""
 
     def _write(self, line: bytes) -> None:
         left = memoryview(line)

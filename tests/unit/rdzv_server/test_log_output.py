@@ -55,6 +55,24 @@ def test_lines_beyond_the_limit_are_left_out_and_counted(pipe: Pipe, monkeypatch
     assert pipe.read_lines(2) == [words.log_lines_lost(3_500), "again"]
 
 
+@pytest.mark.parametrize("closes", [False, True])
+def test_the_number_of_lines_that_are_left_out_comes_without_a_further_line(pipe, monkeypatch, closes) -> None:
+    monkeypatch.setattr(log_output, "MOST_BYTES", 150_100)
+    monkeypatch.setattr(log_output, "CLOSE_S", 0)
+    pipe.log("y" * 149_999)  # more than the pipe holds, so it counts until it is read
+    for _ in range(30):
+        pipe.log("x" * 99)
+    if closes:
+        pipe.output.close()
+    assert pipe.read_lines(3) == ["y" * 149_999, "x" * 99, words.log_lines_lost(29)]
+
+
+def test_a_line_beyond_the_limit_is_not_lost_if_no_other_waits(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_output, "MOST_BYTES", 10)
+    pipe.log("x" * 11)
+    assert pipe.read_lines(1) == ["x" * 11]
+
+
 def test_without_a_thread_lines_are_written_at_once(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         refuse_threads(patch)
