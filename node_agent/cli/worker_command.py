@@ -208,16 +208,19 @@ def _wrong_first_line(program: str, begin: bytes, environment: Mapping[str, str]
 def _has_handler(program: str, begin: bytes) -> bool:
     """Return whether binfmt_misc of the kernel starts such a program, by its name or its first bytes."""
     with suppress(OSError):
-        return any(_is_handled(f"{BINFMT_MISC}/{name}", program, begin) for name in os.listdir(BINFMT_MISC))
+        handlers = {name: _fields(name) for name in os.listdir(BINFMT_MISC)}
+        is_on = "disabled" not in handlers.pop("status", {})
+        return is_on and any(_is_handled(fields, program, begin) for fields in handlers.values())
     return False
 
 
-def _is_handled(entry: str, program: str, begin: bytes) -> bool:
-    try:
-        with open(entry) as file:
-            fields = dict(line.rstrip("\n").partition(" ")[::2] for line in file)
-    except OSError:  # "register" can only be written
-        return False
+def _fields(name: str) -> Mapping[str, str]:
+    with suppress(OSError), open(f"{BINFMT_MISC}/{name}") as file:
+        return dict(line.rstrip("\n").partition(" ")[::2] for line in file)
+    return {}  # "register" can only be written
+
+
+def _is_handled(fields: Mapping[str, str], program: str, begin: bytes) -> bool:
     if "enabled" not in fields:
         return False
     if extension := fields.get("extension"):

@@ -8,14 +8,11 @@ import os
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
-
-from node_agent.kernel import quick_imports
 
 _CO_COROUTINE = 0x80
 """Value of `inspect.CO_COROUTINE`."""
@@ -26,7 +23,10 @@ def begin() -> None:
     all.
     """
     gc.disable()
-    quick_imports.begin()
+    with suppress(ImportError):  # another Python may lack a part of the finder: it then finds all modules itself
+        from node_agent.kernel import quick_imports
+
+        quick_imports.begin()
     import_msgspec()
     import_logging()
 
@@ -43,12 +43,12 @@ def import_asyncio() -> None:
 
     `subprocess`, which asyncio imports, uses `locale` only for pipes of text.
     """
-    _import("asyncio", later=("ssl", "asyncio.sslproto", "inspect", "locale"))
+    _import_early("asyncio", later=("ssl", "asyncio.sslproto", "inspect", "locale"))
 
 
 def import_logging() -> None:
     """Import logging without `tokenize` and `textwrap`, which only a traceback needs."""
-    _import("logging", later=("tokenize", "textwrap"))
+    _import_early("logging", later=("tokenize", "textwrap"))
 
 
 def import_msgspec() -> None:
@@ -60,11 +60,11 @@ def import_msgspec() -> None:
     """
     later = ("platform", "msgspec.inspect", "textwrap", "decimal", "datetime")
     with _replaced(typing, "ForwardRef", lambda name, is_class=False: None):
-        _import("msgspec", later=later, absent=("typing_extensions",))
+        _import_early("msgspec", later=later, absent=("typing_extensions",))
 
 
 def import_msgpack() -> None:
-    """Import msgpack. Of `datetime` it needs what is compiled into Python."""
+    """Import msgpack. Of `datetime` it needs what is compiled into Python. Threads of a program may run meanwhile."""
     _import("msgpack", later=("datetime",))
 
 
@@ -105,14 +105,27 @@ class _Later(ModuleType):
         return getattr(import_module(self.__name__), name)
 
 
-class _LatePattern:
-    """Regular expression of a library. It is compiled on first use."""
+_compile = re.compile
 
-    def __init__(self, *given: Any, compile: Callable[..., object] = re.compile) -> None:
-        self._compile = partial(compile, *given)
+
+class _LatePattern:
+    """Regular expression of a library. It is compiled on first use. `re` and `isinstance` take it for a pattern."""
+
+    __class__ = property(lambda self: re.Pattern)
+
+    def __init__(self, *given: Any) -> None:
+        self._given = given
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._compile(), name)  # `re` keeps what it has compiled
+        return getattr(_compile(*self._given), name)  # `re` keeps what it has compiled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _compile, self._given
+
+
+def _compile_later(pattern: Any, flags: Any = 0) -> Any:
+    """Return a pattern that is compiled on first use, if it is given as text. It is in place of `re.compile`."""
+    return (_LatePattern if type(pattern) in (str, bytes) else _compile)(pattern, flags)
 
 
 @contextmanager
@@ -125,6 +138,12 @@ def _replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
         vars(module)[name] = kept
 
 
+def _import_early(library: str, *, later: tuple[str, ...], absent: tuple[str, ...] = ()) -> None:
+    """Import a library while no other thread compiles patterns. Its own are compiled on first use."""
+    with _replaced(re, "compile", _compile_later):
+        _import(library, later=later, absent=absent)
+
+
 def _import(library: str, *, later: tuple[str, ...], absent: tuple[str, ...] = ()) -> None:
     """Import a library, unless it is imported. Modules that are already imported stay."""
     if library in sys.modules:
@@ -133,8 +152,7 @@ def _import(library: str, *, later: tuple[str, ...], absent: tuple[str, ...] = (
     stand_ins = {name: stand_in for name, stand_in in stand_ins.items() if name not in sys.modules}
     sys.modules.update(stand_ins)
     try:
-        with _replaced(re, "compile", _LatePattern):
-            import_module(library)
+        import_module(library)
     finally:
         _remove(stand_ins)
 

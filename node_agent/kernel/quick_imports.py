@@ -14,7 +14,7 @@ from marshal import loads
 from types import CodeType, ModuleType
 
 PACKAGES = frozenset({
-    "node_agent", "rdzv_protocol", "rdzv_server", "asyncio", "concurrent", "ctypes", "httptools", "msgpack", "msgspec",
+    "node_agent", "rdzv_protocol", "rdzv_server", "asyncio", "concurrent", "httptools", "msgpack", "msgspec",
 })  # fmt: skip
 """Packages whose modules are found this way. A name in their folders belongs to only one file or folder."""
 PYTHONS_OWN = sys.stdlib_module_names.difference(sys.builtin_module_names)

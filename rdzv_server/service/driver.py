@@ -104,7 +104,6 @@ class Driver:
         """Open questions of operators to agents, by token."""
         self._is_written = asyncio.Event()
         self._is_written.set()
-        """Time at which the store last accepted a write."""
         self._unwritten: set[AgentKey] = set()
         """Agents whose new directive is being written: they must not get it before that is done."""
         self._unwritten_since = inf

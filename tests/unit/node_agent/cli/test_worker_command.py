@@ -203,6 +203,22 @@ def test_a_text_that_a_handler_of_the_kernel_starts_is_not_refused(monkeypatch, 
             command("--no-python", "./run.mine")
 
 
+@pytest.mark.parametrize("state", ["enabled", "disabled"])
+def test_handlers_of_the_kernel_count_only_while_it_uses_them(monkeypatch, tmp_path, state):
+    monkeypatch.setattr(worker_command, "BINFMT_MISC", str(tmp_path / "handlers"))
+    (tmp_path / "handlers").mkdir()
+    (tmp_path / "handlers" / "one").write_text(BY_NAME)
+    (tmp_path / "handlers" / "status").write_text(f"{state}\n")
+    program = tmp_path / "run.mine"
+    program.touch(0o755)
+    program.write_text("echo\n")
+    if state == "enabled":
+        assert command("--no-python", "./run.mine").program == ("./run.mine",)
+    else:
+        with pytest.raises(UsageError, match=pattern(words.command.no_first_line, program="./run.mine")):
+            command("--no-python", "./run.mine")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
 def test_a_script_that_may_not_be_read(tmp_path):
     (tmp_path / "train.py").chmod(0)

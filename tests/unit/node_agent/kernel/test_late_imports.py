@@ -1,7 +1,10 @@
 """Libraries that load TLS and other modules when they are used."""
 
+import copy
 import gc
 import os
+import pickle
+import re
 import subprocess
 import sys
 
@@ -265,3 +268,44 @@ def test_patterns_of_libraries_and_messages_are_compiled_when_they_are_used() ->
     count, *lines = done.stdout.split(maxsplit=1)
     assert int(count) <= 1, "logging checks its own default format"
     assert lines == ["True Pattern\nnode-1 1\n  a\nExpected\nValueError\n"], done.stderr
+
+
+LIBRARY = """
+import re
+
+class Text(str):
+    pass
+
+by_name = re.compile(pattern="b+", flags=re.IGNORECASE)
+as_bytes = re.compile(b"c", re.IGNORECASE)
+of_text = re.compile(Text("d"))
+again = re.compile(by_name)
+is_pattern = isinstance(by_name, re.Pattern)
+replaced = re.sub(by_name, "_", "aBBc")
+reached = re.match(as_bytes, b"C").end()
+try:
+    re.compile("e", flag=1)
+except TypeError as error:
+    refused = True
+"""
+
+
+def test_a_librarys_patterns_can_be_used_while_it_is_imported(tmp_path, monkeypatch) -> None:
+    (tmp_path / "made_up_library.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    late_imports._import_early("made_up_library", later=())
+    library = sys.modules.pop("made_up_library")
+    assert library.is_pattern and library.refused and library.again is library.by_name
+    assert type(library.by_name) is not re.Pattern and type(library.of_text) is re.Pattern
+    assert (library.replaced, library.reached) == ("a_c", 1)
+    for pattern in library.by_name, copy.deepcopy(library.by_name), pickle.loads(pickle.dumps(library.by_name)):
+        assert pattern.fullmatch("Bb") and re.split(pattern, "aBc") == ["a", "c"] and pattern.pattern == "b+"
+
+
+def test_messages_are_imported_without_a_change_for_threads_that_compile(tmp_path, monkeypatch) -> None:
+    (tmp_path / "msgpack.py").write_text("import re\ncompile = re.compile\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    del sys.modules["msgpack"]
+    late_imports.import_msgpack()
+    assert sys.modules["msgpack"].compile is re.compile

@@ -163,3 +163,22 @@ def test_an_agent_finds_its_modules_itself() -> None:
 def test_an_interpreter_with_bytecode_elsewhere_finds_them(tmp_path) -> None:
     assert _loaders("-O") == ["_frozen_importlib_external"]
     assert _loaders(PYTHONPYCACHEPREFIX=str(tmp_path)) == ["_frozen_importlib_external"]
+
+
+ANOTHER_PYTHON = """
+import runpy, sys, types
+
+sys.modules[{lacks!r}] = types.ModuleType({lacks!r})
+sys.argv = ["node-agent", "--standalone", "--no-python", "true"]
+try:
+    runpy.run_module("node_agent", run_name="__main__")
+finally:
+    print(any(getattr(finder, "__name__", "") == "QuickFinder" for finder in sys.meta_path))
+"""
+
+
+@pytest.mark.parametrize("lacks", ["_imp", "importlib._bootstrap", "importlib._bootstrap_external"])
+def test_an_agent_runs_in_a_python_that_lacks_a_part_of_the_finder(lacks) -> None:
+    program = ANOTHER_PYTHON.format(lacks=lacks)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

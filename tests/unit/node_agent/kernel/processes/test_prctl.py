@@ -4,6 +4,8 @@ import ctypes
 import subprocess
 import sys
 
+import pytest
+
 from node_agent.kernel.processes.prctl import prctl
 
 PR_GET_DUMPABLE, UNKNOWN = 3, 999_999
@@ -23,3 +25,13 @@ def test_it_is_found_without_ctypes_which_may_be_imported_later() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["False", "True", "True", "7"], done.stderr
+
+
+@pytest.mark.parametrize("lacks", ["del _ctypes.dlsym", "sys.modules['_ctypes'] = None"])
+def test_with_another_pythons_ctypes_it_is_found_by_ctypes(lacks) -> None:
+    program = (
+        f"import _ctypes, ctypes, sys\n{lacks}\n"
+        "from node_agent.kernel.processes.prctl import prctl\nprint(prctl(3), prctl(999_999, 1))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == [str(prctl(PR_GET_DUMPABLE)), "-1"], done.stderr
