@@ -124,6 +124,7 @@ class Agent:
         self.orphans = orphans
         self.temp_dir = TempDir()
         self.port: ReservedPort | None = None
+        self.preparation = ""
         self.assignment: Assignment | None = None
         self.started: StartedWorkers | None = None
         self._features = Features(self)
@@ -354,9 +355,11 @@ class Agent:
             return
         try:
             for feature in self._features:
+                self.preparation = feature.preparation
                 await feature.preparing(assignment)
             self._start_group(assignment, logs)
         finally:
+            self.preparation = ""
             logs.close_files()
 
     def _guard(self) -> None:

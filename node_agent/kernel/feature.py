@@ -66,6 +66,8 @@ class Kernel(Protocol):
     """Keeper of processes that workers leave behind. None if this process has other children."""
     port: ReservedPort | None
     """MASTER_PORT of the round to join, if this node leads it."""
+    preparation: str
+    """Phrase about what the agent waits for before it starts the workers; empty if it waits for nothing."""
     assignment: Assignment | None
     """Assignment of the workers that were started last."""
     started: StartedWorkers | None
@@ -116,6 +118,8 @@ class Feature:
     """Start a worker in place of the agent, None to let the agent do it."""
     hosts_store = False
     """Whether the feature can host the workers' store."""
+    preparation = ""
+    """Phrase about what `preparing` does, for people: "it imports modules". Empty if it takes no time."""
     leave_notice_s: float | None = None
     """Most seconds that a leaving agent waits until the workers of all nodes have saved. None means no wait."""
 

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rdzv_protocol.evidence import ProcessState
 from node_agent.features import words as feature_words
 from node_agent.features.hangs import words as agent_words
 from node_agent.features.hangs import words as hang_words
+from node_agent.features.warm.words import IMPORTS
 from node_agent.words import plan as plan_words
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.repeated_hangs import STANDSTILL_S
@@ -477,10 +479,12 @@ async def test_a_preloaded_module_that_hangs_is_a_hang_before_any_worker_has_sta
     flags = ("--nnodes", "1", "--preload", "waits", "--progress-timeout", "start=2,step=60", *STOPS_SOON)
     variables = {"PYTHONPATH": str(tmp_path), "GATE": str(gate)}
     agent = await cluster.node("a", *flags, "--on-hang", reaction, nproc=1, env=variables)
-    await agent.line(pattern(agent_words.may_hang, ranks=(0,)))
+    prepares = {"node_id": "a", "what": IMPORTS, "limit_s": 2.0, "flag": "--progress-timeout"}
+    await agent.line(agent_words.may_hang_before_start(pattern(agent_words.prepares, **prepares)))
     while not (found := await events(cluster, "hang_found")):
         pass
-    assert re.search(words.hang(pattern(agent_words.no_first_progress, limit_s=2.0)), str(found[0]["reason"]))
+    assert re.search(words.hang(pattern(agent_words.prepares, **prepares)), str(found[0]["reason"]))
+    assert "node_id" not in found[0], "no worker exists that could be to blame"
     if reaction == "fail":
         assert await agent.exit_code() == 1
         return
@@ -490,8 +494,55 @@ async def test_a_preloaded_module_that_hangs_is_a_hang_before_any_worker_has_sta
     await workers[0].tell("progress 1")
     while (await cluster.server.run())["hang"]:
         pass
-    await agent.line(re.escape(agent_words.no_longer_hung("progress")))
+    await agent.line(re.escape(agent_words.no_longer_hung("preparation (--progress-timeout)")))
     await cluster.finish(workers)
+
+
+async def test_a_preloaded_module_may_take_longer_than_workers_may_be_silent(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import os\nopen(os.environ['GATE']).read()\n")
+    os.mkfifo(gate := tmp_path / "gate")
+    limits = ("--silence-timeout", "1", "--progress-timeout", "1", "--on-hang", "report")
+    variables = {"PYTHONPATH": str(tmp_path), "GATE": str(gate)}
+    agent = await cluster.node("a", "--nnodes", "1", "--preload", "waits", *limits, nproc=1, env=variables)
+    await agent.line("round 1: ")
+    await asyncio.sleep(3.0)  # the time that is tested
+    assert await events(cluster, "hang_suspected") == []
+    gate.write_text("")
+    workers = await cluster.hub.group(1)
+    await cluster.finish(workers)
+    assert await agent.exit_code() == 0
+
+
+RETRIES = """
+from node_agent import progress
+for step in range(1, 6):
+    progress(step=step)
+while True:
+    print("retrying " + 100 * ".")
+"""
+
+
+async def test_workers_that_hang_and_write_more_than_a_slow_console_takes_are_found(tmp_path: Path) -> None:
+    (path := tmp_path / "train.py").write_text(RETRIES)
+    flags = ("--standalone", "--progress-timeout", "start=60,step=3", "--on-hang", "fail", *STOPS_SOON)
+    agent = await asyncio.create_subprocess_exec(sys.executable, *AGENT, *flags, str(path), stdout=PIPE, stderr=PIPE)
+
+    async def slowly(out: asyncio.StreamReader) -> None:
+        while await out.read(1 << 16):  # noqa: ASYNC110
+            await asyncio.sleep(0.025)
+
+    reading = asyncio.create_task(slowly(agent.stdout))
+    try:
+        async with asyncio.timeout(60.0):
+            err = (await agent.stderr.read()).decode()
+            assert await agent.wait() == 1
+            await reading
+    finally:
+        if agent.returncode is None:
+            agent.kill()
+            await agent.wait()
+        reading.cancel()
+    assert re.search(pattern(agent_words.no_progress, limit_s=3.0, step=5), err)
 
 
 PULSE = """

@@ -19,7 +19,8 @@ class FakeConsole:
 
     def __init__(self) -> None:
         self.chunks: list[tuple[int, bytes]] = []
-        self.is_full = self.is_held = False
+        self.is_full = False
+        self.held_since: float | None = None
         self.paused: list[Callable[[], None]] = []
         self.lines: list[str] = []
         """The agent's own lines."""

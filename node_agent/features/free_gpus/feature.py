@@ -33,6 +33,8 @@ class FreeGpus(Feature):
     Each holder of a GPU delays workers at most once: after the limit, the agent does not wait for it again.
     """
 
+    preparation = words.WAITS_FOR_GPUS
+
     def __init__(self, kernel: Kernel, options: free_gpus.FreeGpus) -> None:
         super().__init__(kernel)
         self._limit_s = options.gpu_free_timeout

@@ -37,6 +37,9 @@ def cannot_ask(why: str) -> str:
     return f"workers do not wait until the GPU memory of ended workers is free: NVML cannot be used: {why}"
 
 
+WAITS_FOR_GPUS = "it is waiting until the GPU memory of ended workers is free"
+
+
 def _named(holders: Sequence[str]) -> str:
     more = len(holders) - MOST_NAMED
     return "; ".join(holders[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")

@@ -43,13 +43,14 @@ _RULE_KEYS: dict[str, tuple[str, Read]] = {
 
 def progress_limits(given: object) -> "ProgressLimits":
     """Parse seconds for every phase, `auto`, or some of start, step, checkpoint, unseen and factor."""
-    from node_agent.features.hangs.progress_source import ProgressLimits
+    from node_agent.features.hangs.progress_source import UNSEEN_S, ProgressLimits
 
     if given == "auto":
         return ProgressLimits()
     with suppress(ValueError):
         every = seconds(0.1)(given)
-        return ProgressLimits(start_s=every, step_s=every, checkpoint_s=every)  # type: ignore[arg-type]
+        preparation_s = max(every, UNSEEN_S)  # type: ignore[call-overload]
+        return ProgressLimits(start_s=every, step_s=every, checkpoint_s=every, preparation_s=preparation_s)  # type: ignore[arg-type]
     found = {}
     for part in text(given).split(","):
         key, _, limit = part.partition("=")

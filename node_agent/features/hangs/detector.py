@@ -11,11 +11,21 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Protocol
 
+from msgspec import Struct
+
 from node_agent.features.hangs import words
-from node_agent.features.hangs.progress_source import ProgressLimits, ProgressSource, Rhythm
+from node_agent.features.hangs.progress_source import (
+    UNSEEN_S,
+    UNSEEN_START_S,
+    ProgressLimits,
+    ProgressSource,
+    Rhythm,
+)
 from node_agent.features.hangs.rule_source import LineMatch, LogRule, RuleSource
 from node_agent.features.hangs.suspicion import SHOWN, CountedTime, Signs, Suspicion
 
+PREPARATION = "preparation"
+"""Beginning of the source of a suspicion that a node does not start its workers."""
 LOOKS_A_LIMIT = 4
 """Looks within the shortest limit. Each look shows whether the agent was held up."""
 MAX_CHECK_INTERVAL_S = 10.0
@@ -53,6 +63,45 @@ class Silence:
         return Suspicion("silence", reason, tuple(signs.last_output_at), silent_s, limit_s), inf
 
 
+class PreparationLimit(Struct, frozen=True):
+    """Longest time in which a node prepares its workers, and the flag that sets it."""
+
+    seconds: float
+    flag: str
+
+
+def preparation_limit(
+    progress: ProgressLimits | None, silence_s: float | None, log_rules: Sequence[LogRule], ranks: range
+) -> PreparationLimit | None:
+    """Return the shortest limit that is meant for a start, None if there is none.
+
+    No worker can write or report anything before it has started, so other limits do not apply as they are.
+    """
+    limits = [PreparationLimit(rule.first_s, "--log-rule") for rule in log_rules if rule.first_s and rule.rank in ranks]
+    if silence_s is not None:
+        limits.append(PreparationLimit(max(silence_s, UNSEEN_S), "--silence-timeout"))
+    if progress:
+        seconds = progress.preparation_s or progress.start_s or UNSEEN_START_S
+        limits.append(PreparationLimit(seconds, "--progress-timeout"))
+    return min(limits, key=lambda limit: limit.seconds, default=None)
+
+
+class Preparation:
+    """Preparations of a node, such as imports of `--preload`: its workers must start."""
+
+    def __init__(self, limit: PreparationLimit, node_id: str, ranks: range, time: CountedTime, now: float) -> None:
+        self.shortest_s, self._flag, self._node_id = limit.seconds, limit.flag, node_id
+        self._ranks, self._time, self._began_at = tuple(range(len(ranks))), time, now
+
+    def look(self, signs: Signs, now: float) -> tuple[Suspicion | None, float]:
+        limit_s, source = self.shortest_s, f"{PREPARATION} ({self._flag})"
+        took_s = self._time.between(self._began_at, now)
+        if took_s < limit_s:
+            return None, now + limit_s - took_s
+        reason = words.prepares(self._node_id, signs.preparation, took_s, limit_s, self._flag)
+        return Suspicion(source, reason, self._ranks, took_s, limit_s), inf
+
+
 class Uninterruptible:
     """The kernel's view: no thread of a worker may be in uninterruptible sleep for too long."""
 
@@ -71,9 +120,10 @@ class Uninterruptible:
 
 
 class HangDetector:
-    """Detector for the workers of one round, which have just been started.
+    """Detector for the workers of one round, which have just been started or are prepared.
 
-    `gap_s`: most seconds between two answers of a healthy server. The other arguments turn the sources on.
+    `gap_s`: most seconds between two answers of a healthy server. `node_id`: name of this node, for `preparation`. The
+    other arguments turn the sources on.
     """
 
     def __init__(
@@ -87,6 +137,8 @@ class HangDetector:
         silence_s: float | None = None,
         uninterruptible_s: float | None = None,
         log_rules: Sequence[LogRule] = (),
+        preparation: PreparationLimit | None = None,
+        node_id: str = "",
     ) -> None:
         self._gap_s = gap_s
         self._heard_at = now
@@ -97,11 +149,11 @@ class HangDetector:
             *([self._progress] if self._progress else []),
             *([Silence(silence_s, time, now)] if silence_s is not None else []),
             *([Uninterruptible(uninterruptible_s, time)] if uninterruptible_s is not None else []),
+            *([Preparation(preparation, node_id, ranks, time, now)] if preparation else []),
             *self._rules,
         ]
         self._suspected: dict[str, tuple[int, ...]] = {}
         self._look_at: float | None = now
-        self._looked_at = now
         self._is_server_silent = False
 
     @property
@@ -140,7 +192,8 @@ class HangDetector:
 
     def give_up_rules(self, numbers: Iterable[int]) -> list[Suspicion]:
         """Stop expecting lines for these rules. Return the suspicions of overdue lines that this takes back."""
-        over = [self._rules[number].give_up() for number in numbers]
+        given_up = set(numbers)
+        over = [state.give_up() for number, state in enumerate(self._rules) if number in given_up]
         return [suspicion for suspicion in over if self._note_if_new(suspicion)]
 
     def take_back(self) -> list[Suspicion]:
@@ -152,9 +205,8 @@ class HangDetector:
         """Examine the workers. Return new suspicions, and those that have ended."""
         if self._look_at is not None and now > self._look_at + LATE_S:
             self._time.leave_out(self._look_at, now)
-        if signs.is_held:
-            self._time.leave_out(self._looked_at, now)
-        self._looked_at = now
+        if signs.held_since is not None:
+            self._time.leave_out(min(signs.held_since, now), now)
         if now - self._heard_at > self._gap_s:
             self._is_server_silent = True
             return []

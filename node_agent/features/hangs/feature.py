@@ -10,13 +10,14 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
+from typing import Any
 
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Reply
 
 from node_agent.features import hangs
 from node_agent.features.hangs import words
-from node_agent.features.hangs.detector import HangDetector
+from node_agent.features.hangs.detector import PREPARATION, HangDetector, preparation_limit
 from node_agent.features.hangs.log_rules import Line, LineMatcher
 from node_agent.features.hangs.progress_source import Rhythm, Rhythms
 from node_agent.features.hangs.rule_source import LineMatch
@@ -41,8 +42,6 @@ class Hangs(Feature):
         self._options = options
         self._rhythms = Rhythms()
         self._rhythm = Rhythm()
-        self._preparing = range(0)
-        """Local ranks of the workers that are about to be started."""
         self._detector: HangDetector | None = None
         self._round = 0
         self._matcher: LineMatcher | None = None
@@ -60,20 +59,27 @@ class Hangs(Feature):
         return [_WatchedLines(self, local_rank, splits=bool(self._options.log_rule))]
 
     def starting(self, assignment: Assignment) -> None:
-        """Watch the preparations, which may hang too, as a start of their own."""
+        """Watch the preparations, which may hang too."""
         self._rhythm = self._rhythms.next_round(assignment.world_size)
-        self._preparing = range(assignment.local_world_size)
-        self._watch(assignment)
+        given, ranks = self._options, assignment.ranks
+        limit = preparation_limit(given.progress_timeout, given.silence_timeout, given.log_rule, ranks)
+        self._watch(assignment, preparation=limit, node_id=self.kernel.config.join.node_id)
 
     def started(self, assignment: Assignment, pids: Mapping[int, int]) -> None:
-        self._preparing = range(0)
         for over in self._detector.take_back() if self._detector else ():
             suspect(self.kernel, over)
         self._forget()
         if pids:
-            self._watch(assignment)
+            options = self._options
+            self._watch(
+                assignment,
+                progress=options.progress_timeout,
+                silence_s=options.silence_timeout,
+                uninterruptible_s=options.uninterruptible_s,
+                log_rules=options.log_rule,
+            )
 
-    def _watch(self, assignment: Assignment) -> None:
+    def _watch(self, assignment: Assignment, **sources: Any) -> None:
         self._forget()
         self._round += 1
         self._ranks = assignment.ranks
@@ -82,10 +88,7 @@ class Hangs(Feature):
             self._rhythm,
             self.kernel.machine.answer_gap_s,
             self._loop.time(),
-            progress=self._options.progress_timeout,
-            silence_s=self._options.silence_timeout,
-            uninterruptible_s=self._options.uninterruptible_s,
-            log_rules=self._options.log_rule,
+            **sources,
         )
         self._detector.give_up_rules(self._rules_given_up)
         self._arm()
@@ -168,7 +171,7 @@ class Hangs(Feature):
         finished_at = started.group.finished_at if started else {}
         return Signs(
             readings={rank: reading for rank, reading in readings.items() if rank in pids},
-            last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in (*pids, *self._preparing)},
+            last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in pids},
             last_sign_at=max((*self._last_output_at.values(), *finished_at.values()), default=0.0),
             lines_seen_until=self._matcher.seen_until if self._matcher else inf,
             uninterruptible=frozenset(
@@ -177,7 +180,8 @@ class Hangs(Feature):
                 if self._options.uninterruptible_s
                 for thread in threads_asleep(pid)
             ),
-            is_held=self.kernel.console.is_held,
+            preparation=self.kernel.preparation,
+            held_since=self.kernel.console.held_since,
         )
 
 
@@ -188,6 +192,8 @@ def suspect(kernel: Kernel, found: Suspicion) -> None:
     source, ranks = found.source[:LONGEST_SOURCE], tuple(assignment.first_rank + rank for rank in found.local_ranks)
     if found.ends_rules:
         text, level = words.work_is_done(found.reason), Level.ROUTINE
+    elif ranks and source.startswith(PREPARATION):
+        text, level = words.may_hang_before_start(found.reason), Level.WARNING
     elif source == "silence" and assignment.group_world_size > 1:
         text, level = words.node_is_silent(found.reason) if ranks else words.NODE_WRITES_AGAIN, Level.ROUTINE
     elif found.is_untold and assignment.group_world_size > 1:

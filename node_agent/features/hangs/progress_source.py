@@ -38,6 +38,8 @@ class ProgressLimits(Struct, frozen=True, kw_only=True):
     """Learned limit of a phase that has not been seen. Starts use `UNSEEN_START_S`."""
     factor: float = 2.0
     """Ratio of a learned limit to the longest time that was seen."""
+    preparation_s: float | None = None
+    """Longest time of a node's preparations before its workers start. None for `start_s`, or `UNSEEN_START_S`."""
 
 
 class Rhythm:

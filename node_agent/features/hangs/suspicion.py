@@ -40,8 +40,10 @@ class Signs(Struct, frozen=True):
     """Time until which all output was compared with the rules, infinite if no output waits for that."""
     uninterruptible: frozenset[tuple[int, int]] = frozenset()
     """Threads of the workers in uninterruptible sleep at present, each with its worker's local rank first."""
-    is_held: bool = False
-    """Whether the agent does not read output at present, because its console takes none. Workers may wait for that."""
+    preparation: str = ""
+    """What the agent waits for before it starts the workers; empty if it waits for nothing."""
+    held_since: float | None = None
+    """Time since which the console takes nothing, so that workers may wait to write. None if they do not."""
 
 
 class CountedTime:

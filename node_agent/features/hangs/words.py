@@ -28,6 +28,11 @@ def unwatched(ranks: Sequence[int]) -> str:
     return f"{which} no progress, but other workers do: --progress-timeout watches only the ranks that report it"
 
 
+def may_hang_before_start(reason: str) -> str:
+    """For a node that prepares its workers. `reason`: message `prepares`."""
+    return f"possible hang: {reason}"
+
+
 NODE_WRITES_AGAIN = "the workers of this node write again"
 
 
@@ -102,6 +107,12 @@ def no_first_progress(for_s: float, limit_s: float) -> str:
 def no_progress(for_s: float, limit_s: float, step: int | None) -> str:
     at = "" if step is None else f" at step {step}"
     return f"no progress for {for_s:.0f} s{at} (limit {limit_s:.0f} s)"
+
+
+def prepares(node_id: str, what: str, for_s: float, limit_s: float, flag: str) -> str:
+    """For a node without workers. `what`: what it waits for, empty if unknown. `flag`: the flag that sets the limit."""
+    now = f": {what}" if what else ""
+    return f"node {node_id} has not started its workers after {for_s:.0f} s{now} (limit {limit_s:.0f} s, {flag})"
 
 
 def no_output(for_s: float, limit_s: float) -> str:

@@ -6,6 +6,7 @@ from rdzv_protocol.messages import Assignment
 
 from node_agent.features import warm
 from node_agent.features.evidence import STACKS_FILE
+from node_agent.features.warm import words
 from node_agent.features.warm.pool import WarmPool
 from node_agent.kernel.environment import defaults
 from node_agent.kernel.feature import Feature, Kernel
@@ -13,6 +14,8 @@ from node_agent.kernel.feature import Feature, Kernel
 
 class WarmWorkers(Feature):
     """Pool of processes for the workers of each round."""
+
+    preparation = words.IMPORTS
 
     def __init__(self, kernel: Kernel, options: warm.WarmWorkers) -> None:
         super().__init__(kernel)

@@ -47,3 +47,6 @@ def starts_threads(module: str, threads: list[str]) -> str:
 
 def cannot_fork(why: str) -> str:
     return f"cannot fork a process: {why}"
+
+
+IMPORTS = "it is importing the modules of --preload"

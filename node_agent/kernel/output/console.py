@@ -57,6 +57,8 @@ class Console:
         self._lock = threading.Lock()
         self.pending = 0
         """Number of bytes that are not written yet."""
+        self._full_at = 0.0
+        """Time at which the backlog last exceeded `HIGH`."""
         self._paused: list[Callable[[], None]] = []
         self._complaint: asyncio.TimerHandle | None = None
         self._err_screen = OUT if _same_file(OUT, ERR) else ERR
@@ -127,9 +129,14 @@ class Console:
         return self.pending > HIGH
 
     @property
-    def is_held(self) -> bool:
-        """Whether output of workers is not read now because the console takes none; workers may wait for that."""
-        return self.is_full or bool(self._paused)
+    def held_since(self) -> float | None:
+        """Time since which the console takes nothing and workers may wait for it, by the loop's clock. None if they do
+        not wait, or if the console is only slow.
+        """
+        with self._lock:
+            if not (self.is_full or self._paused):
+                return None
+            return max(self._full_at, max(self._screens.values(), key=lambda screen: screen.pending).moved_at)
 
     def when_drained(self, resume: Callable[[], None]) -> None:
         """Call `resume` in the event loop once there is room again."""
@@ -147,13 +154,20 @@ class Console:
         self._complaint = self._loop.call_later(HELD_S, self._complain)
 
     def _complain(self) -> None:
-        if self._paused:
+        if not self._paused or (since := self.held_since) is None:
+            return
+        if (due := since + HELD_S) > self._loop.time():  # it has taken something meanwhile
+            self._complaint = self._loop.call_at(due, self._complain)
+        else:
             self.log(words.output.console_held(HELD_S))
 
     def _put(self, screen: "_Screen", fd: int, chunk: bytes) -> None:
         screen.begin()
-        screen.queue.put((fd, chunk))
+        now, was_full = self._loop.time(), self.is_full
+        screen.put(fd, chunk, now)
         self.pending += len(chunk)
+        if self.is_full and not was_full:
+            self._full_at = now
 
     def close(self) -> None:
         """Wait until everything is written, or until the console has taken nothing for `PATIENCE_S`."""
@@ -162,7 +176,7 @@ class Console:
         for screen in self._screens.values():
             left = -1
             if not screen.begin():
-                self._write_all(screen.queue)
+                self._write_all(screen)
             while screen.thread and screen.thread.is_alive() and left != self.pending:
                 left = self.pending
                 screen.thread.join(PATIENCE_S)
@@ -195,8 +209,8 @@ class Console:
             self._screens[number] = _Screen(self._write_all)
         return self._screens[number]
 
-    def _write_all(self, queue: "_Queue") -> None:
-        while (item := queue.get()) is not None:
+    def _write_all(self, screen: "_Screen") -> None:
+        while (item := screen.queue.get()) is not None:
             fd, chunk = item
             view, at_once = memoryview(chunk), WRITE_BYTES
             while view:
@@ -209,11 +223,13 @@ class Console:
                     self._call_in_loop(partial(_fail, error))
                 at_once = SLOW_WRITE_BYTES if monotonic() - began > SLOW_S else WRITE_BYTES
                 view = view[written:]
-                self._account(written)
+                self._account(screen, written)
 
-    def _account(self, written: int) -> None:
+    def _account(self, screen: "_Screen", written: int) -> None:
         with self._lock:
             self.pending -= written
+            screen.pending -= written
+            screen.moved_at = self._loop.time()
             resumed, self._paused = (self._paused, []) if self.pending < LOW else ([], self._paused)
         for resume in resumed:
             self._call_in_loop(resume)
@@ -226,8 +242,12 @@ class Console:
 class _Screen:
     """Screen or file that shows a descriptor's lines. One terminal often shows both, in the order of writing."""
 
-    def __init__(self, write_all: "Callable[[_Queue], None]") -> None:
+    def __init__(self, write_all: "Callable[[_Screen], None]") -> None:
         self.queue: _Queue = SimpleQueue()
+        self.pending = 0
+        """Number of bytes that are not written yet."""
+        self.moved_at = 0.0
+        """Time of the last successful write, or of the first byte that waits for one."""
         self.owner: object = None
         """Owner of the last line, if the line is unfinished."""
         self.live = 0
@@ -238,11 +258,17 @@ class _Screen:
     def begin(self) -> bool:
         """Start the thread if it does not run. Return False if it cannot be started now; the lines then wait."""
         if self.thread is None:
-            thread = threading.Thread(target=self._write_all, args=[self.queue], name="console", daemon=True)
+            thread = threading.Thread(target=self._write_all, args=[self], name="console", daemon=True)
             with suppress(RuntimeError):
                 thread.start()
                 self.thread = thread
         return self.thread is not None
+
+    def put(self, fd: int, chunk: bytes, now: float) -> None:
+        if not self.pending:
+            self.moved_at = now
+        self.pending += len(chunk)
+        self.queue.put((fd, chunk))
 
     def erased(self) -> bytes:
         """Return bytes that blank the live line, with a ^C that the terminal has echoed after it; empty if there is

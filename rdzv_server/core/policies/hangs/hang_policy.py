@@ -111,7 +111,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         if hang.verdict:
             return {"hung": hang.verdict.sentence} if hang.verdict.agent_id == agent_id else {}
         suspicion = None if 1 < len(run.running) == len(hang.agent_ids) else hang.of_agent(agent_id)
-        return {"hung": words.may_hang(suspicion.ranks, suspicion.node_id, suspicion.reason)} if suspicion else {}
+        return {"hung": _may_hang(suspicion)} if suspicion else {}
 
     @classmethod
     def run_remark(cls, run: Run, now: float) -> str:
@@ -127,7 +127,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         run_id, withheld = quoted(run.run_id), cls.withheld(run, now) if hang.charge_at is not None else ""
         steps = health.stacks(run_id), health.restart(run_id), *((words.RAISE_LIMIT,) if withheld else ())
         follows = withheld or (words.ONLY_REPORTED if run.settings.on_hang == "report" else "")
-        suspicion = words.may_hang(believed.ranks, believed.node_id, believed.reason)
+        suspicion = _may_hang(believed)
         found = hang.verdict.sentence if hang.verdict else printable(suspicion)
         return Finding("hung", words.hung(found, follows), min(hang.since, believed.silent_since), steps)
 
@@ -160,7 +160,7 @@ class Hangs(Policy[HangsState, HangSigns]):
             hang.withdraw()
         elif (hang.judge_at is None and not hang.is_reported) or self._is_overtaken(hang):
             hang.judge_at, latest = now + SETTLE_S, hang.believed(len(run.running))[-1]
-            sentence = printable(words.may_hang(latest.ranks, latest.node_id, latest.reason))
+            sentence = printable(_may_hang(latest))
             self.kernel.record_event("hang_suspected", sentence, now, node_id=latest.node_id)
         if not hang.suspicions:
             self.state.hang = None
@@ -389,7 +389,8 @@ def _judge(run: Run, hang: Hang, summary: StackSummary, now: float) -> HangFound
         rank = culprits[0]
         seat = run.seat_of_rank(rank) or seat
     failure = _failure(run, guilty, seat, rank, summary, now)
-    failure = replace(failure, singled_out=is_sure or bool(culprits) or _is_alone(run, hang, guilty))
+    is_clear = is_sure or bool(culprits) or _is_alone(run, hang, guilty)
+    failure = replace(failure, singled_out=is_clear and not guilty.is_of_preparation)
     limit_s = None if summary.proves_hang else guilty.limit_s
     return HangFound(seat.agent_id if seat else guilty.agent_id, failure, guilty.source, limit_s)
 
@@ -450,6 +451,12 @@ def _is_behind(run: Run, guilty: Suspicion) -> bool:
         return False
     others = [step for sign in signs.values() if (step := sign.progress.lowest_step) is not None]
     return len(others) == len(run.running) - 1 and all(own.progress.lowest_step < step for step in others)
+
+
+def _may_hang(suspicion: Suspicion) -> str:
+    if suspicion.is_of_preparation:
+        return words.may_hang_before_start(suspicion.reason)
+    return words.may_hang(suspicion.ranks, suspicion.node_id, suspicion.reason)
 
 
 def _guilty(run: Run, hang: Hang) -> Suspicion:

@@ -17,7 +17,7 @@ from rdzv_server.core.kernel import failed_rounds
 from rdzv_server.core.kernel.restart_budget import Verdict
 from rdzv_server.core.kernel.run import Cause, Run
 from rdzv_server.core.policies.hangs import words
-from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, RepeatedHangs
+from rdzv_server.core.policies.hangs.suspicions import PREPARATION, Hang, HangFound, HangsState, RepeatedHangs
 
 MOST_IN_ROW = 3
 """Number of restarts in a row by one source's limit after which its hangs are only reported."""
@@ -90,4 +90,6 @@ def _setting(source: str) -> str:
     """Return the flag that sets the limit of a source."""
     if source.startswith("log rule "):
         return "--log-rule"
+    if source.startswith(PREPARATION):
+        return source.partition("(")[2].rstrip(")") or words.limit_of(source)
     return _SETTINGS.get(source, words.limit_of(source))

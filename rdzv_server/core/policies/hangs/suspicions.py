@@ -40,6 +40,10 @@ LOG_RULE = "log rule"
 """Beginning of the sources of suspicions by rules about the workers' output."""
 
 
+PREPARATION = "preparation"
+"""Beginning of the sources of suspicions that a node does not start its workers; the flag follows in parentheses."""
+
+
 class HangFound(PolicyFact, frozen=True):
     """A hang has been judged. The failure names the rank that is to blame, with the evidence."""
 
@@ -66,6 +70,11 @@ class Suspicion(Struct, frozen=True):
     """Limit that the workers exceeded, in seconds; None if it is unknown, or if the source is not a time limit."""
     is_untold: bool = False
     """Whether no worker of the node has reported progress in this round."""
+
+    @property
+    def is_of_preparation(self) -> bool:
+        """Whether the node has not started its workers, so that no rank is to blame."""
+        return self.source.startswith(PREPARATION)
 
 
 class HangVerdict(Struct, frozen=True):

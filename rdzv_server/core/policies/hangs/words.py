@@ -11,6 +11,11 @@ MOST_RANKS = 3
 # Suspicions and the verdict.
 
 
+def may_hang_before_start(reason: str) -> str:
+    """`reason`: what the agent says about a node that does not start its workers; it names the node."""
+    return f"possible hang: {reason}"
+
+
 def may_hang(ranks: Sequence[int], node_id: str, reason: str) -> str:
     who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks ({ranks[0]} ...)"
     return f"{who} on node {node_id} may hang: {reason}"

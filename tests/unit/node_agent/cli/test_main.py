@@ -136,7 +136,11 @@ LANDS = [  # the fields of an agent, its run and its output, by the flags that s
     ("retry_rule", ("store",), ["--retry-rule", "store"]),
     ("progress_timeout", None, []),
     ("progress_timeout", ProgressLimits(), ["--progress-timeout", "auto"]),
-    ("progress_timeout", ProgressLimits(start_s=9, step_s=9, checkpoint_s=9), ["--progress-timeout", "9"]),
+    (
+        "progress_timeout",
+        ProgressLimits(start_s=9, step_s=9, checkpoint_s=9, preparation_s=600),
+        ["--progress-timeout", "9"],
+    ),
     ("progress_timeout", ProgressLimits(step_s=9, factor=3), ["--progress-timeout", "step=9,factor=3"]),
     ("progress_timeout", ProgressLimits(unseen_s=60), ["--progress-timeout", "unseen=60"]),
     ("silence_timeout", 60, ["--silence-timeout", "60"]),

@@ -73,8 +73,9 @@ async def test_the_time_after_a_notice_is_not_learned() -> None:
     spent = {**dict.fromkeys(KINDS, Spent()), "checkpoint": Spent(1, 500.0, 500.0)}
     readings: dict[int, Reading] = {}
     kernel: Any = SimpleNamespace(
-        config=SimpleNamespace(environment={}),
-        console=SimpleNamespace(log=print, is_held=False),
+        config=SimpleNamespace(environment={}, join=SimpleNamespace(node_id="a")),
+        console=SimpleNamespace(log=print, held_since=None),
+        preparation="",
         machine=SimpleNamespace(answer_gap_s=10.0),
         workers=lambda: {0: 1},
         started=SimpleNamespace(

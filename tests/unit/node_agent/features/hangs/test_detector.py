@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from node_agent.features.hangs import words
+from node_agent.features.hangs import progress_limits, words
+from node_agent.features.hangs.detector import PREPARATION, PreparationLimit, preparation_limit
 from node_agent.features.hangs.progress_source import SHORTEST_S, UNSEEN_S, ProgressLimits
 from node_agent.features.hangs.rule_source import LogRule
 from node_agent.features.hangs.suspicion import Suspicion
@@ -191,12 +192,58 @@ def test_workers_that_wait_for_a_console_that_takes_no_output_do_not_hang(source
     node.writes(0, "step")
     node.progress(0, step=1)
     node.passes(30.0)
-    node.is_held = True
+    node.held_since = node.now
     assert node.passes(HOUR_S) == []
-    node.is_held = False
+    node.held_since = None
     assert node.passes(10.0) == []
     (found,) = node.passes(60.0)
     assert 45.0 <= found.silent_s <= 75.0, "a worker that hangs when the console continues is found"
+
+
+def test_a_console_that_is_slower_than_the_workers_hides_no_hang() -> None:
+    node = Node(range(1), 1, progress=ProgressLimits(start_s=60.0, step_s=60.0))
+    node.progress(0, step=1)
+    found: list[Suspicion] = []
+    for _ in range(700):
+        node.held_since = node.now  # it takes a piece ten times a second, and workers wait for it
+        found += node.passes(0.1)
+    assert [each.local_ranks for each in found] == [(0,)]
+
+
+RULE = LogRule(pattern="step", first_s=900.0, every_s=5.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({}, None),
+        ({"silence_timeout": 4.0}, (600.0, "--silence-timeout")),
+        ({"silence_timeout": 700.0}, (700.0, "--silence-timeout")),
+        ({"progress_timeout": progress_limits("4")}, (600.0, "--progress-timeout")),
+        ({"progress_timeout": progress_limits("700")}, (700.0, "--progress-timeout")),
+        ({"progress_timeout": progress_limits("start=4")}, (4.0, "--progress-timeout")),
+        ({"progress_timeout": progress_limits("step=4")}, (1_800.0, "--progress-timeout")),
+        ({"progress_timeout": progress_limits("auto")}, (1_800.0, "--progress-timeout")),
+        ({"log_rule": (RULE,)}, (900.0, "--log-rule")),
+        ({"log_rule": (RULE,), "silence_timeout": 4.0}, (600.0, "--silence-timeout")),
+        ({"log_rule": (LogRule(pattern="step", every_s=5.0),)}, None),
+        ({"log_rule": (LogRule(pattern="step", first_s=5.0, rank=9),)}, None),
+    ],
+)
+def test_a_node_that_prepares_its_workers_has_the_limits_of_a_start(
+    given: dict[str, Any], limit: tuple[float, str] | None
+) -> None:
+    options = {"progress_timeout": None, "silence_timeout": None, "log_rule": (), **given}
+    found = preparation_limit(*options.values(), range(2))
+    assert found == (limit and PreparationLimit(*limit))
+    if not found:
+        return
+    node = Node(range(2), 2, preparation=found, node_id="a")
+    node.last_output_at.clear()
+    assert node.passes(found.seconds - 1.0) == []
+    (suspicion,) = node.passes(2.0)
+    assert (suspicion.source, suspicion.local_ranks) == (f"{PREPARATION} ({found.flag})", (0, 1))
+    assert [each.local_ranks for each in node.detector.take_back()] == [()]
 
 
 def test_silence_is_that_of_all_workers() -> None:

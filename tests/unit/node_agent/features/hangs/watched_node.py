@@ -26,7 +26,7 @@ class Node:
         self.last_output_at = {rank - ranks[0]: 0.0 for rank in ranks}
         self.last_sign_at = 0.0
         self.uninterruptible: frozenset[tuple[int, int]] = frozenset()
-        self.is_held = False
+        self.held_since: float | None = None
         self.found: list[Suspicion] = []
         self.server_answers = True
         self.looks = 0
@@ -96,5 +96,5 @@ class Node:
             last_sign_at=self.last_sign_at,
             lines_seen_until=self.lines_seen_until,
             uninterruptible=self.uninterruptible,
-            is_held=self.is_held,
+            held_since=self.held_since,
         )

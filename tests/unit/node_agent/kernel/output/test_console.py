@@ -10,7 +10,7 @@ import pytest
 from rdzv_protocol.log_lines import LineFormat
 
 from node_agent.kernel.output import console as console_module
-from node_agent.kernel.output.console import Console
+from node_agent.kernel.output.console import ERR, Console
 from node_agent.kernel.output.sinks import AsItComes
 from node_agent.kernel.output.streams import Relay
 from node_agent.words import output
@@ -132,16 +132,41 @@ async def test_a_console_that_stays_full_is_named_once_and_workers_are_known_to_
     monkeypatch.setattr(console_module, "LOW", 100_000)
     monkeypatch.setattr(console_module, "HELD_S", 0.01)
     console.write(reader.console_end, b"x" * 300_001)
-    assert console.is_held
+    assert console.held_since is not None
     waiting = [asyncio.create_task(called(console)) for _ in range(2)]
     async with asyncio.timeout(PATIENCE_S):
         while not (said := capfd.readouterr().err):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    assert console.is_held
+    assert console.held_since is not None
     await reader.read(300_001)
     await asyncio.gather(*waiting)
-    assert not console.is_held
+    assert console.held_since is None
     assert said.endswith(f"{output.console_held(0.01)}\n") and not capfd.readouterr().err
+
+
+async def test_a_console_that_is_only_slow_is_not_held(console, reader, monkeypatch, capfd):
+    monkeypatch.setattr(console_module, "HIGH", 300_000)
+    monkeypatch.setattr(console_module, "LOW", 100_000)
+    monkeypatch.setattr(console_module, "HELD_S", 0.5)
+    loop = asyncio.get_running_loop()
+    console.write(reader.console_end, b"x" * 900_000)
+    waiting = asyncio.create_task(called(console))
+    began = since = console.held_since
+    for _ in range(6):
+        console.write(ERR, b"an own line, on another screen, is no sign of the full one\n")
+        await reader.read(100_000)
+        async with asyncio.timeout(PATIENCE_S):
+            while console.held_since == since:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        since = console.held_since
+        assert since is not None and began < since <= loop.time()
+        await asyncio.sleep(0.15)
+    assert output.console_held(0.5) not in capfd.readouterr().err
+    async with asyncio.timeout(PATIENCE_S):
+        while output.console_held(0.5) not in capfd.readouterr().err:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await reader.read(300_000)
+    await waiting
 
 
 async def test_a_console_without_a_reader_does_not_stop_the_agent(console, reader):
