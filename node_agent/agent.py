@@ -345,7 +345,7 @@ class Agent:
         elif stop.kill:
             self.started.group.stop(signal.SIGKILL, 0.0)
         else:
-            self.started.group.stop(signal.Signals[stop.signal_name], grace_s)
+            self.started.group.stop(signal.Signals[stop.signal_name], grace_s, seeks_cause=stop.seeks_cause)
 
     async def _prepare_and_start(self, assignment: Assignment) -> None:
         try:
@@ -384,6 +384,7 @@ class Agent:
                 exited=self.orphans.exited if self.orphans else lambda pid: None,
                 leftovers=self.orphans.leftovers if self.orphans else None,
                 is_last=assignment.used_restarts >= assignment.max_restarts,
+                progress_times=lambda: progress.last_times(asyncio.get_running_loop().time()),
             )
         except BaseException:
             progress.close()

@@ -471,6 +471,9 @@ class Stop(Struct, frozen=True, kw_only=True, tag_field="tag", tag="stop"):
 
     round: Round
     reason: Sentence
+    seeks_cause: bool = False
+    """Whether workers have lost another one, and no worker is known that has failed by itself. If a worker of this node
+    has recorded its error before, the agent reports its failure."""
 
 
 class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):

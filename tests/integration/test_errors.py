@@ -209,6 +209,39 @@ async def test_the_worker_that_has_recorded_its_error_is_the_root(cluster: Clust
     assert run["first_failure"]["rank"] == run["end_failure"]["rank"] == 1
 
 
+CATCHES = """\
+import json, os, sys, time
+from node_agent import progress
+fifo = os.environ["FIFO"]
+if os.environ["RANK"] == "0":
+    at = str(int(time.time()) - 60)
+    content = {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback", "timestamp": at}}}
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        json.dump(content, file)
+    if os.environ["CONTINUES"] == "True":
+        progress(1)
+    open(fifo, "w").close()
+    time.sleep(1000)
+open(fifo).close()
+sys.exit("RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+"""
+
+
+@pytest.mark.parametrize("continues", [True, False])
+async def test_a_worker_that_reports_progress_has_caught_its_recorded_error(continues: bool, tmp_path: Path) -> None:
+    """Its peer's failure is the root then, and is logged in any case."""
+    script, fifo = tmp_path / "train.py", tmp_path / "fifo"
+    script.write_text(CATCHES)
+    os.mkfifo(fifo)
+    variables = {"FIFO": str(fifo), "CONTINUES": str(continues)}
+    agent = await start_agent("--standalone", "--nproc", "2", script=str(script), env=variables)
+    assert await agent.exit_code() == 1
+    root = section(agent, "Root Cause")
+    assert f"\n  rank      : {int(continues)} (local_rank: {int(continues)})\n" in root
+    assert ("ValueError: boom" in root) == (not continues)
+    assert has_message("\n".join(agent.err), words.progress.worker_failed, rank=1, error="")
+
+
 EXITS_0 = """\
 import json, os
 if os.environ["RANK"] == "1":

@@ -20,12 +20,14 @@ class StartWorkers(Struct, frozen=True):
 class StopWorkers(Struct, frozen=True):
     """Signal every worker's process group, then SIGKILL after the grace period, or at once if `kill`.
 
-    The answer is `WorkersStopped`. `grace_s`: seconds, None for the user's `--shutdown-timeout`.
+    The answer is `WorkersStopped`. `grace_s`: seconds, None for the user's `--shutdown-timeout`. `seeks_cause`: see
+    `Stop` in the protocol.
     """
 
     signal_name: str = "SIGTERM"
     kill: bool = False
     grace_s: float | None = None
+    seeks_cause: bool = False
 
 
 class JudgeFailure(Struct, frozen=True):

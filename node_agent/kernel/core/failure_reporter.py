@@ -59,10 +59,10 @@ class FailureReporter:
     def worker_failed(self, round_: int, failure: Failure, *, is_late: bool) -> list[Effect]:
         """Take a worker's failure in the round: log it, and have it judged or report it.
 
-        Does nothing while another failure is judged or reported.
+        While another failure is judged or reported, it is only logged, unless it is late.
         """
         if self.is_pending:
-            return []
+            return [] if is_late else [_log(failure)]
         self._round, self._is_late = round_, is_late
         logged = [] if is_late else [self._tell(failure)]
         if self._judges:
@@ -103,11 +103,15 @@ class FailureReporter:
 
     def _tell(self, failure: Failure) -> Log:
         self.logged = failure.sentence
-        message = words.progress.worker_failed(
-            failure.rank, failure.local_rank, failure.pid, failure.node_id, failure.cause, failure.error
-        )
-        return Log(message, Level.ERROR, "workers_failed")
+        return _log(failure)
 
     def _release(self) -> list[Effect]:
         held, self._held_leave = self._held_leave, None
         return [held] if held else []
+
+
+def _log(failure: Failure) -> Log:
+    message = words.progress.worker_failed(
+        failure.rank, failure.local_rank, failure.pid, failure.node_id, failure.cause, failure.error
+    )
+    return Log(message, Level.ERROR, "workers_failed")

@@ -307,8 +307,8 @@ class AgentMachine:
                 self._wait(wait)
             case Start(assignment=assignment):
                 self._start(assignment)
-            case Stop(round=round_, reason=reason):
-                self._stop(round_, reason, now)
+            case Stop() as stop:
+                self._stop(stop, now)
             case Drain() as drain:
                 self._drain(drain, now)
             case Finish() as finish:
@@ -464,7 +464,8 @@ class AgentMachine:
         self._log_change(_started(assignment), Level.ROUTINE, "round_started")
         self._effects.append(StartWorkers(assignment))
 
-    def _stop(self, round_: int, reason: str, now: float) -> None:
+    def _stop(self, stop: Stop, now: float) -> None:
+        round_, reason = stop.round, stop.reason
         if round_ > self._after_round and self.state is State.JOINING:
             self._log_change(words.progress.round_over(round_, reason), event="round_opened")
             self._after_round, self._may_join = round_, True
@@ -473,7 +474,7 @@ class AgentMachine:
             return
         why = "" if reason == self._reporter.logged else reason
         self._log_change(words.progress.stopping_workers(round_, why), event="round_opened")
-        self._stop_workers()
+        self._stop_workers(seeks_cause=stop.seeks_cause)
         self.state, self._may_join = State.STOPPING, True
         self._keep_alive_at = now  # report at once that the stop has arrived
 
@@ -583,10 +584,12 @@ class AgentMachine:
             if self.state is State.DRAINING and not self._leaving:
                 self._log_change(words.leaving.WORKERS_GONE, event="node_left")
 
-    def _stop_workers(self, signal_name: str = "SIGTERM", grace_s: float | None = None) -> None:
+    def _stop_workers(
+        self, signal_name: str = "SIGTERM", grace_s: float | None = None, *, seeks_cause: bool = False
+    ) -> None:
         if self._has_workers and not self._stop_asked:
             self._stop_asked = True
-            self._effects.append(StopWorkers(signal_name, grace_s=grace_s))
+            self._effects.append(StopWorkers(signal_name, grace_s=grace_s, seeks_cause=seeks_cause))
 
     # End of the agent.
 

@@ -11,7 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from math import inf
+from time import monotonic
 from typing import Any
 
 from msgspec import Struct
@@ -22,6 +22,10 @@ from node_agent.kernel.environment import ERROR_FILE
 from node_agent.kernel.output.disk_space import in_words
 
 MOST_BYTES = 1 << 20
+TICK_S = 0.01
+"""Seconds between two times of files that the kernel distinguishes, at most."""
+WHOLE_SECOND_S = 1.0
+"""The same if a disk, such as Lustre, counts whole seconds."""
 
 
 class ErrorFile(Struct, frozen=True):
@@ -35,17 +39,35 @@ class ErrorFile(Struct, frozen=True):
     """Why the file cannot be read, empty if it can."""
 
 
-def read(path: str, until: float = inf) -> ErrorFile | None:
-    """Return the content of the file, None if there is no file. If it is broken, the result describes the problem.
-
-    `until`: a time in seconds since 1970. A file that was written later counts as missing.
-    """
+def read(path: str) -> ErrorFile | None:
+    """Return the content of the file, None if there is no file. If it is broken, the result describes the problem."""
     try:
-        return interpret(_load(path)) if os.stat(path).st_mtime <= until else None
+        return interpret(_load(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         return ErrorFile(problem=getattr(error, "strerror", None) or str(error))
+
+
+def is_from_before(path: str, until: float) -> bool:
+    """Return whether the file was certainly written before `until`, a time by `time.monotonic`; False if in doubt.
+
+    The clock of a file server may differ from this node's. So the file's age is the time between it and a new file
+    beside it, by the same clock.
+    """
+    beside = f"{path}.{os.getpid()}.new"
+    try:
+        written_at = os.stat(path).st_mtime
+        with suppress(FileExistsError):
+            os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
+        try:
+            age_s = os.stat(beside).st_mtime - written_at
+        finally:
+            os.unlink(beside)
+    except OSError:  # such as a full disk
+        return False
+    tick_s = TICK_S if written_at % 1 else WHOLE_SECOND_S
+    return age_s - tick_s > monotonic() - until
 
 
 def load(path: str) -> dict[str, Any] | None:

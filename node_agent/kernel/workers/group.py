@@ -9,10 +9,9 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -33,8 +32,8 @@ from node_agent.kernel.worker_spec import WorkerSpec
 
 if TYPE_CHECKING:
     from node_agent.kernel.failures.diagnose import LeftOnDisk
-    from node_agent.kernel.failures.error_file import ErrorFile
     from node_agent.kernel.failures.oom import OomWatch
+    from node_agent.kernel.failures.recorded_causes import Observed
 
 UNCAUGHT_MARK = "[rank"
 """Beginning of the lines with which torch writes an uncaught exception."""
@@ -46,8 +45,6 @@ READ_WITHIN_S = 5.0
 """Most seconds that the end of a worker waits for its files on a disk."""
 FULL_WITHIN_S = 2.0
 """Most seconds that the end of a worker waits to learn whether the node's own disks are full."""
-CONTINUES_S = 10.0
-"""Seconds from an error in a worker's error file. Later output shows that the error has not ended its script."""
 CHECK_INTERVAL_S = 1.0
 """Seconds between two checks whether a writing worker handles signals, and before the first check of a silent one."""
 
@@ -147,27 +144,22 @@ class Worker:
             self._finish()
             raise
 
-    def raised(self, recorded: "ErrorFile | None" = None) -> Failure | None:
-        """Return the failure of the running worker if an exception of its own has ended its script, else None.
-
-        `recorded`: its error file.
+    def raised(self) -> Failure | None:
+        """Return the failure of the running worker if its stderr shows that an exception of its own has ended its
+        script, else None.
         """
         tail = self.stderr_tail
-        if recorded and self._has_continued(recorded):
-            recorded = None
-        if not recorded and not any(line.startswith(UNCAUGHT_MARK) for line in tail):
+        if not any(line.startswith(UNCAUGHT_MARK) for line in tail):
             return None
         from node_agent.kernel.failures.diagnose import raised
 
-        failure = raised(self.spec, self.pid, tail, recorded)
-        return failure and replace(failure, both_streams=self._streams[1].has_both)
+        failure = raised(self.spec, self.pid, tail)
+        return failure and replace(failure, both_streams=self.has_both_streams)
 
-    def _has_continued(self, recorded: "ErrorFile") -> bool:
-        """Return whether the worker has written something long after this error, so that its script has caught it."""
-        if recorded.at is None:
-            return False
-        error_at = asyncio.get_running_loop().time() - (time.time() - recorded.at)
-        return self.last_output_at > error_at + CONTINUES_S
+    @property
+    def has_both_streams(self) -> bool:
+        """Whether `stderr_tail` has the lines of both streams."""
+        return self._streams[1].has_both
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """Return the worker's failure with its evidence. Valid once it has exited."""
@@ -175,7 +167,7 @@ class Worker:
 
         assert self.exit_code is not None
         failure = examine(self.spec, self.pid, self.exit_code, self.stderr_tail, oom, *self._left)
-        return replace(failure, both_streams=self._streams[1].has_both)
+        return replace(failure, both_streams=self.has_both_streams)
 
     def _look_soon(self) -> None:
         """Check now unless the last check was a moment ago, and once more in a moment."""
@@ -505,6 +497,7 @@ class WorkerGroup(ProcessGroup):
 
     - A failure that follows from another worker's failure. If that worker is in this group and ends soon, the group
       reports its failure instead. It also does if an exception has ended that worker's script, and not yet its process.
+      If only an error file shows that, the group then also calls `raised` with the failure that follows.
     - A worker's end by a signal that schedulers send to all processes of a node, or by a shell's exit code for such a
       signal. If the agent gets that signal too, before or after, the node leaves and no worker has failed.
     - The success of workers that handle such a signal, because they may have exited 0 because of it. If no restart is
@@ -523,14 +516,16 @@ class WorkerGroup(ProcessGroup):
         exited: Callable[[int], None] = lambda pid: None,
         leftovers: ListLeftovers | None = None,
         is_last: bool = False,
+        progress_times: Callable[[], Mapping[int, float]] = dict,
     ) -> None:
         """`signals`: signals that a scheduler sends to every process of a node. `raised` is called at the beginning of
         a stop if no failure was reported. It gets the failure of a worker whose script an exception had ended before.
         `exited` is called with the pid of each worker that has exited, before it is reaped. `is_last`: whether a
-        failure ends the run, as no restart is left.
+        failure ends the run, as no restart is left. `progress_times` returns when each worker last reported progress,
+        by local rank and the event loop's clock.
         """
         super().__init__(leftovers)
-        self._signals, self._is_last = signals, is_last
+        self._signals, self._is_last, self._progress_times = signals, is_last, progress_times
         self._exiting = exited
         self._succeeded, self._failed, self._stopped, self._raised = succeeded, failed, stopped, raised
         self._settled = False
@@ -539,6 +534,8 @@ class WorkerGroup(ProcessGroup):
         """The first failure that follows from another, or from a signal that the agent may be about to get too."""
         self._suspect_is_evicted = False
         """Whether it may follow from such a signal."""
+        self._suspected_at = 0.0
+        """Time, by the event loop's clock, of that failure."""
         self.signal_until = 0.0
         """Time until which the agent may still get the signal that ended a worker. The group cannot succeed before."""
         self._looking: asyncio.Task[None] | None = None
@@ -603,11 +600,16 @@ class WorkerGroup(ProcessGroup):
         for worker in self._alive.values():
             worker.look()
 
-    def stop(self, signum: int, grace_s: float) -> None:
+    def stop(self, signum: int, grace_s: float, *, seeks_cause: bool = False) -> None:
+        """Stop the workers, as `ProcessGroup` does.
+
+        `seeks_cause`: whether the stop follows from the failure of a worker that has lost another one. Then a worker
+        that has recorded its error before may be that one.
+        """
         if failure := self._find_raised():
             self._settle(self._raised, failure)
-        elif not self._settled:
-            self._looking = spawn(self._report_recorded(time.time()))
+        elif seeks_cause and not self._settled:
+            self._looking = spawn(self._report_recorded(self._observe(), time.monotonic()))
         self._settled = True
         super().stop(signum, grace_s)
 
@@ -623,9 +625,11 @@ class WorkerGroup(ProcessGroup):
             self._settle(self._failed, failure)
         return failure is not None
 
-    async def _report_recorded(self, stopped_at: float) -> None:
-        """Report a worker that had recorded an error before the stop."""
-        if failure := await self._find_recorded(stopped_at):
+    async def _report_recorded(self, observed: "list[Observed]", stopped_at: float) -> None:
+        """Report a worker that had recorded an error before the stop. `observed`: the workers before the stop."""
+        from node_agent.kernel.failures import recorded_causes
+
+        if failure := await recorded_causes.find(observed, stopped_at):
             self._raised(failure)
 
     def _find_raised(self) -> Failure | None:
@@ -633,22 +637,33 @@ class WorkerGroup(ProcessGroup):
             return None
         return next((failure for worker in self._alive.values() if (failure := worker.raised())), None)
 
-    async def _find_recorded(self, until: float = inf) -> Failure | None:
-        """Return the first failure that a running worker has recorded in its error file before this time."""
-        running = list(self._alive.values())
-        paths = [worker.spec.error_file for worker in running]
+    async def _find_recorded(self, lost_at: float | None = None) -> Failure | None:
+        """Return the failure of a running worker that has recorded its error, and that others may have lost since.
 
-        def read() -> "list[ErrorFile | None]":
-            from node_agent.kernel.failures import error_file
+        `lost_at`: time of the failure that follows, by the event loop's clock; None for now.
+        """
+        from node_agent.kernel.failures import recorded_causes
 
-            return [error_file.read(path, until) for path in paths]
+        return await recorded_causes.find(self._observe(lost_at))
 
-        try:
-            files = await in_thread(read, READ_WITHIN_S)
-        except OSError:  # the disk hangs
-            return None
-        found = [worker.raised(file) for worker, file in zip(running, files, strict=True) if file]
-        return min(filter(None, found), key=lambda failure: failure.failed_at or inf, default=None)
+    def _observe(self, lost_at: float | None = None) -> "list[Observed]":
+        """Return what shows whether the running workers continue."""
+        from node_agent.kernel.failures.recorded_causes import Observed
+
+        now, progress_times = asyncio.get_running_loop().time(), self._progress_times()
+        wall_time = time.time() - now
+        return [
+            Observed(
+                spec=worker.spec,
+                pid=worker.pid,
+                stderr=worker.stderr_tail,
+                has_both_streams=worker.has_both_streams,
+                output_at=worker.last_output_at + wall_time,
+                progress_at=progress_times.get(worker.spec.local_rank, 0.0) + wall_time,
+                lost_at=(now if lost_at is None else lost_at) + wall_time,
+            )
+            for worker in self._alive.values()
+        ]
 
     def _spares(self, pid: int) -> bool:
         self._exiting(pid)
@@ -685,6 +700,7 @@ class WorkerGroup(ProcessGroup):
         is_first = failure is not None and self._suspect is None
         if is_first:
             self._suspect, self._suspect_is_evicted = failure, may_be_evicted
+            self._suspected_at = worker.ended_at or 0.0
         if self._suspect is None:
             if self._is_empty():
                 self._succeed()
@@ -696,8 +712,18 @@ class WorkerGroup(ProcessGroup):
     async def _settle_suspect(self) -> None:
         """Report the suspect, or the worker that others have lost before it exits."""
         assert self._suspect
-        if self._suspect_is_evicted or not await self.report_raised():
-            self._settle(self._failed, self._suspect)
+        if self._settled:
+            return
+        recorded = None
+        raised = None if self._suspect_is_evicted else self._find_raised()
+        try:
+            if not raised and not self._suspect_is_evicted:
+                recorded = await self._find_recorded(self._suspected_at)
+        finally:  # also after an unexpected error, which the loop's handler logs
+            is_settled = self._settled
+            self._settle(self._failed, raised or recorded or self._suspect)
+            if recorded and not is_settled:
+                asyncio.get_running_loop().call_soon(self._raised, self._suspect)
 
     def _may_be_evicted(self, worker: Worker) -> bool:
         """Return whether the worker may have ended because of a signal that its agent may be about to get too."""

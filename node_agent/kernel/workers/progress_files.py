@@ -74,6 +74,14 @@ class ProgressFiles:
             return reading
         return replace(reading, at=reading.at + shift, starts={name: at + shift for name, at in reading.starts.items()})
 
+    def last_times(self, now: float) -> dict[int, float]:
+        """Return when each worker last reported progress or a phase of its start, by local rank."""
+        progress = {rank: reading.at for rank, reading in self.read(now).items()}
+        data = {rank: os.pread(file, FILE_BYTES, 0) for rank, file in enumerate(self._files)}
+        starts = {rank: _starts(each) for rank, each in data.items() if len(each) == FILE_BYTES}
+        phases = {rank: max(min(at, now) for at in times.values()) for rank, times in starts.items() if times}
+        return phases | progress
+
     def summary(self, now: float) -> Progress | None:
         """Return the progress of all workers together."""
         readings = self.read(now)

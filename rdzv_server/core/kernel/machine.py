@@ -519,7 +519,8 @@ class RunMachine:
         departures.note_unfit(self, node_id, reason)
 
     def open_round(self, cause: Cause, reason: str, now: float) -> None:
-        run = self.run
+        run, root = self.run, self.run.first_of_round
+        seeks_cause = cause.is_failure and root is not None and root.failure.consequence
         if run.notice_since is not None:
             self.record_event("notice_ended", notice_words.cut_short(reason), now)
         run.notice_since = run.replacement = None
@@ -537,7 +538,7 @@ class RunMachine:
             agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()
         ]
         run.move_all(stopped, AgentState.STOPPING)
-        self.direct(stopped, Stop(round=ending, reason=reason))
+        self.direct(stopped, Stop(round=ending, reason=reason, seeks_cause=seeks_cause))
         self.record_event("round_opened", reason, now, cause=cause.value)
 
     def _settle(self, now: float) -> None:

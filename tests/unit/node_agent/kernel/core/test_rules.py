@@ -105,6 +105,9 @@ FATAL_42 = {"settings": RequestedSettings(fatal_exit_codes=(42,))}
 BY_42 = a_failure(exit_code=42, cause="exit code 42")
 SAID_42 = Log(words.progress.worker_failed(3, 1, 77, "a", "exit code 42", ""), Level.ERROR, "workers_failed")
 fails_with_42 = happens(WorkerFailed(1, BY_42))
+SUFFERED = a_failure(rank=2, local_rank=0, pid=76, consequence=True)
+suffered_before = happens(WorkerFailed(1, SUFFERED, before_stop=True))
+SUFFERED_SAID = Log(words.progress.worker_failed(2, 0, 76, "a", "exit code 5", ""), Level.ERROR, "workers_failed")
 failed_before = happens(WorkerFailed(1, a_failure(), before_stop=True))
 # fmt: off
 BY_CODE = {  # the events of an agent in whose run exit code 42 is fatal, and its actions at the last one
@@ -119,6 +122,7 @@ BY_CODE = {  # the events of an agent in whose run exit code 42 is fatal, and it
     "another exit code after a stop may be the stop's doing": ([RUNS, told(stop(1)), fails], []),
     "a failure that came before the stop is reported":
         ([RUNS, told(stop(1)), failed_before], [FAILED_SAID, report(failure=a_failure())]),
+    "one that follows from the reported failure is logged": ([RUNS, fails_with_42, suffered_before], [SUFFERED_SAID]),
     "not after a drain, which explains it": ([RUNS, told(drain()), failed_before], []),
     "nor by an agent that leaves": ([RUNS, signalled(), failed_before], []),
 }

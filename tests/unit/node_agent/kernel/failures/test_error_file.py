@@ -1,9 +1,12 @@
 """Error files: a worker's with any content, and the agent's own."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+import time
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -55,6 +58,37 @@ def test_a_file_is_read(path, content, recorded):
 
 def test_no_file_is_no_evidence_and_not_passed_on(path):
     assert error_file.read(path) is error_file.copy(path, 1) is error_file.copy("", 1) is None
+
+
+@pytest.mark.parametrize(
+    ("age_s", "is_before"), [(5.0, True), (0.05, True), (0.0, False), (-5.0, False)], ids=lambda value: str(value)
+)
+def test_a_file_is_from_before_now_if_it_is_older_than_a_new_one(path, age_s, is_before):
+    written(path, "{}")
+    _set_age(path, age_s)
+    assert error_file.is_from_before(path, time.monotonic()) == is_before
+    assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
+
+
+def test_on_a_disk_that_counts_whole_seconds_a_file_has_to_be_older(path):
+    written(path, "{}")
+    os.utime(path, (int(time.time()),) * 2)
+    assert not error_file.is_from_before(path, time.monotonic())
+    os.utime(path, (int(time.time()) - 3,) * 2)
+    assert error_file.is_from_before(path, time.monotonic())
+
+
+def test_without_a_new_file_beside_it_no_file_is_known_to_be_from_before(path, monkeypatch):
+    written(path, "{}")
+    _set_age(path, 60.0)
+    monkeypatch.setattr(os, "open", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    assert not error_file.is_from_before(path, time.monotonic())
+
+
+def _set_age(path: str, age_s: float) -> None:
+    """Set the time of the file, which stays no whole second."""
+    at_ns = time.time_ns() - int(age_s * 1e9)
+    os.utime(path, ns=(at_ns | 1_000_001, at_ns | 1_000_001))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from rdzv_protocol.messages import Failure
 
 from node_agent import words
 from node_agent.kernel.config import SIDE_BY_SIDE
-from node_agent.kernel.failures import error_file
+from node_agent.kernel.failures import error_file, recorded_causes
 from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
 from node_agent.kernel.processes.orphans import children, family
@@ -51,6 +52,7 @@ class Crew:
         self.error_files: list[str] = []
         self.have_one_pipe = False
         self.is_last = False
+        self.progress: dict[int, float] = {}
         self.leftovers: list[int] | None = None
         self.groups: list[WorkerGroup] = []
         self._called = asyncio.Event()
@@ -72,6 +74,7 @@ class Crew:
             stopped=self._stopped,
             raised=self.raised.append,
             is_last=self.is_last,
+            progress_times=lambda: self.progress,
             leftovers=None if self.leftovers is None else lambda: self.leftovers,
         )
         self.groups.append(group)
@@ -269,12 +272,24 @@ async def test_a_worker_that_has_recorded_the_loss_of_its_peer_is_not_the_cause(
 
 
 async def test_a_stop_reports_the_error_that_a_worker_had_recorded_before_it(crew, recording):
+    """The stop follows from the failure of another node's worker, which has lost this one."""
     group = crew.start(records(recording, "ValueError: boom"))
     await crew.says(b"recorded")
-    group.stop(signal.SIGTERM, NEVER_S)
+    _let_pass_s(recording, 1.0)
+    group.stop(signal.SIGTERM, NEVER_S, seeks_cause=True)
     await crew.calls_back("stopped")
     assert [(failure.rank, failure.error) for failure in crew.raised] == [(10, "ValueError: boom")]
     assert crew.calls == ["stopped"]
+
+
+async def test_a_stop_that_no_failure_has_caused_reports_no_recorded_error(crew, recording):
+    """The script may have caught it."""
+    group = crew.start(records(recording, "ValueError: boom"))
+    await crew.says(b"recorded")
+    _let_pass_s(recording, 1.0)
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert not crew.raised
 
 
 async def test_a_stop_does_not_report_an_error_that_was_recorded_after_it(crew, recording):
@@ -282,13 +297,111 @@ async def test_a_stop_does_not_report_an_error_that_was_recorded_after_it(crew, 
     await crew.says(b"recorded")
     in_a_minute = time.time() + 60
     os.utime(recording, (in_a_minute, in_a_minute))
-    group.stop(signal.SIGTERM, NEVER_S)
+    group.stop(signal.SIGTERM, NEVER_S, seeks_cause=True)
     await crew.calls_back("stopped")
     assert not crew.raised
 
 
+def _let_pass_s(path: str, seconds: float) -> None:
+    """Make the file older by some seconds."""
+    written_at = os.stat(path).st_mtime - seconds
+    os.utime(path, (written_at, written_at))
+
+
+class SkewedDisk:
+    """`os` of a node whose file server has another clock."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self._ahead_s = ahead_s
+
+    def stat(self, path: str) -> SimpleNamespace:
+        return SimpleNamespace(st_mtime=os.stat(path).st_mtime + self._ahead_s)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+
+@pytest.mark.parametrize("ahead_s", [-1.5, 1.5])
+@pytest.mark.parametrize("is_before", [True, False])
+async def test_a_stop_compares_no_time_of_a_file_server_with_the_nodes_own(
+    crew, recording, monkeypatch, ahead_s, is_before
+):
+    monkeypatch.setattr(error_file, "os", SkewedDisk(ahead_s))
+    group = crew.start(sh("echo begun; exec sleep 1000"))
+    await crew.says(b"begun")
+    if is_before:
+        _write_error(recording)
+        _let_pass_s(recording, 0.5)
+    group.stop(signal.SIGTERM, NEVER_S, seeks_cause=True)
+    if not is_before:
+        _write_error(recording)
+    await crew.calls_back("stopped")
+    assert len(crew.raised) == is_before
+
+
+def _write_error(path: str, ago_s: float = 0.0) -> None:
+    """Write what a worker has recorded then."""
+    Path(path).write_text(json.dumps(error_file.content("ValueError: boom", at=time.time() - ago_s)))
+
+
+@pytest.mark.parametrize("progressed_ago_s", [70.0, 1.0])
+async def test_a_worker_that_has_reported_progress_since_it_recorded_an_error_has_caught_it(
+    crew, recording, progressed_ago_s
+):
+    """Its peer has been lost for another reason."""
+    group = crew.start(sh("exec sleep 1000"))
+    _write_error(recording, ago_s=60.0)
+    crew.progress[0] = asyncio.get_running_loop().time() - progressed_ago_s
+    assert await group.report_raised() == (progressed_ago_s > 60.0)
+
+
+@pytest.mark.parametrize("said_ago_s", [57.0, 70.0])
+async def test_an_error_long_before_the_loss_is_the_cause_if_its_worker_was_silent_since(
+    crew, recording, monkeypatch, said_ago_s
+):
+    group = crew.start(sh("exec sleep 1000"))
+    _write_error(recording, ago_s=60.0)
+    said_at = asyncio.get_running_loop().time() - said_ago_s
+    monkeypatch.setattr(workers.Worker, "last_output_at", said_at)
+    assert await group.report_raised() == (said_ago_s > 60.0)
+
+
+async def test_output_after_a_stop_does_not_show_that_the_script_has_caught_its_error(crew, recording, monkeypatch):
+    """The worker was silent since its error, until the signal came."""
+    group = crew.start(sh("exec sleep 1000"))
+    _write_error(recording, ago_s=60.0)
+    _let_pass_s(recording, 60.0)
+    group.stop(signal.SIGTERM, NEVER_S, seeks_cause=True)
+    monkeypatch.setattr(workers.Worker, "last_output_at", asyncio.get_running_loop().time())
+    await crew.calls_back("stopped")
+    assert [failure.rank for failure in crew.raised] == [10]
+
+
+async def test_a_failure_that_follows_from_a_recorded_error_is_reported_too(crew, recording):
+    crew.error_files = ["", recording]
+    crew.start(sh(SUFFERS), records(recording, "ValueError: boom"))
+    await crew.calls_back("failed")
+    await until(lambda: crew.raised)
+    assert [failure.rank for failure in crew.failures] == [11]
+    assert [(failure.rank, failure.consequence) for failure in crew.raised] == [(10, True)]
+
+
+async def test_a_failure_is_reported_even_if_the_search_for_its_cause_fails(crew, monkeypatch):
+    errors = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["exception"]))
+
+    async def find(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(recorded_causes, "find", find)
+    crew.start(sh(SUFFERS), sh("exec sleep 1000"))
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [10]
+    assert [str(error) for error in errors] == ["boom"]
+
+
 async def test_a_worker_that_has_written_something_long_after_it_recorded_an_error_has_caught_it(crew, recording):
-    content = json.dumps(error_file.content("ValueError: boom", at=time.time() - 2 * workers.CONTINUES_S))
+    content = json.dumps(error_file.content("ValueError: boom", at=time.time() - 2 * recorded_causes.CONTINUES_S))
     group = crew.start(sh(f"echo '{content}' > {recording}; echo step 8; exec sleep 1000"))
     await crew.says(b"step 8")
     assert not await group.report_raised()
@@ -837,11 +950,10 @@ async def test_workers_that_were_started_before_an_unexpected_error_can_be_stopp
     worker.close()
 
 
-@pytest.mark.parametrize(("script", "calls"), [("exit 3", 2), ("sleep 1000", 1)], ids=["fails", "is stopped"])
+@pytest.mark.parametrize(("script", "calls"), [("exit 3", 2), ("sleep 1000", 0)], ids=["fails", "is stopped"])
 async def test_evidence_is_read_from_the_disk_only_of_a_worker_whose_failure_counts(
     crew, monkeypatch, tmp_path, script, calls
 ):
-    """Of workers that are stopped, only the error files are read that exist by then."""
     read: list[object] = []
 
     async def in_thread(call, within_s):

@@ -363,3 +363,13 @@ def test_a_worker_reports_to_an_older_agent_whose_file_has_no_phases(
     os.ftruncate(descriptor, FILE_BYTES)  # as a newer agent reads it
     found = files.summary(3.0)
     assert found is not None and found.highest_step == 7 and found.imported_ago_s is None
+
+
+def test_the_last_times_are_those_of_progress_and_of_the_phases_of_a_start(files, tell):
+    assert files.last_times(NOW) == {}
+    tell(10.0, kind="imported")
+    assert files.last_times(NOW) == {0: 10.0}
+    tell(12.0, kind="initialized")
+    assert files.last_times(NOW) == {0: 12.0}
+    tell(15.0, step=1)
+    assert files.last_times(NOW)[0] >= 15.0

@@ -1,5 +1,6 @@
 """Budget of restarts: their cost, what ends a run, and which failure is to blame."""
 
+import pytest
 from rdzv_protocol.messages import Finish, Stop
 from rdzv_protocol.queries import CauseSought, FindCause
 from rdzv_protocol.words.run import worker_failed
@@ -319,6 +320,19 @@ def test_agents_are_not_asked_for_a_cause_that_is_known_or_that_a_restart_will_f
             run.join(name, queries=("find_cause",))
         run.fails("b", **changes)  # type: ignore[arg-type]
         assert not run.asked(FindCause)
+
+
+@pytest.mark.parametrize("consequence", [True, False])
+def test_agents_that_stop_after_a_consequence_are_told_to_seek_the_cause(consequence):
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("b", consequence=consequence)
+    assert run.directive("a").seeks_cause == consequence
+
+
+def test_agents_that_stop_for_another_reason_than_a_failure_are_not_told_to_seek_its_cause():
+    run = running("2", "a", "b", max_restarts=1)
+    run.leaves("b")
+    assert not run.directive("a").seeks_cause
 
 
 def test_the_cause_ends_the_run_at_once():

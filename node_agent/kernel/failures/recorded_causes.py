@@ -1,0 +1,82 @@
+"""Finds the worker that other workers have lost, by the errors that workers have recorded.
+
+Torch's `@record` writes an exception to the worker's error file and raises it again. A script may catch it there and
+continue. So a recorded error only shows which worker others have lost if the worker shows no sign that it continued.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+
+from msgspec import Struct
+from msgspec.structs import replace
+from rdzv_protocol.messages import Failure
+
+from node_agent.kernel.failures import error_file
+from node_agent.kernel.failures.diagnose import raised
+from node_agent.kernel.failures.error_file import ErrorFile
+from node_agent.kernel.threads import in_thread
+from node_agent.kernel.worker_spec import WorkerSpec
+
+READ_WITHIN_S = 5.0
+"""Most seconds that the search waits for the disk of the error files."""
+CONTINUES_S = 10.0
+"""Most seconds from a recorded error to the loss of its worker if the worker has written something in between."""
+LAST_SIGN_S = 2.0
+"""Seconds from the time in an error file, which may be a whole second, to a sign that the script has continued."""
+
+
+class Observed(Struct, frozen=True):
+    """A running worker at one moment. Times are in seconds since 1970."""
+
+    spec: WorkerSpec
+    pid: int
+    stderr: tuple[str, ...]
+    has_both_streams: bool
+    output_at: float
+    """Time of its last output. It is long ago if there was none."""
+    progress_at: float
+    """Time of its last progress. It is long ago if there was none."""
+    lost_at: float
+    """Time of the failure that may follow from this worker's."""
+
+    def may_be_over(self, recorded: ErrorFile) -> bool:
+        """Return whether this recorded error may have ended the worker's script shortly before its peers lost it.
+
+        Progress after the error refutes this. Output does too, unless the error is so recent that its script may still
+        clean up. Without a time of the error, nothing is known.
+        """
+        if recorded.at is None or self.progress_at > recorded.at + LAST_SIGN_S:
+            return False
+        is_recent = self.lost_at - recorded.at <= CONTINUES_S
+        return is_recent or self.output_at <= recorded.at + LAST_SIGN_S
+
+    def failure(self, recorded: ErrorFile) -> Failure | None:
+        """Return the failure of this worker by this recorded error, None if the error follows from another failure."""
+        found = raised(self.spec, self.pid, self.stderr, recorded)
+        return found and replace(found, both_streams=self.has_both_streams)
+
+
+async def find(workers: Sequence[Observed], until: float = inf) -> Failure | None:
+    """Return the failure of the worker that has recorded its error first, None if there is none.
+
+    `until`: a time by `time.monotonic`. If it is given, files that may be newer do not count.
+    """
+    paths = [worker.spec.error_file for worker in workers]
+    try:
+        files = await in_thread(partial(_read, paths, until), READ_WITHIN_S)
+    except OSError:  # the disk hangs
+        return None
+    recorded = [(worker, file) for worker, file in zip(workers, files, strict=True) if file]
+    found = [worker.failure(file) for worker, file in recorded if file.error and worker.may_be_over(file)]
+    return min(filter(None, found), key=lambda failure: failure.failed_at or inf, default=None)
+
+
+def _read(paths: Sequence[str], until: float) -> list[ErrorFile | None]:
+    files = [error_file.read(path) for path in paths]
+    if until < inf:
+        return [
+            file if file and error_file.is_from_before(path, until) else None
+            for path, file in zip(paths, files, strict=True)
+        ]
+    return files
