@@ -130,6 +130,10 @@ def _compile_later(pattern: Any, flags: Any = 0) -> Any:
 
 @contextmanager
 def _replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    """Replace a name of a module, unless the module makes it only on demand, as Python 3.14 does with `ForwardRef`."""
+    if name not in vars(module):
+        yield
+        return
     kept = vars(module)[name]
     vars(module)[name] = value
     try:

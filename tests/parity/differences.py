@@ -59,6 +59,12 @@ def always(theirs: Any, ours: Any) -> bool:
     return True
 
 
+def only_file_locks(theirs: str, ours: str) -> bool:
+    """Whether two texts of `/proc/PID/limits` differ only in the soft limit of file locks."""
+    one, other = (re.sub(r"(?m)^(Max file locks +)\S+", r"\1", text).split() for text in (theirs, ours))
+    return one == other
+
+
 def only_here(pattern: str) -> Callable[[Any, Any], object]:
     """Return a check: torchrun has no such finding, and ours matches."""
     return lambda theirs, ours: theirs is None and re.search(pattern, ours)
@@ -247,6 +253,10 @@ DIFFERENCES: Sequence[Difference] = (
         "`TORCHELASTIC_ERROR_FILE` of the launcher", "written only if the worker has written its own", "always written",
         "file error.json", lambda theirs, ours: theirs is None,
         Line("TORCHELASTIC_ERROR_FILE=error.json torchrun --standalone train.py", "exit 3"),
+    ),
+    Difference(
+        "the workers' limit of file locks (`ulimit -x`), which Linux ignores", "as the launcher's",
+        "a number by which the agent recognizes its workers' processes", "process/limits", only_file_locks, PLAIN,
     ),
     Difference(
         "temporary files",

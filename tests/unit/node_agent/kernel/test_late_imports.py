@@ -228,6 +228,33 @@ print(msgspec.json.decode(b'{"parts": [{}]}', type=Tree), has_compiled())
 """
 
 
+ON_DEMAND = """
+import typing
+
+forward_ref = typing.ForwardRef
+del typing.ForwardRef
+
+
+def on_demand(name):
+    if name != "ForwardRef":
+        raise AttributeError(name)
+    return forward_ref
+
+
+typing.__getattr__ = on_demand
+from node_agent.kernel import late_imports
+
+late_imports.import_msgspec()
+print("ForwardRef" in vars(typing))
+"""
+
+
+def test_a_python_that_makes_forward_references_on_demand_runs_agents() -> None:
+    """Python 3.14 makes them on demand."""
+    done = subprocess.run([sys.executable, "-c", ON_DEMAND], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
+
+
 def test_an_agents_types_compile_no_text() -> None:
     """Python makes 119 types for the first text that is compiled, which takes two milliseconds."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
