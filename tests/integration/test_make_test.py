@@ -4,10 +4,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tests.support import order_of_tests
 from tests.support.later import Later
 
 ROOT = Path(__file__).parents[2]
@@ -78,3 +83,31 @@ def test_a_failed_test_of_a_group_is_run_again(tmp_path: Path) -> None:
 
 def test_modules_for_later_are_not_imported_when_tests_are_collected() -> None:
     assert not hasattr(Later("no_such_module"), "__test__")
+
+
+def test_tests_that_wait_run_between_tests_that_compute() -> None:
+    golden, integration, unit = (
+        [
+            SimpleNamespace(path=order_of_tests.TESTS / folder / f"test_{number}.py")
+            for number in range(files)
+            for _ in range(number % 5 + 1)
+        ]
+        for folder, files in (("golden", 2), ("integration", 20), ("unit", 30))
+    )
+    given: list[Any] = [*golden, *integration, *unit]
+    alone, beside = list(given), list(given)
+    order_of_tests.pytest_collection_modifyitems(cast(pytest.Config, SimpleNamespace()), alone)
+    order_of_tests.pytest_collection_modifyitems(cast(pytest.Config, SimpleNamespace(workerinput={})), beside)
+    assert alone == given and not waits_in_each_part(given)
+    assert waits_in_each_part(beside)
+    assert sorted(map(id, beside)) == sorted(map(id, given)), "each test is kept once"
+    of_file = [path for path, _ in groupby(item.path for item in beside) if "integration" not in path.parts]
+    assert len(of_file) == len(set(of_file)), "modules are set up once"
+
+
+def waits_in_each_part(items: Sequence[Any], parts: int = 8) -> bool:
+    """Whether each part of the order has tests that wait."""
+    length = len(items) // parts
+    return all(
+        any("integration" in item.path.parts for item in items[length * part :][:length]) for part in range(parts)
+    )

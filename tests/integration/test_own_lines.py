@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from node_agent import words
 from rdzv_server.words import completion, startup
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import has_message, pattern
+from tests.support.pipes import drain, fill
 from tests.support.programs import WORKER, Program, Server, start_agent
 from tests.support.rdzvctl import rdzvctl
 from tests.support.terminal import Terminal
@@ -254,21 +254,9 @@ async def test_a_server_whose_log_is_not_read_serves_and_its_log_is_complete_lat
     agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", "--no-python", script="true")
     assert await agent.exit_code() == 0
     server.process.terminate()
-    left, read = filler, b""
-    while left:
-        left -= len(os.read(pipe, left))
+    while filler:
+        filler -= len(os.read(pipe, filler))
     assert await server.exit_code() == 0
-    with suppress(BlockingIOError):
-        while chunk := os.read(pipe, 1 << 16):
-            read += chunk
+    read = drain(pipe).decode()
     os.close(pipe)
-    assert has_message(read.decode(), run.succeeded) and has_message(read.decode(), startup.STOPPED)
-
-
-def fill(pipe: int) -> int:
-    """Fill the pipe. Return its number of bytes."""
-    filled = 0
-    with suppress(BlockingIOError):
-        while True:
-            filled += os.write(pipe, b"x" * 4_096)
-    return filled
+    assert has_message(read, run.succeeded) and has_message(read, startup.STOPPED)

@@ -16,6 +16,7 @@ from node_agent.features.notices import words
 from node_agent.features.notices.notice_board import HANDLER_INTERVAL_S, NoticeBoard
 from node_agent.kernel.processes.temp_dir import TempDir
 from tests.support.process_info import until
+from tests.support.time_namespaces import in_time_namespace, need_time_namespaces
 
 HOUR_S = 3600.0
 NOTICE = Notice(number=1, round=1, remaining_s=500.0, source="node_drained", node_id="a", reason="drained")
@@ -142,13 +143,13 @@ async def test_a_wall_clock_that_jumps_does_not_change_the_time_that_a_worker_ha
         assert given and NOTICE.remaining_s / 2 < given.remaining_s <= NOTICE.remaining_s
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make time namespaces")
+@need_time_namespaces
 @pytest.mark.parametrize("ahead_s", [-9, 100_000])
 async def test_a_worker_in_a_time_namespace_knows_the_time_that_it_has_left(tmp_path: Path, ahead_s: int) -> None:
     board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 1, None)
     await board.give(NOTICE, dict, lambda problem: None)
     script = "from node_agent import notice; print(notice().remaining_s)"
-    inside = ("unshare", "--time", "--monotonic", str(ahead_s), "--fork", sys.executable, "-c", script)
+    inside = in_time_namespace(ahead_s, sys.executable, "-c", script)
     worker = await asyncio.create_subprocess_exec(
         *inside, env={**os.environ, **board.environment(0)}, stdout=subprocess.PIPE
     )

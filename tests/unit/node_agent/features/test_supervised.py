@@ -4,7 +4,6 @@ import asyncio
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +13,7 @@ from rdzv_protocol.messages import JoinRequest, LeaveRequest, Start
 
 from node_agent.features.supervised import Part, Supervised
 from node_agent.features.supervised.feature import Supervised as Link
+from tests.support.pipes import drain, fill
 from tests.support.process_info import until
 from tests.unit.node_agent.rig import rig
 from tests.unit.node_agent.story import start, stop
@@ -33,33 +33,20 @@ def round_of_one(number: int) -> Start:
     return start(number, local_world_size=1, group_rank=0, first_rank=0)
 
 
-def read(readable: socket.socket) -> bytes:
-    """Return what can be read at once."""
-    data = b""
-    with suppress(BlockingIOError):
-        while part := readable.recv(1 << 16):
-            data += part
-    return data
-
-
 async def test_an_agent_does_not_wait_for_its_supervisor_and_sends_its_part_when_there_is_room(ends):
     """The supervisor reads nothing as long as the agent lives."""
     ours, agents = ends
-    agents.setblocking(False)
-    with suppress(BlockingIOError):
-        while agents.send(b"earlier\n"):
-            pass
-    agents.setblocking(True)
+    fill(agents.fileno(), b"earlier\n")
     async with rig(features=(Supervised(link=agents.fileno()),)) as agent:
         await agent.feature(Link).open()
         await agent.server.answers(round_of_one(1))
         await until(lambda: agent.pids)
-        assert set(read(ours).splitlines()) == {b"earlier"}
+        assert set(drain(ours.fileno()).splitlines()) == {b"earlier"}
         await agent.server.answers(stop(1))
         again = await agent.server.hears(JoinRequest, 2)
         await agent.server.answers(round_of_one(2))
         await until(lambda: agent.pids)
-        *_, told = read(ours).splitlines()
+        *_, told = drain(ours.fileno()).splitlines()
         assert json.decode(told, type=Part) == Part(0, again.agent_id, again.secret)
 
 

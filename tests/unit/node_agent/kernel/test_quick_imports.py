@@ -161,7 +161,7 @@ def test_an_agent_finds_its_modules_itself() -> None:
 
 
 def test_an_interpreter_with_bytecode_elsewhere_finds_them(tmp_path) -> None:
-    assert _loaders("-O") == ["_frozen_importlib_external"]
+    assert _loaders("-O", PYTHONDONTWRITEBYTECODE="1") == ["_frozen_importlib_external"]
     assert _loaders(PYTHONPYCACHEPREFIX=str(tmp_path)) == ["_frozen_importlib_external"]
 
 
