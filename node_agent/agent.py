@@ -49,7 +49,7 @@ from node_agent.kernel.core.machine import AgentMachine
 from node_agent.kernel.environment import omp_warning
 from node_agent.kernel.feature import StartedWorkers
 from node_agent.kernel.leave_signals import LeaveSignals
-from node_agent.kernel.output.console import Console
+from node_agent.kernel.output.console import HELD_S, Console
 from node_agent.kernel.output.logs import AgentLogs, RoundLogs
 from node_agent.kernel.output.routing import PluginFailed
 from node_agent.kernel.output.sinks import Sink
@@ -260,8 +260,15 @@ class Agent:
                 self.orphans.look()
             request = replace(request, progress=started.progress.summary(now), finished=started.finished(now))
         if isinstance(request, PollRequest):
-            return replace(request, wants_summary=any(feature.wants_summary() for feature in self._features))
+            wants_summary = any(feature.wants_summary() for feature in self._features)
+            held_s = self._console_held_s(now) if started else None
+            return replace(request, wants_summary=wants_summary, console_held_s=held_s)
         return replace(request, ago_s=started.failed_ago_s(now) if started else 0.0)
+
+    def _console_held_s(self, now: float) -> float | None:
+        """Return the seconds for which the console has taken nothing, None if they are few."""
+        since = self.console.held_since
+        return None if since is None or now - since < HELD_S else now - since
 
     def perform(self, effect: OwnEffect) -> None:
         if not any(feature.performing(effect) for feature in self._features):

@@ -322,6 +322,8 @@ class PollRequest(Struct, frozen=True, kw_only=True):
     finished: FinishedWorkers | None = None
     wants_summary: bool = False
     """Whether the answer should contain the summary of the run."""
+    console_held_s: Seconds | None = None
+    """Seconds for which the agent's console has taken no output, so that workers may wait to write; None if not."""
 
 
 class ReportRequest(Struct, frozen=True, kw_only=True):

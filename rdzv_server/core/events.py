@@ -299,12 +299,13 @@ class SnapshotPart(Struct, frozen=True):
 class LeaseRenewed(Struct, frozen=True):
     """The server has heard the agent: a request has come, or its connection is back.
 
-    `progress` is that of its workers.
+    `progress` is that of its workers. `console_held_s`: see `PollRequest`.
     """
 
     agent_id: str
     progress: Progress | None = None
     finished: FinishedWorkers | None = None
+    console_held_s: float | None = None
 
 
 class AgentDisconnected(Struct, frozen=True):

@@ -149,7 +149,7 @@ class Rendezvous:
         The hold begins when the poll arrives: if the server is slow, the agent does not wait longer.
         """
         key = (request.run_id, request.agent_id)
-        heard = events.LeaseRenewed(request.agent_id, request.progress, request.finished)
+        heard = events.LeaseRenewed(request.agent_id, request.progress, request.finished, request.console_held_s)
         machine = self._machine_of_sender(request)
         await self._driver.check_revision(request)
         waited_s = 0  # in whole seconds: holds of equal length share a timer

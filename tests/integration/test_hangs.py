@@ -21,6 +21,7 @@ from node_agent.features.hangs import words as agent_words
 from node_agent.features.hangs import words as hang_words
 from node_agent.features.warm.words import IMPORTS
 from node_agent.words import plan as plan_words
+from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.repeated_hangs import STANDSTILL_S
 from tests.integration.replicas import Replicas
@@ -512,6 +513,40 @@ async def test_a_preloaded_module_may_take_longer_than_workers_may_be_silent(clu
     workers = await cluster.hub.group(1)
     await cluster.finish(workers)
     assert await agent.exit_code() == 0
+
+
+async def test_a_console_that_takes_nothing_is_named_and_its_workers_are_not_killed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (path := tmp_path / "train.py").write_text("import sys\nfor _ in range(3 << 17):\n    print(99 * '.')\n")
+    reads, writes = os.pipe()
+    limits = ("--silence-timeout", "2", "--progress-timeout", "2", "--on-hang", "fail")
+    flags = ("--endpoint", cluster.endpoint, "--nnodes", "1", "--run-id", "held", *limits)
+    agent = await asyncio.create_subprocess_exec(sys.executable, *AGENT, *flags, str(path), stdout=writes, stderr=PIPE)
+    os.close(writes)
+    try:
+        async with asyncio.timeout(60.0):
+            while not (runs := (await cluster.server.status())["runs"]) or runs[0]["health"]["state"] == "ok":
+                pass
+            node_id = runs[0]["nodes"][0]["node_id"]
+            assert runs[0]["health"]["state"] == "stalled"
+            assert runs[0]["health"]["sentence"] == policy_words.console_held(node_id)
+            said = await rdzvctl("why", "held", endpoint=cluster.endpoint)
+            assert policy_words.free_console(node_id) in " ".join(" ".join(said.out).split())
+            assert await events(cluster, "hang_suspected") == []
+            reading = asyncio.create_task(asyncio.to_thread(_read_all, reads))
+            assert await agent.wait() == 0, "the script had only waited"
+            await reading
+    finally:
+        if agent.returncode is None:
+            agent.kill()
+            await agent.wait()
+        os.close(reads)
+
+
+def _read_all(fd: int) -> None:
+    while os.read(fd, 1 << 20):
+        pass
 
 
 RETRIES = """

@@ -282,9 +282,9 @@ class Scenario:
         """Set the server's wall clock, as a user or a suspended machine does."""
         self.records += [each for each in self.machine.set_wall_clock(wall_at, self.now) if isinstance(each, Record)]
 
-    def renews(self, *names: str) -> None:
+    def renews(self, *names: str, **signs: float) -> None:
         for name in names:
-            self.handle(LeaseRenewed(name))
+            self.handle(LeaseRenewed(name, **signs))
 
     def passes(self, seconds: float) -> None:
         """Let time pass, deadline by deadline, as the server's timer does."""

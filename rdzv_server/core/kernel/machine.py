@@ -185,6 +185,8 @@ class RunMachine:
             return False
         if event.finished is not None and finishing.is_news(run, agent_id, event.finished):
             return False
+        if any(renewed(event, now) for renewed in self._hooks.renewed):
+            return False
         self._renewed(event, now)
         return True
 
@@ -377,13 +379,12 @@ class RunMachine:
         self.run.leases.renew(event.agent_id, now)
         if event.finished is not None:
             finishing.note(self.run, event.agent_id, event.finished, now)
-        if event.progress is None:
-            return
-        progress.note(self.run, event.agent_id, event.progress, now)
-        facts: list[events.Fact] = []
-        for progressed in self._hooks.progressed:
-            if fact := progressed(event.agent_id, event.progress, now):
-                facts.append(fact)
+        facts = [fact for renewed in self._hooks.renewed if (fact := renewed(event, now))]
+        if event.progress is not None:
+            progress.note(self.run, event.agent_id, event.progress, now)
+            for progressed in self._hooks.progressed:
+                if fact := progressed(event.agent_id, event.progress, now):
+                    facts.append(fact)
         for fact in facts:  # after each policy has seen the same run
             self._apply(fact, now)
 

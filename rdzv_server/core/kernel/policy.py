@@ -19,7 +19,7 @@ from rdzv_protocol.exposition import Metric, Sample
 from rdzv_protocol.messages import Progress
 from rdzv_protocol.states import Health
 
-from rdzv_server.core.events import Event, Fact
+from rdzv_server.core.events import Event, Fact, LeaseRenewed
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.run import Cause, PolicyState, Run
 from rdzv_server.core.node_history import Fault
@@ -180,6 +180,13 @@ class Policy(Generic[StateT, SignsT]):
         """
         return None
 
+    def renewed(self, event: LeaseRenewed, now: float) -> Fact | None:
+        """Return the fact that follows from an agent's sign of life; None for most signs. This changes nothing.
+
+        The fact must not end the round.
+        """
+        return None
+
     def holds_round(self, now: float) -> bool:
         """Whether the forming round, which could complete now, has to wait for this policy."""
         return False
@@ -222,6 +229,7 @@ class Hooks:
         self.round_opened = _overridden(policies, Policy.round_opened)
         self.server_restarted = _overridden(policies, Policy.server_restarted)
         self.is_news = _overridden(policies, Policy.is_news)
+        self.renewed = _overridden(policies, Policy.renewed)
         self.progressed = _overridden(policies, Policy.progressed)
         self.holders = tuple(
             zip(_overridden(policies, Policy.holds_round), _overridden(policies, Policy.prepare_round), strict=True)

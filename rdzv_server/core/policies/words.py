@@ -28,6 +28,27 @@ def replace(node_id: str) -> str:
     )
 
 
+def console_held(node_id: str) -> str:
+    """For a node whose agent's stdout or stderr is full."""
+    return f"the console of node {node_id} takes no output, so workers wait when they write"
+
+
+def consoles_held(first: str, more: int) -> str:
+    """`first`: message `console_held` about the first of these nodes."""
+    return f"{first}; so does that of {count(more, 'more node')}" if more else first
+
+
+def console_continues(node_id: str) -> str:
+    return f"the console of node {node_id} takes output again"
+
+
+def free_console(node_id: str) -> str:
+    return (
+        f"Continue the terminal of the agent of node {node_id} (Ctrl-Q), or the program that reads the agent's output. "
+        "To prevent this, start agents with output in files: node-agent --log-dir DIR -r 3"
+    )
+
+
 def resumed(step: int, repeated: int, kept: int, saved_step: int) -> str:
     """Return the sentence about the first progress of a new round. `saved_step`: the last checkpoint before it."""
     return (

@@ -58,7 +58,11 @@ def findings(run: Run, now: float) -> list[Finding]:
         return []
     if run.stage.is_end:
         return [found for found in [_undecided(run, now)] if found]
-    return sorted([found for rule in RULES if (found := rule(run, now)) is not None], key=_place)
+    by_state: dict[Health, Finding] = {}
+    for rule in RULES:
+        if found := rule(run, now):
+            by_state.setdefault(found.state, found)
+    return sorted(by_state.values(), key=_place)
 
 
 def of(run: Run, now: float) -> list[Finding]:
@@ -259,9 +263,10 @@ def _below_size(run: Run, now: float) -> Finding | None:
 _TIMED: tuple[Rule, ...] = (_undecided, _lacks_nodes, _silent, _overdue, _looping, _stalled, _last_restart_spent)
 """Rules whose findings begin or end only by time or by signs: a connection closes, or a step is reported."""
 RULES: tuple[Rule, ...] = (
+    *(policy.finding for policy in POLICIES if "finding" in vars(policy)),
     *_TIMED,
     _unhealthy,
     _below_size,
-    *(policy.finding for policy in POLICIES if "finding" in vars(policy)),
 )
-"""Rules of the rendezvous itself and of its policies."""
+"""Rules of the policies and of the rendezvous itself. If two find the same state, the first one counts: a policy knows
+the cause."""

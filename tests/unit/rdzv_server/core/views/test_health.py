@@ -135,6 +135,12 @@ def stalled_at_start(for_s: float = 1_801.0, step_s: float = 0.2) -> Scenario:
     return run
 
 
+def console_held() -> Scenario:
+    run = running("2", "a", "b")
+    run.renews("a", console_held_s=12.0)
+    return run
+
+
 def stalled_early(
     for_s: float = 7_201.0, *, first_after_s: float = 5.0, earlier_step_s: float | None = None, **progress: Any
 ) -> Scenario:
@@ -239,6 +245,7 @@ OVER: dict[str, tuple[Callable[[], Scenario], Change]] = {
     "stalled, at a second step": (stalled_early, lambda run: run.tells("a", highest_step=2, step_s=0.2)),
     "stalled, at a new step": (without_steps, lambda run: run.tells("a", highest_step=20, step_s=0.2)),
     "stalled, as its round ends": (stalled, lambda run: run.is_restarted()),
+    "stalled, as a console takes output again": (console_held, lambda run: run.renews("a")),
     "slow": (slow, lambda run: run.steps(LONG, a=1.0, b=1.0)),
     "last_restart_spent": (last_restart_spent, lambda run: run.passes(100.0)),
     "below_size": (below_size, lambda run: run.is_resized("2")),
@@ -403,7 +410,7 @@ def test_a_state_ends_when_its_reason_ends(ends: str) -> None:
 
 def test_every_state_is_tested() -> None:
     tested = {each.partition(",")[0] for each in OVER}
-    assert tested | {"ok"} == set(HEALTH) and len(health.RULES) == len(tested)
+    assert tested | {"ok"} == set(HEALTH) and len(health.RULES) == len(tested) + 1, "two rules find `stalled`"
 
 
 @pytest.mark.parametrize(
