@@ -185,9 +185,10 @@ class RunMachine:
             return False
         if event.finished is not None and finishing.is_news(run, agent_id, event.finished):
             return False
-        if any(renewed(event, now) for renewed in self._hooks.renewed):
-            return False
-        self._renewed(event, now)
+        for renewed in self._hooks.renewed:
+            if renewed(event, now):
+                return False
+        self._note_signs(event, now)
         return True
 
     def _is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
@@ -376,17 +377,23 @@ class RunMachine:
     def _renewed(self, event: events.LeaseRenewed, now: float) -> None:
         if event.agent_id not in self.run.agents or self.run.stage.is_end:
             return
+        facts = [fact for renewed in self._hooks.renewed if (fact := renewed(event, now))]
+        for fact in (*facts, *self._note_signs(event, now)):  # after each policy has seen the same run
+            self._apply(fact, now)
+
+    def _note_signs(self, event: events.LeaseRenewed, now: float) -> Sequence[events.Fact]:
+        """Renew the lease and note what the agent reports. Return the facts that follow from the workers' progress."""
         self.run.leases.renew(event.agent_id, now)
         if event.finished is not None:
             finishing.note(self.run, event.agent_id, event.finished, now)
-        facts = [fact for renewed in self._hooks.renewed if (fact := renewed(event, now))]
-        if event.progress is not None:
-            progress.note(self.run, event.agent_id, event.progress, now)
-            for progressed in self._hooks.progressed:
-                if fact := progressed(event.agent_id, event.progress, now):
-                    facts.append(fact)
-        for fact in facts:  # after each policy has seen the same run
-            self._apply(fact, now)
+        if event.progress is None:
+            return ()
+        progress.note(self.run, event.agent_id, event.progress, now)
+        facts: list[events.Fact] = []
+        for progressed in self._hooks.progressed:
+            if fact := progressed(event.agent_id, event.progress, now):
+                facts.append(fact)
+        return facts
 
     def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
         agent = self.run.agents.get(event.agent_id)

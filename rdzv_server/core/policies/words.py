@@ -30,7 +30,7 @@ def replace(node_id: str) -> str:
 
 def console_held(node_id: str) -> str:
     """For a node whose agent's stdout or stderr is full."""
-    return f"the console of node {node_id} takes no output, so workers wait when they write"
+    return f"node {node_id}'s console takes no output, so workers wait when they write"
 
 
 def consoles_held(first: str, more: int) -> str:
@@ -39,7 +39,7 @@ def consoles_held(first: str, more: int) -> str:
 
 
 def console_continues(node_id: str) -> str:
-    return f"the console of node {node_id} takes output again"
+    return f"node {node_id}'s console takes output again"
 
 
 def free_console(node_id: str) -> str:

@@ -154,7 +154,7 @@ def test_the_workers_are_not_examined_while_the_standstill_lasts() -> None:
 
 def test_the_setting_is_named_after_the_source() -> None:
     names = []
-    for source in ("silence", "log rule step", "own"):
+    for source in ("silence", "log rule step", "own", "preparation (--progress-timeout)"):
         run = check(("1 max_restarts=9", "join a"))
         for _ in range(MOST_IN_ROW):
             run.suspects("a", 0, source=source, limit_s=5.0)
@@ -162,4 +162,4 @@ def test_the_setting_is_named_after_the_source() -> None:
             run.passes(SETTLE_S)
             run.join("a")
         names += [message_fields(run.reasons("warning")[0], words.limit_doubted)["setting"]]
-    assert names == ["--silence-timeout", "--log-rule", words.limit_of("own")]
+    assert names == ["--silence-timeout", "--log-rule", words.limit_of("own"), "--progress-timeout"]
