@@ -194,9 +194,11 @@ async def test_the_worker_that_has_recorded_its_error_is_the_root(cluster: Clust
     workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", str(restarts), *PATIENT, nproc=1)
     for left in reversed(range(restarts + 1)):
         names = {worker.rank: worker for worker in workers}
-        recorded = error_file.content("ValueError: boom", "Traceback ...\nValueError: boom", time.time() - 60)
+        at = time.time() - 60
+        recorded = error_file.content("ValueError: boom", "Traceback ...\nValueError: boom", at)
         with open(names[1].env["TORCHELASTIC_ERROR_FILE"], "w") as file:  # noqa: ASYNC230
             json.dump(recorded, file)
+        os.utime(names[1].env["TORCHELASTIC_ERROR_FILE"], (at, at))
         await names[0].tell("complain RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
         names[0].order_exit(1)
         workers = await cluster.hub.group(2) if left else []
