@@ -1,6 +1,6 @@
 """Consoles: nodes whose agent's console takes no output, such as a stopped terminal, so that their workers wait.
 
-Agents count no such time as a hang, so the run might stand still for ever. Its health tells people why.
+Agents do not count such time as a hang, so the run may stand still for ever. Its health tells people why.
 """
 
 from typing import ClassVar
@@ -15,7 +15,7 @@ from rdzv_server.core.policies import words
 
 
 class ConsoleHeld(PolicyFact, frozen=True):
-    """An agent's console takes no output for `held_s` seconds now; None if it takes some again."""
+    """An agent's console has taken no output for `held_s` seconds; None if it takes some again."""
 
     agent_id: str
     held_s: float | None = None
