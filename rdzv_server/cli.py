@@ -109,7 +109,7 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_S)
     try:
         with closing(output), asyncio.Runner(loop_factory=Loop) as runner:
-            return runner.run(_run(config))
+            return runner.run(_run(config, output))
     except (BadTokenFile, BadCertificate, BadExport, StoreBroken, WrongAiohttp) as error:
         fail(str(error))
     except StoreUnavailable as error:
@@ -152,18 +152,18 @@ class LineFormatter(logging.Formatter):
         return self._lines.line(message, record.levelno, record.created, context, shows_level=True)
 
 
-async def _run(config: ServerConfig) -> int:
+async def _run(config: ServerConfig, output: LogOutput) -> int:
     """Serve. Return the exit code, which no later signal changes."""
     try:
         security = Security(config)
-        return await _serve(config, _limits(config), security, ServiceManager.of(os.environ))
+        return await _serve(config, _limits(config), security, ServiceManager.of(os.environ), output)
     finally:
         late_signals.ignore((*STOPS, signal.SIGHUP), asyncio.get_running_loop().remove_signal_handler)
 
 
 async def _serve(
-    config: ServerConfig, limits: Limits, security: Security, manager: ServiceManager | None
-) -> int:  # fmt: skip
+    config: ServerConfig, limits: Limits, security: Security, manager: ServiceManager | None, output: LogOutput
+) -> int:
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
     watch = None
@@ -193,6 +193,7 @@ async def _serve(
         if stopped.done():
             log.info(words.shuts_down(stopped.result()))
             return _code_before_serving(config)
+        output.begin()
         await server.listen(listener, security.tls, security.access, limits)
         if security.has_files or exports.has_files:
             loop.add_signal_handler(signal.SIGHUP, asked.set)

@@ -22,7 +22,7 @@ STDERR = 2
 
 
 class LogOutput(logging.Handler):
-    """Handler that writes lines to a descriptor. `emit` never blocks, unless no thread can be started."""
+    """Handler that writes lines to a descriptor. After `begin`, `emit` blocks only if no thread can be started."""
 
     def __init__(self, descriptor: int = STDERR) -> None:
         super().__init__()
@@ -33,7 +33,15 @@ class LogOutput(logging.Handler):
         """Number of bytes that are not written yet."""
         self._left_out = 0
         self._thread: Thread | None = None
-        self._is_closed = False
+        self._has_begun = self._is_closed = False
+
+    def begin(self) -> None:
+        """Leave later lines to a thread.
+
+        Call this when the server's other threads have started: it cannot do without those, so they come first if the
+        limit of processes allows only a few.
+        """
+        self._has_begun = True
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -41,7 +49,7 @@ class LogOutput(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        if self._is_closed or not self._begin():
+        if self._is_closed or not self._ensure_thread():
             self._write(line)
             return
         with self._counting:
@@ -64,9 +72,9 @@ class LogOutput(logging.Handler):
     def _line(self, record: logging.LogRecord) -> bytes:
         return f"{self.format(record)}\n".encode(errors="backslashreplace")
 
-    def _begin(self) -> bool:
-        """Start the thread if it does not run. Return False if it cannot be started now."""
-        if self._thread is None:
+    def _ensure_thread(self) -> bool:
+        """Start the thread if it may and does not run. Return False if it does not run."""
+        if self._thread is None and self._has_begun:
             thread = Thread(target=self._work, name="log", daemon=True)
             with suppress(RuntimeError):  # too many threads
                 thread.start()

@@ -84,7 +84,7 @@ async def test_a_node_whose_disk_hangs_keeps_its_seat_through_a_restart_and_ends
     assert not any("lost" in line for line in cluster.server.err), cluster.server.err
 
 
-def started(place: str, path: str) -> tuple[tuple[str, ...], dict[str, str]]:
+def started(place: str, path: str, port: int) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return a command that reads this path, and its environment."""
     program, _, name = place.partition(" ")
     if not name.startswith("--"):
@@ -97,7 +97,7 @@ def started(place: str, path: str) -> tuple[tuple[str, ...], dict[str, str]]:
             environment = {name: path}
         return (sys.executable, *AGENT, "--endpoint", "127.0.0.1:1", *flags, script), environment
     if program == "server":
-        return (sys.executable, "-m", "rdzv_server", "--host", "127.0.0.1", "--port", "1", *flags), environment
+        return (sys.executable, "-m", "rdzv_server", "--host", "127.0.0.1", "--port", str(port), *flags), environment
     endpoint = ("--endpoint", "127.0.0.1:1") if flags else ()  # else the one in the configuration
     return (sys.executable, "-m", "rdzvctl", *endpoint, *flags, "status"), environment
 
@@ -113,10 +113,12 @@ def started(place: str, path: str) -> tuple[tuple[str, ...], dict[str, str]]:
         ("rdzvctl --token-file", "disk/file"), ("rdzvctl --tls-ca", "disk/file"),
     ],
 )  # fmt: skip
-async def test_a_program_whose_disk_hangs_at_its_start_names_the_path(tmp_path: Path, place: str, named: str) -> None:
+async def test_a_program_whose_disk_hangs_at_its_start_names_the_path(
+    tmp_path: Path, unused_tcp_port: int, place: str, named: str
+) -> None:
     """Python runs no signal handler meanwhile, so an agent cannot even be interrupted."""
     disk, go = Disk(tmp_path), tmp_path / "go"
-    command, environment = started(place, f"{disk.path}/file")
+    command, environment = started(place, f"{disk.path}/file", unused_tcp_port)
     waits = 'until [ -e "$0" ]; do sleep 0.05; done; exec "$@"'
     program = await Program.start(*disk.command("sh", "-c", waits, str(go), *command), env=environment)
     await asyncio.to_thread(disk.hang)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,7 @@ class Pipe:
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
         self.output = LogOutput(self.writer)
+        self.output.begin()
 
     def log(self, text: str) -> None:
         self.output.handle(logging.LogRecord("rdzv_server", logging.INFO, "", 0, text, None, None))
@@ -69,6 +71,13 @@ def test_a_line_beyond_the_limit_is_not_lost_if_no_other_waits(pipe: Pipe, monke
     monkeypatch.setattr(log_output, "MOST_BYTES", 10)
     pipe.log("x" * 11)
     assert pipe.read_lines(1) == ["x" * 11]
+
+
+def test_lines_are_written_at_once_before_the_servers_other_threads_have_started(pipe: Pipe) -> None:
+    output, threads = LogOutput(pipe.writer), threading.active_count()
+    output.handle(logging.LogRecord("rdzv_server", logging.INFO, "", 0, "one", None, None))
+    assert threading.active_count() == threads
+    assert pipe.read_lines(1) == ["one"]
 
 
 def test_without_a_thread_lines_are_written_at_once(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
