@@ -7,11 +7,10 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # torch chooses the versions of these.
 FOLLOW_TORCH := torch triton sympy mpmath setuptools
-# Tests wait for their processes longer than those compute: six keep two cores busy. Those of `make check` compute.
+# Tests wait for their processes, and for each other's: six keep two cores busy.
 WORKERS ?= 6
 # What `make test` runs: by default all.
 TESTS ?=
-CHECK_WORKERS ?= 4
 # Where Python is told to keep no byte code (images of containers often are), each of the thousands of processes that
 # the tests start would compile the project anew: a quarter of all their processor time.
 export PYTHONDONTWRITEBYTECODE :=
@@ -54,7 +53,7 @@ suite: $(VENV)/dev.done $(VENV)/examples.done  ## before a push: all tests excep
 	$(FEWER) $(BIN)/python -m pytest -n $(WORKERS) $(LONG:%=--ignore=tests/%)
 
 check: check-static  ## before a commit: style, types, layers, unit tests, simulation, the programs' main paths; 2 minutes
-	$(FEWER) $(BIN)/python -m pytest -n $(CHECK_WORKERS) -m "not torch" $(CHECKED)
+	$(FEWER) $(BIN)/python -m pytest -n $(WORKERS) -m "not torch" $(CHECKED)
 
 check-static: $(VENV)/dev.done  ## style, types, layers
 	$(BIN)/ruff check .
