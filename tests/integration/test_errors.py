@@ -168,6 +168,17 @@ async def test_a_worker_that_exits_0_while_others_need_it_is_named(cluster: Clus
 EXITING = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "ValueError: boom")
 
 
+async def assert_rank_1_is_the_root(cluster: Cluster) -> None:
+    """Every agent and the server name rank 1, which has not exited yet, and its exception."""
+    for agent in cluster.agents.values():
+        assert await agent.exit_code() == 1
+        root = section(agent, "Root Cause")
+        assert "\n  rank      : 1 (local_rank: 0)\n  exitcode  : 1 " in root
+        assert words.failures.STILL_EXITING in root and "ValueError: boom" in root
+    run = await cluster.server.run()
+    assert run["first_failure"]["rank"] == run["end_failure"]["rank"] == 1
+
+
 @pytest.mark.parametrize("restarts", [0, 1])
 async def test_the_worker_that_still_exits_after_its_exception_is_the_root(cluster: Cluster, restarts: int) -> None:
     """It has left its process group, so the other node's worker is gone before it."""
@@ -179,13 +190,7 @@ async def test_the_worker_that_still_exits_after_its_exception_is_the_root(clust
         await names[0].tell("complain RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
         names[0].order_exit(1)
         workers = await cluster.hub.group(2) if left else []
-    for agent in cluster.agents.values():
-        assert await agent.exit_code() == 1
-        root = section(agent, "Root Cause")
-        assert "\n  rank      : 1 (local_rank: 0)\n  exitcode  : 1 " in root
-        assert words.failures.STILL_EXITING in root and "ValueError: boom" in root
-    run = await cluster.server.run()
-    assert run["first_failure"]["rank"] == run["end_failure"]["rank"] == 1
+    await assert_rank_1_is_the_root(cluster)
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
@@ -202,13 +207,7 @@ async def test_the_worker_that_has_recorded_its_error_is_the_root(cluster: Clust
         await names[0].tell("complain RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
         names[0].order_exit(1)
         workers = await cluster.hub.group(2) if left else []
-    for agent in cluster.agents.values():
-        assert await agent.exit_code() == 1
-        root = section(agent, "Root Cause")
-        assert "\n  rank      : 1 (local_rank: 0)\n  exitcode  : 1 " in root
-        assert words.failures.STILL_EXITING in root and "ValueError: boom" in root
-    run = await cluster.server.run()
-    assert run["first_failure"]["rank"] == run["end_failure"]["rank"] == 1
+    await assert_rank_1_is_the_root(cluster)
 
 
 CATCHES = """\

@@ -1,8 +1,8 @@
 """Feature: watches the workers of each round for hangs, with one timer and no polling.
 
-The agent reads most output of the workers for the console or for logs. This feature takes the lines from there. If a
-stream goes only to a file, the agent reads that file for this feature. A separate process searches the lines for the
-user's patterns.
+The agent reads most output of the workers for the console or for logs, and this feature uses what the agent reads. If a
+worker writes a stream directly into a file, the agent reads that file, too. A separate process searches the lines for
+the user's patterns.
 """
 
 import asyncio

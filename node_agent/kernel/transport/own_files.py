@@ -57,6 +57,12 @@ class _Read(Generic[T]):
         """Return the result of a new call, or of the one that still runs. Return None after `within_s`."""
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(in_thread(self._call))
-            self._task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait for it
+            self._task.add_done_callback(_take_error)
         done, _ = await asyncio.wait([self._task], timeout=within_s)
         return done.pop().result() if done else None
+
+
+def _take_error(task: "asyncio.Future[T]") -> None:
+    """Take a late call's error, which asyncio would log: the next call reads the files again, and reports it."""
+    if not task.cancelled():
+        task.exception()
