@@ -2,7 +2,7 @@
 
 Only what happens around faults is simulated, message by message. Quiet time is skipped: the lease of a healthy agent is
 renewed forever. When an agent becomes silent, it gets back the time at which it would have polled last.
-docs/development/adr/0048-a-year-in-minutes.md says what else is left out.
+docs/development/adr/0048-simulated-year.md says what else is left out.
 """
 
 from collections.abc import Callable, Hashable, Iterable

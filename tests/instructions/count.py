@@ -17,7 +17,7 @@ EXPECTED = Path(__file__).with_name("expected.toml")
 TOLERANCE = 0.20
 MARK = "getppid"
 WRITE = "python -m tests.instructions --write"
-REASONS = "What made them grow stands in docs/development/adr/0020-instructions-are-counted.md."
+REASONS = "docs/development/adr/0020-count-instructions-in-tests.md says why they grew."
 TOTAL = re.compile(r"^summary: (\d+)$", re.MULTILINE)
 
 
