@@ -13,6 +13,7 @@ from functools import partial
 
 from msgspec.structs import replace
 from rdzv_protocol import hung_disks, late_signals
+from rdzv_protocol.constraints import sendable
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, PollRequest, Reply, Start
@@ -268,7 +269,7 @@ class Agent:
     def _console_held_s(self, now: float) -> float | None:
         """Return the seconds for which the console has taken nothing, None if they are few."""
         since = self.console.held_since
-        return None if since is None or now - since < HELD_S else now - since
+        return None if since is None or now - since < HELD_S else sendable(now - since)
 
     def perform(self, effect: OwnEffect) -> None:
         if not any(feature.performing(effect) for feature in self._features):

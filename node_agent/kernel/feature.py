@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from msgspec import Struct
-from rdzv_protocol.constraints import MAX_ITEMS
+from rdzv_protocol.constraints import MAX_ITEMS, sendable
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Reply
@@ -44,12 +44,12 @@ class StartedWorkers(Struct, frozen=True):
             return None
         ranks = tuple(sorted(self.assignment.first_rank + local_rank for local_rank in finished_at))
         return FinishedWorkers(
-            round=self.assignment.round, ranks=ranks, ago_s=max(0.0, now - max(finished_at.values()))
+            round=self.assignment.round, ranks=ranks, ago_s=sendable(now - max(finished_at.values()))
         )
 
     def failed_ago_s(self, now: float) -> float:
         """Return the seconds since a worker failed, 0 if none has."""
-        return max(0.0, now - self.group.failed_at) if self.group.failed_at else 0.0
+        return sendable(now - self.group.failed_at) if self.group.failed_at else 0.0
 
     def close(self) -> None:
         self.group.close()

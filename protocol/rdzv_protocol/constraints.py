@@ -44,3 +44,8 @@ Lifetime = Annotated[float, Meta(ge=0, le=1e12)]
 WallClock = Annotated[float, Meta(ge=0, le=1e12)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 WorkerExitCode = Annotated[int, Meta(ge=-255, le=255)]
+
+
+def sendable(seconds: float) -> float:
+    """Return measured seconds, or the nearest number that `Seconds` allows: a longer time must not refuse a message."""
+    return min(max(0.0, seconds), float(MAX_SECONDS))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from msgspec import Struct
-from rdzv_protocol.constraints import MAX_SECONDS
+from rdzv_protocol.constraints import sendable
 from rdzv_protocol.messages import Progress
 
 
@@ -66,8 +66,8 @@ class Pace:
             wait_s.append(wait / steps + work)
             self._last[rank] = reading
         if wait_s:
-            self.step_s = _sendable(max(wait_s))
-            self.work_s = _sendable(max(work_s)) if work_s else None
+            self.step_s = sendable(max(wait_s))
+            self.work_s = sendable(max(work_s)) if work_s else None
 
 
 def _since(kind: str, reading: Reading, before: Reading | None) -> tuple[int, float]:
@@ -91,13 +91,13 @@ def summary(
         round=round_,
         lowest_step=min(steps, default=None),
         highest_step=max(steps, default=None),
-        age_s=_sendable(now - min(reading.at for reading in expected or reported)),
+        age_s=sendable(now - min(reading.at for reading in expected or reported)),
         step_s=pace.step_s,
         work_s=pace.work_s,
         checkpoint_step=max(checkpoints, default=None),
-        checkpoint_s=_sendable(max(reading.spent["checkpoint"].total_s for reading in reported)),
-        telling_s=_sendable(now - min(reading.first_at for reading in reported)),
-        spawned_ago_s=None if spawned_at is None else _sendable(now - spawned_at),
+        checkpoint_s=sendable(max(reading.spent["checkpoint"].total_s for reading in reported)),
+        telling_s=sendable(now - min(reading.first_at for reading in reported)),
+        spawned_ago_s=None if spawned_at is None else sendable(now - spawned_at),
         imported_ago_s=_ago(reported, "imported", now),
         initialized_ago_s=_ago(reported, "initialized", now),
         loaded_ago_s=_ago(reported, "loaded", now),
@@ -109,9 +109,4 @@ def summary(
 def _ago(reported: Iterable[Reading], phase: str, now: float) -> float | None:
     """Return the seconds since the last worker completed this phase; None if no worker has reported it."""
     times = [reading.starts[phase] for reading in reported if phase in reading.starts]
-    return _sendable(now - max(times)) if times else None
-
-
-def _sendable(seconds: float) -> float:
-    """Return the seconds that workers reported, or the nearest number that a message allows."""
-    return min(max(0.0, seconds), float(MAX_SECONDS))
+    return sendable(now - max(times)) if times else None

@@ -15,6 +15,8 @@ from unittest.mock import create_autospec
 import pytest
 from msgspec import json
 from msgspec.structs import replace
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.constraints import MAX_SECONDS
 from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Drain, JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
@@ -369,6 +371,23 @@ async def test_a_leave_that_does_not_reach_the_server_is_logged():
         agent.agent.leave("SIGUSR1")
         assert await agent.exit_code() == ExitCode.START_AGAIN
         assert agent.console.lines[-1] == words.connection.leave_not_delivered("server:1")
+
+
+async def test_a_time_of_many_months_does_not_make_a_message_invalid():
+    """A server refuses a message with a number beyond its limits, and the agent would end."""
+    async with rig("exec sleep 60", workers=2) as agent:
+        await agent.server.answers(start(1, local_world_size=2, group_rank=0, first_rank=0))
+        await until(lambda: len(agent.pids) == 2)
+        started = agent.agent.started
+        assert started
+        long_ago = asyncio.get_running_loop().time() - 2 * MAX_SECONDS
+        agent.console.held_since = started.group.failed_at = started.group.finished_at[0] = long_ago
+        poll = PollRequest(run_id="r", agent_id="a", revision=1)
+        report = ReportRequest(run_id="r", agent_id="a", round=1)
+        for message in (poll, report):
+            sent = decode(type(message), encode(agent.agent.filled(message)))
+            assert sent.finished.ago_s == MAX_SECONDS
+        assert agent.agent.filled(poll).console_held_s == agent.agent.filled(report).ago_s == MAX_SECONDS
 
 
 # Specifications of the workers, cold and warm.
