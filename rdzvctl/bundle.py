@@ -22,7 +22,7 @@ from rdzv_protocol.flag_values import LOG_STREAMS, MOST_LOG_LINES
 from rdzvctl import words
 from rdzvctl.answers import Fields
 from rdzvctl.errors import BadInput, CtlError
-from rdzvctl.output import aligned
+from rdzvctl.output import aligned, writing
 from rdzvctl.redaction import Anonymizer, Redactor, secrets_of
 from rdzvctl.session import Session
 from rdzvctl.views import explanation, lines, state, tables
@@ -345,8 +345,9 @@ def archive(folder: str, files: Mapping[str, str], at: float) -> bytes:
 def _write(path: str, data: bytes) -> None:
     """Write the archive, which other users cannot read. It is written completely or not at all."""
     if path == TO_STDOUT:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        with writing():
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
         return
     try:
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:

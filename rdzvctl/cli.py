@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import rdzv_protocol
-from rdzv_protocol import hung_disks
+from rdzv_protocol import hung_disks, inherited
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import LOG_LINES, LOG_STREAMS, MOST_LOG_LINES, node_counts, seconds
@@ -24,7 +24,7 @@ from rdzvctl.client import DEFAULT_TIMEOUT_S
 from rdzvctl.commands import MOST_EVENTS
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError
-from rdzvctl.output import ReaderGone
+from rdzvctl.output import OutputFailed, ReaderGone, flush
 from rdzvctl.session import Session
 
 if TYPE_CHECKING:
@@ -78,27 +78,49 @@ class Command(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line and return the exit code: see `--help`."""
+    _open_closed_streams()
+    try:
+        return _carry_out(argv)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (BrokenPipeError, ReaderGone):  # such as a pipe into head, also while a command waits for something to write
+        _discard_output()
+        return PIPE_CLOSED
+    except OutputFailed as failed:
+        _discard_output()
+        _tell(f"error: {failed}")
+        return ExitCode.FAILED
+    finally:
+        hung_disks.end()
+
+
+def _carry_out(argv: Sequence[str] | None) -> int:
     try:
         arguments = make_parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
         hung_disks.begin("rdzvctl", list)
         with Session(vars(arguments), os.environ) as session:
             arguments.do(session)
-        sys.stdout.flush()
+        flush()
         return ExitCode.SUCCEEDED
     except CtlError as error:
+        flush()
         _tell(f"error: {error}", *error.help_lines)
         return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (BrokenPipeError, ReaderGone):  # such as a pipe into head, also while a command waits for something to write
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
-    finally:
-        hung_disks.end()
+
+
+def _open_closed_streams() -> None:
+    """Use /dev/null in place of a closed stdout or stderr: otherwise the next socket would get its number."""
+    inherited.correct()
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
+
+
+def _discard_output() -> None:
+    """Send what stdout has not written yet to /dev/null: Python would write it at the exit, and fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell(line: str, *more: str) -> None:
-    sys.stdout.flush()
     print(f"rdzvctl: {printable(line)}", *(f"  {printable(each)}" for each in more), sep="\n", file=sys.stderr)  # noqa: T201
 
 

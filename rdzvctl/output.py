@@ -24,6 +24,33 @@ class ReaderGone(BaseException):
     """The reader of stdout is gone. It is no `OSError`: that would count as a broken connection to a server."""
 
 
+class OutputFailed(BaseException):
+    """A write to stdout failed, for example because its disk is full. It is no `OSError`, as above."""
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Raise `OutputFailed` if the block cannot write to stdout, or `BrokenPipeError` if the reader is gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(words.command_line.cannot_write(str(error.strerror))) from None
+
+
+def write(text: str, *, at_once: bool = False) -> None:
+    """Write one line, or several, to stdout. `at_once`: whether to flush them."""
+    with writing():
+        print(text, flush=at_once)  # noqa: T201
+
+
+def flush() -> None:
+    """Write what stdout still buffers."""
+    with writing():
+        sys.stdout.flush()
+
+
 class Output:
     """Destination of a command's output. `is_json`: whether it writes only documents and streams of JSON."""
 
@@ -74,7 +101,7 @@ class Output:
     def line(self, text: str = "", *, at_once: bool = False) -> None:
         """Write one line, or several. `at_once`: whether to flush them, for a reader of a stream."""
         if self._frame is None:
-            print(text, flush=at_once)  # noqa: T201
+            write(text, at_once=at_once)
         else:
             self._frame += text.split("\n")
 
@@ -107,7 +134,7 @@ class Output:
         """Write a document, or one line of a stream, in ASCII, so that no text of a run moves a cursor."""
         import json
 
-        print(json.dumps(value, indent=None if in_one_line else 2), flush=in_one_line)  # noqa: T201
+        write(json.dumps(value, indent=None if in_one_line else 2), at_once=in_one_line)
 
     def table(self, table: Table) -> None:
         self.line(self.drawn(table))

@@ -18,7 +18,7 @@ from rdzv_server.words import auth
 from rdzvctl import words as ctl
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.programs import Server
+from tests.support.programs import PATIENCE_S, Server
 from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl
 
 
@@ -177,6 +177,50 @@ async def test_a_reader_that_goes_away(cluster: Cluster) -> None:
     os.close(theirs)
     _, err = await process.communicate()
     assert (process.returncode, err) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs",), ("--json", "runs"), ("events", "training"), ("--json", "events", "training", "--follow"),
+        ("bundle", "training", "-o", "-"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+async def test_a_full_disk_behind_stdout(cluster: Cluster, words: tuple[str, ...]) -> None:
+    """`rdzvctl runs > FILE`"""
+    await cluster.nodes("a", "--run-id", "training", nproc=1)
+    code, err = await redirected(cluster, 'exec "$@" > /dev/full', *words)
+    assert (code, err) == (
+        ExitCode.FAILED, f"rdzvctl: error: {ctl.command_line.cannot_write(os.strerror(errno.ENOSPC))}\n"
+    )  # fmt: skip
+
+
+async def test_closed_standard_streams_change_nothing(cluster: Cluster) -> None:
+    """`rdzvctl cordon NODE >&- 2>&-`, as some services start their commands"""
+    await cluster.nodes("a", "--run-id", "training", nproc=1)
+    assert await redirected(cluster, 'exec "$@" >&-', "cordon", "a") == (0, "")
+    assert (await cluster.servers[-1].status())["server"]["cordons"]
+    assert await redirected(cluster, 'exec "$@" >&-', "stop", "unknown") == (
+        ExitCode.FAILED, "\n".join([
+            f"rdzvctl: error: {ctl.runs.no_such_run('unknown', ['training'])}",
+            f"  {ctl.runs.known_runs(['training'], 0)}\n",
+        ]),
+    )  # fmt: skip
+    both = 'out=$("$@" 2>&-); [ "$out" = "" ]'  # nothing for people goes to stdout, which may be JSON
+    assert await redirected(cluster, both, "--json", "stop", "unknown") == (0, "")
+
+
+async def redirected(cluster: Cluster, script: str, *words: str) -> tuple[int, str]:
+    """Run a command as `"$@"` of a shell script. Return the script's exit code, and its stderr."""
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", script, "sh", *RDZVCTL, *words, env={**os.environ, **environment(cluster.endpoint)},
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(PATIENCE_S):
+        _, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, err.decode()
 
 
 # Tokens and TLS.
