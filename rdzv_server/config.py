@@ -175,7 +175,7 @@ class ServerConfig:
         LISTED,
         "give the N oldest active runs series of their own in GET /metrics (default: {}; 0: only totals)",
     )
-    """Most runs with series of their own, seventeen for each run: a load that one Prometheus handles easily."""
+    """Most runs with series of their own, about thirty for each run: a load that one Prometheus handles easily."""
     log_format: str = _flag(
         "text",
         NAME,
@@ -252,8 +252,8 @@ class ServerConfig:
     max_connections: int | None = _security(
         None,
         COUNT,
-        "close new connections beyond N; an agent uses two (default: as many as this process may have open files, "
-        f"at most {MOST_CONNECTIONS})",
+        "serve at most N connections; allow two for each agent (default: this process's limit of open files less "
+        f"128 for other files, at most {MOST_CONNECTIONS})",
     )
     max_runs: int = _security(
         MOST_RUNS, COUNT, "refuse new runs beyond N; ended runs count until the server forgets them (default: {})"

@@ -299,7 +299,7 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
         default_s = action.default_of(name)
         default = "never" if default_s is None else age(default_s)
         parser.add_argument(spelling, dest=name, metavar="TIME", type=_seconds, help=f"{text} (default: {default})")
-    parser.add_argument("--reason", metavar="TEXT", help="record this reason in the run's events, for its owners")
+    parser.add_argument("--reason", metavar="TEXT", help="say why; the run's events and the server's log show it")
     parser.add_argument("--request-id", metavar="ID", help="set the idempotency key: a second request with the same "
                         "key changes nothing (default: a new key)")  # fmt: skip
     if action.question:

@@ -88,6 +88,7 @@ class Arguments(Struct, frozen=True):
     rdzv_id: Annotated[str, Flag(
         "ID", name_or_none, "name the run; agents with the same id form one run (default: "
             "none)", alias="--run-id", task=JOIN)] = ""
+    rerun: Annotated[bool, our_switch("start a run again that has succeeded, or that an operator has stopped")] = False
     nnodes: Annotated[Nodes | None, Flag(
         "N|MIN:MAX|N,N", nodes, "set the run's number of nodes (default: the run's, or 1). MIN:MAX: any number from "
         "MIN to MAX. N,N,N: the largest possible one of these. Surplus nodes stand by", task=JOIN)] = None
@@ -147,8 +148,6 @@ class Arguments(Struct, frozen=True):
         "if this agent is killed, wait until the run has ended without it, and exit as the run does. Exit with 0 only "
         "if the run is known to have succeeded. Use it with schedulers that end a whole job by the exit code of one of "
         "its processes", is_commands=True)] = False
-
-    rerun: Annotated[bool, our_switch("start a run again that has succeeded, or that an operator has stopped")] = False
 
     log_dir: Annotated[str, Flag(
         "DIR", text, "write log files to DIR/<run id>_<random>/attempt_<n>/<local rank>/ (default: a temporary folder; "
@@ -332,8 +331,8 @@ HEADINGS = {
     "rdzv_endpoint": "where the nodes of the run meet",
     "token_file": "security",
     "nproc_per_node": "this node",
-    "max_restarts": "failures and membership, for the whole run",
-    "progress_timeout": "hangs (docs/how-to/detect-hangs.md)",
+    "max_restarts": "failures and membership (the same on every agent)",
+    "progress_timeout": "hangs and slow nodes (docs/how-to/detect-hangs.md)",
     "log_dir": "output",
     "module": "what the workers execute",
     "monitor_interval": "torchrun's flags without effect",

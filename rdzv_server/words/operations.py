@@ -67,9 +67,10 @@ def resized(min_nodes: int, max_nodes: int, reason: str) -> str:
     return f"resized to {_nodes(min_nodes, max_nodes)} by {_AN_OPERATOR}{_because(reason)}"
 
 
-def forgotten(run_id: str, in_s: float) -> str:
+def forgotten(run_id: str, in_s: float, reason: str) -> str:
     when = f" in {in_s:.0f} s, when its agents know that it has ended" if in_s > 0 else ""
-    return f"run {run_id} is forgotten{when}"
+    why = f"; the operator's reason: {reason}" if reason else ""
+    return f"run {run_id} is forgotten{when}{why}"
 
 
 def cordoned(node_id: str, for_s: float | None, reason: str, waits: str = "") -> str:

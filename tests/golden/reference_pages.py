@@ -82,17 +82,27 @@ def cli() -> Iterator[str]:
             yield f"{'##' if parser is root else '###'} {name_of(parser)}\n"
             yield f"```text\n{parser.usage}\n```\n"
             yield f"{' '.join((parser.description or '').split())}\n".lstrip()
-            for group in parser._action_groups:
-                actions = [each for each in group._group_actions if each.help != argparse.SUPPRESS]
-                if not actions:
-                    continue
-                title = (group.title or "").removeprefix("options")
-                if title and parser is root:
-                    yield f"### {parser.prog}: {title}\n"
-                yield "| argument | what it does |\n|---|---|"
-                for action in actions:
-                    yield from rows(action)
-                yield ""
+            yield from tables(parser, root)
+
+
+def tables(parser: argparse.ArgumentParser, root: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield a table for each group of arguments. A command has no table of the flags that it shares with all others."""
+    shared = () if parser is root else [group.title for group in root._action_groups if group._group_actions]
+    for group in parser._action_groups:
+        shown = [each for each in group._group_actions if each.help != argparse.SUPPRESS]
+        actions = [each for each in shown if parser is root or not isinstance(each, argparse._HelpAction)]
+        title = (group.title or "").removeprefix("options")
+        if not actions:
+            continue
+        if title in shared:
+            yield f"Also the flags of [{title}](#{root.prog}-{title.replace(' ', '-')}).\n"
+            continue
+        if title and parser is root:
+            yield f"### {parser.prog}: {title}\n"
+        yield "| argument | what it does |\n|---|---|"
+        for action in actions:
+            yield from rows(action)
+        yield ""
 
 
 def name_of(parser: argparse.ArgumentParser) -> str:

@@ -19,7 +19,7 @@ class FreeGpus(Options, frozen=True, kw_only=True):
     """How long workers wait for their GPUs."""
 
     feature = "node_agent.features.free_gpus.feature:FreeGpus"
-    after = "max_restarts"
+    after = "shutdown_timeout"
 
     # fmt: off
     gpu_free_timeout: Annotated[float, ours(

@@ -27,7 +27,7 @@ class TellScheduler(Options, frozen=True, kw_only=True):
     """Scheduler that shows the run."""
 
     feature = "node_agent.features.tell_scheduler.feature:TellScheduler"
-    after = "preemption_poll"
+    after = "preemption_annotations"
 
     # fmt: off
     tell_scheduler: Annotated[tuple[str, str, str] | None, ours(

@@ -165,13 +165,7 @@ def forget(machine: Machine, fact: events.RunForgotten, now: float) -> None:
     run = machine.run
     assert run.ended_at is not None
     run.forget_at = max(now, run.ended_at + min(run.settings.lease_s, END_DELIVERED_WITHIN_S))
-    run.answer(fact, forgotten(run, now))
-
-
-def forgotten(run: Run, now: float) -> str:
-    """Return the sentence about a run that is forgotten, or soon will be."""
-    left_s = (run.forget_at or now) - now
-    return words.forgotten(run.run_id, left_s)
+    run.answer(fact, words.forgotten(run.run_id, run.forget_at - now, fact.reason))
 
 
 def cordon(machine: Machine, fact: events.NodeCordoned, now: float) -> None:

@@ -47,7 +47,7 @@ class NodesState:
             case events.NodeUncordoned():
                 self._let_in(fact)
             case events.RunForgotten():
-                self._answer(fact, words.forgotten(fact.run_id, 0))
+                self._answer(fact, words.forgotten(fact.run_id, 0, fact.reason))
         if isinstance(fact, events.NodeOperation):
             self._answer(fact, operations.BY_FACT[type(fact)].says(fact))
         ends = (cordon.until for cordon in self.cordons.values() if cordon.until is not None)

@@ -343,8 +343,8 @@ def test_a_run_is_forgotten_once_its_agents_have_heard_of_its_end(server):
     with pytest.raises(RunStillActive, match=pattern(attempts.still_active("run", Stage.RUNNING))):
         server.handle("run", RunForgotten(run_id="run"))
     server.fails("a")
-    server.handle("run", RunForgotten(by="me", request_id="1", run_id="run"))
-    assert server.registry.answer_to("run", "1") == operations.forgotten("run", 10)
+    server.handle("run", RunForgotten("disk is full", by="me", request_id="1", run_id="run"))
+    assert server.registry.answer_to("run", "1") == operations.forgotten("run", 10, "disk is full")
     assert isinstance(server.restarted().directive("a"), Finish)
     server.passes(10.0)
     assert server.attempts() == []
