@@ -280,7 +280,7 @@ def _anonymizer(session: Session, run: Fields) -> Anonymizer:
     gone = [*run["departures"], *(each for each in (run["first_failure"], run["end_failure"]) if each)]
     cordons = [cordon for server in session.servers for cordon in server["cordons"]]
     nodes = [each["node_id"] for each in (*run["nodes"], *gone, *run["failures"], *cordons)]
-    hosts = [host for host, _ in session.client.place.endpoints] + [gethostname()]
+    hosts = [host for host, _ in session.client.target.endpoints] + [gethostname()]
     hosts += [address.rpartition(":")[0].strip("[]") for server in session.servers
               for address in (server["address"], *(shard["leader"] or "" for shard in server["shards"]))]  # fmt: skip
     hosts += [each["addr"] for each in run["nodes"]]

@@ -25,7 +25,7 @@ from rdzv_protocol.text import clip, printable
 from rdzvctl import words
 from rdzvctl.answers import Fields, decoded
 from rdzvctl.connecting import HttpConnection, HttpsConnection
-from rdzvctl.contexts import Place
+from rdzvctl.contexts import Target
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable
 
 CONNECT_S = 5.0
@@ -130,34 +130,34 @@ class Client:
     """Client that sends questions and actions to the leader, whichever server that is."""
 
     def __init__(
-        self, place: Place, timeout_s: float = DEFAULT_TIMEOUT_S, tell: Callable[[str], None] | None = None
+        self, target: Target, timeout_s: float = DEFAULT_TIMEOUT_S, tell: Callable[[str], None] | None = None
     ) -> None:
         """`timeout_s`: seconds to keep asking while no server leads. `tell`: called with a sentence about a long wait.
 
         Raises `BadInput` for a bad token file.
         """
-        self.place = place
+        self.target = target
         self._timeout_s, self._tell = timeout_s, tell
         self._is_told = False
         """Whether the command has told its user that no server leads."""
-        self._order = list(place.endpoints)
+        self._order = list(target.endpoints)
         self.versions: dict[str, str] = {}
         """Versions of the servers that have reported their status, by address."""
         tls = None
-        if place.tls_ca:
+        if target.tls_ca:
             from rdzv_protocol.tls_files import TlsFiles
 
-            tls = TlsFiles(place.tls_ca, place.tls_cert, place.tls_key)
+            tls = TlsFiles(target.tls_ca, target.tls_cert, target.tls_key)
         try:
-            self._credentials = Credentials(place.token_file, tls)
+            self._credentials = Credentials(target.token_file, tls)
         except ValueError as error:  # it names the file
             raise BadInput(
-                words.connection.unreadable_token(str(error), place.token_source), words.connection.PUT_TOKEN_THERE
+                words.connection.unreadable_token(str(error), target.token_source), words.connection.PUT_TOKEN_THERE
             ) from None
         try:
             self._context: ssl.SSLContext | None = self._credentials.context()
         except ValueError as error:  # it names the file
-            raise BadInput(words.connection.bad_tls(str(error), place.source)) from None
+            raise BadInput(words.connection.bad_tls(str(error), target.source)) from None
 
     @property
     def token(self) -> str:
@@ -196,7 +196,7 @@ class Client:
         `but`: addresses that are not asked.
         """
         servers, silent = list[Fields](), list[str]()
-        for at in (address(*each) for each in self.place.endpoints):
+        for at in (address(*each) for each in self.target.endpoints):
             if at not in but:
                 try:
                     servers.append(self._status(at, paths.STATUS, OTHERS_S).server)
@@ -494,7 +494,7 @@ class Client:
         return Refused(str(refusal), code=refusal.code)
 
     def _wrong_token(self, at: str) -> str:
-        file = self.place.token_file
+        file = self.target.token_file
         return protocol_words.tls.wrong_token(at, file) if file else words.connection.asks_for_token(at)
 
     def _unreachable(self, failures: Mapping[Endpoint, Failed]) -> Unreachable:
@@ -507,7 +507,7 @@ class Client:
         for kind, advice in ((NoServer, why.NAME_ITS_PORT), (NoHost, why.CHECK_NAME)):
             if all(isinstance(error, kind) for error in failures.values()):
                 what_to_do = advice
-        return Unreachable(why.no_server_answers(tried), why.asked_because(self.place.source), what_to_do)
+        return Unreachable(why.no_server_answers(tried), why.asked_because(self.target.source), what_to_do)
 
 
 def _is_servers(headers: http.client.HTTPMessage, body: bytes) -> bool:

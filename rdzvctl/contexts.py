@@ -1,4 +1,4 @@
-"""Contexts: servers and credentials by name, in a configuration file; and the place that a command goes to.
+"""Contexts: servers and credentials by name, in a configuration file; and the target of a command.
 
     current = "lab"
 
@@ -31,7 +31,7 @@ THIS_MACHINE = f"localhost:{DEFAULT_PORT}"
 MODE = 0o600
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """Servers that a command asks, and the credentials for them."""
 
     endpoints: tuple[Endpoint, ...]
@@ -109,18 +109,18 @@ def load(path: str) -> Contexts:
     return _checked(path, text, _parsed(path, text))
 
 
-def choose(given: Mapping[str, str], environment: Mapping[str, str]) -> Place:
-    """Return the place that flags, environment and contexts name. `given`: flags by name. Raises `BadInput`."""
+def choose(given: Mapping[str, str], environment: Mapping[str, str]) -> Target:
+    """Return the target that flags, environment and contexts name. `given`: flags by name. Raises `BadInput`."""
     fields, source, is_context = _chosen(given, environment)
-    place = check(source, {**fields, **{key: given[key] for key in FIELDS if key in given}})
-    if place.token_file is None:
-        return place
+    target = check(source, {**fields, **{key: given[key] for key in FIELDS if key in given}})
+    if target.token_file is None:
+        return target
     of_fields = source if is_context else "RDZV_TOKEN_FILE"
-    return place._replace(token_source="--token-file" if "token_file" in given else of_fields)
+    return target._replace(token_source="--token-file" if "token_file" in given else of_fields)
 
 
-def check(source: str, fields: Mapping[str, str]) -> Place:
-    """Return the place from these fields, if they fit together. Raises `BadInput`, which names their source."""
+def check(source: str, fields: Mapping[str, str]) -> Target:
+    """Return the target from these fields, if they fit together. Raises `BadInput`, which names their source."""
     if ("tls_cert" in fields) != ("tls_key" in fields):
         raise BadInput(words.contexts.pair_incomplete(source))
     if "tls_cert" in fields and "tls_ca" not in fields:
@@ -131,7 +131,7 @@ def check(source: str, fields: Mapping[str, str]) -> Place:
         found = endpoints(fields["endpoint"], DEFAULT_PORT)
     except ValueError as error:
         raise BadInput(protocol_words.flags.bad_value(source, str(error))) from None
-    return Place(tuple(found), source, **{key: value for key, value in fields.items() if key != "endpoint"})
+    return Target(tuple(found), source, **{key: value for key, value in fields.items() if key != "endpoint"})
 
 
 def _chosen(given: Mapping[str, str], environment: Mapping[str, str]) -> tuple[dict[str, str], str, bool]:

@@ -46,14 +46,14 @@ class Session:
     @property
     def client(self) -> Client:
         if self._client is None:
-            place = contexts.choose({key: str(value) for key, value in self.given.items()}, self.environment)
-            self._client = Client(place, self.given.get("timeout", DEFAULT_TIMEOUT_S), self.out.note)
+            target = contexts.choose({key: str(value) for key, value in self.given.items()}, self.environment)
+            self._client = Client(target, self.given.get("timeout", DEFAULT_TIMEOUT_S), self.out.note)
         return self._client
 
     @property
     def endpoint(self) -> str:
         """Servers of this session, as in the `--endpoint` of agents on any machine."""
-        return state.endpoint_of_agents([address(*each) for each in self.client.place.endpoints], self._servers)
+        return state.endpoint_of_agents([address(*each) for each in self.client.target.endpoints], self._servers)
 
     def overview(self, run_id: str | None = None, *, asks_all: bool = False) -> Overview:
         """Return the servers and runs. If something could not be learned, the command later ends with its exit code.

@@ -22,24 +22,24 @@ _NONE = re.compile(r"[0-]*")
 """UUID of a node whose NVLink ends at the node, as with HGX H100."""
 
 
-class Place(NamedTuple):
+class NvlinkDomain(NamedTuple):
     """NVLink domain of a node, empty if there is none, and a line for people."""
 
     domain: str
     line: str
 
 
-def find(environment: Mapping[str, str]) -> Place:
+def find(environment: Mapping[str, str]) -> NvlinkDomain:
     """Return the domain of this node's GPUs."""
     text, why = _asked(environment)
     if why:
-        return Place("", words.plan.no_nvlink_domain(why))
+        return NvlinkDomain("", words.plan.no_nvlink_domain(why))
     fabrics = [dict(_FIELD.findall(block)) for block in _FABRIC.findall(text)]
     domains = {f"{each['ClusterUUID']}.{each['CliqueId']}" for each in fabrics if _is_whole(each)}
     if len(domains) == 1:
         (domain,) = domains
-        return Place(domain, words.plan.nvlink_domain(domain))
-    return Place("", words.plan.no_nvlink_domain(words.plan.nvlink_domains(sorted(domains))))
+        return NvlinkDomain(domain, words.plan.nvlink_domain(domain))
+    return NvlinkDomain("", words.plan.no_nvlink_domain(words.plan.nvlink_domains(sorted(domains))))
 
 
 def _is_whole(fabric: Mapping[str, str]) -> bool:

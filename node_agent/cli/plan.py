@@ -77,7 +77,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     else:
         notes = rendezvous.notes(arguments, target, environment)
     about_proc = [] if os.path.exists("/proc/self") else [words.plan.NO_PROC]
-    key, about_place = _place(arguments, found.sort_key if found else "", inherited)
+    key, about_topology = _topology(arguments, found.sort_key if found else "", inherited)
     lines, about_lines = _own_lines(arguments, environment)
     config = replace(
         config, lines=lines, worker_variables=found.workers if found else {}, join=replace(config.join, sort_key=key)
@@ -86,22 +86,25 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         config=config,
         target=target,
         credentials=credentials(arguments, target),
-        notes=(*notes, *about_place, *_void(arguments, config), *_variables(environment), *about_proc, *about_lines),
+        notes=(*notes, *about_topology, *_void(arguments, config), *_variables(environment), *about_proc, *about_lines),
         has_torchruns_exit_codes=not rendezvous.is_our_endpoint(arguments) and not arguments.terms,
         pci_addresses=devices.pci_addresses if devices else None,
     )
     return _with_features(plan, arguments)
 
 
-def _place(arguments: Arguments, by_scheduler: str, environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return the text by which this node is sorted, and lines about its place. `by_scheduler`: that of a scheduler."""
+def _topology(arguments: Arguments, by_scheduler: str, environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return the text by which this node is sorted, and lines about its NVLink domain.
+
+    `by_scheduler`: the text that the scheduler gives.
+    """
     if arguments.topology != NVLINK:
         return sort_key(arguments.topology) or by_scheduler, []
     from node_agent.cli import nvlink
 
-    place = nvlink.find(environment)
-    key = f"{sort_key(place.domain)}/{by_scheduler}" if place.domain else by_scheduler
-    return key[:LONGEST_SORT_KEY], [place.line]
+    found = nvlink.find(environment)
+    key = f"{sort_key(found.domain)}/{by_scheduler}" if found.domain else by_scheduler
+    return key[:LONGEST_SORT_KEY], [found.line]
 
 
 def _with_features(plan: LaunchPlan, arguments: Arguments) -> LaunchPlan:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from node_agent.data import words
 from node_agent.data.order import Shuffled, order_of
-from node_agent.data.place import Place, at_least
+from node_agent.data.rank import DataRank, at_least
 
 Batch = TypeVar("Batch")
 
@@ -41,14 +41,14 @@ class ElasticSampler:
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
-        place = Place.of(rank, world_size)
+        own = DataRank.of(rank, world_size)
         at_least("length", length, 1)
-        if batch_size < place.world_size:
-            raise ValueError(words.fewer_samples_than_ranks(batch_size, place.world_size))
+        if batch_size < own.world_size:
+            raise ValueError(words.fewer_samples_than_ranks(batch_size, own.world_size))
         if drop_last and length < batch_size:
             raise ValueError(words.LAST_BATCH_IS_ALL)
         self.length, self.batch_size = length, batch_size
-        self.rank, self.world_size = place.rank, place.world_size
+        self.rank, self.world_size = own.rank, own.world_size
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.weight = 1.0
         self._epoch = self._samples = 0

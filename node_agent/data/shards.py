@@ -6,7 +6,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from node_agent.data import words
 from node_agent.data.order import order_of
-from node_agent.data.place import Place, at_least
+from node_agent.data.rank import DataRank, at_least
 
 Shard = TypeVar("Shard")
 Sample = TypeVar("Sample")
@@ -49,10 +49,10 @@ class ElasticShards(Generic[Shard, Sample]):
         seed: int = 0,
         shuffle: bool = True,
     ) -> None:
-        place = Place.of(rank, world_size)
+        own = DataRank.of(rank, world_size)
         at_least("the number of shards", len(shards), 1)
         self.shards, self.seed, self.shuffle = shards, seed, shuffle
-        self.rank, self.world_size = place.rank, place.world_size
+        self.rank, self.world_size = own.rank, own.world_size
         self.weight = 1.0
         self.is_counted = False
         self._epoch, self._is_exhausted = 0, False

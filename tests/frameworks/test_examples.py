@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.later import need
 from tests.support.launchers import DIGITS, LONG_S, NODE_AGENT, TORCHRUN, start, warm_python, warm_torch
+from tests.support.lazy_modules import need
 from tests.support.programs import Program
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("programs")]

@@ -23,8 +23,8 @@ import pytest
 
 from node_agent.features.warm.words import start_warm
 from tests.support.cluster import PATIENT
-from tests.support.later import need
 from tests.support.launchers import FSDP_MODULES, PROGRAMS, free_port, warm_python
+from tests.support.lazy_modules import need
 from tests.support.message_search import has_message
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.instructions.hot import CALIBRATION, hot_paths, starts_late
+from tests.instructions.hot_paths import CALIBRATION, hot_paths, starts_late
 
 EXPECTED = Path(__file__).with_name("expected.toml")
 TOLERANCE = 0.20
@@ -44,7 +44,7 @@ def _run(out: Path) -> None:
     if starts_late():
         valgrind += ("--instr-atstart=no",)
     ended = subprocess.run(
-        [*valgrind, sys.executable, "-m", "tests.instructions.hot"],
+        [*valgrind, sys.executable, "-m", "tests.instructions.hot_paths"],
         cwd=Path(__file__).parents[2],
         env=_plain_environment() | {"PYTHONHASHSEED": "0"},
         stderr=subprocess.PIPE,

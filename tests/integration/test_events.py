@@ -21,7 +21,7 @@ from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import pattern
 from tests.support.programs import PATIENCE_S, Program, Server
-from tests.support.receiver import Receiver
+from tests.support.webhook_receiver import WebhookReceiver
 from tests.support.worker_hub import WorkerHub
 
 RUN = "run/with a slash"
@@ -88,18 +88,18 @@ def numbers(events: list[dict[str, Any]]) -> list[int]:
 
 
 @pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    async with Receiver() as receiver:
+async def receiver() -> AsyncIterator[WebhookReceiver]:
+    async with WebhookReceiver() as receiver:
         yield receiver
 
 
 @pytest.fixture
-def webhook(receiver: Receiver, tmp_path: Path) -> tuple[str, ...]:
+def webhook(receiver: WebhookReceiver, tmp_path: Path) -> tuple[str, ...]:
     """Return the flags of a server that sends its events to the receiver."""
     return flags_for(receiver, tmp_path)
 
 
-def flags_for(receiver: Receiver, folder: Path) -> tuple[str, ...]:
+def flags_for(receiver: WebhookReceiver, folder: Path) -> tuple[str, ...]:
     secret = folder / "secret"
     secret.write_text("s3cret\n")
     secret.chmod(0o600)
@@ -107,7 +107,7 @@ def flags_for(receiver: Receiver, folder: Path) -> tuple[str, ...]:
 
 
 async def test_each_reader_gets_each_event_once_though_the_server_is_killed_in_between(
-    hub: WorkerHub, tmp_path: Path, receiver: Receiver, webhook: tuple[str, ...]
+    hub: WorkerHub, tmp_path: Path, receiver: WebhookReceiver, webhook: tuple[str, ...]
 ) -> None:
     log = tmp_path / "events.jsonl"
     async with Cluster(hub, "--store", f"sqlite:{tmp_path}/state.db", "--event-log", str(log), *webhook) as cluster:
@@ -143,7 +143,7 @@ async def test_a_server_sends_its_events_to_a_receiver_whose_authority_the_machi
     authority = Authority(tmp_path)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(*authority.issue("receiver"))
-    async with Receiver(tls) as receiver, Cluster(hub, *flags_for(receiver, tmp_path)) as cluster:
+    async with WebhookReceiver(tls) as receiver, Cluster(hub, *flags_for(receiver, tmp_path)) as cluster:
         trusting = await cluster.serve(env={"SSL_CERT_FILE": authority.ca}, is_forked=False)
         await cluster.finish(await cluster.nodes("ab", *FLAGS))
         await receiver.has(RUN, 1)
@@ -154,7 +154,7 @@ async def test_a_server_sends_its_events_to_a_receiver_whose_authority_the_machi
 
 
 async def test_event_numbers_continue_without_a_gap_when_another_server_takes_over(
-    unserved: Replicas, receiver: Receiver, webhook: tuple[str, ...]
+    unserved: Replicas, receiver: WebhookReceiver, webhook: tuple[str, ...]
 ) -> None:
     replicas = unserved
     await (await replicas.replicate(*webhook)).leads()

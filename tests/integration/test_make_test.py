@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support import order_of_tests
-from tests.support.later import Later
+from tests.support.lazy_modules import LazyModule
 
 ROOT = Path(__file__).parents[2]
 TESTS = """
@@ -82,7 +82,7 @@ def test_a_failed_test_of_a_group_is_run_again(tmp_path: Path) -> None:
 
 
 def test_modules_for_later_are_not_imported_when_tests_are_collected() -> None:
-    assert not hasattr(Later("no_such_module"), "__test__")
+    assert not hasattr(LazyModule("no_such_module"), "__test__")
 
 
 def test_tests_that_wait_run_between_tests_that_compute() -> None:

@@ -19,8 +19,8 @@ from node_agent.features.warm import words
 from node_agent.features.warm.interpreter import LOWEST_DESCRIPTOR
 from node_agent.kernel.failures.diagnose import exit_status
 from tests.support.cluster import Cluster
-from tests.support.later import need
 from tests.support.launchers import PROGRAMS
+from tests.support.lazy_modules import need
 from tests.support.message_search import has_message
 from tests.support.process_info import children, ended, is_running, until
 from tests.support.programs import Program

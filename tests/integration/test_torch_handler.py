@@ -23,7 +23,7 @@ from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import completion, http, runs
 from tests.support.certificates import Authority
-from tests.support.later import Later
+from tests.support.lazy_modules import LazyModule
 from tests.support.message_search import pattern
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch")]
 
-errors = Later("torch.distributed.elastic.multiprocessing.errors")
-elastic = Later("torch.distributed.elastic.rendezvous")
-registry = Later("torch.distributed.elastic.rendezvous.registry")
+errors = LazyModule("torch.distributed.elastic.multiprocessing.errors")
+elastic = LazyModule("torch.distributed.elastic.rendezvous")
+registry = LazyModule("torch.distributed.elastic.rendezvous.registry")
 
 PATIENCE_S = 20.0
 MONITOR_INTERVAL_S = 0.05

@@ -95,5 +95,7 @@ class NodeChecks(Options, frozen=True, kw_only=True):
             return None
         from importlib import import_module
 
-        by_hand = import_module("node_agent.features.checks.by_hand")  # by name, like a feature: it imports this module
-        return int(by_hand.run_by_hand(self, config))
+        check_only = import_module(
+            "node_agent.features.checks.check_only"
+        )  # by name, like a feature: it imports this module
+        return int(check_only.run_checks_only(self, config))

@@ -5,7 +5,7 @@ node is fit. 71 (`ExitCode.NODE_UNFIT`) means unfit. A check that exceeds the li
 health check that hangs is a sign of a broken node. Any other code means that the check itself is broken: the agent
 warns and the node joins.
 
-`--check-only` runs the checks without a launch (`by_hand.py`).
+`--check-only` runs the checks without a launch (`check_only.py`).
 """
 
 import asyncio

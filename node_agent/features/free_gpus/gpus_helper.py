@@ -43,7 +43,7 @@ _ENDED = ([b"Z"], [b"X"])
 _FLAGS, _PF_EXITING, _KILLED = 6, 0x4, 1 << (signal.SIGKILL - 1)
 """Place of a thread's flags in its stat, counted from the state; the flag of one that is ending; and SIGKILL in a mask.
 """
-Place = tuple[str, int]
+GpuProcess = tuple[str, int]
 """UUID of a GPU or MIG device, and a pid as NVML reports it."""
 Holder = dict[str, Any]
 
@@ -173,7 +173,7 @@ class Processes:
         mark: str,
         survivors: Collection[int],
         kept: Collection[int],
-        known: Collection[Place],
+        known: Collection[GpuProcess],
         *,
         is_first: bool,
     ) -> None:
@@ -287,7 +287,7 @@ class Watch:
             pause_s, last = min(2 * pause_s, LONGEST_PAUSE_S), holders
             _, holders = self._look()
 
-    def _look(self) -> tuple[list[Place], list[Holder]]:
+    def _look(self) -> tuple[list[GpuProcess], list[Holder]]:
         """Return the processes not to wait for, and those to wait for."""
         before, holders = [], []
         for gpu in self._gpus:

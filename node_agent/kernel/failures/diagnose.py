@@ -16,7 +16,7 @@ from rdzv_protocol.text import clip, last_lines, one_line, printable
 from node_agent import words
 from node_agent.kernel.failures import error_file, hints
 from node_agent.kernel.failures.error_file import ErrorFile
-from node_agent.kernel.failures.stderr_errors import LastWords, last_words
+from node_agent.kernel.failures.stderr_errors import StderrError, find_error
 from node_agent.kernel.output.disk_space import is_full
 from node_agent.kernel.processes.temp_dir import FALLBACK
 
@@ -116,7 +116,7 @@ def raised(spec: "WorkerSpec", pid: int, stderr: Sequence[str], recorded: ErrorF
     Such a worker may have left its process group and still run its exit handlers, or wait for a thread. `recorded`: its
     error file. Torch's `@record` writes it when an exception leaves the script.
     """
-    if not (recorded and recorded.error) and not last_words(stderr).is_uncaught:
+    if not (recorded and recorded.error) and not find_error(stderr).is_uncaught:
         return None
     ended = _ended(spec, pid, UNCAUGHT, recorded)
     failure = replace(diagnose(ended, stderr, recorded), cause=words.failures.STILL_EXITING)
@@ -134,7 +134,7 @@ def _ended(spec: "WorkerSpec", pid: int, exit_code: int, recorded: ErrorFile | N
 
 def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:
     """Return the exception at the end of a running worker's stderr, None if there is none."""
-    found = last_words(stderr)
+    found = find_error(stderr)
     if not found.error:
         return None
     advice = _advice([found.error, *reversed(found.traceback[-MOST_LINES:])], found)
@@ -163,9 +163,9 @@ def diagnose(
     """
     recorded, status = recorded or ErrorFile(), exit_status(ended.exit_code, out_of_memory)
     if in_file := recorded.traceback.splitlines()[-MOST_LINES:]:
-        found = last_words(in_file)
+        found = find_error(in_file)
     else:
-        found = LastWords() if status.signal in _FROM_OUTSIDE else last_words(stderr)
+        found = StderrError() if status.signal in _FROM_OUTSIDE else find_error(stderr)
     error = one_line(recorded.error.splitlines()) or found.error
     traceback = in_file or found.traceback
     written = [recorded.error or found.error, *reversed(traceback or stderr[-SEARCHED_LINES:])]
@@ -188,7 +188,7 @@ def diagnose(
     )
 
 
-def _advice(written: Iterable[str], found: LastWords) -> hints.Advice | None:
+def _advice(written: Iterable[str], found: StderrError) -> hints.Advice | None:
     """Return the advice on what a worker has written.
 
     The first exception of a chain decides whether the failure follows from another worker's. If the script itself
@@ -201,7 +201,7 @@ def _advice(written: Iterable[str], found: LastWords) -> hints.Advice | None:
     return hints.find(written)
 
 
-def _in_one_line(error: str, found: LastWords) -> str:
+def _in_one_line(error: str, found: StderrError) -> str:
     """Return the exception that ended a process, with the one that began its chain."""
     if not found.first_error or found.first_error == error:
         return error

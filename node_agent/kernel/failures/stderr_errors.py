@@ -31,7 +31,7 @@ _REFUSED = re.compile(
 _CXX_WHAT = re.compile(r"\s+what\(\):\s+(.*)")
 
 
-class LastWords(Struct, frozen=True):
+class StderrError(Struct, frozen=True):
     """The last error and traceback of a process. Both are empty if the output shows no error."""
 
     error: str = ""
@@ -48,7 +48,7 @@ class LastWords(Struct, frozen=True):
     """Name of the thread that the exception has ended; empty if that is the main thread, or not known."""
 
 
-def last_words(lines: Sequence[str]) -> LastWords:
+def find_error(lines: Sequence[str]) -> StderrError:
     """Return the last error in these lines. In a chain of exceptions, the last one ended the process, and the first one
     was the cause.
     """
@@ -56,10 +56,10 @@ def last_words(lines: Sequence[str]) -> LastWords:
     for look in (_fatal, _traceback, _cxx, _refused):
         if found := look(plain, lines):
             return found
-    return LastWords()
+    return StderrError()
 
 
-def _traceback(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
+def _traceback(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:
     """Return a traceback, even if its beginning is lost, or only the frame that comes with a syntax error."""
     frame = _last(plain, _FRAME)
     end = next((at for at in range(frame + 1, len(plain)) if _ends_frames(plain[at])), None) if frame >= 0 else None
@@ -82,11 +82,11 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
     of_thread = _THREAD.match(plain[begin - 1]) if begin else None
     thread = of_thread[1] if of_thread else ""
     if begin == start:
-        return LastWords(error, tuple(plain[start:last]), is_uncaught, thread=thread)
+        return StderrError(error, tuple(plain[start:last]), is_uncaught, thread=thread)
     first_lines = plain[begin:first_end]
     first = _last(first_lines, _FRAME)
     first_error = next((line.strip() for line in first_lines[first + 1 :] if _ends_frames(line)), "")
-    return LastWords(error, tuple(plain[begin:last]), is_uncaught, first_error, tuple(first_lines), thread)
+    return StderrError(error, tuple(plain[begin:last]), is_uncaught, first_error, tuple(first_lines), thread)
 
 
 def _chain(plain: Sequence[str], header: int) -> tuple[int, int]:
@@ -107,7 +107,7 @@ def _ends_frames(line: str) -> bool:
     return bool(inner.strip()) and not inner[0].isspace()
 
 
-def _fatal(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
+def _fatal(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:
     """Return the error as Python's fault handler prints it. Torch's `@record` switches that handler on."""
     at = _last(plain, _FATAL)
     if at < 0:
@@ -117,24 +117,24 @@ def _fatal(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
     if crashed:  # of all threads, the one that crashed
         end = next((line for line in range(crashed, len(dump)) if not dump[line].strip()), len(dump))
         dump = [dump[0], "", *dump[crashed:end]]
-    return LastWords(dump[0].strip(), tuple(dump))
+    return StderrError(dump[0].strip(), tuple(dump))
 
 
-def _cxx(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
+def _cxx(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:
     at = _last(plain, _CXX)
     if at < 0:
         return None
     kind = _CXX.match(plain[at])
     what = _CXX_WHAT.match(plain[at + 1]) if at + 1 < len(plain) else None
     assert kind
-    return LastWords(f"{kind[1]}: {what[1]}" if what else kind[1], tuple(plain[at:]))
+    return StderrError(f"{kind[1]}: {what[1]}" if what else kind[1], tuple(plain[at:]))
 
 
-def _refused(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
+def _refused(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:
     """Return why Python could not run the script or module at all. This is the last line then."""
     written = [line for line in plain if line.strip()]
     refused = _REFUSED.match(written[-1]) if written else None
-    return LastWords(refused[1]) if refused else None
+    return StderrError(refused[1]) if refused else None
 
 
 def _last(lines: Sequence[str], pattern: re.Pattern[str]) -> int:

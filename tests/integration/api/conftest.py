@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.api.line import Line
+from tests.integration.api.worker_listener import WorkerListener
 from tests.support import forked
 
 METHODS = ("spawn", "fork", "forkserver")
@@ -57,7 +57,7 @@ def _open_descriptors() -> dict[str, str]:
 
 
 @pytest.fixture
-def line(tmp_path: Path) -> Iterator[Line]:
-    line = Line(tmp_path / "line")
-    yield line
-    line.close()
+def listener(tmp_path: Path) -> Iterator[WorkerListener]:
+    listener = WorkerListener(tmp_path / "listener")
+    yield listener
+    listener.close()

@@ -147,17 +147,17 @@ def report_and_wait(path: str, ignored: tuple[int, ...] = ()) -> None:
     """Connect to a listener, send the pid, and exit when the connection closes or a signal comes."""
     for signum in ignored:
         signal.signal(signum, signal.SIG_IGN)
-    with report(path) as line:
-        while line.recv(100):
+    with report(path) as connection:
+        while connection.recv(100):
             pass
 
 
 def report(path: str) -> socket.socket:
     """Return a connection to a listener, on which this process has sent its pid."""
-    line = socket.socket(socket.AF_UNIX)
-    line.connect(path)
-    line.sendall(f"{os.getpid()} {os.environ.get('RANK', '')}\n".encode())
-    return line
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    connection.sendall(f"{os.getpid()} {os.environ.get('RANK', '')}\n".encode())
+    return connection
 
 
 def crash_in_round(restarts: int, code: int = 4) -> int:

@@ -37,7 +37,7 @@ from node_agent.features.hangs import words as hang_words
 from node_agent.kernel import leave_signals
 from rdzv_server.words import completion
 from tests.integration.api import functions
-from tests.integration.api.line import PATIENCE_S, Line
+from tests.integration.api.worker_listener import PATIENCE_S, WorkerListener
 from tests.support.message_search import has_message, pattern
 from tests.support.process_info import ended, is_running, until
 from tests.support.programs import Server
@@ -97,10 +97,10 @@ def test_workers_that_have_returned_are_not_in_the_way_of_a_failure(method: str,
 
 
 async def test_workers_that_do_not_end_in_their_grace_are_in_the_log(
-    line: Line, caplog: pytest.LogCaptureFixture
+    listener: WorkerListener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    launch = launching(line, alone(2, shutdown_timeout=1), (signal.SIGTERM,))
-    await asyncio.to_thread(line.pids, 2)
+    launch = launching(listener, alone(2, shutdown_timeout=1), (signal.SIGTERM,))
+    await asyncio.to_thread(listener.pids, 2)
     launch.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(launch, PATIENCE_S)
@@ -369,21 +369,21 @@ async def test_an_absent_server_ends_the_command(unused_tcp_port: int) -> None:
 # asyncio and threads.
 
 
-def launching(line: Line, config: LaunchConfig, *args: Any) -> "asyncio.Task[dict[int, Any]]":
-    return asyncio.create_task(elastic_launch(config, functions.report_and_wait).launch_async(line.path, *args))
+def launching(listener: WorkerListener, config: LaunchConfig, *args: Any) -> "asyncio.Task[dict[int, Any]]":
+    return asyncio.create_task(elastic_launch(config, functions.report_and_wait).launch_async(listener.path, *args))
 
 
-async def test_the_async_form_lets_the_loop_continue(line: Line) -> None:
-    launch = launching(line, alone(2))
-    await asyncio.to_thread(line.pids, 2)
-    line.close_connections()
+async def test_the_async_form_lets_the_loop_continue(listener: WorkerListener) -> None:
+    launch = launching(listener, alone(2))
+    await asyncio.to_thread(listener.pids, 2)
+    listener.close_connections()
     assert await asyncio.wait_for(launch, PATIENCE_S) == {0: None, 1: None}
 
 
 @pytest.mark.parametrize(("times", "ignored"), [(1, ()), (2, (signal.SIGTERM,))], ids=["it stops", "twice kills"])
-async def test_to_cancel_it_ends_the_workers(times: int, ignored: tuple[int, ...], line: Line) -> None:
-    launch = launching(line, alone(2, shutdown_timeout=500), ignored)
-    pids = await asyncio.to_thread(line.pids, 2)
+async def test_to_cancel_it_ends_the_workers(times: int, ignored: tuple[int, ...], listener: WorkerListener) -> None:
+    launch = launching(listener, alone(2, shutdown_timeout=500), ignored)
+    pids = await asyncio.to_thread(listener.pids, 2)
     for _ in range(times):
         launch.cancel()
         await asyncio.sleep(0)
@@ -405,12 +405,12 @@ class Sent:
 
 
 @contextmanager
-def signalled(line: Line, signum: signal.Signals, times: int = 1) -> Iterator[Sent]:
-    """Send this process a signal when both workers wait at the line."""
+def signalled(listener: WorkerListener, signum: signal.Signals, times: int = 1) -> Iterator[Sent]:
+    """Send this process a signal when both workers have connected to the listener."""
     sent = Sent()
 
     def send() -> None:
-        sent.pids.update(line.pids(2))
+        sent.pids.update(listener.pids(2))
         sent.at = time.monotonic()
         for _ in range(times):
             os.kill(os.getpid(), signum)
@@ -422,27 +422,27 @@ def signalled(line: Line, signum: signal.Signals, times: int = 1) -> Iterator[Se
     sender.join()
 
 
-def test_a_signal_stops_the_workers_and_is_raised(line: Line) -> None:
+def test_a_signal_stops_the_workers_and_is_raised(listener: WorkerListener) -> None:
     before = signal.getsignal(signal.SIGHUP)
-    with signalled(line, signal.SIGHUP) as sent, pytest.raises(SignalException) as caught:
-        elastic_launch(alone(2), functions.report_and_wait)(line.path)
+    with signalled(listener, signal.SIGHUP) as sent, pytest.raises(SignalException) as caught:
+        elastic_launch(alone(2), functions.report_and_wait)(listener.path)
     assert not any(map(is_running, sent.pids))
     assert caught.value.sigval is signal.SIGHUP
     assert signal.getsignal(signal.SIGHUP) is before
 
 
-def test_a_signal_that_also_comes_from_the_programs_parent_leaves_workers_their_grace(line: Line) -> None:
-    with signalled(line, signal.SIGHUP, times=2) as sent, pytest.raises(SignalException):
-        elastic_launch(alone(2, shutdown_timeout=1), functions.report_and_wait)(line.path, (signal.SIGHUP,))
+def test_a_signal_that_also_comes_from_the_programs_parent_leaves_workers_their_grace(listener: WorkerListener) -> None:
+    with signalled(listener, signal.SIGHUP, times=2) as sent, pytest.raises(SignalException):
+        elastic_launch(alone(2, shutdown_timeout=1), functions.report_and_wait)(listener.path, (signal.SIGHUP,))
     assert time.monotonic() - sent.at >= 1.0
 
 
-def test_handlers_of_the_programs_own_stay(line: Line) -> None:
+def test_handlers_of_the_programs_own_stay(listener: WorkerListener) -> None:
     seen: list[int] = []
-    before = signal.signal(signal.SIGHUP, lambda signum, frame: (seen.append(signum), line.close_connections()))
+    before = signal.signal(signal.SIGHUP, lambda signum, frame: (seen.append(signum), listener.close_connections()))
     try:
-        with signalled(line, signal.SIGHUP):
-            assert elastic_launch(alone(2), functions.report_and_wait)(line.path) == {0: None, 1: None}
+        with signalled(listener, signal.SIGHUP):
+            assert elastic_launch(alone(2), functions.report_and_wait)(listener.path) == {0: None, 1: None}
     finally:
         signal.signal(signal.SIGHUP, before)
     assert seen == [signal.SIGHUP]
@@ -450,12 +450,12 @@ def test_handlers_of_the_programs_own_stay(line: Line) -> None:
 
 @pytest.mark.parametrize(("times", "ignored"), [(1, ()), (2, (signal.SIGINT,))], ids=["it stops", "a second one kills"])
 def test_ctrl_c_ends_the_workers_and_is_raised_again(
-    times: int, ignored: tuple[int, ...], line: Line, monkeypatch: pytest.MonkeyPatch
+    times: int, ignored: tuple[int, ...], listener: WorkerListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leave_signals, "ONE_REQUEST_S", 0.0)
     began = time.monotonic()
-    with signalled(line, signal.SIGINT, times) as sent, pytest.raises(KeyboardInterrupt):
-        elastic_launch(alone(2, shutdown_timeout=500), functions.report_and_wait)(line.path, ignored)
+    with signalled(listener, signal.SIGINT, times) as sent, pytest.raises(KeyboardInterrupt):
+        elastic_launch(alone(2, shutdown_timeout=500), functions.report_and_wait)(listener.path, ignored)
     assert not any(map(is_running, sent.pids))
     assert time.monotonic() - began < PATIENCE_S
 
@@ -463,15 +463,15 @@ def test_ctrl_c_ends_the_workers_and_is_raised_again(
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("gap_s", [0.0, 0.2])
 async def test_workers_that_exit_0_by_a_signal_shortly_before_the_agents_own_have_not_succeeded(
-    server: Server, line: Line, gap_s: float, signum: signal.Signals
+    server: Server, listener: WorkerListener, gap_s: float, signum: signal.Signals
 ) -> None:
     """A scheduler signals every process of a node."""
     config = LaunchConfig(
         1, 1, 1, rdzv_backend="rdzv-server", rdzv_endpoint=server.endpoint, start_method="fork",
         signals_to_handle="SIGTERM,SIGUSR1",
     )  # fmt: skip
-    launch = asyncio.ensure_future(elastic_launch(config, functions.exit_upon).launch_async(signum, line.path))
-    (pid,) = await asyncio.to_thread(line.pids, 1)
+    launch = asyncio.ensure_future(elastic_launch(config, functions.exit_upon).launch_async(signum, listener.path))
+    (pid,) = await asyncio.to_thread(listener.pids, 1)
     os.kill(pid, signum)
     await ended(pid)
     await asyncio.sleep(gap_s)

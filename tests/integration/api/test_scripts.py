@@ -14,8 +14,8 @@ import pytest
 
 from node_agent import words
 from tests.integration.api.conftest import METHODS
-from tests.integration.api.line import Line
-from tests.support.later import need
+from tests.integration.api.worker_listener import WorkerListener
+from tests.support.lazy_modules import need
 from tests.support.process_info import ended, is_running
 from tests.support.programs import Program
 
@@ -235,11 +235,11 @@ def test_with_start_method_fork_a_script_does_not_need_a_main_guard(tmp_path: Pa
 HOW = [("launch", "spawn"), ("launch", "fork"), ("start", "fork"), ("start", "forkserver")]
 
 
-async def start(tmp_path: Path, env: dict[str, str], line: Line, *words: str) -> tuple[Program, set[int]]:
-    """Return a program whose two workers, and if possible itself, have reported at the line, and their pids."""
+async def start(tmp_path: Path, env: dict[str, str], listener: WorkerListener, *words: str) -> tuple[Program, set[int]]:
+    """Return a program whose two workers, and if possible itself, have reported to the listener, and their pids."""
     (tmp_path / "program.py").write_text(WAITING)
     program = await Program.start(sys.executable, "program.py", *words, env=env, cwd=str(tmp_path))
-    return program, await asyncio.to_thread(line.pids, 3 if words[0] == "start" else 2) - {program.pid}
+    return program, await asyncio.to_thread(listener.pids, 3 if words[0] == "start" else 2) - {program.pid}
 
 
 @pytest.mark.parametrize(("call", "method"), HOW)
@@ -255,9 +255,9 @@ async def start(tmp_path: Path, env: dict[str, str], line: Line, *words: str) ->
 )
 async def test_a_signal_ends_the_workers_first(
     signum: signal.Signals, code: int, says: str, flags: tuple[str, ...], call: str, method: str, tmp_path: Path,
-    env: dict[str, str], line: Line, programs: None,
+    env: dict[str, str], listener: WorkerListener, programs: None,
 ) -> None:  # fmt: skip
-    program, workers = await start(tmp_path, env, line, call, line.path, method, *flags)
+    program, workers = await start(tmp_path, env, listener, call, listener.path, method, *flags)
     program.signal(signum)
     assert await program.exit_code() == code
     assert not any(map(is_running, workers))
@@ -266,17 +266,19 @@ async def test_a_signal_ends_the_workers_first(
 
 
 @pytest.mark.parametrize(("call", "method"), HOW)
-async def test_sigkill(call: str, method: str, tmp_path: Path, env: dict[str, str], line: Line, programs: None) -> None:
+async def test_sigkill(
+    call: str, method: str, tmp_path: Path, env: dict[str, str], listener: WorkerListener, programs: None
+) -> None:
     """The program cannot do anything any more: the kernel ends the workers."""
-    program, workers = await start(tmp_path, env, line, call, line.path, method)
+    program, workers = await start(tmp_path, env, listener, call, listener.path, method)
     await program.kill()
     for pid in workers:
         await ended(pid)
 
 
-def test_a_program_that_forgets_its_processes(tmp_path: Path, env: dict[str, str], line: Line) -> None:
+def test_a_program_that_forgets_its_processes(tmp_path: Path, env: dict[str, str], listener: WorkerListener) -> None:
     (tmp_path / "program.py").write_text(WAITING)
-    done = run("program.py", "start_and_forget", line.path, "fork", cwd=tmp_path, env=env)
+    done = run("program.py", "start_and_forget", listener.path, "fork", cwd=tmp_path, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     assert not any(is_running(int(pid)) for pid in done.stdout.split())
     assert os.listdir(env["TMPDIR"]) == []

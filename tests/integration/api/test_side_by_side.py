@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.api.both import CASES
+from tests.integration.api.both_launchers import CASES
 
 pytestmark = pytest.mark.torch
 
-PROGRAM = Path(__file__).with_name("both.py")
+PROGRAM = Path(__file__).with_name("both_launchers.py")
 
 
 @cache

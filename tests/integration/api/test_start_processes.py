@@ -30,7 +30,7 @@ from node_agent import (
 )
 from tests.integration.api import functions
 from tests.integration.api.conftest import METHODS
-from tests.integration.api.line import PATIENCE_S, Line
+from tests.integration.api.worker_listener import PATIENCE_S, WorkerListener
 from tests.support.message_search import pattern
 from tests.support.process_info import is_running
 
@@ -44,9 +44,9 @@ def run(entrypoint: Any, *args: Sequence[Any], **options: Any) -> RunProcsResult
     return result
 
 
-def waiting(line: Line, count: int = 1, *more: Any, **options: Any) -> PContext:
-    """Start processes that report at the line and wait there until it closes or a signal comes."""
-    args, envs = dict.fromkeys(range(count), (line.path, *more)), {rank: {} for rank in range(count)}
+def waiting(listener: WorkerListener, count: int = 1, *more: Any, **options: Any) -> PContext:
+    """Start processes that connect to the listener and wait until it closes or a signal comes."""
+    args, envs = dict.fromkeys(range(count), (listener.path, *more)), {rank: {} for rank in range(count)}
     return start_processes("trainer", functions.report_and_wait, args, envs, **options)
 
 
@@ -155,11 +155,11 @@ def test_each_runs_on_the_cpus_that_it_is_given(method: str, monkeypatch: pytest
     assert result.return_values == dict(enumerate(sets))
 
 
-def test_pids_match_the_processes(method: str, line: Line) -> None:
-    with waiting(line, 2, start_method=method) as context:
-        assert line.pids(2) == set(context.pids().values())
+def test_pids_match_the_processes(method: str, listener: WorkerListener) -> None:
+    with waiting(listener, 2, start_method=method) as context:
+        assert listener.pids(2) == set(context.pids().values())
         assert list(context.pids()) == [0, 1]
-        line.close_connections()
+        listener.close_connections()
         assert context.wait(PATIENCE_S) == RunProcsResult({0: None, 1: None}, {}, {0: "", 1: ""}, {0: "", 1: ""})
         assert len(context.pids()) == 2, "also when they are gone"
 
@@ -389,20 +389,20 @@ def test_a_value_that_cannot_be_unpickled_here_is_an_error() -> None:
 # Waiting and closing.
 
 
-def test_waiting_has_a_limit(line: Line) -> None:
-    with waiting(line) as context:
-        line.pids(1)
+def test_waiting_has_a_limit(listener: WorkerListener) -> None:
+    with waiting(listener) as context:
+        listener.pids(1)
         assert context.wait(0) is None
         assert context.wait(0.01) is None
-        line.close_connections()
+        listener.close_connections()
         assert context.wait() is not None
         assert context.wait(0) is not None, "and again"
 
 
-def test_a_signal_that_comes_twice_at_once_is_raised_once(method: str, line: Line) -> None:
+def test_a_signal_that_comes_twice_at_once_is_raised_once(method: str, listener: WorkerListener) -> None:
     """It comes to the program's process group, and from a job script in that group."""
-    with waiting(line, 1, start_method=method) as context:
-        (pid,) = line.pids(1)
+    with waiting(listener, 1, start_method=method) as context:
+        (pid,) = listener.pids(1)
         with pytest.raises(SignalException):
             os.kill(os.getpid(), signal.SIGHUP)
             context.wait()
@@ -410,9 +410,9 @@ def test_a_signal_that_comes_twice_at_once_is_raised_once(method: str, line: Lin
         assert is_running(pid)
 
 
-def test_close_stops_them_with_a_signal_of_ones_choice(method: str, line: Line) -> None:
-    context = waiting(line, 2, start_method=method)
-    pids = line.pids(2)
+def test_close_stops_them_with_a_signal_of_ones_choice(method: str, listener: WorkerListener) -> None:
+    context = waiting(listener, 2, start_method=method)
+    pids = listener.pids(2)
     context.close(signal.SIGHUP)
     assert not any(map(is_running, pids))
     result = context.wait(0)
@@ -421,9 +421,11 @@ def test_close_stops_them_with_a_signal_of_ones_choice(method: str, line: Line) 
     context.close()
 
 
-def test_close_kills_the_remaining_workers(method: str, line: Line, caplog: pytest.LogCaptureFixture) -> None:
-    context = waiting(line, 1, (signal.SIGTERM,), start_method=method)
-    (pid,) = line.pids(1)
+def test_close_kills_the_remaining_workers(
+    method: str, listener: WorkerListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = waiting(listener, 1, (signal.SIGTERM,), start_method=method)
+    (pid,) = listener.pids(1)
     began = time.monotonic()
     context.close(timeout=0.2)
     assert time.monotonic() - began < 10
@@ -432,15 +434,15 @@ def test_close_kills_the_remaining_workers(method: str, line: Line, caplog: pyte
     assert caplog.messages == [words.workers.killed_late([0], "SIGTERM", 0.2, limit="")]
 
 
-def test_children_of_a_process_go_with_it(method: str, line: Line) -> None:
+def test_children_of_a_process_go_with_it(method: str, listener: WorkerListener) -> None:
     def with_a_child(path: str) -> None:
         if os.fork() == 0:
             functions.report_and_wait(path)
             os._exit(0)
         functions.report_and_wait(path)
 
-    with start_processes("trainer", with_a_child, {0: (line.path,)}, {0: {}}, start_method=method):
-        pids = line.pids(2)
+    with start_processes("trainer", with_a_child, {0: (listener.path,)}, {0: {}}, start_method=method):
+        pids = listener.pids(2)
     deadline = time.monotonic() + PATIENCE_S
     while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -454,9 +456,9 @@ def test_the_child_of_a_process_that_returns_can_save(method: str, tmp_path: Pat
     assert Path(path).read_text() == "saved"
 
 
-def test_a_process_context_can_be_closed_from_any_thread(line: Line) -> None:
-    context = waiting(line, start_method="fork")
-    line.pids(1)
+def test_a_process_context_can_be_closed_from_any_thread(listener: WorkerListener) -> None:
+    context = waiting(listener, start_method="fork")
+    listener.pids(1)
     closer = threading.Thread(target=context.close)
     closer.start()
     assert context.wait(PATIENCE_S) is not None
@@ -466,22 +468,26 @@ def test_a_process_context_can_be_closed_from_any_thread(line: Line) -> None:
 # Under asyncio.
 
 
-async def test_the_async_form_lets_the_loop_continue(line: Line) -> None:
-    async with await start_processes_async("trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}) as context:
+async def test_the_async_form_lets_the_loop_continue(listener: WorkerListener) -> None:
+    async with await start_processes_async(
+        "trainer", functions.report_and_wait, {0: (listener.path,)}, {0: {}}
+    ) as context:
         ending = asyncio.create_task(context.wait_async())
-        await asyncio.to_thread(line.pids, 1)
+        await asyncio.to_thread(listener.pids, 1)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await context.wait_async()
         assert not ending.done()
-        line.close_connections()
+        listener.close_connections()
         result = await asyncio.wait_for(ending, PATIENCE_S)
     assert result.return_values == {0: None}
 
 
-async def test_an_async_context_that_is_left_early_leaves_nothing(line: Line) -> None:
-    async with await start_processes_async("trainer", functions.report_and_wait, {0: (line.path,)}, {0: {}}) as context:
-        (pid,) = await asyncio.to_thread(line.pids, 1)
+async def test_an_async_context_that_is_left_early_leaves_nothing(listener: WorkerListener) -> None:
+    async with await start_processes_async(
+        "trainer", functions.report_and_wait, {0: (listener.path,)}, {0: {}}
+    ) as context:
+        (pid,) = await asyncio.to_thread(listener.pids, 1)
     assert not is_running(pid)
     assert (await context.wait_async()).failures[0].exitcode == -signal.SIGTERM
 
@@ -496,12 +502,12 @@ async def test_the_blocking_form_works_within_a_running_loop() -> None:
     assert run(functions.add, (1, 2)).return_values == {0: 3}
 
 
-def test_contexts_do_not_disturb_each_other(line: Line) -> None:
-    contexts = [waiting(line, start_method=method) for method in METHODS]
-    assert line.pids(3) == {context.pids()[0] for context in contexts}
+def test_contexts_do_not_disturb_each_other(listener: WorkerListener) -> None:
+    contexts = [waiting(listener, start_method=method) for method in METHODS]
+    assert listener.pids(3) == {context.pids()[0] for context in contexts}
     contexts[1].close()
     assert contexts[0].wait(0) is None and contexts[2].wait(0) is None
-    line.close_connections()
+    listener.close_connections()
     for context in (contexts[0], contexts[2]):
         assert context.wait(PATIENCE_S) == RunProcsResult({0: None}, {}, {0: ""}, {0: ""})
 

@@ -13,7 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.later import need
+from tests.support.lazy_modules import need
 
 ROOT = Path(__file__).parents[3]
 MAKEFILE = (ROOT / "Makefile").read_text()

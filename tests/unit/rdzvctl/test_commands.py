@@ -38,7 +38,7 @@ from rdzv_server.words import cluster as cluster_words
 from rdzvctl import answers, cli, client, completion, words
 from rdzvctl.answers import DEFAULTS, OLDER_NAMES, Fields
 from rdzvctl.client import Client
-from rdzvctl.contexts import Place
+from rdzvctl.contexts import Target
 from rdzvctl.errors import TooOld
 from rdzvctl.session import Session
 from tests.support.message_search import has_message
@@ -544,9 +544,9 @@ def test_an_answer_without_an_end_is_given_up(
     done = commands.run("status")
     assert done.code == ExitCode.START_AGAIN and words.connection.answer_takes_too_long(0.2) in done.err
     monkeypatch.setattr(client, "LONGEST_LINE", 100)
-    found = Client(Place(((server.server_address[0], server.server_port),), "a test"))
+    found = Client(Target(((server.server_address[0], server.server_port),), "a test"))
     with pytest.raises(LineTooLong):
-        list(client.lines_of(found._open(found.place.endpoints[0], "GET", "/v1/watch")))
+        list(client.lines_of(found._open(found.target.endpoints[0], "GET", "/v1/watch")))
 
 
 def test_an_answer_that_ends_early_is_not_taken_for_a_whole_one(

@@ -8,11 +8,11 @@ import pytest
 from rdzv_protocol.words import flags
 
 from rdzvctl import contexts
-from rdzvctl.contexts import Place, choose, load
+from rdzvctl.contexts import Target, choose, load
 from rdzvctl.errors import BadInput
 from rdzvctl.words import contexts as words
-from tests.support.homeless import homeless
 from tests.support.message_search import pattern
+from tests.support.no_home_folder import remove_home_folder
 
 LAB = """\
 current = "lab"
@@ -55,15 +55,15 @@ def test_flags_come_before_the_environment_and_that_before_the_current_context(
 
 def test_without_anything_it_is_this_machine(tmp_path: Path) -> None:
     place = choose({}, {"XDG_CONFIG_HOME": str(tmp_path)})
-    assert place == Place((("localhost", 29400),), words.NOTHING_GIVEN)
+    assert place == Target((("localhost", 29400),), words.NOTHING_GIVEN)
 
 
 def test_a_user_without_a_home_has_no_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder named ~ where the command runs, which may be another user's, is not looked at."""
-    homeless(monkeypatch, tmp_path)
+    remove_home_folder(monkeypatch, tmp_path)
     (tmp_path / "~/.config/rdzv").mkdir(parents=True)
     (tmp_path / "~/.config/rdzv/config.toml").write_text(LAB)
-    assert choose({}, {}) == Place((("localhost", 29400),), words.NOTHING_GIVEN)
+    assert choose({}, {}) == Target((("localhost", 29400),), words.NOTHING_GIVEN)
     with pytest.raises(BadInput, match=pattern(words.NO_HOME)):
         choose({"context": "lab"}, {})
     assert contexts.path_of({"RDZV_CONFIG": "c.toml"}) == "c.toml"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from node_agent.data import ElasticLoader, ElasticSampler, ElasticShards, merge_states
-from tests.support.later import Later, need
+from tests.support.lazy_modules import LazyModule, need
 
-torch, data, stateful = Later("torch"), Later("torch.utils.data"), Later("torchdata.stateful_dataloader")
+torch, data, stateful = LazyModule("torch"), LazyModule("torch.utils.data"), LazyModule("torchdata.stateful_dataloader")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")]
 
 SAMPLES, BATCH = 50, 8

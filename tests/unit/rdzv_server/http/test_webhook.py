@@ -18,7 +18,7 @@ from rdzv_server.storage.base import MemoryStore
 from rdzv_server.words import exports as words
 from tests.support.agent_side import come_and_go, is_forgotten_for_another
 from tests.support.message_search import has_message
-from tests.support.receiver import Receiver
+from tests.support.webhook_receiver import WebhookReceiver
 
 SECRET = b"secret"
 RUNS = ["a", "b", "c"]
@@ -32,14 +32,14 @@ def quick(monkeypatch):
 
 
 @pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    async with Receiver() as receiver:
+async def receiver() -> AsyncIterator[WebhookReceiver]:
+    async with WebhookReceiver() as receiver:
         yield receiver
 
 
 @asynccontextmanager
 async def serving(
-    store: MemoryStore, receiver: Receiver | None, max_runs: int = 100
+    store: MemoryStore, receiver: WebhookReceiver | None, max_runs: int = 100
 ) -> AsyncIterator[RendezvousServer]:
     """Yield a server, which sends its events if there is a receiver."""
     server = RendezvousServer(store=store, max_runs=max_runs)

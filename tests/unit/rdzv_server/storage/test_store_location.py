@@ -8,8 +8,8 @@ from rdzv_server.storage.base import StoreBroken
 from rdzv_server.storage.store_location import EtcdLocation, make_store
 from rdzv_server.words import etcd as words
 from rdzv_server.words import storage as storage_words
-from tests.support.homeless import homeless
 from tests.support.message_search import pattern
+from tests.support.no_home_folder import remove_home_folder
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_servers_default_address_is_reachable_by_others():
 
 def test_a_user_without_a_home_has_to_name_a_place(tmp_path, monkeypatch):
     """Such as the user of a container that is in no /etc/passwd. Otherwise the state would be in a folder named ~."""
-    homeless(monkeypatch, tmp_path)
+    remove_home_folder(monkeypatch, tmp_path)
     with pytest.raises(StoreBroken, match=pattern(storage_words.NO_HOME)):
         make_store(None, 1)
     assert list(tmp_path.iterdir()) == []

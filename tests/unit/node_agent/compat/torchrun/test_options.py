@@ -11,7 +11,7 @@ import pytest
 from rdzv_protocol.words import flags
 
 from node_agent import words
-from tests.support.later import Later
+from tests.support.lazy_modules import LazyModule
 from tests.support.message_search import pattern
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.torch
 
-elastic = Later("torch.distributed.elastic.rendezvous")
-options = Later("node_agent.compat.torchrun.options")
+elastic = LazyModule("torch.distributed.elastic.rendezvous")
+options = LazyModule("node_agent.compat.torchrun.options")
 
 
 def config(*, endpoint: str = "head:29500", run_id: str = "nightly", **conf: object) -> HandlerConfig:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from node_agent.kernel.failures.stderr_errors import MOST_AFTER, LastWords, last_words
+from node_agent.kernel.failures.stderr_errors import MOST_AFTER, StderrError, find_error
 
 HEADER = "Traceback (most recent call last):"
 
@@ -50,7 +50,7 @@ def written_by(script: str, *flags: str) -> list[str]:
     ids=["uncaught", "chained", "several-lines", "no-message", "a-group", "a-syntax-error", "a-crash"],
 )
 def test_the_last_output_of_python(script, error, first, last):
-    found = last_words(["step 1", "step 2", *written_by(script)])
+    found = find_error(["step 1", "step 2", *written_by(script)])
     assert found.error == error
     assert found.traceback[0] == first
     assert found.traceback[-1].endswith(last)
@@ -71,7 +71,7 @@ def test_the_last_output_of_python(script, error, first, last):
 @pytest.mark.parametrize("mark", ["", "[rank3]: "], ids=["plain", "marked"])
 def test_of_a_chain_the_last_exception_ended_the_process_and_the_first_is_why(second, error, mark):
     script = f"def load(): raise KeyError('shard 7')\ntry: load()\nexcept KeyError as e:\n{second}"
-    found = last_words(["step 1", *(f"{mark}{line}" for line in written_by(script))])
+    found = find_error(["step 1", *(f"{mark}{line}" for line in written_by(script))])
     assert found.error == error
     assert found.first_error == "KeyError: 'shard 7'"
     assert found.traceback[0] == HEADER and found.traceback[-1] == error
@@ -83,15 +83,15 @@ def test_of_a_chain_the_last_exception_ended_the_process_and_the_first_is_why(se
 def test_the_beginning_of_a_chain_may_be_lost():
     script = "def dig(n):\n  if not n: raise KeyError('a')\n  dig(n - 1)\ntry: dig(3)\nexcept KeyError: 1 / 0"
     lines = written_by(script)
-    cut = last_words(lines[3:])
+    cut = find_error(lines[3:])
     assert (cut.error, cut.first_error) == ("ZeroDivisionError: division by zero", "KeyError: 'a'")
-    assert last_words(lines[next(at for at in range(len(lines)) if "KeyError" in lines[at] and at > 5) :]).error
+    assert find_error(lines[next(at for at in range(len(lines)) if "KeyError" in lines[at] and at > 5) :]).error
 
 
 def test_what_a_library_writes_after_an_exception_does_not_hide_it():
     lines = written_by("raise ValueError('boom')")
     more = [f"wandb: metric {number}" for number in range(300)]
-    found = last_words([*lines, *more])
+    found = find_error([*lines, *more])
     assert found.error == "ValueError: boom"
     assert found.traceback == (*lines, *more[:MOST_AFTER])
 
@@ -103,7 +103,7 @@ def test_of_a_crash_with_many_threads_the_stack_of_the_crashed_thread_is_shown()
         "for _ in range(9): threading.Thread(target=time.sleep, args=[60], daemon=True).start()\n"
         "faulthandler._sigsegv()"
     )
-    found = last_words(written_by(script))
+    found = find_error(written_by(script))
     assert found.error == "Fatal Python error: Segmentation fault"
     assert found.traceback[2].startswith("Current thread")
     assert len(found.traceback) < 8, "the other threads only wait"
@@ -111,7 +111,7 @@ def test_of_a_crash_with_many_threads_the_stack_of_the_crashed_thread_is_shown()
 
 def test_a_deep_traceback_is_recognized_without_its_beginning():
     lines = written_by("def dig(n):\n  if not n: raise ValueError('boom')\n  dig(n - 1)\ndig(30)")[-12:]
-    assert last_words(lines) == LastWords("ValueError: boom", tuple(lines))
+    assert find_error(lines) == StderrError("ValueError: boom", tuple(lines))
 
 
 def test_the_marks_that_torch_puts_before_the_lines_are_taken_away():
@@ -124,11 +124,11 @@ def test_the_marks_that_torch_puts_before_the_lines_are_taken_away():
         "terminate called without an active exception",
         "[W1101 12:00:00.0 ProcessGroupNCCL.cpp:1496] Warning: process group has NOT been destroyed",
     ]
-    found = last_words(lines)
+    found = find_error(lines)
     assert found.error == "ValueError: boom"
     assert found.traceback[0] == "Traceback (most recent call last):"
     assert found.traceback[-1] == "with details", "what follows is not torch's"
-    assert found.is_uncaught and not last_words([line.removeprefix("[rank3]: ") for line in lines[:4]]).is_uncaught
+    assert found.is_uncaught and not find_error([line.removeprefix("[rank3]: ") for line in lines[:4]]).is_uncaught
 
 
 @pytest.mark.parametrize(
@@ -146,13 +146,13 @@ def test_the_marks_that_torch_puts_before_the_lines_are_taken_away():
 )
 def test_what_python_cannot_run_is_the_error(command, error):
     lines = subprocess.run([sys.executable, *command], capture_output=True, text=True).stderr.splitlines()
-    found = last_words(["train: No module named x", *lines, ""])
+    found = find_error(["train: No module named x", *lines, ""])
     assert found.error.startswith(error) and not found.traceback and not found.is_uncaught
-    assert not last_words([*lines, "a later line"]).error, "Python writes nothing after it"
+    assert not find_error([*lines, "a later line"]).error, "Python writes nothing after it"
 
 
 def test_a_program_that_writes_such_a_line_itself_has_not_been_refused():
-    assert not last_words(["my.loader: No module named apex"]).error
+    assert not find_error(["my.loader: No module named apex"]).error
 
 
 def test_an_uncaught_cxx_exception():
@@ -160,10 +160,10 @@ def test_an_uncaught_cxx_exception():
         "terminate called after throwing an instance of 'c10::Error'",
         "  what():  [enforce fail at alloc_cpu.cpp:114] . DefaultCPUAllocator: can't allocate memory",
     ]
-    assert last_words(lines) == LastWords(
+    assert find_error(lines) == StderrError(
         "c10::Error: [enforce fail at alloc_cpu.cpp:114] . DefaultCPUAllocator: can't allocate memory", tuple(lines)
     )
-    assert last_words(lines[:1]).error == "c10::Error"
+    assert find_error(lines[:1]).error == "c10::Error"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_an_uncaught_cxx_exception():
     ],
 )
 def test_without_an_error_in_the_output_no_error_is_reported(lines):
-    assert last_words(lines) == LastWords()
+    assert find_error(lines) == StderrError()
 
 
 def test_the_exception_of_a_thread_names_the_thread_but_not_one_that_the_script_raises() -> None:
@@ -193,12 +193,12 @@ def test_the_exception_of_a_thread_names_the_thread_but_not_one_that_the_script_
         (is_written + "_thread.start_new_thread(load, ()); done.wait()", "<function load at"),
         ("print('Exception in a thread', file=sys.stderr); load()", ""),
     ):
-        found = last_words(written_by(load + start))
+        found = find_error(written_by(load + start))
         assert (found.error, found.is_uncaught) == ("OSError: [Errno 5] lost", False)
         assert found.thread.startswith(thread) and bool(found.thread) is bool(thread)
 
 
 def test_a_chain_of_exceptions_of_a_thread_names_the_thread() -> None:
     script = "import threading\ndef load():\n  try: {}[1]\n  except KeyError as e: raise OSError(5, 'lost') from e\n"
-    found = last_words(written_by(script + "threading.Thread(target=load, name='loader').start()"))
+    found = find_error(written_by(script + "threading.Thread(target=load, name='loader').start()"))
     assert (found.error, found.first_error, found.thread) == ("OSError: [Errno 5] lost", "KeyError: 1", "loader")

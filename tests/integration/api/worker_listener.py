@@ -7,7 +7,7 @@ from pathlib import Path
 PATIENCE_S = 30.0
 
 
-class Line:
+class WorkerListener:
     """A listener at `path`."""
 
     def __init__(self, path: Path) -> None:
@@ -16,23 +16,23 @@ class Line:
         self._listener.bind(self.path)
         self._listener.listen(16)
         self._listener.settimeout(PATIENCE_S)
-        self._lines: list[socket.socket] = []
+        self._connections: list[socket.socket] = []
 
     def pids(self, count: int) -> set[int]:
         found = set()
         for _ in range(count):
-            line, _ = self._listener.accept()
-            line.settimeout(PATIENCE_S)
-            self._lines.append(line)
-            found.add(int(line.makefile().readline().split()[0]))
+            connection, _ = self._listener.accept()
+            connection.settimeout(PATIENCE_S)
+            self._connections.append(connection)
+            found.add(int(connection.makefile().readline().split()[0]))
         return found
 
     def close_connections(self) -> None:
-        for line in self._lines:
+        for connection in self._connections:
             with suppress(OSError):  # the process is gone
-                line.shutdown(socket.SHUT_RDWR)  # also for the copy that a fork has
-            line.close()
-        self._lines.clear()
+                connection.shutdown(socket.SHUT_RDWR)  # also for the copy that a fork has
+            connection.close()
+        self._connections.clear()
 
     def close(self) -> None:
         self.close_connections()

@@ -10,7 +10,7 @@ from node_agent.kernel import early_signals
 from node_agent.kernel.config import AgentConfig
 
 
-def run_by_hand(options: NodeChecks, config: AgentConfig) -> ExitCode:
+def run_checks_only(options: NodeChecks, config: AgentConfig) -> ExitCode:
     """Run the checks, which print a table on stdout, and say what follows from it."""
     early_signals.release()
     is_unfit = False

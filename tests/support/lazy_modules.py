@@ -17,7 +17,7 @@ def need(*modules: str) -> None:
             pytest.skip(f"{module} is not installed")
 
 
-class Later:
+class LazyModule:
     """A module that is imported on first use, and not when the tests are collected.
 
     pytest asks every name in a file of tests for `__test__` and the like, which no module here has.

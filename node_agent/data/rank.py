@@ -7,14 +7,14 @@ from node_agent.data import words
 
 
 @dataclass(frozen=True)
-class Place:
+class DataRank:
     """Rank and number of ranks. If they are None, they come from the launcher's environment variables."""
 
     rank: int
     world_size: int
 
     @classmethod
-    def of(cls, rank: int | None, world_size: int | None) -> "Place":
+    def of(cls, rank: int | None, world_size: int | None) -> "DataRank":
         world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
         rank = int(os.environ.get("RANK", "0")) if rank is None else rank
         at_least("world_size", world_size, 1)

@@ -10,7 +10,7 @@ from aiohttp import web
 PATIENCE_S = 30.0
 
 
-class Receiver:
+class WebhookReceiver:
     """Receiver of a webhook. `answers`: statuses of the next requests. The status after them is 200.
 
     `tls`: its TLS context; None for plain HTTP.

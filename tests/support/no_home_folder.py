@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-def homeless(monkeypatch: pytest.MonkeyPatch, working_folder: Path) -> None:
+def remove_home_folder(monkeypatch: pytest.MonkeyPatch, working_folder: Path) -> None:
     """Make this process, in this folder, one of such a user."""
     for name in ("HOME", "STATE_DIRECTORY", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
