@@ -33,7 +33,9 @@ class Election:
         self.shard = shard
         self._client = client
         self._key = membership.leader_key(shard)
-        self.outage = Outage(words.CANNOT_TAKE_OVER, logs_silence=False)
+        self.outage = Outage(
+            words.CANNOT_TAKE_OVER, words.CAN_TAKE_OVER, logs_silence=False, shared=membership.refusals
+        )
         """Outage in which etcd answers, but does not let this server take the free shard: its database may be full."""
         self.left_to: set[int] = set()
         """Revisions of the servers to which this server has left the shard, each of them once."""

@@ -20,7 +20,7 @@ from rdzv_server.cluster.placement import owners
 from rdzv_server.config import ServerConfig
 from rdzv_server.storage.base import StoreUnavailable
 from rdzv_server.storage.etcd_client import EtcdClient, end_of, is_made_at, put
-from rdzv_server.storage.outage import Outage
+from rdzv_server.storage.outage import Outage, OutageLog
 from rdzv_server.tasks import first_of
 from rdzv_server.words import cluster as words
 
@@ -87,6 +87,8 @@ class Membership:
         self._folder = f"{prefix}/live/"
         self._config = config
         self._outage = Outage()
+        self.refusals = OutageLog()
+        """Log of the shards that this server cannot take over because etcd refuses something."""
         self._change = asyncio.Event()
         self._revision = 0
         """Revision of etcd at the last look."""

@@ -25,7 +25,6 @@ from rdzv_server.service.interface import Answer, Answered, AnyRequest, Connecti
 from rdzv_server.service.observers import Observer
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import StoreFenced
-from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
 from rdzv_server.words import cluster as words
 from rdzv_server.words import service as service_words
@@ -112,7 +111,7 @@ class Replica:
     async def _act(self, term: Term) -> str:
         """Act as the leader until a write is fenced. Raises `StoreBroken`."""
         try:
-            await Outage(words.CANNOT_TAKE_OVER, logs_silence=False).outlast(term.driver.start, RETRY_S)
+            await self._election.outage.outlast(term.driver.start, RETRY_S)
             if self._follower:
                 await first_of(self._follower.catch_up_at_last(term.driver), term.driver.crashed())
                 term.driver.heard()

@@ -45,7 +45,7 @@ from rdzv_server.service.observers import Observer
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd import EtcdStore, read_attempts_with, settle_format
 from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls
-from rdzv_server.storage.outage import Outage
+from rdzv_server.storage.outage import Outage, OutageLog
 from rdzv_server.storage.store_location import EtcdLocation
 from rdzv_server.tasks import first_of
 from rdzv_server.words import cluster as words
@@ -64,6 +64,8 @@ class Sharding:
         self._prefix = prefix
         self._membership = membership = Membership(client, prefix, address, config)
         self._config = config
+        self._outages = OutageLog()
+        """Log of the shards whose leader cannot write."""
         self.measurements = Measurements()
         self._replicas = [
             Replica(
@@ -86,7 +88,7 @@ class Sharding:
         most = [-(-number // config.shards) for number in (config.max_runs, config.max_agents, config.max_events)]
         registry = Registry(config.retention_s, *most, knows_all_runs=config.shards == 1, exclusion=config.exclusion)
         store = EtcdStore(self._client, f"{self._prefix}/shards/{shard}", key, leadership)
-        return Driver(registry, store, self.measurements)
+        return Driver(registry, store, self.measurements, outages=self._outages)
 
     async def run(self) -> None:
         """Lead the shards that this server should lead, forever; leave all at once when cancelled.

@@ -45,6 +45,7 @@ from rdzv_server.service.run_log import RunLog
 from rdzv_server.service.store_access import StoreAccess
 from rdzv_server.storage.base import Store, StoreFenced, StoreUnavailable, changes_of, check_beginnings
 from rdzv_server.storage.compaction import Compaction
+from rdzv_server.storage.outage import OutageLog
 from rdzv_server.words import attempts
 from rdzv_server.words import service as words
 
@@ -88,7 +89,9 @@ class Driver:
         store: Store,
         measurements: Measurements | None = None,
         clock: Clock | None = None,
+        outages: OutageLog | None = None,
     ) -> None:
+        """Set up, without reading. `outages`: log of the outages of this server's drivers, if it has several."""
         self.registry = registry
         self._store = store
         self.measurements = measurements or Measurements()
@@ -124,7 +127,7 @@ class Driver:
         """Revisions of agents as the store had them at the start, until this server tells an agent its directive."""
         self._held_up_at = float("-inf")
         """End of the last long time in which the server was held up."""
-        self._access = StoreAccess(store, self.measurements, self.now, self._refuse_waiting)
+        self._access = StoreAccess(store, self.measurements, self.now, self._refuse_waiting, outages)
         registry.undecided, registry.unwritten_since = self.undecided, lambda: self._unwritten_since
         self._refusing: asyncio.TimerHandle | None = None
         """Timer that refuses waiting agents during an outage."""
@@ -176,6 +179,7 @@ class Driver:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._run_log.close()
+        self._access.outage.close()
         await self._store.close()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -15,7 +15,7 @@ from rdzv_server.core.effects import Record
 from rdzv_server.core.journals import Key
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.storage.base import Change, Store, StoreUnavailable
-from rdzv_server.storage.outage import Outage
+from rdzv_server.storage.outage import Outage, OutageLog
 from rdzv_server.words import service as words
 
 RETRY_S = 0.5
@@ -28,15 +28,21 @@ would be noticed only when a worker fails, perhaps at night."""
 
 
 class StoreAccess:
-    """Access to one store. `clock`: the server's time. `failing`: called when an outage begins.
+    """Access to one store. `clock`: the server's time. `failing`: called when an outage begins. `outages`: log of
+    the outages of several drivers.
 
     Its methods raise `StoreBroken` or `StoreFenced`, but no `StoreUnavailable`.
     """
 
     def __init__(
-        self, store: Store, measurements: Measurements, clock: Callable[[], float], failing: Callable[[], None]
+        self,
+        store: Store,
+        measurements: Measurements,
+        clock: Callable[[], float],
+        failing: Callable[[], None],
+        outages: OutageLog | None = None,
     ) -> None:
-        self.outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK, clock)
+        self.outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK, clock, shared=outages)
         self._store, self._measurements, self._clock, self._failing = store, measurements, clock, failing
         self._accepted_at = 0.0
 

@@ -18,6 +18,26 @@ log = logging.getLogger("rdzv_server")
 T = TypeVar("T")
 
 
+class OutageLog:
+    """Log of the outages of a server's parts that use the same store: the first to begin and the last to end."""
+
+    def __init__(self) -> None:
+        self._present: set[Outage] = set()
+
+    def begins(self, outage: "Outage", line: str) -> None:
+        if not self._present:
+            log.error("%s", line)
+        self._present.add(outage)
+
+    def ends(self, outage: "Outage", line: str) -> None:
+        self.forget(outage)
+        if not self._present:
+            log.info("%s", line)
+
+    def forget(self, outage: "Outage") -> None:
+        self._present.discard(outage)
+
+
 class Outage:
     """Outage. Its beginning is logged with its consequence, and its end as well."""
 
@@ -28,10 +48,12 @@ class Outage:
         clock: Callable[[], float] = time.monotonic,
         *,
         logs_silence: bool = True,
+        shared: OutageLog | None = None,
     ) -> None:
         """`logs_silence`: whether a store that does not answer is an outage here, or only one that refuses something.
 
-        Several parts of a server may need the same store. One of them logs that it does not answer.
+        Several parts of a server may need the same store. One of them logs that it does not answer. `shared`: the log
+        of the outages that differ from this one only in their part; None if there are none.
         """
         self.reason: str | None = None
         """Reason of the outage; None while there is none."""
@@ -39,21 +61,26 @@ class Outage:
         """Time at which the latest outage began, by `clock`."""
         self._consequence, self._over, self._clock = consequence, over, clock
         self._logs_silence = logs_silence
+        self._log = shared or OutageLog()
 
     def begin(self, reason: object) -> None:
         """Note that an outage begins or continues."""
         if isinstance(reason, StoreSilent) and not self._logs_silence:
             return
         if self.reason is None:
-            log.error("%s", words.outage(reason, self._consequence))
+            self._log.begins(self, words.outage(reason, self._consequence))
             self.since = self._clock()
         self.reason = str(reason)
 
     def end(self, over: str = "") -> None:
         """Note that there is no outage, again or still. `over`: the line to log, in place of the usual one."""
         if self.reason is not None:
-            log.info("%s", over or self._over)
+            self._log.ends(self, over or self._over)
         self.reason = None
+
+    def close(self) -> None:
+        """Note that this part of the server ends, perhaps during the outage. Other parts may still log theirs."""
+        self._log.forget(self)
 
     async def outlast(self, work: Callable[[], Awaitable[T]], pause_s: float) -> T:
         """Do the work, and repeat it after each pause while it raises `StoreUnavailable`."""

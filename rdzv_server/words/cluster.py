@@ -38,6 +38,7 @@ def shard_broken(shard: int, why: str) -> str:
 
 
 CANNOT_TAKE_OVER = "cannot take over yet"
+CAN_TAKE_OVER = "etcd accepts requests again: servers can take over"
 LEASE_CONSEQUENCE = "the server rejects requests until it has renewed the lease; workers keep running"
 LEASE_RENEWED = "etcd answers again: this server has renewed its lease, and leads what it led before"
 LEASE_ENDED = "etcd answers again: this server's lease has ended, and it gets a new one"

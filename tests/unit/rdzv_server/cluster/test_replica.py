@@ -67,7 +67,7 @@ class GivenElection:
         self.follow: Callable[[Leader | None], None] = lambda leader: None
         self.is_running = asyncio.Event()
         self.membership = SimpleNamespace(is_current=True, outage_reason=None, view=None, losses=0)
-        self.outage = Outage()
+        self.outage = Outage(logs_silence=False)
 
     async def win(self, follow: Callable[[Leader | None], None]) -> GivenLeadership:
         self.follow = follow

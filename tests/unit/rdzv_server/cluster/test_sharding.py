@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 from rdzv_protocol.actions import CordonRequest, DrainRequest, StopRequest, UncordonRequest
@@ -23,8 +24,9 @@ from rdzv_server.cluster.membership import READY  # noqa: E402
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
 from rdzv_server.cluster.sharding import Sharding  # noqa: E402
 from rdzv_server.config import ServerConfig  # noqa: E402
+from rdzv_server.service import store_access  # noqa: E402
 from rdzv_server.service.interface import OperatorRequest  # noqa: E402
-from rdzv_server.storage.base import StoreBroken  # noqa: E402
+from rdzv_server.storage.base import StoreBroken, StoreUnavailable  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
 from rdzv_server.words import cluster as words  # noqa: E402
 from rdzv_server.words import service as service_words  # noqa: E402
@@ -88,6 +90,67 @@ async def test_new_servers_get_their_shards_and_leaving_servers_hand_theirs_over
     assert sorted(first.led + second.led) == list(range(SHARDS))
     await second.end()
     await first.leads(4)
+
+
+class Refusing:
+    """Client of an etcd that answers, but accepts no write of a shard or of its leader while `is_full`."""
+
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
+        self.is_full = False
+        self.refused: set[bytes] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def transact(self, compare: Sequence[Any], do: Sequence[Any]) -> tuple[bool, int]:
+        key = do[0].request_put.key
+        if self.is_full and (b"/live/leaders/" in key or b"/shards/" in key):
+            self.refused.add(key)
+            raise StoreUnavailable("etcd: database space exceeded")
+        return await self._client.transact(compare, do)
+
+
+async def test_a_full_etcd_is_logged_once_and_not_for_each_shard(start, client, caplog, monkeypatch):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(store_access, "CHECK_S", 0.01)
+    full = Refusing(client)
+    full.is_full = True
+    server = start("a:1", full)
+
+    def logged(*lines: str) -> list[int]:
+        return [sum(line in message for message in caplog.messages) for line in lines]
+
+    await until(lambda: len(full.refused) == SHARDS)  # it cannot take over
+    assert logged(words.CANNOT_TAKE_OVER, words.CAN_TAKE_OVER) == [1, 0]
+    full.is_full = False
+    await server.leads(SHARDS)
+    assert logged(words.CANNOT_TAKE_OVER, words.CAN_TAKE_OVER) == [1, 1]
+    full.refused.clear()
+    full.is_full = True
+    await until(lambda: len(full.refused) == SHARDS)  # it cannot write what it leads
+    assert logged(service_words.NOTHING_DECIDED, service_words.STORE_IS_BACK) == [1, 0]
+    full.is_full = False
+    await until(lambda: logged(service_words.STORE_IS_BACK) == [1])
+    assert logged(service_words.NOTHING_DECIDED, words.CANNOT_TAKE_OVER) == [1, 1]
+
+
+async def test_the_next_outage_is_logged_after_a_leadership_has_ended_in_one(
+    start, client, prefix, caplog, monkeypatch
+):
+    monkeypatch.setattr(store_access, "CHECK_S", 0.01)
+    full = Refusing(client)
+    server = start("a:1", full)
+    await server.leads(SHARDS)
+    full.is_full = True
+    await until(lambda: len(full.refused) == SHARDS)
+    await client.transact([], [delete(f"{prefix}/live/leaders/{shard}".encode()) for shard in range(SHARDS)])
+    await server.leads(0)
+    full.is_full = False
+    await server.leads(SHARDS)
+    caplog.clear()
+    full.is_full = True
+    await until(lambda: any(service_words.NOTHING_DECIDED in message for message in caplog.messages))
 
 
 async def test_a_server_that_does_not_take_its_shard_is_left_no_more_until_it_restarts(start, client, prefix, caplog):
