@@ -458,7 +458,7 @@ def _run_target(action: "Action", session: Session) -> tuple[Request, str, Reque
     given = session.given
     if "request_id" in given and given.get("run_id") is not None:
         return {"run_id": given["run_id"]}, words.actions.named_run(given["run_id"]), {}
-    run = session.run(is_over=action.of_ended)
+    run = session.run(is_over=action.of_ended, needs_all=True)
     if not (run["can_be_forgotten"] if action.of_ended else not state.is_over(run)):
         raise Refused(words.actions.nothing_to_do(action.name, lines.of_run(run)))
     return {"run_id": run["run_id"]}, lines.of_run(run), {"round": run["round"]}
@@ -475,5 +475,6 @@ def _node_target(action: "Action", session: Session) -> tuple[Request, str, Requ
         states = [(str(node["state"]), str(run["run_id"])) for run, node in there[:MOST_NAMED]]
         return {"node_id": node_id}, words.actions.node_in_runs(node_id, states), {}
     known = sorted({node["node_id"] for run in all_runs for node in run["nodes"]})
-    session.out.note(words.actions.no_run_has(node_id, known))
+    if not session.lacks_runs:
+        session.out.note(words.actions.no_run_has(node_id, known))
     return {"node_id": node_id}, words.actions.in_no_run(node_id), {}

@@ -93,10 +93,11 @@ class Session:
         """The servers, for views of their runs."""
         return Servers(self.endpoint, state.cordons(self._servers), self.unhealthy_reason, self.program)
 
-    def run(self, *, is_over: bool = False) -> Fields:
+    def run(self, *, is_over: bool = False, needs_all: bool = False) -> Fields:
         """Return the requested run, else the only active one, or ended one if `is_over`.
 
-        Raises `Refused` or `BadInput`.
+        `needs_all`: whether it is the only one only if all runs are known. Raises `Refused`, `BadInput` or
+        `Unreachable`.
         """
         if (run_id := self.given.get("run_id")) is not None:
             for run in self.overview(run_id).runs:
@@ -104,6 +105,9 @@ class Session:
             raise self._no_such(run_id, [] if self._unknown else self.overview().runs)
         runs = self.overview().runs
         wanted = [run for run in runs if state.is_over(run) == is_over] or runs
+        if self.lacks_runs and (needs_all or not runs):
+            help_lines = [words.runs.name_one(*_named(wanted))] if wanted else []
+            raise Unreachable("; ".join(self._unknown), *help_lines)
         if len(wanted) == 1:
             return wanted[0]
         if not runs:

@@ -6,7 +6,7 @@ types. Each is removed from real answers, everywhere, and each command that look
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -508,6 +508,53 @@ def test_a_server_that_knows_no_leader_says_why(
     monkeypatch.setattr(_Handler, "do_POST", lambda handler: refuse(handler, 421, reply))
     server.lacks()
     assert reply["message"] in commands.run("stacks running --timeout 0.1").err
+
+
+@pytest.fixture
+def half_led(server: OtherServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give shard 1 no leader, and let the server know these runs only."""
+
+    def half_led(*run_ids: str) -> None:
+        status = server._whole["Status"]
+        shards = [status["server"]["shards"][0], {"shard": 1, "leader": None, "leadership": 1}]
+        runs = [run for run in status["runs"] if run["run_id"] in run_ids]
+        known = {"server": status["server"] | {"shards": shards}, "runs": runs}
+        monkeypatch.setitem(server._whole, "Status", known)
+        server.lacks()
+
+    return half_led
+
+
+UNKNOWN = words.connection.unknown_runs([1], None, words.servers.NONE_LEADS, are_shown=False)
+
+
+@pytest.mark.parametrize("line", ["why", "nodes", "events", "logs 0", "stacks", "bundle", "stop", "restart"])
+def test_if_no_run_is_known_but_there_may_be_some_it_says_so(
+    half_led: Callable[..., None], commands: Commands, line: str
+) -> None:
+    half_led()
+    done = commands.run(f"{line} --timeout 0.1")
+    assert done.code == ExitCode.START_AGAIN and f"rdzvctl: error: {UNKNOWN}\n" in done.err
+    assert words.runs.NO_RUN not in done.err
+
+
+@pytest.mark.parametrize("line", ["stop", "restart", "admit", "resize 1:2"])
+def test_an_action_asks_for_the_run_if_there_may_be_others(
+    half_led: Callable[..., None], commands: Commands, line: str
+) -> None:
+    half_led("running")
+    done = commands.run(f"{line} --timeout 0.1")
+    assert done.code == ExitCode.START_AGAIN and not done.out
+    assert f"rdzvctl: error: {UNKNOWN}\n  {words.runs.name_one(['running'], 0)}\n" in done.err
+    named = line.replace(" ", " running ") if " " in line else f"{line} running"
+    assert words.runs.name_one(["running"], 0) not in commands.run(f"{named} --timeout 0.1").err
+
+
+def test_a_node_may_be_in_a_run_that_is_not_known(half_led: Callable[..., None], commands: Commands) -> None:
+    half_led("running")
+    assert (
+        words.actions.no_run_has("nobody", ["a", "b", "c", "d"]) not in commands.run("drain nobody --timeout 0.1").err
+    )
 
 
 def test_a_limit_of_requests_is_waited_for_and_named(
