@@ -88,8 +88,8 @@ def no_progress(rounds: int, highest_step: int | None, checkpoint_step: int | No
 
 
 def no_steps(rounds: int, within_s: float, *, fall: bool = False) -> str:
-    """Rounds fail quickly in a run whose workers report no steps, or steps that fall within a round."""
-    steps = "the steps that workers report fall within a round" if fall else "workers report no steps"
+    """Rounds fail quickly in a run whose workers report no steps, or steps that decrease within a round."""
+    steps = "the steps that workers report decrease within a round" if fall else "workers report no steps"
     return f"no progress: {_rounds(rounds)} failed within {within_s:g} s each, and {steps}"
 
 

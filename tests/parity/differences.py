@@ -168,7 +168,7 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     Difference(
         "order of stdout and stderr of one worker, with `-t`",
-        "the order in which the two files are read", "likewise, so often another order",
+        "the order in which the two files are read", "the same, so often another order",
         "stdout/rank 0",
         lambda theirs, ours: theirs and ours and sorted(theirs.split("\n")) == sorted(ours.split("\n")),
         Line("torchrun --standalone -t 3 train.py", TWO_STREAMS, streams="one pipe"), "-t 3.*('one pipe'|'terminal')",
