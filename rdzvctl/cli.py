@@ -17,7 +17,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import LOG_LINES, LOG_STREAMS, MOST_LOG_LINES, node_counts, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.states import HEALTH, PHASES
-from rdzv_protocol.text import age, printable
+from rdzv_protocol.text import printable
 
 from rdzvctl import commands, completion, context_commands, words
 from rdzvctl.client import DEFAULT_TIMEOUT_S
@@ -273,13 +273,6 @@ def _lines(text: str) -> int:
     return lines
 
 
-TIMES_OF_ACTIONS = {
-    "deadline_s": ("--deadline", "kill the workers after this time: 90s, 10m, 2h"),
-    "for_s": ("--for", "uncordon the node after this time: 90s, 10m, 2h"),
-}
-"""Flags and their help, by the fields of actions that they fill with a time."""
-
-
 def _run(parser: argparse.ArgumentParser, kind: str = "runs") -> None:
     """Add the argument RUN. `kind`: kind of names that the shell completes."""
     text = f"the run's id (default: the only {'ended' if kind == 'ended-runs' else 'active'} run)"
@@ -294,11 +287,9 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
         _run(parser, "ended-runs" if action.of_ended else "live-runs")
     if "min_nodes" in action.fields:
         parser.add_argument("size", metavar="MIN:MAX", type=_size, help="the new limits of the run's number of nodes")
-    for name in (each for each in action.fields if each in TIMES_OF_ACTIONS):
-        spelling, text = TIMES_OF_ACTIONS[name]
-        default_s = action.default_of(name)
-        default = "never" if default_s is None else age(default_s)
-        parser.add_argument(spelling, dest=name, metavar="TIME", type=_seconds, help=f"{text} (default: {default})")
+    for name, asked, is_time in ((each.name, each.asked, each.is_time) for each in action.inputs if each.asked.flag):
+        metavar, read = ("TIME", _seconds) if is_time else ("N", _whole)
+        parser.add_argument(asked.flag, dest=name, metavar=metavar, type=read, help=asked.help)
     parser.add_argument("--reason", metavar="TEXT", help="say why; the run's events and the server's log show it")
     parser.add_argument("--request-id", metavar="ID", help="set the idempotency key: a second request with the same "
                         "key changes nothing (default: a new key)")  # fmt: skip
@@ -310,7 +301,7 @@ def _example(action: "Action") -> str:
     """Return an action's arguments in an example."""
     parts = ["node-7" if action.of_node else "r1"]
     parts += ["2:8"] if "min_nodes" in action.fields else []
-    times = [TIMES_OF_ACTIONS[name][0] for name in action.fields if name in TIMES_OF_ACTIONS]
+    times = [each.asked.flag for each in action.inputs if each.is_time]
     return " ".join([*parts, *(f"{flag} 10m" for flag in times[:1])])
 
 

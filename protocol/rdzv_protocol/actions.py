@@ -12,9 +12,9 @@ the server knows that from the token and the connection.
 see what they return.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, get_args
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 
 from rdzv_protocol import errors, paths
 from rdzv_protocol.constraints import (
@@ -31,6 +31,7 @@ from rdzv_protocol.constraints import (
 )
 from rdzv_protocol.flag_values import LOG_LINES, LogStream
 from rdzv_protocol.queries import FileOffset, LineCount, LogText, Variables, Versions
+from rdzv_protocol.text import age
 from rdzv_protocol.visible import NAME
 
 RequestId = Annotated[str, Meta(max_length=128, pattern=NAME)]
@@ -39,6 +40,23 @@ Deadline = Annotated[float, Meta(ge=0, le=604_800)]
 
 DRAIN_S = 300.0
 """Seconds that a drained node's workers have by default: enough for a checkpoint of some gigabytes."""
+
+
+class Asked(Struct, frozen=True):
+    """How a person gives one field of an action. A field without it is filled in by the page and by `rdzvctl`."""
+
+    label: str
+    """Label of its input on the page."""
+    flag: str = ""
+    """Flag of `rdzvctl` for it; empty if another argument sets it."""
+    help: str = ""
+    """Help text of the flag."""
+
+
+UncordonedAfter = Annotated[Seconds, Asked(
+    "Duration: 2h, 3d; empty: until you uncordon it", "--for",
+    "uncordon the node after this time: 90s, 10m, 2h (default: never)",
+)]  # fmt: skip
 
 
 class RunAction(Struct, frozen=True, kw_only=True):
@@ -80,8 +98,8 @@ class ResizeRequest(RunAction, frozen=True, kw_only=True):
     From then on, its agents' own `--nnodes` has no effect.
     """
 
-    min_nodes: NodeCount
-    max_nodes: NodeCount
+    min_nodes: Annotated[NodeCount, Asked("Minimum number of nodes")]
+    max_nodes: Annotated[NodeCount, Asked("Maximum number of nodes")]
     """Most nodes of a round, at least `min_nodes`."""
 
 
@@ -99,7 +117,7 @@ class CordonRequest(NodeAction, frozen=True, kw_only=True):
     A round that the node is part of continues.
     """
 
-    for_s: Seconds | None = None
+    for_s: UncordonedAfter | None = None
     """Seconds until the node is uncordoned by itself; null if it never is."""
 
 
@@ -111,9 +129,12 @@ class DrainRequest(NodeAction, frozen=True, kw_only=True):
     """Empty the node and cordon it, for all runs. Its workers get SIGTERM and time for a checkpoint, and its agents
     leave. The other nodes continue without it."""
 
-    deadline_s: Deadline = DRAIN_S
+    deadline_s: Annotated[Deadline, Asked(
+        f"Time until workers are killed: 90s, 10m, 2h; empty: {age(DRAIN_S)}", "--deadline",
+        f"kill the workers after this time: 90s, 10m, 2h (default: {age(DRAIN_S)})",
+    )] = DRAIN_S  # fmt: skip
     """Seconds that the node's workers have for a checkpoint; then they are killed."""
-    for_s: Seconds | None = None
+    for_s: UncordonedAfter | None = None
     """Seconds until the node is uncordoned by itself; null if it never is."""
 
 
@@ -204,6 +225,17 @@ class AgentDescription(Struct, frozen=True, kw_only=True):
     variables: Variables
 
 
+class Input(Struct, frozen=True):
+    """A field of an action that a person gives: a number from `least` to `most`."""
+
+    name: str
+    asked: Asked
+    least: float
+    most: float
+    is_time: bool
+    """Whether it is a number of seconds, which a person gives with a unit; otherwise it is a whole number."""
+
+
 class Action(Struct, frozen=True, kw_only=True):
     """One action that an operator can take on a run, or on a node for all runs.
 
@@ -249,9 +281,21 @@ class Action(Struct, frozen=True, kw_only=True):
         common = NodeAction if self.of_node else RunAction
         return tuple(name for name in self.request.__struct_fields__ if name not in common.__struct_fields__)
 
-    def default_of(self, field: str) -> Any:
-        """Return the value of this field in a message that leaves it out."""
-        return next(each.default for each in structs.fields(self.request) if each.name == field)
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The fields that a person gives."""
+        kinds = {name: self.request.__annotations__[name] for name in self.fields}
+        return tuple(found for name, kind in kinds.items() if (found := _input(name, kind)))
+
+
+def _input(name: str, kind: object) -> Input | None:
+    """Return the field as an input; None if nobody is asked for it."""
+    value = get_args(kind)[0] if type(None) in get_args(kind) else kind
+    metadata = {type(each): each for each in getattr(value, "__metadata__", ())}
+    if Asked not in metadata:
+        return None
+    limits = metadata[Meta]
+    return Input(name, metadata[Asked], limits.ge, limits.le, is_time=get_args(value)[0] is float)
 
 
 STOP = Action(

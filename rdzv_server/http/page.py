@@ -85,6 +85,7 @@ class Button:
         """Whether the button is for a run that has ended, rather than an active one."""
         self.asks = ["reason", *action.fields]
         """Fields of the dialog, by their names in the request, and `round`, which the page itself fills in."""
+        self.inputs = action.inputs
 
 
 class Pages:

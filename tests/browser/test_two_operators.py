@@ -50,7 +50,7 @@ async def test_one_operator_sees_what_the_other_does(cluster: Cluster, new_tab: 
         await other.shows("#node-facts", "by 127.0.0.1: its fan")
         await other.act("Uncordon", reason="a new fan")
         await one.shows("#events", operations.uncordoned("b", "a new fan", by_operator=True))
-        await one.act("Resize", min="1", max="4")
+        await one.act("Resize", min_nodes="1", max_nodes="4")
         await other.shows("#facts", "2 of 1 to 4")
         assert await one.is_same() and await other.is_same(), "nothing was reloaded"
     one.is_content()

@@ -1026,12 +1026,12 @@ function ask(button) {
     field.querySelector("input").value = "";
   });
   if (asks.includes("min_nodes")) {
-    byId("ask-min").value = shown.run.min_nodes;
-    byId("ask-max").value = shown.run.max_nodes;
+    byId("ask-min_nodes").value = shown.run.min_nodes;
+    byId("ask-max_nodes").value = shown.run.max_nodes;
   }
   notice("");
   drawCost(button);
-  byId("ask-min").oninput = byId("ask-max").oninput = () => drawCost(button);
+  byId("ask-min_nodes").oninput = byId("ask-max_nodes").oninput = () => drawCost(button);
   const requestId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // the same for all attempts, so that the action is carried out once
   dialog.querySelector("form").onsubmit = (event) => {
     event.preventDefault();
@@ -1046,7 +1046,7 @@ async function drawCost(button) {
   const query = new URLSearchParams({ action: button.dataset.path.split("/").at(-1) });
   if (button.dataset.node) query.set("node_id", button.dataset.node);
   else query.set("run_id", runId);
-  if (button.dataset.asks.includes("min_nodes")) ["min", "max"].forEach((name) => query.set(`${name}_nodes`, byId(`ask-${name}`).value || 0));
+  if (button.dataset.asks.includes("min_nodes")) ["min_nodes", "max_nodes"].forEach((name) => query.set(name, byId(`ask-${name}`).value || 0));
   const wanted = costOf = query.toString();
   fill(byId("dialog-cost"), "");
   const answer = await fetch(`/v1/costs?${wanted}`, { headers: { Accept: "application/json" } }).catch(() => null);
