@@ -168,12 +168,8 @@ class Agent:
             where,
             self,
             loop,
-            hosts_store=any(each.hosts_store for each in self._features),
-            queries=self._features.queries,
-            checks=self._features.overriding("unfit"),
-            judges_failures=self._features.overriding("judged"),
+            self._features.capabilities,
             member=self._is_member,
-            notice_s=next((each.leave_notice_s for each in self._features if each.leave_notice_s is not None), None),
         )
         if "TMPDIR" in os.environ:
             spawn(self._warn_of_tmpdir())

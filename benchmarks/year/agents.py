@@ -16,7 +16,7 @@ from rdzv_protocol.messages import Assignment, JoinRequest, PollRequest, ReportR
 
 from node_agent.kernel.core.effects import CheckNode, Effect, Log, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.kernel.core.events import Event
-from node_agent.kernel.core.machine import AgentMachine
+from node_agent.kernel.core.machine import AgentMachine, Capabilities
 
 CHECK_EVERY = 509
 """Number of agents per witness. The witness, a different one at each instant, is played alone and compared."""
@@ -68,7 +68,7 @@ class Agents:
         self.witness = (self.witness + 1) % CHECK_EVERY
 
     def start(self, join: JoinRequest, *, checks: bool) -> "Agent":
-        machine = AgentMachine(join, server="the server", checks=checks)
+        machine = AgentMachine(join, server="the server", capabilities=Capabilities(checks=checks))
         self._started += 1
         return Agent(self, self._started % CHECK_EVERY, join, machine.agent_id, self._shared(machine))
 

@@ -14,6 +14,7 @@ from node_agent import words
 from node_agent.features.table import OPTIONS
 from node_agent.kernel.config import Options
 from node_agent.kernel.core.effects import Level
+from node_agent.kernel.core.machine import Capabilities
 from node_agent.kernel.feature import Feature, Kernel, load
 from node_agent.kernel.output.console import Console
 from node_agent.kernel.tasks import spawn
@@ -62,12 +63,16 @@ class Features(list[Feature]):
         self.extend(load(name)(agent) for name, is_on in UNASKED if is_on(agent))
 
     @property
-    def queries(self) -> tuple[type[Query], ...]:
-        """Kinds of queries that the agent answers."""
-        return tuple(self._asked)
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            hosts_store=any(each.hosts_store for each in self),
+            queries=tuple(self._asked),
+            checks=self._is_overridden("unfit"),
+            judges_failures=self._is_overridden("judged"),
+            notice_s=next((each.leave_notice_s for each in self if each.leave_notice_s is not None), None),
+        )
 
-    def overriding(self, hook: str) -> bool:
-        """Return whether any feature overrides this hook."""
+    def _is_overridden(self, hook: str) -> bool:
         return any(getattr(type(each), hook) is not getattr(Feature, hook) for each in self)
 
     def answering(self, kind: type[Query]) -> Feature | None:

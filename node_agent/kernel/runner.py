@@ -28,7 +28,6 @@ from rdzv_protocol.messages import (
     Request,
     SuspectRequest,
 )
-from rdzv_protocol.queries import Query
 from rdzv_protocol.text import clip, printable
 
 from node_agent import words
@@ -36,7 +35,7 @@ from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core import events
 from node_agent.kernel.core.backoff import ServerLost, Unreachable
 from node_agent.kernel.core.effects import Effect, Exit, Level, Log, OwnEffect
-from node_agent.kernel.core.machine import AgentMachine, State
+from node_agent.kernel.core.machine import AgentMachine, Capabilities, State
 from node_agent.kernel.tasks import spawn
 from node_agent.kernel.transport.retrying import RetryingClient, Transport
 
@@ -97,38 +96,28 @@ class Runner:
         where: str,
         host: Host,
         loop: asyncio.AbstractEventLoop,
+        capabilities: Capabilities = Capabilities(),  # noqa: B008
         *,
-        hosts_store: bool,
-        queries: tuple[type[Query], ...] = (),
-        checks: bool = False,
-        judges_failures: bool = False,
-        notice_s: float | None = None,
         member: Callable[[bool], None] | None = None,
     ) -> None:
-        """`queries`: the kinds of queries that the host answers.
-
-        `checks`, `judges_failures`, `notice_s`: see `AgentMachine`. `member` is called at the start, and when the agent
-        becomes or stops being a member of its run.
-        """
+        """`member` is called at the start, and when the agent becomes or stops being a member of its run."""
         self.machine = AgentMachine(
             replace(
                 config.join,
                 agent_id=f"{config.join.node_id[:64]}-{os.urandom(6).hex()}",
                 secret=os.urandom(16).hex(),  # so that only this agent can act under its id
-                hosts_store=hosts_store,
+                hosts_store=capabilities.hosts_store,
                 command=config.command.fingerprint,
                 program=clip(printable(config.command.name), 128),
                 drains=True,
-                queries=tuple(str(kind.__struct_config__.tag) for kind in queries),
+                queries=tuple(str(kind.__struct_config__.tag) for kind in capabilities.queries),
             ),
             server=where,
+            capabilities=capabilities,
             connect_timeout_s=config.connect_timeout_s,
             server_lost_timeout_s=config.server_lost_timeout_s,
-            checks=checks,
-            judges_failures=judges_failures,
             exits_when_excluded=config.exits_when_excluded,
             exits_with_run=config.exits_with_run,
-            notice_s=notice_s,
             stop_s=config.shutdown_timeout_s,
         )
         self._client = RetryingClient(

@@ -49,7 +49,6 @@ class Node:
             "the server",
             self,
             loop,
-            hosts_store=False,
         )
         self._work.feed(Started())
 

@@ -40,7 +40,7 @@ from node_agent.kernel.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
-from node_agent.kernel.core.machine import ANSWER_S, AgentMachine, State
+from node_agent.kernel.core.machine import ANSWER_S, AgentMachine, Capabilities, State
 from tests.unit.node_agent.story import LEASE_S, a_failure, drain, finish, join, start, stop, wait
 
 rounds = st.integers(1, 4)
@@ -80,12 +80,10 @@ class AgentStory(RuleBasedStateMachine):
         self.machine = AgentMachine(
             join("a", settings=RequestedSettings(fatal_exit_codes=(FATAL_EXIT_CODE,))),
             server="host:1",
+            capabilities=Capabilities(checks=checks, judges_failures=judges_failures, notice_s=notice_s),
             connect_timeout_s=WAIT_S,
-            checks=checks,
-            judges_failures=judges_failures,
             exits_when_excluded=makes_room,
             exits_with_run=exits_with_run,
-            notice_s=notice_s,
             stop_s=10.0,
         )
         self.judges_failures = judges_failures

@@ -15,7 +15,7 @@ from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.effects import Ask, Exit, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.kernel.core.events import Answer, Event, Signalled, Started, Suspected
-from node_agent.kernel.core.machine import AgentMachine
+from node_agent.kernel.core.machine import AgentMachine, Capabilities
 from node_agent.kernel.runner import Facts, Runner
 from simulation.network import Host
 from simulation.server import Loop
@@ -99,9 +99,7 @@ class AgentProcess:
             "the server",
             self,
             self.loop,
-            hosts_store=False,
-            queries=queries,
-            notice_s=notice_s,
+            Capabilities(queries=queries, notice_s=notice_s),
         )
 
     def _transport(self) -> SimulatedTransport:

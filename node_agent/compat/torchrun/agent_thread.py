@@ -20,6 +20,7 @@ from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.backoff import ServerLost
 from node_agent.kernel.core.effects import Exit, Level, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.kernel.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.kernel.core.machine import Capabilities
 from node_agent.kernel.runner import Facts, Runner
 from node_agent.kernel.threads import ThreadLoop
 from node_agent.kernel.transport.retrying import Transport
@@ -66,7 +67,8 @@ class AgentThread:
         """Why there is no further round for this node."""
         self._changed = asyncio.Event()
         self._loop = ThreadLoop()
-        self._runner = Runner(config, make_transport, endpoint, self, self._loop, hosts_store=True)
+        capabilities = Capabilities(hosts_store=True)
+        self._runner = Runner(config, make_transport, endpoint, self, self._loop, capabilities)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rdzv-server", daemon=True)
         self._thread.start()
 

@@ -23,6 +23,7 @@ from enum import Enum
 from math import inf
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 from rdzv_protocol.errors import AgentFenced, OutcomeUnknown, ProtocolError, RunFailed, RunSucceeded
 from rdzv_protocol.exit_codes import ExitCode
@@ -45,7 +46,7 @@ from rdzv_protocol.messages import (
     SuspectRequest,
     Wait,
 )
-from rdzv_protocol.queries import QueryAnswer
+from rdzv_protocol.queries import Query, QueryAnswer
 from rdzv_protocol.text import clip
 from rdzv_protocol.timing import HOLDS_PER_LEASE, answer_timeout_s, hold_s
 
@@ -93,14 +94,28 @@ class State(Enum):
     EXITED = "exited"
 
 
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What the features of one agent do beside its machine."""
+
+    hosts_store: bool = False
+    """Whether a feature can host the workers' store."""
+    queries: tuple[type[Query], ...] = ()
+    """Kinds of the server's queries that features answer."""
+    checks: bool = False
+    """Whether a feature checks whether the node is fit."""
+    judges_failures: bool = False
+    """Whether a feature judges failures before they are reported."""
+    notice_s: float | None = None
+    """Seconds that a leaving agent waits until the workers of all nodes have saved; None for no wait."""
+
+
 class AgentMachine:
     """State machine of one agent.
 
     `join`: the agent's request. Its `agent_id` is unique among all agent processes; a fenced agent returns under a new
-    one. `server`: the server's name for people. `checks`: whether to check the node. `judges_failures`: whether a
-    feature judges failures before they are reported. `exits_when_excluded`: whether the agent exits instead of waiting
-    if its node is excluded, so that another node can take its place. `exits_with_run`: whether the agent exits 0 only
-    if it knows that the run has succeeded.
+    one. `server`: the server's name for people. `exits_when_excluded`: whether the agent exits instead of waiting if
+    its node is excluded, so that another node can take its place. `exits_with_run`: whether the agent exits 0 only if
+    it knows that the run has succeeded.
     """
 
     def __init__(
@@ -108,18 +123,14 @@ class AgentMachine:
         join: JoinRequest,
         *,
         server: str,
+        capabilities: Capabilities = Capabilities(),  # noqa: B008
         connect_timeout_s: float = inf,
         server_lost_timeout_s: float = inf,
-        checks: bool = False,
-        judges_failures: bool = False,
         exits_when_excluded: bool = False,
         exits_with_run: bool = False,
-        notice_s: float | None = None,
         stop_s: float = inf,
     ) -> None:
-        """`notice_s`: seconds that a leaving agent waits until the workers of all nodes have saved; None for no wait.
-        `stop_s`: seconds after which this node's workers must have ended in that case.
-        """
+        """`stop_s`: seconds within which the workers of a leaving agent must have ended, if it waits for others."""
         self.state = State.JOINING
         self.round = 0
         """Round of the workers that were started last, 0 if there was none."""
@@ -128,7 +139,7 @@ class AgentMachine:
         self.outages = ServerOutages(
             server, connect_timeout_s=connect_timeout_s, server_lost_timeout_s=server_lost_timeout_s
         )
-        self._notice_s, self._stop_s = notice_s, stop_s
+        self._notice_s, self._stop_s = capabilities.notice_s, stop_s
         self._leaving: events.Signalled | None = None
         """The signal because of which this agent leaves, once all workers have saved."""
         self._has_heard_signal = False
@@ -153,11 +164,11 @@ class AgentMachine:
         self._joins_at = inf
         """Time until which the agent waits for the signal that ended one of its workers, infinite if it does not wait.
         """
-        self._checks = checks
+        self._checks = capabilities.checks
         self._exits_when_excluded = exits_when_excluded
         self._exits_with_run = exits_with_run
         self._is_checking = False
-        self._is_checked = not checks
+        self._is_checked = not capabilities.checks
         """Whether this node needs no check, or was found fit since workers last ran here."""
         self._has_failed = False
         """Whether a worker of this node has failed since the last check."""
@@ -177,7 +188,9 @@ class AgentMachine:
         self.is_member = False
         """Whether the server counts this agent in: it is part of a round or of the next one, or is a spare."""
         self._reporter = FailureReporter(
-            self.report, judges_failures=judges_failures, fatal_exit_codes=join.settings.fatal_exit_codes or ()
+            self.report,
+            judges_failures=capabilities.judges_failures,
+            fatal_exit_codes=join.settings.fatal_exit_codes or (),
         )
         self._warning = ""
         """Latest warning from the server."""

@@ -30,7 +30,7 @@ from node_agent.kernel.core.events import (
     Started,
     TimePassed,
 )
-from node_agent.kernel.core.machine import AgentMachine
+from node_agent.kernel.core.machine import AgentMachine, Capabilities
 
 LEASE_S = 9.0
 
@@ -107,10 +107,11 @@ def leave(agent_id: str = "a.1", reason: str = "SIGTERM", **more: bool) -> Leave
 
 
 class Story:
-    """One agent, from its start."""
+    """One agent, from its start. `given`: capabilities and limits of its machine."""
 
-    def __init__(self, settings: RequestedSettings = RequestedSettings(), **limits: Any) -> None:  # noqa: B008
-        self.machine = AgentMachine(join("a", settings=settings), server="host:1", **limits)
+    def __init__(self, settings: RequestedSettings = RequestedSettings(), **given: Any) -> None:  # noqa: B008
+        able = Capabilities(**{name: given.pop(name) for name in Capabilities.__struct_fields__ if name in given})
+        self.machine = AgentMachine(join("a", settings=settings), server="host:1", capabilities=able, **given)
         self.now = 100.0
         self.revision = 0
         self.effects: list[Effect] = []
