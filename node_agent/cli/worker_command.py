@@ -156,7 +156,7 @@ def _check_script(script: str) -> None:
             raise UsageError(words.command.script_is_python(script)) from None
         raise UsageError(words.command.no_script(script, _folder())) from None
     except OSError as error:
-        raise UsageError(words.command.script_unreadable(script, error.strerror)) from None
+        raise UsageError(words.command.script_unreadable(script, error.strerror or str(error))) from None
     except (SyntaxError, ValueError):
         raise UsageError(words.command.script_of_a_shell(script, needs_shell=not interpreter)) from None
 

@@ -46,7 +46,7 @@ class ElasticSampler:
         if batch_size < own.world_size:
             raise ValueError(words.fewer_samples_than_ranks(batch_size, own.world_size))
         if drop_last and length < batch_size:
-            raise ValueError(words.LAST_BATCH_IS_ALL)
+            raise ValueError(words.no_full_batch(length, batch_size))
         self.length, self.batch_size = length, batch_size
         self.rank, self.world_size = own.rank, own.world_size
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last

@@ -50,7 +50,7 @@ def no_main(folder: str) -> str:
     return f"{folder} is a folder without a __main__.py: name the script in it"
 
 
-def script_unreadable(script: str, reason: str | None) -> str:
+def script_unreadable(script: str, reason: str) -> str:
     return f"cannot read script {script}: {reason}"
 
 

@@ -20,7 +20,7 @@ def no_cpu_left(cpus: Collection[int]) -> str:
 
 
 def cannot_kill(pid: int) -> str:
-    return f"could not kill pid {pid}; continuing without it"
+    return f"could not kill process {pid} in time; no longer waiting for it"
 
 
 def killed_late(ranks: Sequence[int], signal_name: str, within_s: float, limit: str) -> str:
@@ -59,7 +59,10 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def outlives_kill(pid: int, why: str) -> str:
-    return f"could not kill pid {pid} ({why}); continuing; its GPU memory and ports stay in use"
+    return (
+        f"could not kill process {pid} ({why}): it stays behind, with its GPU memory and ports. "
+        "If it does not end, look for the cause with dmesg, or restart the node"
+    )
 
 
 def in_state(state: str, place: str) -> str:
@@ -84,7 +87,9 @@ def store_not_started(why: str) -> str:
 
 
 def store_ended(pid: int, exit_code: int | None) -> str:
-    return f"the workers' store (process {pid}) ended unexpectedly with exit code {exit_code}"
+    """`exit_code`: None if it is unknown."""
+    ended = f"the workers' store (process {pid}) ended unexpectedly"
+    return ended if exit_code is None else f"{ended} with exit code {exit_code}"
 
 
 # The folder of temporary files.

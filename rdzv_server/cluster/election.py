@@ -135,7 +135,7 @@ class Leadership:
             if view and view.revision >= self.number:
                 leader = view.leaders.get(shard)
                 if leader is None or leader.number != self.number:
-                    return words.KEY_DELETED if self._lease.is_certain else words.LEASE_RAN_OUT
+                    return words.KEY_DELETED if self._lease.is_certain else words.LEASE_EXPIRED
                 if (successor := view.successor(shard)) and successor.revision not in left_to:
                     left_to.add(successor.revision)
                     return words.hands_over_to(successor.address)

@@ -1,4 +1,4 @@
-"""A lease at etcd that a server renews: keys attached to it exist while the server is alive and reaches etcd."""
+"""A lease in etcd that a server renews: keys attached to it exist while the server is alive and reaches etcd."""
 
 import asyncio
 import time
@@ -97,7 +97,7 @@ class Lease:
             if ttl_s <= 0:
                 self._certain_until = 0.0
                 self._outage.end(words.LEASE_ENDED)
-                return words.LEASE_RAN_OUT
+                return words.LEASE_EXPIRED
             if self._given_up.is_set():
                 continue
             lapsed_s = _clock() - self._certain_until

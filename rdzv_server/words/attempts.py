@@ -1,25 +1,20 @@
 """Messages for agents about attempts that have ended, or that a server does not know or has no room for."""
 
+from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import count
 
 
-def not_known(run_id: str) -> str:
-    """An agent's run is unknown."""
+def unknown_run(run_id: str) -> str:
     return f"this server does not know run {run_id}"
 
 
 def must_rejoin(run_id: str, node_id: str) -> str:
-    return f"{not_known(run_id)}: node {node_id} must join it again"
-
-
-def unknown_run(run_id: str) -> str:
-    """An operator's run is unknown."""
-    return f"this server has no run {run_id}"
+    return f"{unknown_run(run_id)}: node {node_id} must join it again"
 
 
 def still_active(run_id: str, stage: str) -> str:
     """A run cannot be forgotten before its end."""
-    return f"run {run_id} is still active ({stage}): stop it first (POST /v1/runs/stop)"
+    return f"run {run_id} is still active ({stage}): stop it first (rdzvctl stop {quoted(run_id)})"
 
 
 def over_before(run_id: str) -> str:
@@ -64,7 +59,7 @@ WHEN_ONE_HAS_ENDED = "there will be room when one ends"
 def full_of_agents(agents: int, most: int, gives: str = "") -> str:
     """`gives`: message `gives_place`; empty if no run gives its place."""
     full = f"this server has {count(agents, 'agent')}, and --max-agents is {most}"
-    return f"{full}; {gives}" if gives else f"{full}: there will be room when some leave"
+    return f"{full}; {gives or 'there will be room when some leave'}"
 
 
 def gives_place(run_id: str, in_s: float) -> str:

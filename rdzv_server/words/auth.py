@@ -111,4 +111,5 @@ def certificate_expired(path: str) -> str:
 
 def certificate_expires(path: str, days: int) -> str:
     """`days`: whole days that are left."""
-    return f"--tls-cert {path} expires in {count(days, 'day') if days else 'less than a day'}"
+    left = count(days, "day") if days else "less than a day"
+    return f"--tls-cert {path} expires in {left}: replace it, and send SIGHUP to this server"

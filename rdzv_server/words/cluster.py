@@ -24,8 +24,8 @@ def no_longer_leads(shard: int | None, why: str) -> str:
     return f"{_of(shard)}no longer leading: {why}"
 
 
-KEY_DELETED = "its key at etcd was deleted"
-LEASE_RAN_OUT = "its lease at etcd ran out"
+KEY_DELETED = "its key in etcd was deleted"
+LEASE_EXPIRED = "its lease in etcd expired"
 LOST_CHANGES = "etcd lost changes"
 
 

@@ -58,7 +58,10 @@ def too_many_guesses(peer: str) -> str:
 
 
 def too_many_streams(most: int) -> str:
-    return f"{most} event streams are open: try again later, or read pages"
+    return (
+        f"{most} event streams are open, the limit: "
+        "try again later, or read the events as pages, without Accept: text/event-stream"
+    )
 
 
 # The login of the pages.

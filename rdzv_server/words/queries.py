@@ -1,4 +1,4 @@
-"""Questions of operators to a run's agents that cannot be answered."""
+"""Queries of operators that a run's agents cannot answer."""
 
 
 def run_over(run_id: str, stage: str) -> str:
@@ -10,7 +10,9 @@ def agent_gone(node_id: str, rank: int) -> str:
 
 
 def agent_too_old(node_id: str) -> str:
-    return f"the agent of node {node_id} is older than this server and cannot answer this query"
+    return (
+        f"the agent of node {node_id} is older than this server and cannot answer this query: upgrade node-agent there"
+    )
 
 
 def no_agent_of_node(run_id: str, node_id: str) -> str:
@@ -18,7 +20,7 @@ def no_agent_of_node(run_id: str, node_id: str) -> str:
 
 
 def too_many_open(node_id: str, most: int) -> str:
-    return f"node {node_id} already has {most} open queries: try again"
+    return f"node {node_id} already has {most} open queries, its limit: try again when one of them is answered"
 
 
 def no_ranks_yet(run_id: str) -> str:

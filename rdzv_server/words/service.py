@@ -100,7 +100,7 @@ def agent_did_not_answer(node_id: str, limit_s: float) -> str:
 
 
 def another_question(node_id: str) -> str:
-    return f"the agent of node {node_id} answered a different question"
+    return f"the agent of node {node_id} answered a different query"
 
 
 # The end of a server that is idle.

@@ -86,7 +86,7 @@ def malformed_events(why: object) -> str:
 
 
 def in_use(path: str) -> str:
-    return f"{path} is in use by another rdzv-server"
+    return f"{path} is in use by another rdzv-server: stop that one, or give this one another file with --store"
 
 
 def cannot_open(path: str) -> str:

@@ -144,7 +144,7 @@ async def test_if_a_server_of_four_hangs_the_others_lead_its_shards(four: Shared
     assert is_running(worker)
     await run.restart()
     victim.signal(signal.SIGCONT)
-    await victim.line(f"shard .*{pattern(cluster.no_longer_leads, shard=None, why=cluster.LEASE_RAN_OUT)}")
+    await victim.line(f"shard .*{pattern(cluster.no_longer_leads, shard=None, why=cluster.LEASE_EXPIRED)}")
     await four.leaders()
     await run.restart()
     assert is_running(unmoved.worker.pid)

@@ -15,7 +15,8 @@ def too_slow(limit_s: float) -> str:
 
 
 def ended(exit_code: int | None, output: str) -> str:
-    return f"failed with exit code {exit_code}: {output}"
+    """`exit_code`: None if it is unknown."""
+    return f"failed: {output}" if exit_code is None else f"failed with exit code {exit_code}: {output}"
 
 
 def not_started(why: str) -> str:

@@ -273,7 +273,7 @@ class Registry:
         """
         machine = self._machine_with(run_id, agent_id) or self._latest_machine(run_id)
         if machine is None:
-            raise AgentFenced(words.not_known(run_id))
+            raise AgentFenced(words.unknown_run(run_id))
         return machine
 
     def replay(self, record: Record) -> list[RunEvent]:

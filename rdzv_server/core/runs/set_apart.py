@@ -142,7 +142,7 @@ class SetApart(RunMachine):
         The wait ends no workers. Raises `AgentFenced` if the agent was let go before.
         """
         if self._is_forgotten:
-            raise AgentFenced(attempts.not_known(self.run.run_id))
+            raise AgentFenced(attempts.unknown_run(self.run.run_id))
         if self._is_stopped:
             return LAST_REVISION, Finish(succeeded=False, reason=clip(self.run.end_reason, final_report.REASON_BYTES))
         if agent_id not in self.run.agents and agent_id not in self.run.departed_ids:

@@ -128,7 +128,7 @@ def no_workers(run_id: str) -> str:
 
 
 def agent_is_too_old(node_id: str) -> str:
-    return f"the agent of node {node_id} is older than this server and cannot answer"
+    return f"the agent of node {node_id} is older than this server and cannot answer: upgrade node-agent there"
 
 
 def operator_asks(by: str, why: str) -> str:

@@ -79,7 +79,7 @@ def test_rank_and_world_size_match_the_environment(monkeypatch: pytest.MonkeyPat
         ({"rank": 2}, words.no_such_rank(2, 2)),
         ({"rank": -1}, words.no_such_rank(-1, 2)),
         ({"batch_size": 1}, words.fewer_samples_than_ranks(1, 2)),
-        ({"length": 3, "drop_last": True}, words.LAST_BATCH_IS_ALL),
+        ({"length": 3, "drop_last": True}, words.no_full_batch(3, 4)),
     ],
 )
 def test_what_makes_no_sense_is_refused(how: dict[str, int], message: str) -> None:

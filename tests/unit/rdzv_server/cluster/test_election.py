@@ -177,7 +177,7 @@ async def test_servers_elect_a_leader_again_when_etcd_has_lost_changes(tmp_path,
                 shutil.copytree(tmp_path / "snapshot", member.data)
             etcd.start()
             async with asyncio.timeout(PATIENCE_S):
-                assert await leader.over in (words.LEASE_RAN_OUT, words.LOST_CHANGES)
+                assert await leader.over in (words.LEASE_EXPIRED, words.LOST_CHANGES)
                 assert not leader.leadership.is_certain
                 leader.win = asyncio.create_task(leader.wins(0))
                 await asyncio.wait({server.win for server in servers}, return_when="FIRST_COMPLETED")

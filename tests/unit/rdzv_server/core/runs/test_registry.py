@@ -87,7 +87,7 @@ def test_the_newest_runs_come_first_and_are_not_copied(server):
 
 
 def test_an_unknown_run_is_fenced(server):
-    with pytest.raises(AgentFenced, match=pattern(attempts.not_known("nowhere"))):
+    with pytest.raises(AgentFenced, match=pattern(attempts.unknown_run("nowhere"))):
         server.handle("nowhere", LeaseRenewed("a"))
     with pytest.raises(AgentFenced):
         server.directive("a", "nowhere")
