@@ -24,7 +24,12 @@ from tests.support.etcd import Etcd, etcd_cluster, need_etcd
 from tests.support.programs import ended_programs
 from tests.support.worker_hub import WorkerHub
 
-pytest_plugins = ("tests.support.dead_workers", "tests.support.names_of_tests", "tests.support.order_of_tests")
+pytest_plugins = (
+    "tests.support.cgroups",
+    "tests.support.dead_workers",
+    "tests.support.names_of_tests",
+    "tests.support.order_of_tests",
+)
 
 for profile, examples in (("ci", 100), ("quick", 50)):
     settings.register_profile(profile, derandomize=True, max_examples=examples, stateful_step_count=40, deadline=None)

@@ -83,13 +83,13 @@ def examine(
     """Return the failure of a worker that has been reaped. Never raises, even if files on the disk are broken."""
     recorded = left.recorded if left else None
     ended = _ended(spec, pid, exit_code, recorded)
-    out_of_memory = oom.verdict() if oom and exit_code in _KILLED else ""
+    out_of_memory = oom.verdict(pid) if oom and exit_code in _KILLED else ""
     is_node_full = left is not None and left.is_node_full
     failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory, is_node_full=is_node_full)
     if not failure.error and left and left.why_lost and failure.blame != "node":  # else its condition would be lost
         failure = replace(failure, hint=clip(printable(left.why_lost), LINE_BYTES))
     is_open = failure.hint in _OPEN_HINTS and not failure.consequence
-    if is_open and oom and not out_of_memory and (killed := oom.killed_any):
+    if is_open and oom and not out_of_memory and (killed := oom.killed_any(pid)):
         failure = replace(failure, hint=killed, blame="program" if failure.blame == "unknown" else failure.blame)
     return failure
 

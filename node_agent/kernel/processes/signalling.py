@@ -43,7 +43,7 @@ def handlers(worker: int, signum: int) -> list[int]:
     """Return the worker if it certainly handles the signal. If it is a wrapper, return the programs in it that do."""
     if catches(worker, signum) or expects(worker, signum):
         return [worker]
-    return [pid for pid in _wrapped(worker) if expects(pid, signum)]
+    return [pid for pid in wrapped(worker) if expects(pid, signum)]
 
 
 def may_exit_on(signums: Collection[int], worker: int) -> bool:
@@ -53,15 +53,15 @@ def may_exit_on(signums: Collection[int], worker: int) -> bool:
     program that handles one. A Python program is no wrapper here: torch lets the processes of a DataLoader handle
     SIGTERM.
     """
-    return outlasts(worker, *signums) or any(handles(program, *signums) for program in _wrapped(worker))
+    return outlasts(worker, *signums) or any(handles(program, *signums) for program in wrapped(worker))
 
 
-def _wrapped(pid: int) -> Iterator[int]:
+def wrapped(pid: int) -> Iterator[int]:
     """Yield the descendants of a process up to the first Python program, none if it is one itself."""
     if not _is_python(pid):
         for child in main_children(pid):
             yield child
-            yield from _wrapped(child)
+            yield from wrapped(child)
 
 
 def _is_python(pid: int) -> bool:

@@ -24,8 +24,8 @@ from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
 from node_agent.kernel.output.streams import Stream
 from node_agent.kernel.processes.leftovers import Leftovers, ListLeftovers, in_session, is_program
-from node_agent.kernel.processes.process import KILL_TIMEOUT_S, Process, signal_group
-from node_agent.kernel.processes.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s
+from node_agent.kernel.processes.process import KILL_TIMEOUT_S, CommandProcess, Process, signal_group
+from node_agent.kernel.processes.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s, wrapped
 from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
 from node_agent.kernel.worker_spec import WorkerSpec
@@ -46,7 +46,11 @@ READ_WITHIN_S = 5.0
 FULL_WITHIN_S = 2.0
 """Most seconds that the end of a worker waits to learn whether the node's own disks are full."""
 CHECK_INTERVAL_S = 1.0
-"""Seconds between two checks whether a writing worker handles signals, and before the first check of a silent one."""
+"""Seconds between two checks whether a writing worker handles signals, and before the first check of a copy of another
+process."""
+LOOKS_S = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Ages of workers, in seconds, at which they are checked although the agent is idle. Each is twice the one before, so a
+handler that a silent worker has installed is seen before the worker is twice as old."""
 
 
 class OpenedWorker:
@@ -118,6 +122,11 @@ class Worker:
     def stderr_tail(self) -> tuple[str, ...]:
         """Last lines that the worker wrote to stderr, empty while it writes to a file."""
         return self._streams[1].tail()
+
+    @property
+    def executes_program(self) -> bool:
+        """Whether the worker executes a program, and is no copy of a process that may have handlers of its own."""
+        return isinstance(self._process, CommandProcess)
 
     def look(self) -> None:
         """Check whether the worker handles signals. Python restores the defaults before it exits."""
@@ -541,7 +550,7 @@ class WorkerGroup(ProcessGroup):
         self._looking: asyncio.Task[None] | None = None
         """Search for an error that a worker had recorded before the stop."""
         self._set_up_at = asyncio.get_running_loop().time() + CHECK_INTERVAL_S
-        """Time until which a forked worker may still have the handlers of the process that it is a copy of."""
+        """Time until which a worker that is a copy of another process may still have that process's handlers."""
         self.finished_at: dict[int, float] = {}
         """Times, by the event loop's clock, at which workers exited 0, by local rank."""
         self.left_behind: set[int] = set()
@@ -556,8 +565,8 @@ class WorkerGroup(ProcessGroup):
         if not_started:
             self._settle(self._failed, _not_started(*not_started))
             return
-        # the first poll after that time may be seconds later
-        asyncio.get_running_loop().call_at(self._set_up_at, self._look_at_all)
+        for age_s in LOOKS_S:  # the next poll may be seconds later
+            asyncio.get_running_loop().call_later(age_s, self.look)
         from node_agent.kernel.failures import oom
 
         self._oom = oom.OomWatch()  # created after the workers' start, which does not need it
@@ -592,13 +601,16 @@ class WorkerGroup(ProcessGroup):
         return list(self._error_files.values())
 
     def look(self) -> None:
-        """Check which workers handle signals, once they are set up. Call it from time to time."""
-        if asyncio.get_running_loop().time() >= self._set_up_at:
-            self._look_at_all()
+        """Check which cgroups the workers are in, and which workers handle signals, once they are set up.
 
-    def _look_at_all(self) -> None:
+        Call it from time to time.
+        """
+        are_set_up = asyncio.get_running_loop().time() >= self._set_up_at
         for worker in self._alive.values():
-            worker.look()
+            if are_set_up or worker.executes_program:
+                worker.look()
+            if self._oom:
+                self._oom.look(worker.pid, wrapped(worker.pid))
 
     def stop(self, signum: int, grace_s: float, *, seeks_cause: bool = False) -> None:
         """Stop the workers, as `ProcessGroup` does.
@@ -667,6 +679,8 @@ class WorkerGroup(ProcessGroup):
 
     def _spares(self, pid: int) -> bool:
         self._exiting(pid)
+        if self._oom:
+            self._oom.exited(pid)
         return super()._spares(pid)
 
     def _may_restart_after(self, worker: Worker) -> bool:

@@ -193,19 +193,22 @@ def a_spec(folder: str) -> WorkerSpec:
 class Killed:
     """A kernel that has killed a process of the workers for lack of memory."""
 
-    killed_any = words.failures.killed_beside("2 GiB")
+    advice = words.failures.killed_beside("2 GiB")
 
-    def verdict(self) -> str:
+    def killed_any(self, pid: int) -> str:
+        return self.advice
+
+    def verdict(self, pid: int) -> str:
         raise AssertionError("no worker was killed")
 
 
 @pytest.mark.parametrize(
     ("stderr", "hint", "blame"),
     [
-        ((), Killed.killed_any, "program"),
+        ((), Killed.advice, "program"),
         (
             (*TRACEBACK[:2], "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."),
-            Killed.killed_any,
+            Killed.advice,
             "program",
         ),
         ((*TRACEBACK[:2], CLOSED), words.hints.SEE_THE_OTHERS, "unknown"),

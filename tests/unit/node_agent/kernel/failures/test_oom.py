@@ -5,6 +5,8 @@ import pytest
 from node_agent import words
 from node_agent.kernel.failures.oom import OomWatch
 
+WORKER, PROGRAM = 100, 101
+"""Pids of a worker, and of a program that it wraps."""
 CERTAIN = words.failures.out_of_memory("")
 
 
@@ -25,6 +27,9 @@ class Machine:
             self.write(f"cgroup/{folder}/memory.oom_control", f"oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n")
         else:
             self.write(f"cgroup/{folder}/memory.events", f"low 0\nhigh 0\nmax 7\noom 3\noom_kill {count}\n")
+
+    def moves(self, pid: int, *membership: str) -> None:
+        self.write(f"proc/{pid}/cgroup", "".join(f"{line}\n" for line in membership))
 
     def watch(self) -> OomWatch:
         return OomWatch(str(self.root / "cgroup"), str(self.root / "proc"))
@@ -63,11 +68,11 @@ def test_an_out_of_memory_kill_in_the_agents_cgroup_is_attributed_to_the_kernel(
         machine.write(f"cgroup/{path}", f"{size}\n")
     machine.kills(group, 1)
     watch = machine.watch()
-    assert watch.verdict() == "", "that one was before"
+    assert watch.verdict(WORKER) == "", "that one was before"
     machine.kills(group, 2)
-    assert watch.killed_any == words.failures.killed_beside(limit)
-    assert watch.verdict() == words.failures.out_of_memory(limit)
-    assert watch.verdict() == watch.killed_any == "", "that one has been told"
+    assert watch.killed_any(WORKER) == words.failures.killed_beside(limit)
+    assert watch.verdict(WORKER) == words.failures.out_of_memory(limit)
+    assert watch.verdict(WORKER) == watch.killed_any(WORKER) == "", "that one has been told"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +89,7 @@ def test_out_of_memory_kills_in_other_cgroups_do_not_explain_a_failure(tmp_path,
     watch = machine.watch()
     for path, text in elsewhere.items():
         machine.write(path, text)
-    assert watch.verdict() == ""
+    assert watch.verdict(WORKER) == ""
 
 
 def test_out_of_memory_kills_in_child_cgroups_do_not_explain_a_failure(tmp_path):
@@ -93,18 +98,65 @@ def test_out_of_memory_kills_in_child_cgroups_do_not_explain_a_failure(tmp_path)
     machine.write("cgroup/job/memory.events.local", "oom_kill 0\n")
     watch = machine.watch()
     machine.kills("job", 1)
-    assert watch.verdict() == ""
+    assert watch.verdict(WORKER) == ""
     machine.write("cgroup/job/memory.events.local", "oom_kill 1\n")
-    assert watch.verdict() == CERTAIN
+    assert watch.verdict(WORKER) == CERTAIN
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("mover", [WORKER, PROGRAM])
+def test_a_kill_in_the_cgroup_of_a_worker_or_of_its_program_is_attributed_to_the_kernel(tmp_path, version, mover):
+    place = "4:memory:/{}".format if version == 1 else "0::/{}".format
+    folder = "memory/{}".format if version == 1 else "{}".format
+    machine = Machine(tmp_path, place("job"))
+    machine.kills(folder("job"), 0)
+    watch = machine.watch()
+    machine.moves(WORKER, place("job"))
+    machine.moves(mover, place("job/step"))
+    machine.kills(folder("job/step"), 1)
+    limit = "memory.limit_in_bytes" if version == 1 else "memory.max"
+    machine.write(f"cgroup/{folder('job/step')}/{limit}", str(5 << 30))
+    watch.look(WORKER, [PROGRAM])
+    assert watch.verdict(WORKER) == "", "that kill was before"
+    machine.kills(folder("job/step"), 2)
+    assert watch.verdict(WORKER + 7) == "", "that worker is elsewhere"
+    assert watch.killed_any(WORKER) == words.failures.killed_beside("5 GiB")
+    assert watch.verdict(WORKER) == words.failures.out_of_memory("5 GiB")
+    assert watch.verdict(WORKER) == watch.killed_any(WORKER) == "", "that one has been told"
+
+
+def test_a_cgroup_that_is_removed_with_its_last_process_has_told_its_kills_before(tmp_path):
+    machine = Machine(tmp_path, "0::/job")
+    machine.moves(WORKER, "0::/step")
+    machine.kills("step", 0)
+    watch = machine.watch()
+    watch.look(WORKER)
+    machine.kills("step", 1)
+    watch.exited(WORKER)
+    (tmp_path / "cgroup/step/memory.events").unlink()
+    assert watch.verdict(WORKER) == CERTAIN
+    assert watch.verdict(WORKER) == ""
+
+
+def test_a_worker_in_a_cgroup_outside_this_namespace_is_in_none_that_is_known(tmp_path):
+    machine = Machine(tmp_path, "0::/")
+    machine.kills("", 0)
+    watch = machine.watch()
+    for membership in ("0::/../step", "0::/step (deleted)", "nonsense"):
+        machine.moves(WORKER, membership)
+        watch.look(WORKER)
+    assert watch.verdict(WORKER) == ""
+    machine.kills("", 1)
+    assert watch.verdict(WORKER) == CERTAIN
 
 
 @pytest.mark.parametrize("text", ["", "oom_kill\n", "oom_kill many\n", "\xff\x00"])
 def test_a_counter_that_cannot_be_read_counts_as_zero(tmp_path, text):
     machine = Machine(tmp_path, "0::/job", "nonsense", "")
     machine.write("cgroup/job/memory.events", text)
-    assert machine.watch().verdict() == ""
-    assert OomWatch(str(tmp_path / "none"), str(tmp_path / "none")).verdict() == ""
+    assert machine.watch().verdict(WORKER) == ""
+    assert OomWatch(str(tmp_path / "none"), str(tmp_path / "none")).verdict(WORKER) == ""
 
 
 def test_this_machine_can_be_asked():
-    assert OomWatch().verdict() == ""
+    assert OomWatch().verdict(WORKER) == ""

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import json
 import os
 import signal
@@ -15,10 +16,11 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
+from rdzv_protocol.timing import hold_s
 
 from node_agent import words
 from node_agent.kernel.config import SIDE_BY_SIDE
-from node_agent.kernel.failures import error_file, recorded_causes
+from node_agent.kernel.failures import diagnose, error_file, oom, recorded_causes
 from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
 from node_agent.kernel.processes.orphans import children, family
@@ -31,6 +33,8 @@ from tests.support.process_info import ended, until
 NEVER_S = 1_000.0
 WRAPPED = ("sh", "-c", '"$0" "$@"; exit $?')
 """Beginning of the command of a shell that runs a program, and exits as it does."""
+HOLD_S = hold_s(10.0)
+"""Seconds between two polls of an idle agent with the usual lease."""
 SIGNALS = frozenset(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1"))
 
 
@@ -627,9 +631,22 @@ async def test_a_silent_worker_is_looked_at_once_in_a_while(crew, monkeypatch, t
     assert crew.calls == []
 
 
-async def test_a_silent_worker_is_looked_at_a_moment_after_its_start(crew, monkeypatch, tmp_path):
+async def test_a_silent_worker_is_looked_at_in_the_first_second_of_its_life(crew, monkeypatch):
     """An eviction may come before the agent's next poll, at which it looks again."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    monkeypatch.setattr(workers, "CHECK_INTERVAL_S", NEVER_S)
+    begins = asyncio.get_running_loop().time()
+    group = crew.start(sh("trap 'exit 0' TERM; while :; do sleep 0.02; done"))
+    await until(lambda: group.workers[0].may_get_signal)
+    assert asyncio.get_running_loop().time() - begins >= workers.LOOKS_S[0]
+    os.kill(group.pids[0], signal.SIGTERM)
+    await crew.all_reaped(group)
+    assert crew.calls == []
+
+
+async def test_a_copy_of_another_process_is_looked_at_when_it_certainly_has_its_own_handlers(crew, monkeypatch):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    monkeypatch.setattr(workers.Worker, "executes_program", False)
     begins = asyncio.get_running_loop().time()
     group = crew.start(sh("trap 'exit 0' TERM; while :; do sleep 0.05; done"))
     await until(lambda: group.workers[0].may_get_signal)
@@ -637,6 +654,13 @@ async def test_a_silent_worker_is_looked_at_a_moment_after_its_start(crew, monke
     os.kill(group.pids[0], signal.SIGTERM)
     await crew.all_reaped(group)
     assert crew.calls == []
+
+
+async def test_looks_at_an_idle_agents_workers_become_rarer_and_end(crew):
+    """Each age is twice the one before: a silent worker's handler is seen before the worker is twice as old."""
+    assert all(after == 2 * before for before, after in itertools.pairwise(workers.LOOKS_S))
+    assert workers.LOOKS_S[0] <= 0.125, "hardly any program of Python has a handler sooner"
+    assert workers.LOOKS_S[-1] < HOLD_S, "then the polls come"
 
 
 async def test_a_signal_that_the_agent_ignores_itself_says_nothing_of_its_workers(crew, monkeypatch):
@@ -856,6 +880,50 @@ async def test_a_restart_does_not_wait_for_processes_in_other_sessions(
     group.stop(signal.SIGTERM, NEVER_S)
     await crew.calls_back("stopped")
     assert helper.poll() == (-signal.SIGTERM if is_signalled else None)
+
+
+HOARD = "hoard = []\nwhile True: hoard.append(bytearray(1 << 20))"
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+async def test_a_kill_for_lack_of_memory_in_a_workers_own_cgroup_is_named(crew, gate, memory_cgroup, is_wrapped):
+    """A job step, a container or `systemd-run` has moved the worker, or the program in it."""
+    program = f"echo $$ > {memory_cgroup}/cgroup.procs; echo moved; read go < {gate.path}; exec $PYTHON -c '{HOARD}'"
+    command = ("sh", "-c", '(eval "$0"); exit $?', program.replace("$$", "$(exec sh -c 'echo $PPID')"))
+    group = crew.start(command if is_wrapped else sh(program), PYTHON=sys.executable)
+    await crew.says(b"moved\n")
+    group.look()
+    await gate.open()
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert failure.exit_code == (128 + signal.SIGKILL if is_wrapped else -signal.SIGKILL)
+    assert failure.cause.endswith(words.failures.out_of_memory("256 MiB"))
+    assert (failure.hint, failure.blame) == (words.failures.MORE_MEMORY, "program")
+
+
+async def test_the_kills_in_a_workers_own_cgroup_are_read_before_the_cgroup_is_removed(crew, monkeypatch, tmp_path):
+    """It may be removed with its last process. The worker's error file is read in between."""
+    machine = tmp_path / "machine"
+    own, moved = "0::/agent", "0::/step"
+    for path, text in {"proc/self/cgroup": own, "cgroup/agent/memory.events": "oom_kill 0"}.items():
+        (machine / path).parent.mkdir(parents=True)
+        (machine / path).write_text(text)
+    watch = oom.OomWatch(str(machine / "cgroup"), str(machine / "proc"))
+    monkeypatch.setattr(oom, "OomWatch", lambda: watch)
+    step = machine / "cgroup" / "step"
+    crew.error_file = str(tmp_path / "error.json")
+    monkeypatch.setattr(diagnose, "look_at_disk", lambda *_: step.rename(machine / "removed") and None)
+    group = crew.start(sh("exec sleep 1000"))
+    (machine / f"proc/{group.pids[0]}").mkdir()
+    (machine / f"proc/{group.pids[0]}/cgroup").write_text(moved)
+    step.mkdir()
+    (step / "memory.events").write_text("oom_kill 3")
+    group.look()
+    (step / "memory.events").write_text("oom_kill 4")
+    os.kill(group.pids[0], signal.SIGKILL)
+    await crew.calls_back("failed")
+    assert not step.exists()
+    assert crew.failures[0].cause.endswith(words.failures.out_of_memory(""))
 
 
 async def test_no_zombie_and_no_file_descriptor_is_left(crew):
