@@ -17,7 +17,8 @@ _STDIN, _STDOUT, STDERR = range(3)
 DEVNULL = subprocess.DEVNULL
 KILL_TIMEOUT_S = 30.0
 """Seconds after which a child counts as surviving SIGKILL, as it may in uninterruptible sleep."""
-_HANDLED = (b"SigBlk", b"SigCgt")
+_CAUGHT = (b"SigCgt",)
+_HANDLED = (b"SigBlk", *_CAUGHT)
 """Fields of /proc/PID/status, in hexadecimal, with the signals that a process handles or waits for itself."""
 _OUTLASTED = (*_HANDLED, b"SigIgn")
 """Fields with the signals that do not end the process."""
@@ -213,12 +214,30 @@ def signal_group(pid: int, signum: int) -> None:
         pass
 
 
-def outlasts(pid: int, *signums: int) -> bool:
+def outlasts(pid: int, *signums: int) -> bool | None:
     """Return whether a process blocks, ignores or catches one of these signals, which then may not end it.
 
-    The process may be a zombie. Return False if its state cannot be read.
+    The process may be a zombie. Return False if its state cannot be read, and None as `waits_for` does.
     """
-    return _has(pid, _OUTLASTED, signums)
+    return _waits(pid, (*_CAUGHT, b"SigIgn"), signums)
+
+
+def waits_for(pid: int, *signums: int) -> bool | None:
+    """Return whether a process catches one of these signals, or blocks it and may wait for it.
+
+    Return False if its state cannot be read. Return None if it blocks all signals, also SIGSEGV, for which no program
+    waits: perhaps only for the moment in which it starts another program.
+    """
+    return _waits(pid, _CAUGHT, signums)
+
+
+def _waits(pid: int, names: Collection[bytes], signums: Collection[int]) -> bool | None:
+    masks = _masks(pid)
+    if any(_is_in(masks.get(name, 0), signum) for name in names for signum in signums):
+        return True
+    blocked = masks.get(b"SigBlk", 0)
+    is_blocked = any(_is_in(blocked, signum) for signum in signums)
+    return None if is_blocked and _is_in(blocked, signal.SIGSEGV) else is_blocked
 
 
 def handles(pid: int, *signums: int) -> bool:
@@ -231,7 +250,7 @@ def handles(pid: int, *signums: int) -> bool:
 
 def catches(pid: int, signum: int) -> bool:
     """Return whether a process has a handler for the signal. Return False if its state cannot be read."""
-    return _has(pid, (b"SigCgt",), (signum,))
+    return _has(pid, _CAUGHT, (signum,))
 
 
 def expects(pid: int, signum: int) -> bool:

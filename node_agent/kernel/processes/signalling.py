@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from node_agent.kernel.processes.orphans import family, main_children
 from node_agent.kernel.processes.orphans_helper import Process, look_at
-from node_agent.kernel.processes.process import catches, expects, handles, outlasts, signal_group
+from node_agent.kernel.processes.process import catches, expects, handles, outlasts, signal_group, waits_for
 
 REST_SHARE, REST_S = 0.1, 3.0
 """Last part of the grace period, and its maximum in seconds, for processes that have not been signalled by then."""
@@ -46,14 +46,17 @@ def handlers(worker: int, signum: int) -> list[int]:
     return [pid for pid in wrapped(worker) if expects(pid, signum)]
 
 
-def may_exit_on(signums: Collection[int], worker: int) -> bool:
+def may_exit_on(signums: Collection[int], worker: int) -> bool | None:
     """Return whether a worker may exit 0 because of one of these signals.
 
     That is so if the worker catches, blocks or ignores one of them. It is also so for a wrapper, such as a shell, of a
     program that handles one. A Python program is no wrapper here: torch lets the processes of a DataLoader handle
     SIGTERM.
+
+    Return None if one of them blocks all signals, perhaps only for a moment: look again later.
     """
-    return outlasts(worker, *signums) or any(handles(program, *signums) for program in wrapped(worker))
+    found = {outlasts(worker, *signums), *(waits_for(program, *signums) for program in wrapped(worker))}
+    return True if True in found else None if None in found else False
 
 
 def wrapped(pid: int) -> Iterator[int]:

@@ -108,6 +108,8 @@ class Worker:
         self.may_get_signal = False
         """Whether the worker, or a program that it wraps, was seen to handle one of the signals. It may then exit 0
         because of that signal."""
+        self._is_unsure = False
+        """Whether it blocked all signals at the last look. If it does so twice, it does not just start a program."""
         self._look_timer: asyncio.TimerHandle | None = None
         self._left: tuple[LeftOnDisk, ...] = ()
         """Evidence from the disk, once it has been read."""
@@ -131,7 +133,9 @@ class Worker:
     def look(self) -> None:
         """Check whether the worker handles signals. Python restores the defaults before it exits."""
         if self._signals and not self.may_get_signal:
-            self.may_get_signal = may_exit_on(self._signals, self.pid)
+            found = may_exit_on(self._signals, self.pid)
+            self.may_get_signal = self._is_unsure if found is None else found
+            self._is_unsure = found is None
 
     def wait_until_started(self) -> None:
         """Return when the worker executes its program, and watch it. Raises `OSError` if that fails: there is no worker

@@ -644,6 +644,36 @@ async def test_a_silent_worker_is_looked_at_in_the_first_second_of_its_life(crew
     assert crew.calls == []
 
 
+BLOCKS = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+print("blocks", flush=True)
+open({gate!r}).read()
+{then}
+"""
+RELEASES = 'signal.pthread_sigmask(signal.SIG_UNBLOCK, range(1, 65)); print("released", flush=True); signal.pause()'
+
+
+@pytest.mark.parametrize("is_for_a_moment", [True, False])
+async def test_a_program_that_blocks_all_signals_for_a_moment_does_not_handle_them(
+    crew, gate, monkeypatch, is_for_a_moment
+):
+    """Python's `subprocess` and shells do so when they start a program. Others wait for the signals in a thread."""
+    monkeypatch.setattr(workers, "LOOKS_S", ())
+    monkeypatch.setattr(workers.Worker, "_look_soon", lambda worker: None)
+    program = BLOCKS.format(gate=str(gate.path), then=RELEASES if is_for_a_moment else "")
+    group = crew.start((sys.executable, "-c", program))
+    (worker,) = group.workers
+    await crew.says(b"blocks\n")
+    worker.look()
+    assert not worker.may_get_signal
+    if is_for_a_moment:
+        await gate.open()
+        await crew.says(b"released\n")
+    worker.look()
+    assert worker.may_get_signal != is_for_a_moment
+
+
 async def test_a_copy_of_another_process_is_looked_at_when_it_certainly_has_its_own_handlers(crew, monkeypatch):
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     monkeypatch.setattr(workers.Worker, "executes_program", False)
