@@ -4,6 +4,7 @@ In the order of the folders, the last minutes of the suite would only wait, with
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -21,8 +22,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _spread(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the tests that compute, file by file, and after each file its share of the tests that wait."""
-    computing = [item for item in items if _computes(item)]
-    waiting = [item for item in items if not _computes(item)]
+    computing = [item for item in items if _computes(item.path)]
+    waiting = [item for item in items if not _computes(item.path)]
     begun, placed = 0, 0
     for _, file in groupby(computing, lambda item: item.path):
         yield from (of_file := list(file))
@@ -33,5 +34,6 @@ def _spread(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     yield from waiting[placed:]
 
 
-def _computes(item: pytest.Item) -> bool:
-    return any(folder in item.path.parents for folder in COMPUTING)
+@cache  # each test of a file asks
+def _computes(file: Path) -> bool:
+    return any(file.is_relative_to(folder) for folder in COMPUTING)
