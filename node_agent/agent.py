@@ -202,15 +202,15 @@ class Agent:
                 closing.callback(self.port.release)
             for feature in reversed(self._features):
                 closing.push_async_callback(feature.close)
-            closing.push_async_callback(self._end_questions)
+            closing.push_async_callback(self._end_tasks)
             closing.callback(self._forget_workers)
 
-    async def _end_questions(self) -> None:
-        """Cancel what the features are still asked: whether the node is fit, and their verdict about a failure."""
-        asked = [each for each in (self._checking, self._judging) if each]
-        for each in asked:
+    async def _end_tasks(self) -> None:
+        """Cancel the start of workers, and the questions to the features about this node and about a failure."""
+        tasks = [each for each in (self._starting, self._checking, self._judging) if each]
+        for each in tasks:
             each.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _warn_of_tmpdir(self) -> None:
         if warning := await in_thread(temp_dir.warning):

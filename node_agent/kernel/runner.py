@@ -145,6 +145,7 @@ class Runner:
         self._is_out_of_reach = False
         """Whether the latest report or leave has not reached the server yet."""
         self._closing: asyncio.Timeout | None = None
+        self._is_closed = False
         loop.set_exception_handler(self._loop_failed)
 
     @property
@@ -157,7 +158,9 @@ class Runner:
         await self._deliver(self.machine.report(self.round, failure))
 
     def feed(self, event: events.Event) -> None:
-        """Pass an event to the machine."""
+        """Pass an event to the machine, unless the runner has closed: then nothing would wait for what follows."""
+        if self._is_closed:
+            return
         for effect in self.machine.handle(event, self._loop.time()):
             self._perform(effect)
         if self._member and self._was_member is not self.machine.is_member:
@@ -222,6 +225,7 @@ class Runner:
                     await asyncio.wait(self._notifications)
             if self._leave in self._notifications and self.machine.outages.is_known:
                 self._host.perform(Log(words.connection.leave_not_delivered(self._where), Level.WARNING))
+        self._is_closed = True
         leftover = self._notifications | self._exchanges
         for task in leftover:
             task.cancel()

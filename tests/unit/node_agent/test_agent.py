@@ -573,6 +573,40 @@ async def test_an_error_during_the_agents_cleanup_leaves_nothing_behind(monkeypa
         assert not folder.parent.exists()
 
 
+# An agent that has closed.
+
+
+async def test_an_agent_that_has_closed_does_not_join_when_its_last_workers_end(monkeypatch):
+    stopping, stopped = asyncio.Event(), asyncio.Event()
+    async with rig("trap '' TERM; echo ready; while :; do sleep 0.1; done") as agent:
+        monkeypatch.setattr(agent.feature(Store), "stopping", stopping.set)
+        monkeypatch.setattr(agent.feature(Store), "stopped", stopped.set)
+        await has_workers(agent)
+        await agent.console.until(lambda: b"ready" in agent.console.text())
+        await agent.server.answers(stop(1))
+        await stopping.wait()
+        (pid,) = agent.pids
+        agent.end.cancel()
+        await asyncio.wait([agent.end])
+        sockets = held("socket:")
+        os.kill(pid, signal.SIGKILL)
+        await stopped.wait()
+        await asyncio.sleep(0)
+        assert len(agent.server.of(JoinRequest)) == 1
+        assert held("socket:") == sockets, "the agent reserves no port"
+
+
+async def test_an_agent_that_has_closed_starts_no_workers_that_it_was_preparing(slow):
+    others = set(own_children)  # from earlier tests
+    async with warm_rig(slow, WARM) as agent:
+        await has_started(agent)
+        agent.agent.abort()
+        assert await agent.exit_code() == ExitCode.FAILED
+        await asyncio.wait([agent.agent._starting])
+        assert agent.agent.started is None
+    assert own_children <= others
+
+
 # The file for readiness probes.
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
 from errno import ENETUNREACH
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +14,6 @@ from node_agent.features.master_addr_check import MasterAddrCheck, why_unreachab
 from node_agent.kernel.processes.ports import ReservedPort
 
 HERE, ELSEWHERE = "127.0.0.1", "198.51.100.7"
-
-
-@pytest.fixture
-def reserved() -> Iterator[int]:
-    """The port of an agent of this machine."""
-    port = ReservedPort()
-    yield port.number
-    port.release()
 
 
 @pytest.fixture
@@ -38,8 +29,8 @@ def test_an_own_address_is_another_machines_if_no_process_here_has_the_port(free
 
 
 @pytest.mark.parametrize("host", [HERE, "localhost"])
-def test_agents_of_one_machine_share_its_address(host: str, reserved: int) -> None:
-    assert why_unreachable(host, reserved) == ""
+def test_agents_of_one_machine_share_its_address(host: str, unused_tcp_port: int) -> None:
+    assert why_unreachable(host, unused_tcp_port) == ""
 
 
 def test_a_port_that_this_user_may_not_have_shows_nothing(free: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from rdzv_protocol.queries import PAIR_TEST_BYTES, PairTest, PairTested
 
 from node_agent.features.checks import network, words
 from node_agent.features.checks.network import MOST_UNAUTHENTICATED, measure
-from node_agent.kernel.processes.ports import ReservedPort
 from tests.support.message_search import has_message
 
 NONCE = "0123456789abcdef" * 2
@@ -28,47 +27,37 @@ async def both(port: int, least: float = LEAST, **changes) -> tuple[PairTested, 
     return listened, connected
 
 
-async def test_two_nodes_measure_the_network_between_them_at_the_reserved_port() -> None:
-    reserved = ReservedPort()
-    try:
-        for _ in range(2):  # the port is free again after the test, for the workers and for a second test
-            listened, connected = await both(reserved.number)
-            assert (listened.problem, connected.problem) == ("", "")
-            assert listened.mb_per_s > LEAST and connected.mb_per_s > LEAST
-            assert 0 < connected.latency_s < 10 and listened.latency_s == 0
-        with socket.create_server(("", reserved.number)) as store:
-            assert store.getsockname()[1] == reserved.number
-    finally:
-        reserved.release()
+async def test_two_nodes_measure_the_network_between_them_at_the_reserved_port(unused_tcp_port: int) -> None:
+    for _ in range(2):  # the port is free again after the test, for the workers and for a second test
+        listened, connected = await both(unused_tcp_port)
+        assert (listened.problem, connected.problem) == ("", "")
+        assert listened.mb_per_s > LEAST and connected.mb_per_s > LEAST
+        assert 0 < connected.latency_s < 10 and listened.latency_s == 0
+    with socket.create_server(("", unused_tcp_port)) as store:
+        assert store.getsockname()[1] == unused_tcp_port
 
 
-async def test_a_slow_network_is_given_up_when_it_can_no_longer_reach_the_limit() -> None:
-    reserved = ReservedPort()
-    listened, connected = await both(reserved.number, least=1e7)
-    reserved.release()
+async def test_a_slow_network_is_given_up_when_it_can_no_longer_reach_the_limit(unused_tcp_port: int) -> None:
+    listened, connected = await both(unused_tcp_port, least=1e7)
     assert has_message(listened.problem, words.too_little, peer="b", least_mb_per_s=1e7)
     assert connected.problem
 
 
-async def test_the_other_node_does_not_connect_or_does_not_listen() -> None:
-    reserved = ReservedPort()
-    listened = await measure(query(reserved.number, listens=True, limit_s=0.4), LEAST)
-    connected = await measure(query(reserved.number, listens=False, limit_s=0.4), LEAST)
-    reserved.release()
-    at = f"127.0.0.1:{reserved.number}"
+async def test_the_other_node_does_not_connect_or_does_not_listen(unused_tcp_port: int) -> None:
+    listened = await measure(query(unused_tcp_port, listens=True, limit_s=0.4), LEAST)
+    connected = await measure(query(unused_tcp_port, listens=False, limit_s=0.4), LEAST)
+    at = f"127.0.0.1:{unused_tcp_port}"
     assert listened.problem == words.no_connection("b", at, 0.2)
     assert connected.problem == words.no_answer("a", at, 0.2)
 
 
-async def test_a_peer_that_dies_amid_the_test() -> None:
-    reserved = ReservedPort()
-    listening = asyncio.create_task(measure(query(reserved.number, listens=True), LEAST))
-    reader, writer = await connected_to(reserved.number)
+async def test_a_peer_that_dies_amid_the_test(unused_tcp_port: int) -> None:
+    listening = asyncio.create_task(measure(query(unused_tcp_port, listens=True), LEAST))
+    reader, writer = await connected_to(unused_tcp_port)
     writer.write(NONCE.encode() + b"\0")
     assert await reader.readexactly(1) == b"\0"
     writer.close()
     answer = await listening
-    reserved.release()
     assert has_message(answer.problem, words.broke, peer="b")
 
 
@@ -80,32 +69,30 @@ async def connected_to(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamW
         await asyncio.sleep(0)
 
 
-async def test_connections_without_the_nonce_are_dropped_and_do_not_delay_the_test() -> None:
-    reserved = ReservedPort()
-    listening = asyncio.create_task(measure(query(reserved.number, listens=True), LEAST))
-    unauthenticated = [await connected_to(reserved.number) for _ in range(2 * MOST_UNAUTHENTICATED)]
+async def test_connections_without_the_nonce_are_dropped_and_do_not_delay_the_test(unused_tcp_port: int) -> None:
+    listening = asyncio.create_task(measure(query(unused_tcp_port, listens=True), LEAST))
+    unauthenticated = [await connected_to(unused_tcp_port) for _ in range(2 * MOST_UNAUTHENTICATED)]
     reader, writer = unauthenticated[-1]
     writer.write(b"x" * len(NONCE))
     assert await reader.read() == b"", "it gets nothing"
-    assert (await measure(query(reserved.number, listens=False), LEAST)).problem == ""
+    assert (await measure(query(unused_tcp_port, listens=False), LEAST)).problem == ""
     assert (await listening).problem == ""
     for reader, writer in unauthenticated:
         with suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
-    reserved.release()
 
 
-async def test_only_the_first_connection_with_the_nonce_is_taken_and_only_so_much_is_read(monkeypatch) -> None:
+async def test_only_the_first_connection_with_the_nonce_is_taken_and_only_so_much_is_read(
+    monkeypatch, unused_tcp_port: int
+) -> None:
     monkeypatch.setattr(network, "NONCE_S", 5.0)
-    reserved = ReservedPort()
-    listening = asyncio.create_task(measure(query(reserved.number, listens=True), LEAST))
-    reader, writer = await connected_to(reserved.number)
+    listening = asyncio.create_task(measure(query(unused_tcp_port, listens=True), LEAST))
+    reader, writer = await connected_to(unused_tcp_port)
     writer.write(NONCE.encode() + bytes(network.PAIR_TEST_PINGS + PAIR_TEST_BYTES))
     await reader.readexactly(network.PAIR_TEST_PINGS + PAIR_TEST_BYTES)
-    late = asyncio.create_task(measure(query(reserved.number, listens=False, limit_s=0.4), LEAST))
+    late = asyncio.create_task(measure(query(unused_tcp_port, listens=False, limit_s=0.4), LEAST))
     assert has_message((await late).problem, words.no_answer, peer="a")
     writer.write(b"\0")
     assert (await listening).problem == ""
     writer.close()
-    reserved.release()
