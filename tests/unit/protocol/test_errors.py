@@ -2,7 +2,6 @@
 
 from http import HTTPStatus
 
-import pytest
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable, from_code
 from rdzv_protocol.messages import ErrorReply
@@ -14,12 +13,12 @@ def test_every_error_has_a_code_of_its_own():
     assert len({error.code for error in ALL}) == len(ALL)
 
 
-@pytest.mark.parametrize("error", ALL, ids=lambda error: error.code)
-def test_every_error_arrives_as_what_it_was_with_a_status_that_http_knows(error):
-    reply = decode(ErrorReply, encode(ErrorReply(code=error.code, message="what is wrong")))
-    arrived = from_code(reply.code, reply.message)
-    assert (type(arrived), str(arrived)) == (error, "what is wrong")
-    assert HTTPStatus(error.status) >= HTTPStatus.BAD_REQUEST
+def test_every_error_arrives_as_what_it_was_with_a_status_that_http_knows():
+    for error in ALL:
+        reply = decode(ErrorReply, encode(ErrorReply(code=error.code, message="what is wrong")))
+        arrived = from_code(reply.code, reply.message)
+        assert (type(arrived), str(arrived)) == (error, "what is wrong")
+        assert HTTPStatus(error.status) >= HTTPStatus.BAD_REQUEST
 
 
 def test_an_unknown_error_code_of_a_newer_server_is_an_error():

@@ -41,6 +41,7 @@ from rdzvctl.client import Client
 from rdzvctl.contexts import Target
 from rdzvctl.errors import TooOld
 from rdzvctl.session import Session
+from tests.support.cases import case
 from tests.support.message_search import has_message
 from tests.support.rdzvctl import NOWHERE
 from tests.support.scenario import Scenario, running
@@ -368,10 +369,18 @@ def test_a_command_prints_the_same_without_all_the_fields_at_which_it_does_not_l
     assert commands.run(line) == whole
 
 
-@pytest.mark.parametrize("field", FIELDS, ids=".".join)
+@pytest.mark.parametrize("answer", sorted({field[0] for field in FIELDS}))
 def test_a_command_works_without_a_field_or_names_the_server_that_lacks_it(
-    server: OtherServer, commands: Commands, read_by: dict[str, set[str]], field: Field
+    server: OtherServer, commands: Commands, read_by: dict[str, set[str]], folder: Path, answer: str
 ) -> None:
+    for field in FIELDS:
+        if field[0] == answer:
+            with case(field):
+                check_without(field, server, commands, read_by)
+            remove_bundles(folder)
+
+
+def check_without(field: Field, server: OtherServer, commands: Commands, read_by: dict[str, set[str]]) -> None:
     version = "of an unknown version" if field[-1] == "version" else "0.0.7"
     says = f"rdzvctl: error: {words.connection.lacks_field({server.at: version}, field[-1])}"
     for reason in (None, "disk full") if field[1] == "server" else (None,):

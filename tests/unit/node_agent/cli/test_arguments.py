@@ -29,6 +29,7 @@ from node_agent.features.tell_scheduler import words as tell_scheduler
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.log_options import PREFIX_NAMES, Std
 from rdzv_server.cli import make_parser
+from tests.support.cases import case
 from tests.support.message_search import pattern
 from tests.unit.node_agent.command_lines import DEFAULTS, complaint, plan
 
@@ -164,21 +165,23 @@ def test_every_flag_is_in_the_table():
 # Flags.
 
 
-@pytest.mark.parametrize(("argument", "text", "what"), BAD, ids=[f"{name}={text[:20]!r}" for name, text, _ in BAD])
-def test_a_value_that_makes_no_sense_is_refused_by_each_name_of_its_flag(argument, text, what):
-    for name in FLAGS[argument].spellings:
-        line = complaint(*([name, text] if len(name) == 2 else [f"{name}={text}"]), "train.py")
-        assert line.startswith(name)
-        assert what in line
+def test_a_value_that_makes_no_sense_is_refused_by_each_name_of_its_flag():
+    for argument, text, what in BAD:
+        for name in FLAGS[argument].spellings:
+            with case((name, text)):
+                line = complaint(*([name, text] if len(name) == 2 else [f"{name}={text}"]), "train.py")
+                assert line.startswith(name)
+                assert what in line
 
 
-@pytest.mark.parametrize("argument", FLAGS)
-def test_a_switch_takes_no_value_and_any_other_flag_takes_one(argument):
-    name = FLAGS[argument].names[-1]
-    if FLAGS[argument].metavar:
-        assert complaint(name).startswith(f"{name}: expected one argument")
-    else:
-        assert complaint(f"{name}=x", "train.py").startswith(f"{name}: ignored explicit argument 'x'")
+def test_a_switch_takes_no_value_and_any_other_flag_takes_one():
+    for argument, flag in FLAGS.items():
+        name = flag.names[-1]
+        with case(argument):
+            if flag.metavar:
+                assert complaint(name).startswith(f"{name}: expected one argument")
+            else:
+                assert complaint(f"{name}=x", "train.py").startswith(f"{name}: ignored explicit argument 'x'")
 
 
 @pytest.mark.parametrize(
@@ -268,22 +271,25 @@ def test_every_setting_has_a_flag_that_asks_for_it() -> None:
 # Variables.
 
 
-@pytest.mark.parametrize("argument", [argument for argument, flag in FLAGS.items() if flag.has_variable])
-def test_every_flag_falls_back_to_its_variable(argument):
-    variable = f"PET_{argument.upper()}"
-    asked = read(["train.py"], {variable: GOOD[argument]})
-    assert asked.value(argument) == FLAGS[argument].read(GOOD[argument]) != DEFAULTS[argument]
-    assert asked.source(argument) == variable
-    assert not asked.is_written(argument)
+def test_every_flag_falls_back_to_its_variable():
+    for argument, flag in FLAGS.items():
+        if not flag.has_variable:
+            continue
+        with case(argument):
+            variable = f"PET_{argument.upper()}"
+            asked = read(["train.py"], {variable: GOOD[argument]})
+            assert asked.value(argument) == flag.read(GOOD[argument]) != DEFAULTS[argument]
+            assert asked.source(argument) == variable
+            assert not asked.is_written(argument)
 
 
-@pytest.mark.parametrize("argument", FLAGS)
-def test_a_flag_goes_before_its_variable(argument):
-    flag = FLAGS[argument]
-    given = [flag.names[0], GOOD[argument]] if flag.metavar else [flag.names[0]]
-    asked = read([*given, "train.py"], {f"PET_{argument.upper()}": "1" if flag.metavar else "0"})
-    assert asked.value(argument) == flag.read(GOOD[argument])
-    assert asked.source(argument) == flag.names[0]
+def test_a_flag_goes_before_its_variable():
+    for argument, flag in FLAGS.items():
+        with case(argument):
+            given = [flag.names[0], GOOD[argument]] if flag.metavar else [flag.names[0]]
+            asked = read([*given, "train.py"], {f"PET_{argument.upper()}": "1" if flag.metavar else "0"})
+            assert asked.value(argument) == flag.read(GOOD[argument])
+            assert asked.source(argument) == flag.names[0]
 
 
 @pytest.mark.torch

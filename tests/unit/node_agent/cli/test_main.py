@@ -28,6 +28,7 @@ from node_agent.flags import PLACES
 from node_agent.kernel.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.log_options import LogOptions, Std
+from tests.support.cases import case
 from tests.unit.node_agent.command_lines import complaint, plan
 
 
@@ -181,11 +182,12 @@ def test_every_setting_of_an_agent_has_a_case_here():
     }
 
 
-@pytest.mark.parametrize(("name", "value", "flags"), LANDS, ids=[name for name, *_ in LANDS])
-def test_each_flag_reaches_its_field_of_the_config(name, value, flags):
-    asked = config(*flags)
-    owner = next((each for each in asked.features if name in each.__struct_fields__), asked)
-    assert attrgetter(name)(owner) == value
+def test_each_flag_reaches_its_field_of_the_config():
+    for name, value, flags in LANDS:
+        with case(name):
+            asked = config(*flags)
+            owner = next((each for each in asked.features if name in each.__struct_fields__), asked)
+            assert attrgetter(name)(owner) == value
 
 
 def test_the_port_of_the_workers_master(unused_tcp_port):

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,12 +68,17 @@ def test_only_the_table_of_features_names_one() -> None:
 
 @pytest.mark.parametrize("flag", [name for options in OPTIONS for name in options.__annotations__ if name in FLAGS])
 def test_a_features_flag_is_named_in_at_most_two_files(flag: str) -> None:
-    root = Path(node_agent.__file__).parent
     word = re.compile(rf"(?<![\w-]){flag}(?!\w)")
-    files = (path for path in root.rglob("*.py") if "words" not in (path.stem, path.parent.name))
-    code = {path for path in files if word.search(_without_texts(path.read_text()))}
+    code = {path for path, text in _code().items() if word.search(text)}
     folders = {path.parent if "features" in path.parts else path for path in code}
     assert len(folders) <= 2, folders
+
+
+@cache  # each flag asks
+def _code() -> dict[Path, str]:
+    """Return the code of each file of the agent that makes no messages."""
+    files = Path(node_agent.__file__).parent.rglob("*.py")
+    return {path: _without_texts(path.read_text()) for path in files if "words" not in (path.stem, path.parent.name)}
 
 
 def _without_texts(code: str) -> str:

@@ -20,6 +20,7 @@ from node_agent.features.hangs import Hangs
 from node_agent.features.numa import MODES, NumaBinding
 from node_agent.flags import BACKENDS, PLACES
 from node_agent.kernel.config import AgentConfig, UsageError
+from tests.support.cases import case
 from tests.support.message_search import pattern
 from tests.unit.node_agent.cli.test_arguments import GOOD
 
@@ -103,10 +104,13 @@ def test_a_node_may_ask_for_its_rank(key: str) -> None:
     assert (made.launch.config.join.node_rank, made.launch.notes) == (1, ())
 
 
-@pytest.mark.parametrize("key", sorted(SETTINGS.keys() & FLAGS.keys()))
-def test_every_flag_of_ours_is_a_key_a_variable_and_an_option_of_rdzv_conf(
-    key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_flag_of_ours_is_a_key_a_variable_and_an_option_of_rdzv_conf(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in SETTINGS.keys() & FLAGS.keys():
+        with case(key), monkeypatch.context() as patch:
+            check_key(key, patch)
+
+
+def check_key(key: str, patch: pytest.MonkeyPatch) -> None:
     flag, text = FLAGS[key], GOOD[key]
     value = flag.read(text)
     if "," not in text and text == text.strip():
@@ -118,7 +122,7 @@ def test_every_flag_of_ours_is_a_key_a_variable_and_an_option_of_rdzv_conf(
     given = arguments_of(LaunchConfig(1, 1, 1, rdzv_configs={key: text}), DefaultLogsSpecs())
     assert (given.value(key), given.ignored) == (value, ())
     if flag.is_ours and not flag.variable:
-        monkeypatch.setenv(flag.variables[0], text)
+        patch.setenv(flag.variables[0], text)
         assert arguments_of(LaunchConfig(1, 1, 1), DefaultLogsSpecs()).value(key) == (
             None if key == "log_line_prefix_template" else value
         )

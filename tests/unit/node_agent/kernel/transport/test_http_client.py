@@ -20,6 +20,7 @@ from node_agent.kernel.transport.http_client import (
     HttpConnection,
     HttpError,
 )
+from tests.support.cases import case
 from tests.support.message_search import has_message
 from tests.support.process_info import until
 
@@ -217,14 +218,15 @@ INVALID = {
 
 
 @pytest.mark.parametrize("most", SIZES)
-@pytest.mark.parametrize("name", INVALID)
-async def test_an_invalid_answer_is_an_error(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_invalid_answer_is_an_error(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "PART_BYTES", most)
-    async with connected(INVALID[name]) as (connection, _):
-        with pytest.raises(HttpError) as error:
-            await exchanged(connection)
-        assert has_message(str(error.value), words.connection.answer_invalid)
-        assert not connection.is_reusable
+    for name, answer in INVALID.items():
+        with case(name):
+            async with connected(answer) as (connection, _):
+                with pytest.raises(HttpError) as error:
+                    await exchanged(connection)
+                assert has_message(str(error.value), words.connection.answer_invalid)
+                assert not connection.is_reusable
 
 
 @pytest.mark.parametrize("name", ["plain", "in chunks", "a chunk with an extension, and a trailer"])
