@@ -16,7 +16,7 @@ from rdzv_protocol import hung_disks, late_signals
 from rdzv_protocol.constraints import sendable
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Failure, PollRequest, Reply, Start
+from rdzv_protocol.messages import Assignment, Failure, PollRequest, Reply, ReportedError, Start
 
 from node_agent import words
 from node_agent.features.enabled import Features, Queries
@@ -147,6 +147,8 @@ class Agent:
         self._queries = Queries(
             config.join.node_id, self._features, self.console, lambda *answer: self._runner.feed(Answer(*answer))
         )
+        self._errors: tuple[ReportedError, ...] = ()
+        """Errors of the workers that have all exited 0."""
         self._has_shutdown_timeout = True
         """Whether the workers' last stop gave them the user's `--shutdown-timeout`, not the time of a drain."""
         self._is_closed = False
@@ -260,7 +262,8 @@ class Agent:
             wants_summary = any(feature.wants_summary() for feature in self._features)
             held_s = self._console_held_s(now) if started else None
             return replace(request, wants_summary=wants_summary, console_held_s=held_s)
-        return replace(request, ago_s=started.failed_ago_s(now) if started else 0.0)
+        errors = self._errors if request.failure is None else ()
+        return replace(request, errors=errors, ago_s=started.failed_ago_s(now) if started else 0.0)
 
     def _console_held_s(self, now: float) -> float | None:
         """Return the seconds for which the console has taken nothing, None if they are few."""
@@ -495,10 +498,7 @@ class Agent:
                 self._log_left_behind(self.orphans.leftovers())
             self.orphans.end()
         asked = [reason for feature in self._features if (reason := feature.interruption())]
-        if asked:
-            spawn(self._succeed_after(round_, asked))
-        else:
-            self._runner.feed(WorkersSucceeded(round_, False))
+        spawn(self._succeed(round_, asked))
 
     def _log_left_behind(self, leftovers: Collection[int]) -> None:
         """Log how many programs a wrapper, such as a shell, has left behind. Such a run may have done nothing."""
@@ -506,8 +506,10 @@ class Agent:
         if left := self.started.group.left_behind.union(filter(is_program, leftovers)):
             self.console.log(words.workers.left_behind(len(left)))
 
-    async def _succeed_after(self, round_: int, asked: list[Awaitable[bool]]) -> None:
-        self._runner.feed(WorkersSucceeded(round_, any([await each for each in asked])))
+    async def _succeed(self, round_: int, asked: list[Awaitable[bool]]) -> None:
+        is_interrupted = any([await each for each in asked])
+        self._errors = tuple([error for each in self._features for error in await each.errors_of_success()])
+        self._runner.feed(WorkersSucceeded(round_, is_interrupted))
 
     def _worker_failed(self, round_: int, failure: Failure, *, before_stop: bool = False) -> None:
         if not self._logs.keeps_error_files:

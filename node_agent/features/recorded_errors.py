@@ -1,45 +1,48 @@
-"""Warns of errors that workers have recorded although they exited 0: such a run may not have done its work.
+"""Reports errors of workers that have exited 0 nevertheless: such a run may not have done its work.
 
-torch's `@record` writes an exception to the worker's error file before it raises the exception again. A script that
-catches it there, or that exits 0 in an exit handler, counts as a success under every launcher.
+torch's `@record` writes an exception to the worker's error file before it raises the exception again. torch marks the
+lines on stderr of an exception that ends a script. A script that catches the exception, or that exits 0 in an exit
+handler, counts as a success under every launcher.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.messages import ReportedError
 from rdzv_protocol.text import clip, printable
 
-from node_agent.kernel.feature import Feature, Kernel, StartedWorkers
+from node_agent.kernel.feature import Feature
 from node_agent.kernel.threads import in_thread
 
 LOOK_WITHIN_S = 2.0
-"""Most seconds that an exiting agent waits for the disk of the error files."""
+"""Most seconds that the report of a success waits for the disk of the error files."""
 MOST_BYTES = 512
-"""Most bytes of an error in a warning."""
+"""Most bytes of an error in a report."""
+MOST = 8
+"""Most errors in a report."""
 
 
 class RecordedErrors(Feature):
-    """Looks for such errors when the agent exits because its run has succeeded."""
+    """Looks for such errors before the agent reports that its workers have succeeded."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel)
-        self._succeeded: StartedWorkers | None = None
+    async def errors_of_success(self) -> Sequence[ReportedError]:
+        if not (started := self.kernel.started):
+            return ()
+        found: Mapping[int, str] = {}
+        with suppress(OSError):  # the disk hangs
+            found = await in_thread(partial(recorded, started.group.error_files), LOOK_WITHIN_S)
+        first = started.assignment.first_rank
+        errors = {**started.group.uncaught, **found}
+        return [_report(self, first + local_rank, errors[local_rank]) for local_rank in sorted(errors)][:MOST]
 
-    def ended(self, exit_code: ExitCode) -> None:
-        self._succeeded = self.kernel.started if exit_code is ExitCode.SUCCEEDED else None
 
-    async def close(self) -> None:
-        if started := self._succeeded:
-            found: dict[int, str] = {}
-            with suppress(OSError):  # the disk hangs
-                found = await in_thread(partial(recorded, started.group.error_files), LOOK_WITHIN_S)
-            for local_rank, error in found.items():
-                from node_agent.features import words
+def _report(feature: Feature, rank: int, error: str) -> ReportedError:
+    from node_agent.features import words
 
-                rank, text = started.assignment.first_rank + local_rank, clip(printable(error), MOST_BYTES)
-                self.kernel.console.log(words.error_recorded(rank, text))
+    text = clip(printable(error), MOST_BYTES)
+    feature.kernel.console.log(words.exited_0_with_error(rank, text))
+    return ReportedError(rank=rank, error=text)
 
 
 def recorded(paths: Sequence[str]) -> dict[int, str]:

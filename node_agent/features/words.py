@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from rdzv_protocol.words import run
+
 _MOST_NAMED = 8
 """Most pids that a warning names."""
 
@@ -35,12 +37,8 @@ def _kill(pids: Sequence[int]) -> str:
 # recorded_errors
 
 
-def error_recorded(rank: int, error: str) -> str:
-    """Warning about a success that may be none."""
-    return (
-        f"warning: worker rank {rank} exited 0, but recorded an error: {error}. "
-        "If its work is not done, let the script exit with another code"
-    )
+def exited_0_with_error(rank: int, error: str) -> str:
+    return f"warning: {run.exited_0_with_error(rank, error)}"
 
 
 # evidence

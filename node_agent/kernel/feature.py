@@ -8,7 +8,7 @@ from msgspec import Struct
 from rdzv_protocol.constraints import MAX_ITEMS, sendable
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Reply
+from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Reply, ReportedError
 from rdzv_protocol.queries import Query, QueryAnswer
 
 from node_agent.kernel.config import AgentConfig
@@ -109,7 +109,7 @@ class Feature:
     `joining`, `answered`, `starting`, `preparing`, `variables`, `cpus`, `sinks`, `started`, `noticed`. `answered` also
     follows each poll. The end of the workers has these hooks:
 
-    - `interruption`, if all workers exit 0. No other hook marks the end of such a round.
+    - `interruption` and `errors_of_success`, if all workers exit 0. No other hook marks the end of such a round.
     - `failed`, `stopping`, `judged` and `stopped`, if a worker fails. `judged` may take longer than the stop.
     - `stopping` and `stopped`, if the agent stops the workers for another reason, even before they have started.
     """
@@ -202,6 +202,10 @@ class Feature:
     def interruption(self) -> Awaitable[bool] | None:
         """Return whether the workers, which have all exited 0, were asked to end. None means certainly not."""
         return None
+
+    async def errors_of_success(self) -> Sequence[ReportedError]:
+        """Return errors of the workers, which have all exited 0 nevertheless. The report of their success waits."""
+        return ()
 
     def failed(self, failure: Failure) -> Failure:
         """Return a failure of the round on this node, with what the feature knows about it.

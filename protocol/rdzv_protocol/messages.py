@@ -326,6 +326,14 @@ class PollRequest(Struct, frozen=True, kw_only=True):
     """Seconds for which the agent's console has taken no output, so that workers may wait to write; None if not."""
 
 
+class ReportedError(Struct, frozen=True, kw_only=True):
+    """Error that a worker has reported although it has exited 0: its work may not be done."""
+
+    rank: Rank
+    error: Line
+    """The exception, as Python writes it: "ValueError: boom"."""
+
+
 class ReportRequest(Struct, frozen=True, kw_only=True):
     """End of the agent's workers of `round`: without a `failure` if all of them have exited 0."""
 
@@ -340,6 +348,8 @@ class ReportRequest(Struct, frozen=True, kw_only=True):
     """Workers of the node that have finished, later than in the last poll."""
     ago_s: Seconds = 0.0
     """Seconds since the failed worker ended."""
+    errors: Annotated[tuple[ReportedError, ...], Meta(max_length=8)] = ()
+    """Errors of workers that have all exited 0."""
 
 
 class SuspectRequest(Struct, frozen=True, kw_only=True):

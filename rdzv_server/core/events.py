@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 from rdzv_protocol.flag_values import LogStream
-from rdzv_protocol.messages import Failure, FinishedWorkers, JoinRequest, Progress
+from rdzv_protocol.messages import Failure, FinishedWorkers, JoinRequest, Progress, ReportedError
 from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.settings import RunSettings
 
@@ -171,10 +171,11 @@ class WorkersFailed(Struct, frozen=True):
 
 
 class WorkersSucceeded(Struct, frozen=True):
-    """All of the agent's workers exited 0."""
+    """All of the agent's workers exited 0. `errors`: those that they have reported nevertheless."""
 
     agent_id: str
     round: int
+    errors: tuple[ReportedError, ...] = ()
 
 
 class WorkersStillRun(Struct, frozen=True):

@@ -400,7 +400,7 @@ def _event(request: _Told) -> events.Event:
         case messages.ReportRequest(failure=messages.Failure() as failure):
             return events.WorkersFailed(request.agent_id, request.round, failure, ago_s=request.ago_s)
         case messages.ReportRequest():
-            return events.WorkersSucceeded(request.agent_id, request.round)
+            return events.WorkersSucceeded(request.agent_id, request.round, request.errors)
         case messages.SuspectRequest(source=source, reason=reason):
             return HangSuspected(
                 request.agent_id, request.round, printable(source), printable(reason), request.ranks,

@@ -9,8 +9,12 @@ def joined(node_id: str) -> str:
     return f"node {node_id} joined"
 
 
-def succeeded(nodes: int) -> str:
-    return f"all workers of {count(nodes)} exited 0"
+def succeeded(nodes: int, doubt: str = "", more: int = 0) -> str:
+    """`doubt`: phrase about a worker that has reported an error; empty if none has. `more`: number of other such
+    workers, if there is one.
+    """
+    and_others = f"; {count(more, 'other worker')} reported one, too" if more > 0 else ""
+    return f"all workers of {count(nodes)} exited 0" + (f", but {doubt}{and_others}" if doubt else "")
 
 
 def ends(reason: str) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.words import run as told
 
 from node_agent import words
 from node_agent.features import words as feature_words
 from node_agent.kernel.failures import error_file
-from rdzv_server.words import failures
+from rdzv_server.words import failures, runs
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
 from tests.support.message_search import has_message, message_fields
@@ -217,28 +218,58 @@ async def test_a_worker_that_reports_progress_has_caught_its_recorded_error(cont
 
 
 EXITS_0 = """\
-import json, os
+import json, os, sys
 if os.environ["RANK"] == "1":
-    content = {"message": {"message": os.environ["ERROR"], "extraInfo": {"py_callstack": "Traceback"}}}
-    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
-        json.dump(content, file)
+    if os.environ["BY"] == "stderr":
+        for line in ("Traceback (most recent call last):", '  File "train.py", line 7', os.environ["ERROR"]):
+            print(f"[rank1]: {line}", file=sys.stderr)
+    else:
+        content = {"message": {"message": os.environ["ERROR"], "extraInfo": {"py_callstack": "Traceback"}}}
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+            json.dump(content, file)
 """
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-@pytest.mark.parametrize("error", ["ValueError: boom", ""])
-async def test_a_success_whose_worker_has_recorded_an_error_is_doubted(keeps: bool, error: str, tmp_path: Path) -> None:
-    """torch's `@record` has written it, and the script has exited 0 nevertheless."""
+@pytest.mark.parametrize(
+    ("by", "error"), [("file", "ValueError: boom"), ("stderr", "ValueError: boom"), ("file", ""), ("stderr", "")]
+)
+async def test_a_success_whose_worker_has_reported_an_error_is_doubted(
+    keeps: bool, by: str, error: str, tmp_path: Path
+) -> None:
+    """torch's `@record` has written it, or torch has marked it on stderr. The script has exited 0 nevertheless."""
     script = tmp_path / "train.py"
     script.write_text(EXITS_0)
-    flags = ("--log-dir", str(tmp_path / "logs")) if keeps else ()
-    agent = await start_agent("--standalone", "--nproc", "2", *flags, script=str(script), env={"ERROR": error})
+    flags = ("--log-dir", str(tmp_path / "logs"), "--tee", "3") if keeps else ()
+    variables = {"ERROR": error, "BY": by}
+    agent = await start_agent("--standalone", "--nproc", "2", *flags, script=str(script), env=variables)
     assert await agent.exit_code() == 0
     said = "\n".join(agent.err)
-    assert has_message(said, feature_words.error_recorded) == bool(error)
+    assert has_message(said, feature_words.exited_0_with_error) == bool(error)
     if error:
-        fields = message_fields(said, feature_words.error_recorded, rank=1)
+        fields = message_fields(said, feature_words.exited_0_with_error, rank=1)
         assert fields["error"] == error
+        assert runs.succeeded(1, told.reported_error(1, error)) in said
+
+
+async def test_every_node_and_the_server_doubt_a_success_whose_worker_has_reported_an_error(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(EXITS_0)
+    cluster.script = str(script)
+    for name in "ab":
+        variables = {"ERROR": "ValueError: boom", "BY": "file"}
+        await cluster.node(name, "--nnodes", "2", *PATIENT, nproc=1, env=variables)
+    doubted = runs.succeeded(2, told.reported_error(1, "ValueError: boom"))
+    for agent in cluster.agents.values():
+        assert await agent.exit_code() == 0
+        assert doubted in "\n".join(agent.err)
+    run = await cluster.server.run()
+    assert (run["phase"], run["reason"]) == ("succeeded", doubted)
+    events = json.loads(await cluster.server.get(f"/v1/runs/{run['run_id']}/events"))["events"]
+    (warning,) = [event for event in events if event["kind"] == "warning"]
+    assert warning["reason"] == told.exited_0_with_error(1, "ValueError: boom")
 
 
 CONSEQUENCE = """\

@@ -557,6 +557,8 @@ class WorkerGroup(ProcessGroup):
         """Time until which a worker that is a copy of another process may still have that process's handlers."""
         self.finished_at: dict[int, float] = {}
         """Times, by the event loop's clock, at which workers exited 0, by local rank."""
+        self.uncaught: dict[int, str] = {}
+        """Exceptions that have ended the scripts of workers that exited 0 nevertheless, by local rank."""
         self.left_behind: set[int] = set()
         """Programs that still ran when the worker that had started them ended by itself."""
         self.failed_at: float | None = None
@@ -708,6 +710,8 @@ class WorkerGroup(ProcessGroup):
             self.failed_at = worker.ended_at
         if worker.exit_code == 0:
             self.finished_at[worker.spec.local_rank] = asyncio.get_running_loop().time()
+            if raised := worker.raised():
+                self.uncaught[worker.spec.local_rank] = raised.error
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
         may_be_evicted = self._may_be_evicted(worker)
         if failure and not failure.consequence and not may_be_evicted:

@@ -27,6 +27,19 @@ def by_operator(what: str, by: str) -> str:
     return f"{what} (by {by})"
 
 
+def reported_error(rank: int, error: str) -> str:
+    """Part of a sentence about a worker that exited 0."""
+    return f"worker rank {rank} reported an error: {error}"
+
+
+def exited_0_with_error(rank: int, error: str) -> str:
+    """Warning about a success that may be none."""
+    return (
+        f"worker rank {rank} exited 0, but reported an error: {error}. "
+        "If its work is not done, let the script exit with another code"
+    )
+
+
 def worker_failed(node_id: str, rank: int, cause: str, error: str, *, singled_out: bool = True) -> str:
     """A failure of a worker, from the fields of `Failure` with these names."""
     who = f"worker rank {rank} on node {node_id}" if singled_out else "the workers"

@@ -502,6 +502,7 @@ class RunMachine:
         run.membership = rank_assignment.assign(run, ordered, fact.reason, now)
         run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
         run.succeeded, run.succeeded_at, run.failed, run.first_of_round = set(), {}, set(), None
+        run.doubt, run.doubts = "", 0
         run.move_all(ordered, AgentState.RUNNING)
         for agent in ordered:
             agent.round = run.round
@@ -560,7 +561,7 @@ class RunMachine:
                 self.end(Stage.FAILED, why, None, now)
         elif run.stage is _RUNNING:
             if len(run.succeeded) == len(run.seats):
-                self.end(Stage.SUCCEEDED, runs.succeeded(len(run.succeeded)), None, now)
+                self.end(Stage.SUCCEEDED, runs.succeeded(len(run.succeeded), run.doubt, run.doubts - 1), None, now)
             elif run.verdict_at is None:
                 was, run.scale_up_at = run.scale_up_at, admission.next_scale_up(run, now)
                 if was is None and run.scale_up_at is not None and run.settings.scale_up == "on-notice":

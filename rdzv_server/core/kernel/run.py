@@ -357,6 +357,10 @@ class RunState(Struct, kw_only=True):
     """Times at which the agents in `succeeded` reported success; empty in the state of an older server."""
     failed: set[str] = field(default_factory=set)
     """Ids of the agents of the membership that reported a failure."""
+    doubt: str = ""
+    """Phrase about the first worker of the round that has exited 0 and reported an error; empty if there is none."""
+    doubts: int = 0
+    """Number of such workers."""
     still_running: str = ""
     """Warning about workers that still run long after others of the running round have finished; empty if none."""
     started_at: float = 0.0

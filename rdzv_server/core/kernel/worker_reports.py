@@ -2,10 +2,11 @@
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, StaleRound
-from rdzv_protocol.messages import Failure
+from rdzv_protocol.messages import Failure, ReportedError
 from rdzv_protocol.node_conditions import condition
 from rdzv_protocol.queries import FindCause, Query, QueryAnswer
-from rdzv_protocol.text import clip
+from rdzv_protocol.text import clip, printable
+from rdzv_protocol.words import run as told
 
 from rdzv_server.core import events
 from rdzv_server.core.kernel import (
@@ -22,13 +23,21 @@ from rdzv_server.core.kernel.run import Agent, AgentState, Cause, FailureRecord,
 from rdzv_server.core.node_history import FAILED, HARDWARE
 from rdzv_server.words import failures as words
 
+ERROR_BYTES = 512
+"""Most bytes of a worker's error in a warning."""
+MOST_DOUBTS = 8
+"""Most warnings about errors of workers that have exited 0, in one round."""
 HINT_BYTES = 240
 """Most bytes that are kept of an agent's hint if the server adds its own: both fit into the final report."""
 
 
 def check_success(machine: Machine, event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
     """Return the success; None if it was reported before, or too late: the round that opened restarts its node, too."""
-    return event if _is_new(machine, event) and event.agent_id in machine.run.running else None
+    if not _is_new(machine, event) or event.agent_id not in machine.run.running:
+        return None
+    for error in event.errors:
+        _check_rank(machine.run, machine.agent(event.agent_id), error.rank)
+    return event
 
 
 def note_success(machine: Machine, event: events.WorkersSucceeded, now: float) -> None:
@@ -66,9 +75,13 @@ def _check_own(run: Run, agent: Agent, failure: Failure) -> None:
     """
     if failure.node_id != agent.node_id:
         raise MalformedMessage(words.other_node(agent.node_id, failure.node_id))
+    _check_rank(run, agent, failure.rank)
+
+
+def _check_rank(run: Run, agent: Agent, rank: int) -> None:
     seat = run.seat_of(agent.agent_id)
-    if seat and seat.local_world_size > 1 and failure.rank not in seat.ranks:
-        raise MalformedMessage(words.foreign_rank(failure.rank, agent.node_id, seat.ranks[0], seat.ranks[-1]))
+    if seat and seat.local_world_size > 1 and rank not in seat.ranks:
+        raise MalformedMessage(words.foreign_rank(rank, agent.node_id, seat.ranks[0], seat.ranks[-1]))
 
 
 def awaits_loss(run: Run, reporter: str = "") -> bool:
@@ -127,6 +140,17 @@ def succeeded(machine: Machine, fact: events.WorkersSucceeded, now: float) -> No
     run.succeeded.add(fact.agent_id)
     run.succeeded_at[fact.agent_id] = now
     run.still_running = ""
+    for error in fact.errors:
+        _doubt(machine, fact.agent_id, error, now)
+
+
+def _doubt(machine: Machine, agent_id: str, error: ReportedError, now: float) -> None:
+    """Warn of a worker's error, although it exited 0. The end of the run names the first one and counts the others."""
+    run, node_id = machine.run, machine.agent(agent_id).node_id
+    rank, text = error.rank, clip(printable(error.error), ERROR_BYTES)
+    run.doubt, run.doubts = run.doubt or told.reported_error(rank, text), run.doubts + 1
+    if run.doubts <= MOST_DOUBTS:
+        machine.record_event("warning", told.exited_0_with_error(rank, text), now, node_id=node_id)
 
 
 def take_back(run: Run, agent: Agent) -> None:
