@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 from rdzv_protocol.events import EventKind, RunEvent
 
+from rdzv_server.core.kernel.run import Cause
 from rdzv_server.http.webhook import signature
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "events.md").read_text()
@@ -47,6 +48,6 @@ def test_a_signature_that_was_taken_from_an_older_request_does_not_pass_with_a_n
     assert not is_genuine(SECRET, f"t={int(time.time())},{old.partition(',')[2]}", BODY)
 
 
-def test_every_kind_and_every_field_is_explained() -> None:
+def test_every_kind_field_and_cause_is_explained() -> None:
     named = set(re.findall(r"`(\w+)`", PAGE))
-    assert [name for name in (*get_args(EventKind), *RunEvent.__struct_fields__) if name not in named] == []
+    assert [name for name in (*get_args(EventKind), *RunEvent.__struct_fields__, *Cause) if name not in named] == []

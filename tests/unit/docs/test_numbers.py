@@ -25,7 +25,7 @@ from rdzv_server.core.policies.network_check import network_policy
 from rdzv_server.core.runs import kept_events, registry
 from rdzv_server.core.views import health, watch_view
 from rdzv_server.http import connection, connection_limits, events_endpoint, listener, page, request_handler, webhook
-from rdzv_server.service import event_file, exclusion_command, traces, watch
+from rdzv_server.service import event_file, exclusion_command, run_log, traces, watch
 from rdzvctl import client, commands
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -99,7 +99,7 @@ NAMED = {
     "how-to/keep-the-last-step.md": (f"not end within {s(survivors.UPDATE_S)}",),
     "how-to/logs.md": (
         f"at least every {s(log_files.LONGEST_S)}", f"at most {s(log_files.DRAIN_TIMEOUT_S)}",
-        f"less than {kib(disk_space.FULL_BYTES)}",
+        f"less than {kib(disk_space.FULL_BYTES)}", f"at most {run_log.LINES.burst:,g} lines about a run",
     ),
     "how-to/migrate-from-torchrun.md": (
         f"to the server: {s(plan.CLOSE_TIMEOUT_S)}, or",
