@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,7 +21,7 @@ from node_agent.kernel.processes.ports import ReservedPort
 from rdzv_server.service import clock
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
-from tests.support.etcd import Etcd, etcd_cluster, need_etcd
+from tests.support.etcd import Etcd, Shared, etcd_cluster, need_etcd
 from tests.support.programs import ended_programs
 from tests.support.worker_hub import WorkerHub
 
@@ -202,3 +203,23 @@ def etcd(etcd_member: Etcd) -> Iterator[Etcd]:
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
+
+
+@pytest.fixture
+async def client(etcd: Etcd) -> AsyncIterator[Any]:
+    from rdzv_server.storage.etcd_client import EtcdClient
+
+    client = EtcdClient(etcd.addresses)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def prefix(request: pytest.FixtureRequest) -> str:
+    """Return the prefix of the keys of this test."""
+    return f"/{request.node.name}"
+
+
+@pytest.fixture
+def shared(client: Any, prefix: str) -> Shared:
+    return Shared(client, prefix)

@@ -41,9 +41,8 @@ from rdzv_server.service.driver import Driver
 from rdzv_server.storage import compaction
 from rdzv_server.storage.base import MemoryStore, Store
 from rdzv_server.storage.sqlite import SqliteStore
-from tests.support.etcd import Etcd
+from tests.support.etcd import Etcd, Shared
 from tests.support.scenario import SERVER_ADDR, a_failure, a_join, durable, settings_of
-from tests.unit.rdzv_server.storage.conftest import Shared
 
 RETENTION_S = 100.0
 MOST_RUNS = 3

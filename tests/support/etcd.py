@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,3 +175,30 @@ def _held_port() -> socket.socket:
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
     return held
+
+
+class Shared:
+    """The part of etcd that the servers of one test share."""
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        self.client, self.prefix = client, prefix
+        self.records = f"{prefix}/records/".encode()
+
+    async def put(self, key: str, value: bytes) -> int:
+        """Write a key, and return the revision."""
+        from rdzv_server.storage.etcd_client import put
+
+        return (await self.client.transact([], [put(f"{self.prefix}{key}".encode(), value)]))[1]
+
+    async def delete(self, key: str) -> None:
+        from rdzv_server.storage.etcd_client import delete
+
+        await self.client.transact([], [delete(f"{self.prefix}{key}".encode())])
+
+    async def lead(self) -> Any:
+        """Return the store of a new leader. The previous one leads no more."""
+        from rdzv_server.storage.etcd import EtcdStore
+
+        await self.delete("/leader")
+        number = await self.put("/leader", b"a:29400")
+        return EtcdStore(self.client, self.prefix, f"{self.prefix}/leader".encode(), number)

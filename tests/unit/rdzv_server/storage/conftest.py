@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,39 +13,7 @@ MakeStore = Callable[[], Awaitable[Store]]
 """Return the next server's store."""
 
 
-class Shared:
-    """The part of etcd that the servers of one test share."""
-
-    def __init__(self, client: Any, prefix: str) -> None:
-        self.client, self.prefix = client, prefix
-        self.records = f"{prefix}/records/".encode()
-
-    async def put(self, key: str, value: bytes) -> int:
-        """Write a key, and return the revision."""
-        from rdzv_server.storage.etcd_client import put
-
-        return (await self.client.transact([], [put(f"{self.prefix}{key}".encode(), value)]))[1]
-
-    async def delete(self, key: str) -> None:
-        from rdzv_server.storage.etcd_client import delete
-
-        await self.client.transact([], [delete(f"{self.prefix}{key}".encode())])
-
-    async def lead(self) -> Any:
-        """Return the store of a new leader. The previous one leads no more."""
-        from rdzv_server.storage.etcd import EtcdStore
-
-        await self.delete("/leader")
-        number = await self.put("/leader", b"a:29400")
-        return EtcdStore(self.client, self.prefix, f"{self.prefix}/leader".encode(), number)
-
-
-@pytest.fixture
-def shared(client: Any, prefix: str) -> Shared:
-    return Shared(client, prefix)
-
-
-@pytest.fixture(params=["memory", "sqlite", "etcd"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("etcd", marks=pytest.mark.xdist_group("etcd"))])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
     if request.param == "etcd":
         need_etcd()

@@ -23,9 +23,8 @@ from rdzv_server.storage import sqlite
 from rdzv_server.storage.base import Store
 from rdzv_server.storage.record_codec import _KINDS
 from rdzv_server.storage.sqlite import SqliteStore
-from tests.support.etcd import etcd_cluster, need_aetcd
+from tests.support.etcd import Shared, etcd_cluster, need_aetcd
 from tests.support.samples import sample
-from tests.unit.rdzv_server.storage.conftest import Shared
 from tests.unit.rdzv_server.storage.test_stores import EVENTS, RECORDS
 
 FOLDER = Path(__file__).parent / "formats"

@@ -12,10 +12,10 @@ from rdzv_protocol.messages import LeaderReply, LeaderRequest, LeaveRequest
 
 from rdzv_server.words import etcd as etcd_words
 from rdzv_server.words import nodes, operations
+from tests.etcd.conftest import PATIENCE_S, until
 from tests.support.etcd import need_etcd
 from tests.support.message_search import has_message, pattern
 from tests.support.scenario import Connection, a_join, settings_of
-from tests.unit.rdzv_server.cluster.conftest import PATIENCE_S, until
 
 need_etcd()
 

@@ -13,10 +13,9 @@ from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable, changes_of
 from rdzv_server.words import etcd as words
 from rdzv_server.words import storage as storage_words
-from tests.support.etcd import Etcd, etcd_cluster, need_etcd, written
+from tests.support.etcd import Etcd, Shared, etcd_cluster, need_etcd, written
 from tests.support.message_search import has_message, message_fields, part, pattern
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
-from tests.unit.rdzv_server.storage.conftest import Shared
 from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
 need_etcd()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.etcd.conftest import PATIENCE_S, until
 from tests.support.etcd import etcd_cluster, need_etcd, written
 from tests.support.message_search import has_message
-from tests.unit.rdzv_server.cluster.conftest import PATIENCE_S, until
 
 need_etcd()
 
