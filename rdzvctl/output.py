@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TextIO
 
 from rdzvctl import words
@@ -145,15 +145,21 @@ class Output:
         `is_flat`: whether each row is one line.
         """
         width = self.size().columns
-        if self.is_terminal and not is_flat and _is_too_wide(table, width):
+        if is_flat:
+            return self._flat(_shortened(table, width), width)
+        if self.is_terminal and _is_too_wide(table, width):
             return as_records(table, width, self.has_colours)
         if self.is_terminal:
-            try:
-                return by_rich(table, width, self.has_colours, is_flat=is_flat)
-            except ImportError:
-                pass
-        text = aligned(table)
-        return "\n".join(_cut(line, width) for line in text.split("\n")) if is_flat else text
+            with suppress(ImportError):
+                return by_rich(table, width, self.has_colours)
+        return aligned(table)
+
+    def _flat(self, table: Table, width: int) -> str:
+        """Return a table with one line for each row. On a narrow terminal the lines are cut at their end."""
+        if self.is_terminal and sum(_widths(table)) + len(RICH_GAP) * (len(table.headings) - 1) <= width:
+            with suppress(ImportError):
+                return by_rich(table, width, self.has_colours)
+        return "\n".join(_cut(line, width) for line in aligned(table).split("\n"))
 
     @property
     def room(self) -> int | None:
@@ -184,21 +190,33 @@ class Output:
         print("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in shown), end="\x1b[J", flush=True)  # noqa: T201
 
 
+def _shortened(table: Table, width: int) -> Table:
+    """Return the table with cells that leave as much room for the last column as there is within `width`."""
+    rows = [tuple(_cut(cell, MOST_KEPT) for cell in row[:-1]) for row in table.rows]
+    used = sum(_widths(Table(table.headings[:-1], rows))) + len(RICH_GAP) * len(table.headings[:-1])
+    left = max(LEAST, width - used)
+    lasts = (_cut(row[-1], left) for row in table.rows)
+    return Table(table.headings, [(*row, last) for row, last in zip(rows, lasts, strict=True)])
+
+
+def _widths(table: Table) -> list[int]:
+    return [max(map(len, column)) for column in zip(table.headings, *table.rows, strict=True)]
+
+
 def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def aligned(table: Table) -> str:
     """Return the table with two spaces between its columns; the last column is not padded."""
-    rows = [table.headings, *table.rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows, widths = [table.headings, *table.rows], _widths(table)
     padded = (GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "\n".join(padded)
 
 
 def _is_too_wide(table: Table, width: int) -> bool:
     """Whether the first and the last column, which may be folded, would have too little room beside the others."""
-    first, *middle, last = (max(map(len, column)) for column in zip(table.headings, *table.rows, strict=True))
+    first, *middle, last = _widths(table)
     return min(first, LEAST) + min(last, LEAST) > width - sum(middle) - len(RICH_GAP) * (len(middle) + 1)
 
 
@@ -232,8 +250,8 @@ def _style_of(cell: str) -> str:
     return STYLES.get(cell.partition(" ")[0].rstrip(","), "")
 
 
-def by_rich(table: Table, width: int, has_colours: bool, *, is_flat: bool = False) -> str:
-    """Return the table within `width` columns. Long cells continue in the next line, or are cut if `is_flat`."""
+def by_rich(table: Table, width: int, has_colours: bool) -> str:
+    """Return the table within `width` columns. Long cells of the first and last column continue in the next line."""
     from io import StringIO
 
     from rich import box
@@ -243,18 +261,7 @@ def by_rich(table: Table, width: int, has_colours: bool, *, is_flat: bool = Fals
 
     drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for at, heading in enumerate(table.headings):
-        is_last = at == len(table.headings) - 1
-        kept = (
-            None
-            if is_last or not is_flat
-            else min(MOST_KEPT, max(len(row[at]) for row in (table.headings, *table.rows)))
-        )
-        drawn.add_column(
-            heading,
-            overflow="ellipsis" if is_flat else "fold",
-            no_wrap=is_flat or not (at == 0 or is_last),
-            min_width=kept,
-        )
+        drawn.add_column(heading, overflow="fold", no_wrap=at not in (0, len(table.headings) - 1))
     for row in table.rows:
         drawn.add_row(*(Text(cell, _style_of(cell)) for cell in row))
     file = StringIO()

@@ -139,6 +139,25 @@ def test_no_terminal_is_too_narrow_for_names_and_reasons(width: int, monkeypatch
         assert word in shown
 
 
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200, 300])
+@pytest.mark.parametrize("reason", ["short", "a long reason of a run that has failed " * 5], ids=["short", "long"])
+def test_a_flat_table_names_each_run_in_one_line(width: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr(output.Output, "size", lambda self: os.terminal_size((width, 24)))
+    out = output.Output({"TERM": "xterm"})
+    out.is_terminal = True
+    run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b; join a; 60s")))
+    names = ["night-run-7", "b", "a-run-with-a-name-that-is-longer-than-a-column"]
+    table = tables.rows_of_runs([run | {"run_id": name} for name in names])
+    lines = out.drawn(table._replace(rows=[(*row[:-1], reason) for row in table.rows]), is_flat=True).splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert [line.split()[0] for line in lines if line.startswith(("night", "b", "a-run"))] == [
+        "night-run-7", "b", f"{names[2][: min(width, output.MOST_KEPT) - 1]}…"
+    ]  # fmt: skip
+    if width >= 120:
+        assert lines[0].split() == list(table.headings) and reason[:5] in lines[-1]
+
+
 def test_columns_of_a_pipe_are_aligned() -> None:
     table = tables.Table(("A", "LONG", "LAST"), [("aaaa", "b", "c d"), ("a", "bbbbb", "")])
     assert output.aligned(table).splitlines() == ["A     LONG   LAST", "aaaa  b      c d", "a     bbbbb"]
