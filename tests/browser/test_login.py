@@ -57,7 +57,7 @@ async def log_out(tab: Tab) -> None:
     await tab.page.wait_for_selector("#token:focus")
 
 
-async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
+async def test_a_token_allows_the_actions_of_its_role(server: Server, tab: Tab) -> None:
     async with Crowd(server.port, token="agents-0123456789") as crowd:
         await crowd.run("team-a", ["a"])
         await crowd.run("other", ["b"])
@@ -86,7 +86,7 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
         await tab.shows("#reason", operations.stopped(""))
 
 
-async def test_a_node_of_no_run_can_be_uncordoned_with_a_permitted_token(server: Server, tab: Tab) -> None:
+async def test_a_node_that_is_in_no_run_can_be_uncordoned_with_a_permitted_token(server: Server, tab: Tab) -> None:
     """A reader only sees the command of `rdzvctl`. A user who has logged in again elsewhere must reload the page."""
     body, bearer = {"node_id": "n7", "reason": "its fan"}, {"Authorization": "Bearer admins-0123456789"}
     url = f"http://{server.endpoint}{actions.CORDON.path}"

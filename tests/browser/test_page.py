@@ -32,7 +32,7 @@ WHEN_IT_SHOWS = """(selector) => new Promise((resolve) => {
 })"""
 
 
-async def test_what_restarts_took_is_below_where_the_time_went(cluster: Cluster, tab: Tab) -> None:
+async def test_the_time_of_restarts_is_shown_below_the_time_ledger(cluster: Cluster, tab: Tab) -> None:
     workers = await cluster.nodes("a", "--run-id", "r", "--max-restarts", "1")
     await tab.open(cluster, "/runs/r")
     await tab.shows("#time-legend", "running")
@@ -129,7 +129,7 @@ async def test_a_node_that_is_slower_than_the_others_is_called_slow(cluster: Clu
     tab.is_content()
 
 
-async def test_a_run_that_hangs_looks_so_and_says_what_to_do(cluster: Cluster, tab: Tab) -> None:
+async def test_a_hung_run_is_marked_and_shows_the_next_step(cluster: Cluster, tab: Tab) -> None:
     """It comes before healthy runs, is counted and named in the title, and recovers by itself."""
     await cluster.nodes("b", "--run-id", "well", nproc=1)
     flags = ("--nnodes", "1:2", "--last-call-timeout", "0", "--on-hang", "report", "--progress-timeout", "1")

@@ -114,7 +114,7 @@ async def test_a_later_attempt_says_that_earlier_ones_are_not_in_the_picture(clu
     tab.is_content()
 
 
-async def test_the_end_of_a_run_has_no_speed(cluster: Cluster, tab: Tab) -> None:
+async def test_an_ended_run_is_shown_without_a_speed(cluster: Cluster, tab: Tab) -> None:
     async with Crowd(cluster.server.port) as crowd:
         await opened(tab, cluster, crowd)
         await tab.shows("#timeline-says", re.compile("round 3: running .*steps a second"))

@@ -105,7 +105,7 @@ async def test_a_failure_is_reported_although_the_disk_hangs_at_the_end_of_a_wor
     await cluster.finish(both)
 
 
-def test_a_full_disk_takes_nothing_until_it_is_freed(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path) -> None:
     with Disk(tmp_path / "disk") as disk:
         disk.fill()
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):

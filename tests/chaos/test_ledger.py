@@ -84,7 +84,7 @@ def test_an_unreported_restart_fails_the_check() -> None:
     assert not ledger.misses(told("node_lost", "worker_failure"))
 
 
-def test_the_nodes_that_went_or_came_are_named() -> None:
+def test_the_nodes_that_left_or_joined_are_named() -> None:
     ledger = ledger_of("node_lost a, node_lost c", "node_arrived a b")
     assert not ledger.differences(told("node_lost", "node_arrived"))
     others = [restart("node_lost", reason=losses.lost("b", losses.not_heard(5))), restart("node_arrived")]
@@ -142,7 +142,7 @@ def test_a_restart_may_have_one_of_several_causes(cause: str, reason: str, is_ri
     assert bool(ledger.differences(view)) is not is_right
 
 
-def test_a_failure_that_ends_the_run_is_no_restart() -> None:
+def test_a_failure_that_ends_the_run_is_not_a_restart() -> None:
     ledger = ledger_of("node_left")
     ledger.worker_failed()
     ledger.no_round_follows()
@@ -156,7 +156,7 @@ def test_a_leave_that_was_not_answered_may_have_come_before_those_that_were() ->
     assert ledger.differences(told("node_left", history=[restart("node_left", reason="node d left: x")]))
 
 
-def test_a_node_whose_leave_was_not_answered_may_be_missed_before_the_others_leaves_arrive() -> None:
+def test_the_server_may_notice_an_unanswered_leave_before_the_others_leaves_arrive() -> None:
     for node, is_right in [("c", True), ("a", False)]:
         lost = restart("node_lost", reason=losses.lost(node, losses.not_heard(6)))
         ledger = ledger_of("node_left a b, node_unheard c")

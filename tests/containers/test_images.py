@@ -54,7 +54,7 @@ def run(engine: ContainerEngine, tmp_path: Path) -> Run:
     return Run(engine, tmp_path)
 
 
-async def test_a_killed_container_comes_back_to_its_run(run: Run, engine: ContainerEngine) -> None:
+async def test_a_killed_container_returns_to_its_run(run: Run, engine: ContainerEngine) -> None:
     await run.serve()
     agents = [await run.agent(name) for name in ("a", "b")]
     for agent in agents:

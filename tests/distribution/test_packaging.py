@@ -76,13 +76,13 @@ def test_two_builds_are_the_same_byte_for_byte(built: list[Path], tmp_path: Path
         assert hashlib.sha256(one.read_bytes()).digest() == hashlib.sha256(other.read_bytes()).digest(), one.name
 
 
-def test_the_version_is_the_one_that_the_programs_tell(built: list[Path]) -> None:
+def test_the_version_is_that_of_the_programs(built: list[Path]) -> None:
     version = rdzv_protocol.VERSION
     assert [path.name for path in built] == [f"rdzv_server-{version}-py3-none-any.whl", f"rdzv_server-{version}.tar.gz"]
     assert f"## {version} " in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_the_sdist_has_what_the_wheel_is_built_from_and_nothing_that_lies_about(built: list[Path]) -> None:
+def test_the_sdist_has_only_the_sources_of_the_wheel(built: list[Path]) -> None:
     with tarfile.open(built[1]) as archive:
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
     assert tops == {*SOURCES, "PKG-INFO"}

@@ -188,7 +188,7 @@ async def test_servers_elect_a_leader_again_when_etcd_has_lost_changes(tmp_path,
     assert has_message(caplog.text, words.lost_changes)
 
 
-async def test_a_follower_that_is_cut_off_knows_no_leader_for_certain_until_etcd_answers(start, gated, caplog):
+async def test_a_follower_that_is_cut_off_is_uncertain_about_the_leader_until_etcd_answers(start, gated, caplog):
     gated_client, gate = gated
     leader = await start("a:1").leads()
     follower = start("b:1", gated_client, lease_s=LEASE_S)
@@ -205,7 +205,7 @@ async def test_a_follower_that_is_cut_off_knows_no_leader_for_certain_until_etcd
     assert len(ended) == 1
 
 
-async def test_a_leader_that_hears_no_answers_of_etcd_is_followed_by_another(start, gated):
+async def test_a_leader_that_does_not_get_etcds_answers_is_replaced(start, gated):
     """etcd still gets its requests."""
     gated_client, gate = gated
     first = start("a:1", gated_client, lease_s=KEPT_LEASE_S)
@@ -345,7 +345,7 @@ async def test_a_server_knows_why_it_cannot_take_a_free_shard(
     await server.leads()
 
 
-async def test_a_shard_that_cannot_be_taken_from_an_etcd_that_does_not_answer_is_no_outage_of_its_own(
+async def test_a_shard_that_cannot_be_taken_while_etcd_is_silent_does_not_log_another_outage(
     start: Callable[..., Server], client: EtcdClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The membership and the lease use the same etcd, and say so once for all shards."""

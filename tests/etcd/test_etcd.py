@@ -123,7 +123,7 @@ async def test_a_former_leader_writes_nothing(shared, changes, next_leader):
 
 
 @pytest.mark.parametrize("changes", [[], [ForgetRun("gone", 1)]], ids=["", "as it forgets a run"])
-async def test_no_record_stands_behind_older_ones_if_etcd_has_lost_those_in_between(tmp_path, changes):
+async def test_records_stay_in_order_if_etcd_has_lost_some_in_between(tmp_path, changes):
     """etcd comes back from a snapshot that still has the leader's key, and the leader writes before it notices."""
     with etcd_cluster(tmp_path, 1) as etcd:
         (member,) = etcd.members
@@ -262,7 +262,7 @@ async def test_foreign_records_are_reported_as_damage(shared, key, value, what):
     assert has_message(f"{why} ", what), "msgpack's errors may have no text"
 
 
-async def test_another_servers_records_of_a_later_version_are_no_damage(shared):
+async def test_another_servers_records_of_a_later_version_are_not_damage(shared):
     await shared.put("/records/run/00000001/0000000000000000", b"\x91\x93\x00\xa4Boom\xc4\x01\x80")
     with pytest.raises(StoreBroken, match=part(storage_words.later_or_damaged)):
         await read_journal(shared.client, folder_of(shared.prefix, "run", 1))

@@ -58,7 +58,7 @@ async def test_without_a_majority_nothing_is_written(three: Etcd) -> None:
     await written(three.addresses)
 
 
-async def test_a_refusal_is_no_silence(three: Etcd) -> None:
+async def test_a_refusal_is_not_silence(three: Etcd) -> None:
     async with client_of(three.addresses) as client:
         with pytest.raises(StoreUnavailable) as raised:
             await client.revoke(1)

@@ -153,7 +153,7 @@ async def test_the_next_outage_is_logged_after_a_leadership_has_ended_in_one(
     await until(lambda: any(service_words.NOTHING_DECIDED in message for message in caplog.messages))
 
 
-async def test_a_server_that_does_not_take_its_shard_is_left_no_more_until_it_restarts(start, client, prefix, caplog):
+async def test_a_server_that_does_not_take_its_shard_gets_no_more_until_it_restarts(start, client, prefix, caplog):
     caplog.set_level("INFO")
     server = start("a:1")
     await server.leads(4)
@@ -171,7 +171,7 @@ async def test_a_server_that_does_not_take_its_shard_is_left_no_more_until_it_re
         await client.revoke(lease_id)
 
 
-async def test_a_server_that_restarts_quickly_moves_no_shards(start, client, prefix):
+async def test_a_server_that_restarts_quickly_does_not_move_shards(start, client, prefix):
     server = start("a:1")
     await server.leads(4)
     before = [view.leadership for view in server.shards.state().shards]
@@ -287,7 +287,7 @@ async def test_damaged_records_stop_only_their_own_shard(start, client, prefix, 
     await until(lambda: second.led and len(first.led) <= 2)
 
 
-async def test_a_server_that_can_lead_no_shard_goes(start, client, prefix):
+async def test_a_server_that_cannot_lead_any_shard_exits(start, client, prefix):
     for shard in range(SHARDS):
         await client.transact([], [put(f"{prefix}/shards/{shard}/records/x".encode(), b"not ours")])
     server = start("a:1")

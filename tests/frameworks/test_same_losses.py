@@ -109,7 +109,7 @@ def recorded_errors(folder: Path) -> list[tuple[str, set[str]]]:
 
 
 @pytest.mark.xdist_group("warm torch")
-async def test_training_continues_alike_when_a_node_goes(tmp_path: Path) -> None:
+async def test_training_continues_alike_when_a_node_leaves(tmp_path: Path) -> None:
     python = warm_torch(tmp_path)
     theirs, ours = [await lose_a_node(launcher, tmp_path, FAIR | python) for launcher in (TORCHRUN, NODE_AGENT)]
     # On a busy machine torchrun forms one more round, in which workers are stopped before they print anything.

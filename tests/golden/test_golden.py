@@ -39,7 +39,7 @@ def test_every_maker_says_something_on_lines_of_its_own():
                 assert message.strip() and message == message.strip("\n"), (module.__name__, name)
 
 
-def test_no_two_kinds_of_a_package_say_the_same():
+def test_messages_of_a_package_are_distinct():
     of_each = Counter(
         (module.__name__.split(".")[0], message)
         for module in modules()
@@ -78,7 +78,7 @@ def test_pages_quote_messages_as_they_are():
     assert [(page, text) for page, text, kinds in quoted if not any(kind.match(text) for kind in kinds)] == []
 
 
-def test_no_test_quotes_a_message():
+def test_tests_do_not_quote_messages():
     assert [f"{file.relative_to(TESTS)}:{line}: {quote}" for file, line, quote in quotes()] == []
 
 

@@ -37,7 +37,7 @@ LOOKUP_S = 10.0
 SOONER_S = 0.8 * LOOKUP_S
 
 
-async def test_a_master_whose_address_changes_comes_back_with_the_new_one(hosts: Hosts, note: Note) -> None:
+async def test_a_master_whose_address_changes_returns_with_the_new_one(hosts: Hosts, note: Note) -> None:
     first = await hosts.nodes("abc", "--nnodes", "3", "--lease", str(LEASE_S))
     await first[0].tell("steps 15")
     moved = host_of(first[0])
@@ -126,7 +126,7 @@ async def test_a_node_whose_ipv6_is_broken_meets_the_others_by_ipv4(hosts: Hosts
     await hosts.ends(workers)
 
 
-async def test_two_containers_with_one_address_are_told_that_they_cannot_meet(hosts: Hosts) -> None:
+async def test_two_containers_with_one_address_get_a_warning_that_they_cannot_connect(hosts: Hosts) -> None:
     """Each is behind its own machine's NAT."""
     hosts.script = WORKER
     for name in "ab":
@@ -148,7 +148,7 @@ def nameless(hosts: Hosts) -> Hosts:
     return hosts
 
 
-async def test_without_dns_nothing_of_ours_waits(nameless: Hosts, note: Note) -> None:
+async def test_without_dns_our_programs_do_not_wait(nameless: Hosts, note: Note) -> None:
     await nameless.server.end()
     nameless.servers.clear()
     began = time.monotonic()
@@ -193,7 +193,7 @@ DOWN_S = 3.0
 
 
 @needs_proxies
-async def test_a_balancer_that_restarts_while_the_name_server_is_silent_costs_no_seat(
+async def test_nodes_keep_their_seats_if_a_balancer_restarts_while_the_name_server_is_silent(
     hosts: Hosts, tmp_path: Path
 ) -> None:
     configuration = tmp_path / "haproxy.cfg"

@@ -120,7 +120,7 @@ async def went_in(namespace: Namespace, program: Program) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_failing_test_leaves_no_namespaces_behind() -> None:
+async def test_a_failing_test_does_not_leave_namespaces() -> None:
     with pytest.raises(ZeroDivisionError):
         async with Network("ab", ipv6=True) as network:
             names = [host.namespace.name for host in network.hosts.values()]

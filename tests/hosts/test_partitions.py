@@ -79,7 +79,7 @@ CUTS: dict[str, Callable[[Switch], None]] = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts: Hosts, note: Note, cut: str) -> None:
+async def test_a_host_that_is_cut_off_for_longer_returns_as_a_newcomer(hosts: Hosts, note: Note, cut: str) -> None:
     first = await hosts.nodes("abc", "--nnodes", "2:3", *ALL_COME, "--lease", str(LEASE_S))
     await first[0].tell("steps 15")
     lost = on_host(first, "b")

@@ -27,7 +27,7 @@ async def scrape(agent: Program) -> Scrape:
     return Scrape(await get(f"{await url_of(agent)}/metrics"))
 
 
-async def test_an_agent_tells_of_its_workers_and_of_the_server_that_is_lost(cluster: Cluster) -> None:
+async def test_an_agent_reports_its_workers_and_the_lost_server(cluster: Cluster) -> None:
     agent = await cluster.node("a", "--metrics-port", "0", "--run-id", "told", "--max-restarts", "1", *PATIENT)
     workers = await cluster.hub.group(2)
     said = await scrape(agent)
@@ -61,7 +61,7 @@ async def cut(reader: asyncio.StreamReader) -> None:
         assert await reader.read() == b""
 
 
-async def test_clients_of_an_agents_metrics_disturb_no_worker(cluster: Cluster) -> None:
+async def test_clients_of_an_agents_metrics_do_not_disturb_workers(cluster: Cluster) -> None:
     agent = await cluster.node("a", "--metrics-port", "0")
     workers = await cluster.hub.group(2)
     url = await url_of(agent)

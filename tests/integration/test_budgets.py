@@ -98,7 +98,7 @@ async def test_a_fatal_failure_counts_even_with_other_events_in_the_same_instant
     assert await second.exit_code() in (ExitCode.FAILED, ExitCode.START_AGAIN)
 
 
-async def test_a_pattern_that_never_finishes_delays_neither_the_agent_nor_its_leave(cluster: Cluster) -> None:
+async def test_a_pattern_that_never_finishes_does_not_delay_the_agent_or_its_leave(cluster: Cluster) -> None:
     flags = ("--nnodes", "1:2", "--run-id", "r", *PATIENT, "--fatal-rule", "(a+)+$")
     first, second = await cluster.node("a", *flags, nproc=1), await cluster.node("b", *flags, nproc=1)
     workers = {worker.agent_pid: worker for worker in await cluster.hub.group(2)}

@@ -103,7 +103,7 @@ def log_lag_s(server: Server) -> float:
     return min(lag_s % DAY_S, -lag_s % DAY_S)
 
 
-async def test_while_a_run_runs_no_lease_and_no_worker_notices(clocked: Clocked) -> None:
+async def test_workers_and_leases_of_a_running_run_notice_nothing(clocked: Clocked) -> None:
     first = await clocked.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--lease", str(LONG_LEASE_S), nproc=1)
     for jump_s in (HOUR_S, -HOUR_S):
         clocked.jump(jump_s)
@@ -146,7 +146,7 @@ async def test_a_forming_round_keeps_its_full_last_call(clocked: Clocked, jump_s
 
 
 @jumps
-async def test_while_a_round_restarts_workers_get_their_grace_and_no_more(clocked: Clocked, jump_s: int) -> None:
+async def test_while_a_round_restarts_workers_get_only_their_grace(clocked: Clocked, jump_s: int) -> None:
     grace_s = 1.5
     flags = ("--nnodes", "2", "--max-restarts", "1", "--lease", str(LONG_LEASE_S), "--shutdown-timeout", str(grace_s))
     first = await clocked.nodes("ab", *flags, nproc=1)
@@ -200,7 +200,7 @@ async def hangs(pid: int) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_server_that_hung_for_longer_than_the_leases_loses_no_agent(cluster: Cluster) -> None:
+async def test_a_server_that_hung_for_longer_than_the_leases_does_not_lose_agents(cluster: Cluster) -> None:
     workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--lease", str(LEASE_S), nproc=1)
     await hangs(cluster.server.pid)
     await watched(cluster.server)

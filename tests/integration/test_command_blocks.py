@@ -59,7 +59,7 @@ ELSEWHERE = {
         "#!/bin/bash": "test_the_exit_code_over_ssh_is_the_runs_outcome",
     },
     "docs/how-to/high-availability.md": {
-        "pip install": "needs an etcd of three members: test_all_servers_die_and_one_comes_back"
+        "pip install": "needs an etcd of three members: test_all_servers_die_and_one_returns"
     },
     "docs/how-to/frameworks.md": dict.fromkeys(
         ("node-agent", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "torchft_lighthouse"), FRAMEWORKS
@@ -71,7 +71,7 @@ ELSEWHERE = {
         "torchrun": "test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds",
     },
     "docs/how-to/upgrade-and-back-up.md": {"sudo": "test_an_upgrade_of_the_server_is_not_noticed"},
-    "docs/how-to/troubleshoot.md": {"rdzvctl bundle": "test_a_bundle_has_what_a_report_needs_and_no_secret"},
+    "docs/how-to/troubleshoot.md": {"rdzvctl bundle": "test_a_bundle_has_the_parts_of_a_report_without_secrets"},
     "docs/reference/rdzvctl.md": {
         "rdzvctl status": "test_questions",
         "rdzvctl stacks": "needs 16 ranks that hang: test_the_rank_that_skips_a_collective_is_named",

@@ -42,7 +42,7 @@ LEASE_S = 2.0
 """Lease of agents, one of which is lost."""
 
 
-async def test_running_the_workers_notice_nothing_and_the_counters_stand(durable: Cluster) -> None:
+async def test_while_the_run_runs_workers_notice_nothing_and_the_counters_stay(durable: Cluster) -> None:
     first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
     first[0].kill()
     second = await durable.hub.group(4)
@@ -200,7 +200,7 @@ def overwrite(file: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["file", "WAL", "WAL overwritten", "both overwritten"])
-async def test_a_file_that_lost_changes_while_no_server_ran_is_never_an_empty_server(
+async def test_a_server_refuses_to_start_empty_from_a_file_that_lost_changes(
     durable: Cluster, tmp_path: Path, lost: str
 ) -> None:
     state, wal = tmp_path / "state.db", tmp_path / "state.db-wal"
@@ -233,7 +233,9 @@ async def test_a_state_file_removed_while_the_server_runs_is_rewritten(
     await durable.finish(second)
 
 
-async def test_while_the_file_is_replaced_nothing_is_decided_and_workers_run(durable: Cluster, tmp_path: Path) -> None:
+async def test_while_the_file_is_replaced_the_server_decides_nothing_and_workers_run(
+    durable: Cluster, tmp_path: Path
+) -> None:
     first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     (tmp_path / "copy").touch()
     (tmp_path / "copy").rename(tmp_path / "state.db")
@@ -311,7 +313,7 @@ async def cramped(hub: WorkerHub, small_disk: Disk) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_on_a_full_disk_nothing_is_decided_no_action_is_taken_and_workers_run_until_there_is_room(
+async def test_on_a_full_disk_the_server_takes_no_action_and_workers_run_until_there_is_room(
     cramped: Cluster, small_disk: Disk
 ) -> None:
     first = await cramped.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
@@ -366,7 +368,7 @@ async def test_a_success_while_the_disk_is_full_waits_for_room_however_long_that
 
 
 @pytest.mark.parametrize("code", [0, 3], ids=["succeeds", "fails"])
-async def test_a_runs_end_is_neither_claimed_nor_lost_if_the_server_is_killed_while_the_disk_is_full(
+async def test_a_runs_end_is_confirmed_only_once_written_if_the_server_is_killed_while_the_disk_is_full(
     cramped: Cluster, small_disk: Disk, code: int
 ) -> None:
     """The next server starts on the full disk. The agents report the end again, and learn it once it is written."""

@@ -87,7 +87,7 @@ def any_cluster(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster:
     return cluster
 
 
-async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer(any_cluster: Cluster) -> None:
+async def test_a_silent_host_is_lost_with_its_lease_and_returns_as_a_newcomer(any_cluster: Cluster) -> None:
     # There is no corroboration here: the host is silent, but its connections stay open.
     timing = ("--nnodes", "1:2", "--lease", "1.5", "--last-call-timeout", "500", "--shutdown-timeout", "5")
     first = await any_cluster.nodes("ab", *timing)

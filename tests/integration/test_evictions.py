@@ -115,7 +115,7 @@ def orders(nodes: str, nproc: int) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("gap_s", GAPS_S)
 @pytest.mark.parametrize(("nodes", "nproc"), [("a", 2), ("ab", 1)], ids=["one node", "all nodes"])
 @pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGUSR1"])
-async def test_no_order_of_signals_makes_a_success_of_an_eviction(
+async def test_an_eviction_is_not_a_success_in_any_order_of_signals(
     cluster: Cluster, nodes: str, nproc: int, gap_s: float, signal_name: str
 ) -> None:
     jobs = [(Job(cluster, "-".join(order), nodes, nproc, signal_name), order) for order in orders(nodes, nproc)]
@@ -139,7 +139,7 @@ async def evicted(hub: WorkerHub, *flags: str) -> Program:
 
 
 @pytest.mark.parametrize("gap_s", GAPS_S)
-async def test_a_named_signal_that_kills_a_worker_before_its_agent_gets_it_is_no_failure(
+async def test_a_named_signal_that_kills_a_worker_before_its_agent_gets_it_is_not_a_failure(
     cluster: Cluster, gap_s: float
 ) -> None:
     (worker,) = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "0", *NAMED, nproc=1)
@@ -173,7 +173,7 @@ async def test_a_worker_that_ends_by_another_code_before_its_agent_gets_the_sign
 
 @pytest.mark.parametrize(("is_first", "gap_s"), [(True, 0.0), (True, 0.2), (False, 0.0), (False, 0.2), (False, 1.0)])
 @pytest.mark.parametrize("code", ["", "1"], ids=["dies", "exits 1"])
-async def test_a_node_that_is_evicted_with_its_workers_while_others_save_fails_no_run(
+async def test_a_run_survives_the_eviction_of_a_node_while_others_save(
     cluster: Cluster, code: str, is_first: bool, gap_s: float
 ) -> None:
     """The agent announces its leave, and stays until the workers of all nodes have saved.
@@ -201,7 +201,7 @@ async def test_a_node_that_is_evicted_with_its_workers_while_others_save_fails_n
 
 
 @pytest.mark.parametrize("late", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_that_comes_while_an_agent_ends_changes_no_exit_code(
+async def test_a_signal_that_comes_while_an_agent_ends_does_not_change_the_exit_code(
     cluster: Cluster, late: signal.Signals
 ) -> None:
     (worker,) = await cluster.nodes("a", "--nnodes", "1", nproc=1)

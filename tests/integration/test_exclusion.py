@@ -89,7 +89,7 @@ def ignored(pid: int) -> set[int]:
     return {number for number in signal.valid_signals() if int(mask, 16) >> number - 1 & 1}
 
 
-async def test_flags_that_make_no_sense() -> None:
+async def test_invalid_flags_are_refused() -> None:
     for flags, why in (
         (("--exclude-after", "3"), startup.no_window("3")),
         (("--exclude-after", "0/1h"), startup.bad_window(MOST_OF_A_NODE, "0/1h")),

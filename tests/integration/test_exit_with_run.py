@@ -63,7 +63,7 @@ async def test_a_run_whose_only_agent_was_killed_ends_by_its_join_timeout(cluste
     assert await a.exit_code() == ExitCode.FAILED
 
 
-async def test_a_signal_that_comes_while_a_supervisor_ends_changes_no_exit_code(cluster: Cluster) -> None:
+async def test_a_signal_that_comes_while_a_supervisor_ends_does_not_change_the_exit_code(cluster: Cluster) -> None:
     first = await cluster.nodes("abc", *FLAGS, nproc=1)
     a = cluster.agents.pop("a")
     os.kill(of_agent_of(first, a).agent_pid, signal.SIGKILL)
@@ -88,7 +88,7 @@ os.execv(sys.executable, (sys.executable, "-m", "node_agent", "--exit-with-run",
 
 @pytest.mark.parametrize("state", ["ignored", "closed"])
 @pytest.mark.parametrize(("worker", "code"), [("true", ExitCode.SUCCEEDED), ("false", ExitCode.FAILED)])
-async def test_the_exit_code_is_known_whatever_the_agent_has_inherited(state: str, worker: str, code: int) -> None:
+async def test_the_exit_code_is_known_in_any_inherited_state(state: str, worker: str, code: int) -> None:
     agent = await Program.start(sys.executable, "-c", INHERITED, state, "--standalone", "--no-python", worker)
     assert await agent.exit_code() == code
 
@@ -269,7 +269,7 @@ async def test_a_process_that_drops_its_mark_before_the_guardian_looks_is_ended(
     await ended(pid)
 
 
-async def test_a_killed_agent_leaves_no_process_behind_that_it_has_not_seen(hub: WorkerHub) -> None:
+async def test_processes_that_a_killed_agent_has_not_seen_are_ended_too(hub: WorkerHub) -> None:
     """A daemon has cleared its environment, and the agent could not see it because it was stopped."""
     alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
     (worker,) = await hub.group(1)
@@ -285,7 +285,7 @@ async def test_a_killed_agent_leaves_no_process_behind_that_it_has_not_seen(hub:
         await ended(pid)
 
 
-async def test_a_supervisor_ends_what_is_left_if_the_guardian_was_killed_with_its_agent(hub: WorkerHub) -> None:
+async def test_a_supervisor_ends_remaining_processes_if_the_guardian_was_killed_with_its_agent(hub: WorkerHub) -> None:
     alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
     (worker,) = await hub.group(1)
     pids = [int(await worker.tell(order)) for order in ("fork", "daemon", "double-fork")]

@@ -67,7 +67,7 @@ async def test_running_one_after_another_takes_over_in_time_and_the_workers_noti
     await replicas.finish(third)
 
 
-async def test_all_servers_die_and_one_comes_back(replicas: Replicas) -> None:
+async def test_all_servers_die_and_one_returns(replicas: Replicas) -> None:
     workers = await replicas.nodes("ab", "--nnodes", "2", *PATIENT)
     for server in replicas.servers:
         await server.kill()
@@ -103,7 +103,7 @@ async def test_a_leader_that_is_asked_to_stop_is_followed_at_once(unserved: Repl
 # The leader hangs.
 
 
-async def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes_and_follows(replicas: Replicas) -> None:
+async def test_a_leader_that_was_stopped_does_not_write_when_it_continues_and_follows(replicas: Replicas) -> None:
     first = await replicas.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--disconnect-grace", "0", *PATIENT[:-2])
     leader = await replicas.leader()
     async with Probe(replicas.endpoint) as probe:
@@ -179,7 +179,7 @@ def is_etcds_leader(etcd: Etcd, member: Member) -> bool:
     return etcd.ctl("endpoint", "status", endpoints=[member.address]).split(", ")[4] == "true"
 
 
-async def test_while_etcd_is_gone_agents_are_sent_away_and_then_none_of_them_is_lost(unserved: Replicas) -> None:
+async def test_agents_that_are_sent_away_while_etcd_is_gone_are_not_lost_afterwards(unserved: Replicas) -> None:
     """Etcd keeps leases over its restart, so that the server still leads what it led."""
     server = await unserved.replicate()
     await server.leads()
@@ -202,7 +202,7 @@ async def test_while_etcd_is_gone_agents_are_sent_away_and_then_none_of_them_is_
 # The leader is cut off.
 
 
-async def test_a_leader_that_is_cut_off_from_etcd_says_nothing_more_and_follows_when_it_is_back(
+async def test_a_leader_that_is_cut_off_from_etcd_stops_answering_and_follows_when_it_is_back(
     unserved: Replicas,
 ) -> None:
     async with AsyncExitStack() as stack:

@@ -237,7 +237,7 @@ async def test_requests_repeated_later_have_no_effect_on_a_run_whose_nodes_come_
     assert recorded.repeated == {paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE} - {paths.REPORT}
 
 
-async def test_requests_repeated_after_a_failed_run_begin_no_other_attempt(recorded: Recorded) -> None:
+async def test_requests_repeated_after_a_failed_run_do_not_begin_another_attempt(recorded: Recorded) -> None:
     workers = await recorded.nodes("ab", "--nnodes", "2", *LEASED, nproc=1)
     workers[0].order_exit(3)
     for agent in recorded.agents.values():

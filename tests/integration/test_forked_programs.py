@@ -15,7 +15,7 @@ def imported_again(report: Path) -> list[str]:
     return [name for name in report.read_text().splitlines() if name.partition(".")[0] in IMPORTED_BEFORE]
 
 
-async def test_a_server_an_agent_and_rdzvctl_import_nothing_again(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_forks_of_a_server_an_agent_and_rdzvctl_import_no_module(hub: WorkerHub, tmp_path: Path) -> None:
     server, agent, command = (tmp_path / name for name in ("server", "agent", "command"))
     async with Cluster(hub) as cluster:
         await cluster.serve(env={IMPORTS: str(server)})

@@ -104,7 +104,7 @@ async def test_the_steps_of_a_worker_that_has_become_another_user_are_shown(clus
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide /proc")
 @pytest.mark.parametrize("flags", [(), LIMITS], ids=["", "with --progress-timeout"])
-async def test_without_proc_an_agent_runs_but_judges_no_progress(hub: WorkerHub, flags: tuple[str, ...]) -> None:
+async def test_without_proc_an_agent_runs_but_does_not_judge_progress(hub: WorkerHub, flags: tuple[str, ...]) -> None:
     hides = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
     agent = await Program.start(*hides, sys.executable, *AGENT, "--standalone", *flags, WORKER, env=hub.env)
     if flags:
@@ -258,7 +258,7 @@ async def test_a_hang_that_is_only_reported_may_end_by_itself(cluster: Cluster) 
     await cluster.finish(workers)
 
 
-async def test_a_limit_that_ends_three_rounds_in_a_row_is_suspected_and_costs_nothing_more(
+async def test_a_limit_that_ends_three_rounds_in_a_row_is_doubted_and_causes_no_more_restarts(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "py-spy").write_text("#!/bin/sh\nexit 1\n")
@@ -463,7 +463,7 @@ async def test_a_script_that_hangs_once_is_done_in_the_end(
         await agent.end()
 
 
-async def test_a_first_evaluation_that_takes_long_is_no_hang(tmp_path: Path) -> None:
+async def test_a_first_evaluation_that_takes_long_is_not_a_hang(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(EVALUATION)
     flags = ("--standalone", "--progress-timeout", "auto", "--on-hang", "fail")
@@ -515,9 +515,7 @@ async def test_a_preloaded_module_may_take_longer_than_workers_may_be_silent(clu
     assert await agent.exit_code() == 0
 
 
-async def test_a_console_that_takes_nothing_is_named_and_its_workers_are_not_killed(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_a_blocked_console_is_named_and_its_workers_are_not_killed(cluster: Cluster, tmp_path: Path) -> None:
     (path := tmp_path / "train.py").write_text("import sys\nfor _ in range(3 << 17):\n    print(99 * '.')\n")
     reads, writes = os.pipe()
     limits = ("--silence-timeout", "2", "--progress-timeout", "2", "--on-hang", "fail")

@@ -108,7 +108,7 @@ async def runs_of(server: Server) -> dict[str, str]:
     return {run["run_id"]: run["phase"] for run in (await server.status())["runs"]}
 
 
-async def test_any_printable_name_works_and_reaches_no_file(place: Place, server: Server) -> None:
+async def test_any_printable_name_works_without_reaching_a_file(place: Place, server: Server) -> None:
     turns = asyncio.Semaphore(PARALLEL)
 
     async def run(name: str) -> None:

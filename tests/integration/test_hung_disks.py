@@ -134,7 +134,7 @@ async def test_a_program_whose_disk_hangs_at_its_start_names_the_path(
 @pytest.mark.parametrize(
     ("flags", "code"), [((), 0), (("--exit-when-idle", "600"), 1)], ids=["a service", "the server of a job"]
 )
-async def test_a_server_whose_disk_hangs_at_its_start_says_so_and_can_be_stopped(
+async def test_a_server_whose_disk_hangs_at_its_start_logs_this_and_can_be_stopped(
     tmp_path: Path, flags: tuple[str, ...], code: int
 ) -> None:
     """The server of a job then knows of no success, and the job must not end as if it had one."""
@@ -151,9 +151,7 @@ async def test_a_server_whose_disk_hangs_at_its_start_says_so_and_can_be_stopped
     assert await server.exit_code() == code
 
 
-async def test_a_server_whose_disk_hangs_says_so_decides_nothing_and_can_be_stopped(
-    hub: WorkerHub, tmp_path: Path
-) -> None:
+async def test_a_server_whose_disk_hangs_logs_this_and_can_be_stopped(hub: WorkerHub, tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     server = await Server.start(*disk.command(*Server.command("--store", f"sqlite:{disk.path}/state.db")))
     server.port = int((await server.line(r"listening on https?://127\.0\.0\.1:(\d+)"))[1])
@@ -173,7 +171,7 @@ async def test_a_server_whose_disk_hangs_says_so_decides_nothing_and_can_be_stop
     await agent.end()
 
 
-async def test_a_server_whose_files_hang_at_a_sighup_says_so_and_continues(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_a_server_whose_files_hang_at_a_sighup_logs_this_and_continues(hub: WorkerHub, tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     tokens, secret = disk.files / "tokens", disk.files / "secret"
     for file in (tokens, secret):

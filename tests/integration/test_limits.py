@@ -148,7 +148,7 @@ async def test_beyond_the_limit_new_connections_are_closed_and_open_ones_continu
                 pass  # it has not noticed the close yet
 
 
-async def test_one_address_cannot_take_all_places_without_being_let_in(make_site: MakeSite) -> None:
+async def test_one_address_cannot_take_all_connections_without_an_accepted_request(make_site: MakeSite) -> None:
     site = await make_site(connections=8, token=b"right")
     agent = site.transport("right")
     assert isinstance(await agent.exchange(a_join("a", settings=ALONE)), Reply)
@@ -420,7 +420,7 @@ async def test_a_silent_run_is_evicted_and_its_returning_agent_gets_the_reason(
         await back.exchange(structs.replace(silent, returning=True, attempt=1))
 
 
-async def test_an_agent_beyond_the_limit_is_refused_but_a_lost_one_is_replaced(cluster: Cluster) -> None:
+async def test_an_agent_beyond_the_limit_is_refused_but_can_replace_a_lost_one(cluster: Cluster) -> None:
     server = await cluster.serve("--max-agents", "2")
     given = ("--run-id", "one", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
     await cluster.node("a", *given, nproc=1)

@@ -87,7 +87,7 @@ async def test_a_single_worker_s_stdout_is_its_own_and_an_unfinished_line_is_see
 
 
 @pytest.mark.parametrize("closed", ["<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
-async def test_an_agent_whose_standard_streams_are_closed_holds_up_no_worker(closed: str, tmp_path: Path) -> None:
+async def test_an_agent_whose_standard_streams_are_closed_does_not_hold_up_workers(closed: str, tmp_path: Path) -> None:
     """Its event loop's sockets would otherwise get their numbers, and the worker's output would fill one of them."""
     stdin = tmp_path / "stdin"
     script = f"readlink /proc/self/fd/0 > {stdin}; head -c 30000000 /dev/zero; head -c 30000000 /dev/zero >&2"
@@ -105,7 +105,7 @@ async def test_an_agent_whose_standard_streams_are_closed_holds_up_no_worker(clo
     assert stdin.read_text() == "/dev/null\n"
 
 
-async def test_a_console_that_blocks_holds_up_no_worker_whose_output_is_teed(tmp_path: Path) -> None:
+async def test_a_blocked_console_does_not_hold_up_workers_with_teed_output(tmp_path: Path) -> None:
     """Nothing reads the agent's stdout: the file has everything, stderr says so, and the agent ends."""
     read_end, write_end = os.pipe()
     process = await asyncio.create_subprocess_exec(
@@ -202,7 +202,7 @@ async def test_the_last_output_of_a_killed_program_is_shown_even_without_the_fla
     assert "last words" in (await run_to_end(await Program.start(*command), code=1)).out
 
 
-async def test_a_log_dir_that_vanishes_loses_no_run(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_a_run_survives_a_log_dir_that_vanishes(hub: WorkerHub, tmp_path: Path) -> None:
     log_dir = tmp_path / "logs"
     agent = await start_agent(*ONE, "--max-restarts", "1", "-t", "1", "--log-dir", str(log_dir), env=hub.env)
     (first,) = await hub.group(1)
@@ -229,7 +229,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-async def test_a_full_disk_loses_no_run(small_disk: Path) -> None:
+async def test_a_full_disk_does_not_lose_the_run(small_disk: Path) -> None:
     """The worker that fills it fails. The next one runs without files, and the run continues."""
     program = """
 import os, sys
@@ -259,7 +259,7 @@ async def limited(program: str, log_dir: Path, kib: int, *flags: str, code: int)
     return await run_to_end(started, code=code)
 
 
-async def test_an_agent_whose_stdout_is_on_a_full_disk_says_so_and_says_how_much_was_lost(small_disk: Path) -> None:
+async def test_an_agent_whose_stdout_is_on_a_full_disk_reports_it_and_the_lost_bytes(small_disk: Path) -> None:
     filler, out, go = small_disk / "filler", small_disk / "out", small_disk / "go"
     filler.write_bytes(b"x" * 700_000)
     os.mkfifo(go)
@@ -326,7 +326,7 @@ async def test_a_plug_in_decides_about_the_files(hub: WorkerHub, tmp_path: Path)
 
 
 @pytest.mark.torch
-async def test_a_broken_plug_in_is_named_and_nothing_is_started(tmp_path: Path) -> None:
+async def test_a_broken_plug_in_is_named_and_workers_do_not_start(tmp_path: Path) -> None:
     env = {"PYTHONPATH": str(install(tmp_path / "site"))}
     agent = await python("print('started')", *ONE, "--logs-specs", "broken", env=env, code=1)
     assert agent.out == []

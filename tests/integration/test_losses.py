@@ -35,7 +35,7 @@ async def test_agents_that_are_all_silent_for_longer_than_their_lease_lose_nothi
         await cluster.finish(workers)
 
 
-async def test_an_agent_that_dies_between_two_polls_lets_no_failure_of_others_end_the_run(cluster: Cluster) -> None:
+async def test_a_run_survives_the_failures_that_follow_an_agents_death_between_two_polls(cluster: Cluster) -> None:
     """Its connection closes after an answer, which is no sign. Others notice first that its workers are gone."""
     elastic = ("--nnodes", "1:2", "--lease", "4", "--last-call-timeout", "2", "--max-restarts", "0")
     lost, other = await cluster.nodes("ab", *elastic, nproc=1)
@@ -53,7 +53,7 @@ async def test_an_agent_that_dies_between_two_polls_lets_no_failure_of_others_en
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["told before", "told after"])
-async def test_a_server_that_restarts_between_the_loss_of_a_node_and_its_verdict_charges_no_failure(
+async def test_a_lost_node_is_not_charged_if_the_server_restarts_before_its_verdict(
     lasting: Cluster, is_told: bool
 ) -> None:
     """The failure of another node's worker is reported to the old server, which waits for the lost node, or the new."""

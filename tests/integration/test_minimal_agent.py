@@ -52,7 +52,7 @@ async def test_the_minimal_agent_rejoins_after_a_worker_of_a_node_agent_failed(s
     assert (run["round"], run["restart_count"], run["phase"]) == (2, 1, "succeeded")
 
 
-def test_the_minimal_agent_is_short_and_imports_none_of_our_packages() -> None:
+def test_the_minimal_agent_is_short_and_does_not_import_our_packages() -> None:
     lines = AGENT.read_text().splitlines()
     assert sum(map(bool, lines)) <= 60
     assert not [line for line in lines if "import" in line and ("rdzv" in line or "node_agent" in line)]

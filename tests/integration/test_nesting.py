@@ -35,7 +35,7 @@ async def environments(agent: Program) -> list[Mapping[str, str]]:
 
 
 @pytest.mark.parametrize("middle", [AGENT, pytest.param(TORCHRUN, marks=pytest.mark.torch)])
-async def test_workers_three_deep_have_only_what_their_own_agent_made_for_them(
+async def test_workers_of_nested_runs_have_only_variables_of_their_own_agent(
     middle: str, show: str, tmp_path: Path
 ) -> None:
     python = shlex.quote(sys.executable)

@@ -113,7 +113,7 @@ async def test_a_worker_that_never_acknowledges_is_waited_for_as_long_as_the_sch
     await cluster.finish(second)
 
 
-async def test_a_save_that_takes_longer_than_a_limit_for_hangs_is_no_hang(cluster: Cluster) -> None:
+async def test_a_save_that_takes_longer_than_a_limit_for_hangs_is_not_a_hang(cluster: Cluster) -> None:
     """Nor is it a hang that workers which have saved wait for the others. In the next round, hangs are found again."""
     flags = (*PATIENT[:-2], "--shutdown-timeout", "10", "--notice-timeout", "5", "--max-restarts", "1", *LIMITS)
     first = await cluster.nodes("ab", "--nnodes", "1:2", *flags)
@@ -259,7 +259,7 @@ def write_annotations(path: Path, *lines: str) -> None:
     new.replace(path)
 
 
-async def test_a_preemption_that_the_cloud_tells_of_is_like_a_signal(cluster: Cluster) -> None:
+async def test_a_preemption_notice_of_the_cloud_acts_like_a_signal(cluster: Cluster) -> None:
     """A metadata service like Google's: it holds the request until the machine is preempted."""
     is_asked, taken_back = asyncio.Event(), asyncio.Event()
 

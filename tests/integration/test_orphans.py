@@ -75,7 +75,7 @@ async def test_processes_whose_main_thread_has_ended_are_gone_when_the_next_roun
     await all_ended(*pids)
 
 
-async def test_a_killed_agent_takes_along_processes_whose_main_thread_has_ended(cluster: Cluster) -> None:
+async def test_processes_of_a_killed_agent_end_even_if_their_main_thread_has_ended(cluster: Cluster) -> None:
     """They carry the mark, or are in a worker's session, or the agent has seen them."""
     (worker,) = await cluster.nodes(*ONE_NODE, "--lease", "1", nproc=1)
     agent = cluster.agents.pop("a")
@@ -87,7 +87,7 @@ async def test_a_killed_agent_takes_along_processes_whose_main_thread_has_ended(
     await all_ended(*marked, in_session, unmarked, worker.pid, guardian)
 
 
-async def test_a_killed_agent_leaves_no_processes_behind(cluster: Cluster, tmp_path: Path) -> None:
+async def test_processes_of_a_killed_agent_are_ended(cluster: Cluster, tmp_path: Path) -> None:
     """Workers and their descendants end, and the agent's temporary folder is removed."""
     await cluster.node("a", env={"TMPDIR": str(tmp_path)})
     workers = await cluster.hub.group(2)
@@ -130,7 +130,7 @@ async def test_a_guardian_is_not_killed_by_the_name_of_its_agents_program(cluste
     await all_ended(*pids, guardian)
 
 
-async def test_an_agent_that_ends_well_is_held_up_by_no_guardian(cluster: Cluster) -> None:
+async def test_an_agent_that_ends_well_does_not_wait_for_its_guardian(cluster: Cluster) -> None:
     workers = await cluster.nodes(*ONE_NODE)
     guardian = await guardian_of(cluster.agents["a"])
     os.kill(guardian, signal.SIGSTOP)
@@ -181,7 +181,7 @@ async def test_processes_without_the_mark_are_gone_when_the_next_round_begins_an
     await all_ended(*pids)
 
 
-async def test_an_agent_that_is_killed_takes_along_what_has_no_mark(cluster: Cluster) -> None:
+async def test_unmarked_processes_of_a_killed_agent_are_ended(cluster: Cluster) -> None:
     """Processes in a worker's session end at once, and others if their agent has seen them."""
     (worker,) = await cluster.nodes(*ONE_NODE, "--lease", "1", nproc=1)
     agent = cluster.agents.pop("a")
@@ -194,7 +194,7 @@ async def test_an_agent_that_is_killed_takes_along_what_has_no_mark(cluster: Clu
 
 
 @pytest.mark.parametrize("flags", [(), ("--preload", "json")], ids=["cold", "warm"])
-async def test_an_agent_that_is_killed_takes_along_what_has_no_mark_before_it_has_seen_it(
+async def test_unmarked_processes_that_a_killed_agent_has_not_seen_are_ended(
     cluster: Cluster, flags: tuple[str, ...]
 ) -> None:
     """The processes have no environment and no parent, and are in sessions of their own."""

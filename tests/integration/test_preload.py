@@ -153,7 +153,7 @@ async def test_every_round_is_warm_and_signals_and_exit_codes_arrive(cluster: Cl
     ]
 
 
-async def test_a_fork_server_that_dies_is_replaced_and_takes_no_worker_along(cluster: Cluster) -> None:
+async def test_a_fork_server_that_dies_is_replaced_and_its_workers_continue(cluster: Cluster) -> None:
     first = await cluster.nodes("a", "--max-restarts", "3", *WARM)
     agent = cluster.agents["a"]
     found: list[int] = []

@@ -80,7 +80,7 @@ async def test_an_agent_waits_for_a_server_that_starts_later(hub: WorkerHub, unu
     await finish(agent, worker)
 
 
-async def test_a_server_that_shuts_down_releases_its_polls_and_no_worker_notices(cluster: Cluster) -> None:
+async def test_a_server_that_shuts_down_releases_its_polls_without_an_effect_on_workers(cluster: Cluster) -> None:
     workers = await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
     began = time.monotonic()
     cluster.server.signal(signal.SIGTERM)

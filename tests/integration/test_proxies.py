@@ -57,7 +57,7 @@ def restart_counts(workers: Sequence[Worker]) -> set[str]:
 
 
 @pytest.mark.parametrize(("kind", "settings"), [("nginx", ""), ("haproxy", SERVER_CLOSE)], ids=["nginx", "haproxy"])
-async def test_behind_a_proxy_that_closes_after_each_answer_each_failure_is_charged_and_no_node_is_lost(
+async def test_each_failure_is_charged_without_a_lost_node_behind_a_proxy_that_closes_after_each_answer(
     hub: WorkerHub, tmp_path: Path, unused_tcp_port: int, kind: Kind, settings: str
 ) -> None:
     async with Cluster(hub, *EXCLUDING) as cluster:
@@ -94,7 +94,7 @@ async def test_a_node_whose_idle_connection_is_cut_while_it_stops_its_workers_is
 
 
 @pytest.mark.parametrize("kind", ["nginx", "haproxy"])
-async def test_a_proxy_that_restarts_costs_no_worker(
+async def test_workers_survive_the_restart_of_a_proxy(
     hub: WorkerHub, tmp_path: Path, unused_tcp_port: int, kind: Kind
 ) -> None:
     """The proxy closes all connections at once, and is away for longer than the grace of a closed connection."""
@@ -145,7 +145,7 @@ async def test_the_supervisor_of_a_killed_agent_hears_the_runs_end_through_a_pro
 
 
 @pytest.mark.parametrize("kind", ["nginx", "haproxy"])
-async def test_an_idle_time_out_shorter_than_a_poll_costs_one_warning_and_no_restart(
+async def test_an_idle_timeout_shorter_than_a_poll_causes_one_warning_without_a_restart(
     hub: WorkerHub, tmp_path: Path, unused_tcp_port: int, kind: Kind
 ) -> None:
     async with Cluster(hub) as cluster:
@@ -220,7 +220,7 @@ async def first_event(port: int) -> bytes:
     return line
 
 
-async def test_a_proxy_that_repeats_what_it_got_no_answer_to_costs_no_restart_but_the_failures_own(
+async def test_a_proxy_that_repeats_unanswered_requests_does_not_cause_more_restarts(
     hub: WorkerHub, tmp_path: Path, unused_tcp_port: int
 ) -> None:
     async with Cluster(hub, *EXCLUDING) as cluster:

@@ -101,7 +101,7 @@ async def test_workers_that_still_run_after_others_of_their_node_finished_are_na
     assert await cluster.agents["a"].exit_code() == 0
 
 
-async def test_a_command_of_why_can_be_copied_whatever_names_the_server(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_command_of_why_can_be_copied_for_any_source_of_the_endpoint(cluster: Cluster, tmp_path: Path) -> None:
     """The command repeats a flag, and leaves out an environment variable."""
     files = ("-t", "3", "--log-dir", str(tmp_path / "logs"))
     (worker,) = await cluster.nodes("a", "--run-id", "night", *files, *PATIENT, nproc=1)
@@ -355,7 +355,7 @@ class Bundle(dict[str, str]):
         return "\n".join(self.values())
 
 
-async def test_a_bundle_has_what_a_report_needs_and_no_secret(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_bundle_has_the_parts_of_a_report_without_secrets(cluster: Cluster, tmp_path: Path) -> None:
     """One node shows its logs and the other does not. A worker has failed with a token in its error."""
     at, secret = cluster.endpoint, "hunter2hunter2"
     flags = ("--run-id", "big-model", "--nnodes", "2", "--max-restarts", "2", *PATIENT, "-r", "3")
@@ -396,7 +396,7 @@ async def test_a_bundle_has_what_a_report_needs_and_no_secret(cluster: Cluster, 
     assert "node node-2 failed" in found["evidence.txt"] and {"agents/node-1.json", "agents/node-2.json"} <= {*found}
 
 
-async def test_a_bundle_of_an_unknown_run_leaves_no_file(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_bundle_of_an_unknown_run_does_not_leave_a_file(cluster: Cluster, tmp_path: Path) -> None:
     done = await rdzvctl("bundle", "r", "-o", tmp_path / "b.tar.gz", endpoint=cluster.endpoint)
     assert done.code == ExitCode.FAILED
     done = await rdzvctl("bundle", "r", "-o", tmp_path / "no" / "b.tar.gz", endpoint=cluster.endpoint)
@@ -493,7 +493,7 @@ async def test_a_pipe_gets_a_line_for_each_change(cluster: Cluster, flags: tuple
 
 
 @pytest.mark.parametrize("follows", [("status", "--watch"), ("events", "r", "--follow")], ids=["watch", "follow"])
-async def test_a_command_that_follows_ends_with_its_reader_while_nothing_happens(
+async def test_a_command_that_follows_ends_with_its_reader_even_without_events(
     cluster: Cluster, follows: tuple[str, ...]
 ) -> None:
     await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
@@ -506,7 +506,7 @@ async def test_a_command_that_follows_ends_with_its_reader_while_nothing_happens
         assert await watching.wait() == 128 + signal.SIGPIPE
 
 
-async def test_a_pipe_is_told_that_no_server_answers(durable: Cluster) -> None:
+async def test_a_watch_in_a_pipe_reports_that_no_server_answers(durable: Cluster) -> None:
     await durable.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     watching = await Program.start(*RDZVCTL, "status", "--watch", "--timeout", "1", env=environment(durable.endpoint))
     await watching.line("run r: running")
@@ -519,7 +519,7 @@ async def test_a_pipe_is_told_that_no_server_answers(durable: Cluster) -> None:
     assert len(watching.err) <= 2, "rdzvctl reports an outage once"
 
 
-async def test_a_server_that_comes_back_is_watched_again(durable: Cluster) -> None:
+async def test_a_server_that_returns_is_watched_again(durable: Cluster) -> None:
     await durable.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     async with terminal(durable, "status", "--watch") as shown:
         await shown.shows(r"\br +running ")

@@ -78,7 +78,7 @@ def test_a_name_that_a_shell_would_not_take_literally(name: str) -> None:
     assert not HARMLESS.fullmatch(name)
 
 
-async def test_no_name_acts_when_it_is_offered(cluster: Cluster) -> None:
+async def test_completion_leaves_out_names_that_a_shell_would_execute(cluster: Cluster) -> None:
     """Any agent that may join chooses names for its run and its node. Such a name must not act on Tab or Enter."""
     for run_id, node_id in (("$(touch pwned)", "`id`"), ("team/r_1", "n.1")):
         await (await cluster.node(node_id, "--run-id", run_id, "--nnodes", "2")).line(completion.waiting_for(1))

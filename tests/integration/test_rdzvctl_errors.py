@@ -163,7 +163,7 @@ async def test_a_server_of_another_build_that_does_not_know_a_request(cluster: C
     assert done.code == ExitCode.FAILED and ctl.connection.unknown_request(at) in done.err[0]
 
 
-async def test_a_reader_that_goes_away(cluster: Cluster) -> None:
+async def test_a_reader_that_disconnects(cluster: Cluster) -> None:
     """`rdzvctl runs | true`"""
     ours, theirs = os.pipe()
     os.close(ours)

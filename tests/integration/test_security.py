@@ -50,7 +50,7 @@ def flags(files: Mapping[str, str]) -> list[str]:
 # Access.
 
 
-async def test_each_token_opens_what_it_is_for(cluster: Cluster, tmp_path: Path) -> None:
+async def test_each_token_allows_the_actions_of_its_role(cluster: Cluster, tmp_path: Path) -> None:
     server = await cluster.serve(*flags(token_files(tmp_path)))
 
     async def statuses(token: str | None) -> list[int]:
@@ -202,7 +202,7 @@ async def misplaced(server: Server, authority: Authority, node: tuple[str, str])
     return bodies
 
 
-async def test_no_secret_is_in_any_output_or_file(cluster: Cluster, tmp_path: Path) -> None:
+async def test_no_output_or_file_contains_a_secret(cluster: Cluster, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files, store = token_files(tmp_path), tmp_path / "runs.db"
     shown, node = authority.issue("server"), authority.issue("node", "node")
@@ -304,7 +304,7 @@ async def test_a_server_hosted_at_loopback_serves_only_this_machine(
 
 
 @pytest.mark.parametrize("where", ["at a server", "alone", "hosting"])
-async def test_a_worker_inherits_no_file_but_its_streams(
+async def test_a_worker_inherits_only_its_streams(
     cluster: Cluster, tmp_path: Path, unused_tcp_port: int, where: str
 ) -> None:
     """Files are listed in a second round, when agent and server have opened all of their files."""
@@ -329,9 +329,7 @@ async def test_a_worker_inherits_no_file_but_its_streams(
     await cluster.finish(second)
 
 
-async def test_a_server_that_an_agent_hosts_inherits_no_file_but_its_socket(
-    cluster: Cluster, unused_tcp_port: int
-) -> None:
+async def test_a_server_that_an_agent_hosts_inherits_only_its_socket(cluster: Cluster, unused_tcp_port: int) -> None:
     agent = await cluster.agent("a", *HOSTED, "--endpoint", f"localhost:{unused_tcp_port}")
     pid = int((await agent.line(pattern(words.hosting.hosting, is_for_this_machine=True)))["pid"])
     workers = await cluster.hub.group(1)

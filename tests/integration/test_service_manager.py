@@ -58,7 +58,7 @@ async def managed(hub: WorkerHub, manager: Manager, tmp_path: Path) -> AsyncIter
 # The server.
 
 
-async def test_an_upgrade_refuses_no_connection_and_loses_nothing(managed: ManagedCluster) -> None:
+async def test_an_upgrade_accepts_every_connection_and_keeps_all_state(managed: ManagedCluster) -> None:
     """One run continues, another one forms. The next server handles what happens without a server."""
     running = await managed.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--run-id", "one", *PATIENT)
     forming = await managed.node("c", "--nnodes", "3", "--run-id", "two", *PATIENT)
@@ -85,7 +85,7 @@ async def test_an_upgrade_refuses_no_connection_and_loses_nothing(managed: Manag
         assert not any("refused" in line for line in agent.err)
 
 
-async def test_an_upgrade_goes_unnoticed_where_nothing_else_happens(managed: ManagedCluster) -> None:
+async def test_agents_do_not_notice_an_upgrade_if_nothing_else_happens(managed: ManagedCluster) -> None:
     """Parked polls get a last answer on their connection. The next polls wait for the next server."""
     running = await managed.nodes("a", "--run-id", "one", *PATIENT)
     forming = await managed.node("c", "--nnodes", "2", "--run-id", "two", *PATIENT)

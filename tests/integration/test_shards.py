@@ -106,7 +106,7 @@ async def four(bare: Shared) -> Shared:
     return bare
 
 
-async def test_a_killed_server_of_four_returns_and_no_worker_notices(four: Shared) -> None:
+async def test_a_killed_server_of_four_returns_without_an_effect_on_workers(four: Shared) -> None:
     leaders = await four.leaders()
     assert set(Counter(leaders.values()).values()) == {4}
     victim, *others = four.running()

@@ -96,7 +96,7 @@ async def test_a_stand_by_takes_over_from_a_server_that_hangs(programs: None) ->
 
 
 @pytest.mark.parametrize("late", [signal.SIGTERM, signal.SIGUSR2])
-async def test_a_signal_changes_no_exit_code_that_is_decided(programs: None, late: signal.Signals) -> None:
+async def test_a_signal_does_not_change_a_decided_exit_code(programs: None, late: signal.Signals) -> None:
     """A job script sends SIGUSR2 to a server that may only stand by."""
     with free_port() as port:
         _, second = await taken_over(port)

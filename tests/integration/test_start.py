@@ -101,7 +101,7 @@ def test_a_normal_start_defers_heavy_imports(loaded) -> None:
     assert DEFERRED.isdisjoint(loaded)
 
 
-def test_an_agent_whose_program_is_gone_still_tells_of_failures(tmp_path) -> None:
+def test_an_agent_whose_program_is_gone_still_reports_failures(tmp_path) -> None:
     """No descriptor is left, or another version has been installed. All that a failure needs was imported before."""
     ready = tmp_path / "ready"
     worker = f'while ! [ -e {ready} ]; do sleep 0.05; done; echo "the worker says why" >&2; exit 3'

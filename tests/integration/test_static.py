@@ -71,7 +71,7 @@ async def nodes(hub: WorkerHub, unused_tcp_port: int) -> AsyncIterator[Nodes]:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the host first", "the host last"])
-async def test_a_plain_command_line_for_two_nodes_works_with_no_server_started(
+async def test_a_plain_command_line_for_two_nodes_works_without_a_started_server(
     nodes: Nodes, order: tuple[int, int]
 ) -> None:
     first = await nodes.static(order[0])
@@ -193,7 +193,9 @@ async def test_losing_the_agent_that_hosts_the_server_does_not_end_the_run(nodes
     await ended(server)
 
 
-async def test_a_server_outlives_its_agent_whose_supervisor_ends_what_the_agent_has_left(nodes: Nodes) -> None:
+async def test_a_hosted_server_outlives_its_agent_while_the_supervisor_ends_the_agents_other_processes(
+    nodes: Nodes,
+) -> None:
     host = await nodes.c10d("--exit-with-run", "--node-id", "host", nnodes="1:2")
     server = await nodes.server_pid(host)
     other = await nodes.c10d("--node-id", "other", nnodes="1:2")

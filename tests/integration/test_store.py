@@ -81,7 +81,7 @@ async def test_each_round_has_a_fresh_store_from_one_helper(stores: Cluster) -> 
     await stores.finish([second])
 
 
-async def test_the_store_of_a_torch_whose_usual_server_takes_no_listening_socket(stores: Cluster) -> None:
+async def test_the_store_of_a_torch_whose_usual_server_does_not_take_a_listening_socket(stores: Cluster) -> None:
     await stores.node("a", "--nnodes", "1", env={"STAND_IN_VERSION": "2.7.1+cu126"})
     workers = await stores.hub.group(2)
     await share(*workers)

@@ -148,7 +148,7 @@ async def test_a_second_signal_ends_the_grace_and_a_third_changes_nothing(cluste
     assert not any("Traceback" in line or names_killed(line) for line in agent.err)
 
 
-async def test_an_agent_names_no_worker_that_ends_in_its_grace(cluster: Cluster) -> None:
+async def test_an_agent_does_not_name_workers_that_end_in_their_grace(cluster: Cluster) -> None:
     await cluster.nodes("a", "--nnodes", "1", "--shutdown-timeout", "500")
     agent = cluster.agents.pop("a")
     await leaves(agent, 0.0)
@@ -302,7 +302,7 @@ async def test_an_agent_gives_up_helpers_in_uninterruptible_sleep_and_names_them
     assert await agent.exit_code() == 0
 
 
-async def test_a_torch_that_hangs_in_a_driver_holds_up_no_agent(freezer: Freezer, tmp_path: Path) -> None:
+async def test_a_torch_that_hangs_in_a_driver_does_not_hold_up_the_agent(freezer: Freezer, tmp_path: Path) -> None:
     """A process asks torch for the number of GPUs, and then sleeps uninterruptibly."""
     os.mkfifo(tmp_path / "driver")
     (tmp_path / "torch.py").write_text(f"open({str(tmp_path / 'driver')!r}).read()")
@@ -381,7 +381,7 @@ async def test_a_signal_while_it_looks_for_its_server_ends_an_agent_at_once(
 ROUNDS = 4
 
 
-async def test_after_many_rounds_an_agent_has_no_children_but_its_workers_and_its_helpers(cluster: Cluster) -> None:
+async def test_after_many_rounds_an_agents_only_children_are_its_workers_and_helpers(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", str(ROUNDS), *GRACE)
     agent = cluster.agents["a"]
     for _ in range(ROUNDS):

@@ -76,7 +76,7 @@ WARM = pytest.mark.xdist_group("warm torch")
     ],
     ids=["DDP, one disk", "DDP, a disk for each node", "HSDP, one disk"],
 )
-async def test_no_step_is_taken_again_after_the_death_of_a_worker_and_of_each_agent(
+async def test_steps_are_not_repeated_after_the_death_of_a_worker_or_of_any_agent(
     example: str, is_shared: bool, tmp_path: Path
 ) -> None:
     """The first agent that dies is rank 0's, with the workers' store. A replica of HSDP has one node."""

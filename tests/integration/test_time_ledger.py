@@ -130,7 +130,7 @@ async def is_told_alike_everywhere(cluster: Cluster, spent: dict[str, Any]) -> N
         assert shown == {name: round(seconds, 1) for name, seconds in told.items() if name != "ettr"}
 
 
-async def test_a_hang_of_silent_workers_is_detecting_and_nothing_is_training(cluster: Cluster) -> None:
+async def test_a_hang_of_silent_workers_counts_as_detecting_not_as_training(cluster: Cluster) -> None:
     """Workers report no progress: a console line, the status, the metrics and `rdzvctl status` have no ratio."""
     limit_s = 3.0
     await cluster.nodes("a", "--run-id", "r", "--max-restarts", "1", "--silence-timeout", f"{limit_s:g}")

@@ -138,7 +138,7 @@ async def test_a_server_that_hangs_up_may_be_there_the_next_time(authority: Auth
     server.close()
 
 
-async def test_a_closed_transport_waits_for_no_answer_of_the_server(authority: Authority) -> None:
+async def test_a_closed_transport_does_not_wait_for_the_servers_answer(authority: Authority) -> None:
     """The agent's loop may end right after it."""
     async with serving(TlsFiles(*authority.issue("server")).context()) as port:
         transport = HttpTransport("127.0.0.1", port, authority.credentials())

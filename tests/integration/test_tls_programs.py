@@ -86,7 +86,7 @@ async def test_the_next_leader_is_followed_over_tls(
         await cluster.finish(workers)
 
 
-async def test_certificates_and_then_their_authority_are_renewed_and_no_worker_restarts(
+async def test_certificates_and_then_their_authority_are_renewed_without_restarting_workers(
     cluster: Cluster, authority: Authority, other_authority: Authority
 ) -> None:
     """Both authorities are trusted before the new one's first certificate is used."""

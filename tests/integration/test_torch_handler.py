@@ -187,7 +187,7 @@ async def test_a_latecomer_makes_the_others_restart_and_gets_a_place(site: Site)
     assert {info.world_size for info in infos} == {3}
 
 
-async def test_a_spare_disturbs_no_node_and_takes_the_place_of_a_node_that_leaves(site: Site) -> None:
+async def test_a_spare_waits_quietly_and_takes_the_place_of_a_node_that_leaves(site: Site) -> None:
     stays, goes = await site.joined(2)
     spare = waiting(site.handler())
     await site.knows(3)
@@ -275,7 +275,7 @@ async def test_set_closed_is_a_success_of_this_node(site: Site) -> None:
         await waiting(site.handler("1"))
 
 
-async def test_shutdown_of_a_handler_that_never_joined_sends_no_request() -> None:
+async def test_shutdown_of_a_handler_that_never_joined_does_not_send_a_request() -> None:
     assert await close(Site("nowhere.invalid:1").handler()) == [True]
 
 

@@ -61,7 +61,7 @@ def finish(workers: list[Worker], code: int = 0) -> None:
         worker.order_exit(code)
 
 
-async def test_two_nodes_of_two_workers_with_what_torchx_tells_them(hub: WorkerHub, tmp_path: Path) -> None:
+async def test_two_nodes_of_two_workers_with_torchxs_variables(hub: WorkerHub, tmp_path: Path) -> None:
     macros = ("${app_id}", "${replica_id}", "${img_root}", "${base_img_root}", "${rank0_env}", "a b")
     given = ("-j", "2x2", "--name", "trial/one", "--env", "A=1,B=2")
     async with App.run("rdzv.spmd", *given, logs=tmp_path, script=(WORKER, *macros), env=hub.env) as app:

@@ -143,7 +143,7 @@ async def test_the_standard_variables_count() -> None:
 
 
 @pytest.mark.parametrize("fault", ["refuses", "nobody", "hangs", "unknown exporter"])
-async def test_an_exporter_in_trouble_costs_one_warning_and_nothing_else(fault: str) -> None:
+async def test_an_exporter_in_trouble_causes_only_one_warning(fault: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         if fault == "refuses":
             _, variables = await collector("--refuse")

@@ -75,7 +75,7 @@ async def test_faults_are_injected_recovered_from_and_named():
     assert score["steps"] > 0 and score["repeated"] >= 0
 
 
-async def test_an_unreachable_server_is_trouble_and_no_rank_is_named_wrongly():
+async def test_an_unreachable_server_breaks_the_score_without_naming_a_wrong_rank():
     score = await play(NOTHING_COMES_BACK, json.dumps([(0.3, "crash", 0.3), (1.5, "server killed", 0.5)]))
     assert score["trouble"].startswith("Broken: rdzv-server does not say who was named: ")
     assert [fault["named"] for fault in score["faults"]] == [None, None]

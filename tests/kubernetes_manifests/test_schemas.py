@@ -186,7 +186,7 @@ def test_services_budgets_and_policies_are_about_the_servers_pods_and_let_every_
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_containers_have_no_right_that_they_do_not_need(folder: str) -> None:
+def test_containers_have_only_the_rights_that_they_need(folder: str) -> None:
     for document in render(folder):
         for name, template, _ in pod_templates(document):
             spec = template["spec"]

@@ -80,7 +80,7 @@ async def test_a_server_keeps_nothing_of_runs_that_are_over(programs: None, tmp_
     assert [line for line in server.err if "Traceback" in line] == []
 
 
-async def test_neither_tasks_nor_memory_remain(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_tasks_and_memory_do_not_remain(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The same in this process, where they can be counted."""
     caplog.set_level(logging.CRITICAL, "rdzv_server")  # pytest keeps what is logged
     store = SqliteStore(str(tmp_path / "server.db"))

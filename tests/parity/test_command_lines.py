@@ -51,7 +51,7 @@ async def test_both_launchers_do_the_same(part: str) -> None:
     assert not any(found), "\n".join(filter(None, found))
 
 
-def test_no_command_line_is_there_twice() -> None:
+def test_command_lines_are_unique() -> None:
     lines = [line for part in GROUPS.values() for line in part]
     assert len({*lines}) == len(lines) >= 300
 

@@ -382,7 +382,9 @@ async def happens(story: list[tuple[str, str, str]], attacks: dict[str, Any]) ->
     st.fixed_dictionaries({path: values(route.request) for path, route in POSTED.items()}),
 )
 @example([(deed, B_RUNS[0], node) for deed in DEEDS for node in (SHARED, B_NODE)], {})
-def test_a_team_reads_and_changes_no_run_of_another(story: list[tuple[str, str, str]], attacks: dict[str, Any]) -> None:
+def test_a_team_cannot_read_or_change_another_teams_runs(
+    story: list[tuple[str, str, str]], attacks: dict[str, Any]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rendezvous, "FIRST_HOLD_S", 0.0)
         patch.setattr(rendezvous, "AGENT_ANSWERS_S", 0.1)

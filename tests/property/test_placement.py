@@ -59,7 +59,7 @@ def test_moves_in_any_order_make_it_even_and_then_there_are_none(shards, servers
 
 
 @given(shards=SHARDS, servers=SERVERS, gone=st.data())
-def test_when_a_server_goes_no_other_ones_shards_move(shards, servers, gone):
+def test_when_a_server_leaves_only_its_own_shards_move(shards, servers, gone):
     leaders = owners(shards, servers, {})
     lost = gone.draw(st.sampled_from(sorted(servers)))
     if rest := servers - {lost}:

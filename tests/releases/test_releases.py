@@ -42,11 +42,11 @@ def promised(version: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_was_there_is_still_there(version: Path, part: str) -> None:
+def test_existing_promises_still_hold(version: Path, part: str) -> None:
     assert broken(promised(version)[part], promises(GOOD)[part]) == []
 
 
-def test_a_flag_means_what_it_meant_in_every_spelling_and_as_a_variable(version: Path) -> None:
+def test_a_flag_has_the_same_meaning_in_every_spelling_and_as_a_variable(version: Path) -> None:
     for argument, flag in promised(version)["flags of node-agent"].items():
         assert argument in FLAGS, f"{argument} is gone"
         found = {spelling: meaning(spelling, flag["example"], argument) for spelling in flag["spellings"]}
@@ -85,7 +85,7 @@ async def test_a_server_answers_its_agents_as_its_server_did(version: Path) -> N
     assert (await server.run())["phase"] == "succeeded"
 
 
-async def test_agents_do_what_its_server_tells_them(version: Path, tmp_path: Path) -> None:
+async def test_agents_follow_their_servers_directives(version: Path, tmp_path: Path) -> None:
     """Each agent alone, with the answers that the agent of its node was given."""
     steps = wire.load(version / "wire.json")
     (script := tmp_path / "script.py").write_text(wire.SCRIPT)
@@ -121,5 +121,5 @@ def test_a_version_without_its_recording_is_not_released() -> None:
         ([{"a": 1}], [{"a": 2}], 1),
     ],
 )
-def test_what_breaks_a_promise(then: Any, now: Any, lines: int) -> None:
+def test_broken_promises_are_found(then: Any, now: Any, lines: int) -> None:
     assert len(broken(then, now)) == lines

@@ -230,7 +230,7 @@ def test_an_agent_that_never_got_its_round_joins_the_next():
     assert b.workers.round == 2
 
 
-def test_an_agent_whose_workers_outlive_the_run_waits_for_them_in_peace():
+def test_an_agent_whose_workers_outlive_the_run_waits_for_them():
     """An agent without messages for the server: its timer must not spin."""
     story, a, b = running("2", 2, join_timeout_s=5.0)
     b.host.stop_takes_s = (20.0, 20.0)
@@ -246,7 +246,7 @@ def test_an_agent_whose_workers_outlive_the_run_waits_for_them_in_peace():
 # The simulation itself.
 
 
-def test_a_simulation_that_never_comes_right_says_how_things_stand():
+def test_a_simulation_that_never_recovers_reports_its_state():
     story = Story("2", 1)
     with pytest.raises(Violation, match=r"not within 5 s: two work\n(.*\n)*.*n1-.*: joining, no workers"):
         story.until(lambda: len(story.training) == 2, 5.0, "two work")

@@ -43,7 +43,7 @@ def test_every_schedule_ends_well_without_policies(monkeypatch):
         play(seed, judges_hangs=False)
 
 
-def test_a_seed_tells_the_same_story_twice(monkeypatch):
+def test_a_seed_gives_the_same_story_twice(monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 1_750_000_000.0)  # a report contains the time of each restart
     stories = []
     for _ in range(2):

@@ -167,7 +167,7 @@ async def test_a_node_powered_off_while_it_works_is_lost(slurm: Slurm, hub: Work
     assert await slurm.ended(job) == "COMPLETED"
 
 
-async def test_a_killed_server_is_started_again_and_no_worker_notices(slurm: Slurm, hub: WorkerHub) -> None:
+async def test_a_killed_server_is_started_again_without_an_effect_on_workers(slurm: Slurm, hub: WorkerHub) -> None:
     job = submit(slurm, "fixed", hub)
     workers = await hub.group(2)
     slurm.kill("rdzv-server")
@@ -278,7 +278,7 @@ async def test_the_end_of_a_run_is_not_lost_if_no_controller_answers(slurm: Slur
     assert await slurm.reaches(job, "COMPLETED", restarts=1)
 
 
-async def test_a_run_whose_serving_nodes_are_lost_one_after_the_other_is_not_repeated_if_it_has_succeeded(
+async def test_a_succeeded_run_is_not_repeated_if_its_serving_nodes_are_lost_one_after_the_other(
     slurm: Slurm, hub: WorkerHub, tmp_path: Path
 ) -> None:
     """The second one is lost before it has written how the run ended."""
@@ -464,9 +464,7 @@ async def test_the_comment_of_a_job_shows_the_run_and_its_end(slurm: Slurm, hub:
     assert "Comment=succeeded on 2 nodes, 1 restart (1 of 3 charged)" in shown
 
 
-async def test_a_node_that_finished_does_not_make_a_success_of_a_run_whose_server_is_gone(
-    slurm: Slurm, hub: WorkerHub
-) -> None:
+async def test_a_run_is_not_a_success_if_one_node_finished_and_the_server_is_gone(slurm: Slurm, hub: WorkerHub) -> None:
     """The workers of the other node fail, and no server is left that could restart them or fail the run."""
     command = slurm.on_login("rdzv-server", "--store", "memory", "--port", "29400")
     await (server := await Program.start(*command, env=slurm.env)).line("listening on")
@@ -480,7 +478,7 @@ async def test_a_node_that_finished_does_not_make_a_success_of_a_run_whose_serve
     assert leaving.OUTCOME_NEEDED in slurm.output(job)
 
 
-async def test_a_node_that_finished_does_not_make_a_success_of_a_run_whose_other_nodes_are_lost(
+async def test_a_run_is_not_a_success_if_one_node_finished_and_the_others_are_lost(
     slurm: Slurm, hub: WorkerHub
 ) -> None:
     """The three nodes that could serve are lost while their workers still run."""

@@ -200,7 +200,7 @@ def test_a_function_needs_no_program_on_the_path(monkeypatch: pytest.MonkeyPatch
     assert elastic_launch(alone(1, start_method="spawn"), functions.rank)() == {0: 0}
 
 
-def test_a_node_that_a_check_finds_unfit_starts_no_worker(tmp_path: Path) -> None:
+def test_a_node_that_a_check_finds_unfit_does_not_start_workers(tmp_path: Path) -> None:
     started = tmp_path / "started"
     checks = {"check": "ports,disk=0", "pre_join_check": "echo no GPU 3; exit 71", "pre_join_check_timeout": 60}
     with pytest.raises(LaunchError, match=r"is unfit: --pre-join-check .* rejected it: no GPU 3"):
@@ -225,12 +225,12 @@ def test_flags_of_node_agent_protect_a_programs_run(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("entrypoint", [None, 7])
-def test_an_entrypoint_of_no_kind_is_refused_by_name(entrypoint: Any) -> None:
+def test_an_entrypoint_of_a_wrong_type_is_refused_by_name(entrypoint: Any) -> None:
     with pytest.raises(TypeError, match=pattern(words.api.not_an_entrypoint, given=entrypoint)):
         elastic_launch(alone(1), entrypoint)()
 
 
-def test_no_program_at_all() -> None:
+def test_an_empty_list_as_entrypoint_is_refused() -> None:
     with pytest.raises(ValueError, match=words.api.NO_PROGRAM):
         elastic_launch(alone(1), [])()
 
@@ -381,7 +381,9 @@ async def test_the_async_form_lets_the_loop_continue(listener: WorkerListener) -
 
 
 @pytest.mark.parametrize(("times", "ignored"), [(1, ()), (2, (signal.SIGTERM,))], ids=["it stops", "twice kills"])
-async def test_to_cancel_it_ends_the_workers(times: int, ignored: tuple[int, ...], listener: WorkerListener) -> None:
+async def test_cancelling_the_launch_ends_the_workers(
+    times: int, ignored: tuple[int, ...], listener: WorkerListener
+) -> None:
     launch = launching(listener, alone(2, shutdown_timeout=500), ignored)
     pids = await asyncio.to_thread(listener.pids, 2)
     for _ in range(times):

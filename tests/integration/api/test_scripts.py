@@ -294,7 +294,7 @@ def test_after_a_failure_no_file_is_left(tmp_path: Path, env: dict[str, str]) ->
 # Together with other code.
 
 
-def test_nothing_heavy_is_imported(tmp_path: Path, env: dict[str, str]) -> None:
+def test_heavy_modules_are_not_imported(tmp_path: Path, env: dict[str, str]) -> None:
     text = """
 import sys
 def loaded(*names): return sorted(set(names) & {name.partition(".")[0] for name in sys.modules})

@@ -82,7 +82,7 @@ def test_return_values_by_local_rank(entrypoint: Any, args: Any, values: Any, me
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_class_that_was_sent_comes_back_as_itself(method: str) -> None:
+def test_a_class_that_was_sent_returns_as_the_same_class(method: str) -> None:
     class Local:
         def __init__(self, value: int) -> None:
             self.value = value
@@ -103,7 +103,7 @@ def test_objects_that_multiprocessing_shares_can_be_arguments(method: str) -> No
     queue.close()
 
 
-def test_a_large_value_comes_back_whole() -> None:
+def test_a_large_value_arrives_whole() -> None:
     size = 100_000_000
     value = run(functions.big, (size,)).return_values[0]
     assert len(value) == size and not value.strip(b"x")
@@ -180,7 +180,7 @@ def test_pids_match_the_processes(method: str, listener: WorkerListener) -> None
     ],
     ids=["the console by default", "redirected to files alone", "teed with prefixes", "some ranks"],
 )  # fmt: skip
-def test_output_goes_where_it_shall(
+def test_output_goes_to_the_chosen_destinations(
     streams: Any, files: Any, out: list[str], err: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     specs = DefaultLogsSpecs(tmp_path / "logs", **streams)
@@ -346,7 +346,7 @@ def test_a_grandchild_that_keeps_pipes_open_does_not_hide_the_workers_end(method
     assert time.monotonic() - began < 20
 
 
-def test_a_program_that_is_not_there_is_an_error_and_nothing_runs() -> None:
+def test_a_missing_program_is_an_error_before_anything_starts() -> None:
     with pytest.raises(FileNotFoundError, match="/no/such/program"):
         start_processes("trainer", "/no/such/program", {0: (), 1: ()}, {0: {}, 1: {}})
 
@@ -434,7 +434,7 @@ def test_close_kills_the_remaining_workers(
     assert caplog.messages == [words.workers.killed_late([0], "SIGTERM", 0.2, limit="")]
 
 
-def test_children_of_a_process_go_with_it(method: str, listener: WorkerListener) -> None:
+def test_children_of_a_process_end_with_it(method: str, listener: WorkerListener) -> None:
     def with_a_child(path: str) -> None:
         if os.fork() == 0:
             functions.report_and_wait(path)
@@ -513,7 +513,7 @@ def test_contexts_do_not_disturb_each_other(listener: WorkerListener) -> None:
 
 
 @pytest.mark.parametrize(("entrypoint", "kind"), [("true", SubprocessContext), (functions.place, MultiprocessContext)])
-def test_a_context_is_of_torchs_class_and_knows_what_it_was_given(entrypoint: Any, kind: type[PContext]) -> None:
+def test_a_context_has_torchs_class_and_its_own_arguments(entrypoint: Any, kind: type[PContext]) -> None:
     args, envs = {0: ()}, {0: {"A": "1"}}
     with start_processes("name", entrypoint, args, envs, start_method="fork") as context:
         assert type(context) is kind

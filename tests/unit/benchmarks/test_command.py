@@ -30,13 +30,13 @@ def test_a_failed_measurement_is_reported_and_the_next_one_runs(measurements, ca
     assert [each["samples"] for each in found] == [[], [0.05]]
 
 
-def test_a_program_that_the_machine_lacks_is_no_failure(measurements, capsys):
+def test_a_program_that_the_machine_lacks_is_not_a_failure(measurements, capsys):
     measurements("launch", lambda plan: [row(samples=(), trouble="etcd is not on PATH", is_absent=True)])
     assert main(["launch"]) == 0
     assert "etcd is not on PATH" in capsys.readouterr().out
 
 
-def test_an_interruption_prints_what_there_is(measurements, capsys):
+def test_an_interruption_prints_the_results_so_far(measurements, capsys):
     def is_interrupted(plan):
         raise KeyboardInterrupt
 

@@ -6,7 +6,7 @@ from benchmarks.stage import Stage
 from tests.support.process_info import is_running
 
 
-def test_a_measurement_ends_its_processes_and_their_orphans_and_no_others():
+def test_a_measurement_ends_only_its_own_processes_and_their_orphans():
     """Tests of other modules may share this process, and so do the servers that they have started."""
     other = subprocess.Popen(["sleep", "600"])
     try:

@@ -11,7 +11,7 @@ from benchmarks.swarm import GROUP, Swarm
 NODES = 10 * GROUP
 
 
-async def test_a_swarm_whose_server_goes_away_reports_it_and_does_not_wait() -> None:
+async def test_a_swarm_whose_server_is_lost_reports_it_and_does_not_wait() -> None:
     async def go_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.close()

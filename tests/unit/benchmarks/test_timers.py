@@ -68,7 +68,7 @@ def test_a_signal_at_the_start_of_a_process_is_not_for_the_callers_handler(monke
 
 
 @pytest.mark.parametrize(("call", "error"), [(interrupt, KeyboardInterrupt), (block, Broken)])
-def test_no_process_is_left_after_ctrl_c_or_at_the_limit(
+def test_all_processes_end_after_ctrl_c_or_at_the_limit(
     call: Callable[[], list[float]], error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timers, "CAP_S", 30.0 if call is interrupt else 0.0)

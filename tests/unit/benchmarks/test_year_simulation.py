@@ -158,7 +158,7 @@ def test_a_second_fault_during_the_recovery_from_the_first_is_survived():
 
 
 @pytest.mark.parametrize("shape", trace.SHAPES)
-def test_a_month_of_real_faults_needs_no_operator(shape):
+def test_no_operator_is_needed_in_a_month_of_real_faults(shape):
     policy = Policy(spares=0.05)
     faults = trace.resample(pool_size(128, policy), 4, shape, days=30)
     year = Simulation(128, faults, policy, COSTS, days=30).play()
@@ -166,7 +166,7 @@ def test_a_month_of_real_faults_needs_no_operator(shape):
     assert year.ledger.ettr > formula(128, year.faults_in_run / 128 / 30, COSTS.start_s, COSTS) - 0.01
 
 
-def test_the_same_seed_tells_the_same_story_twice():
+def test_the_same_seed_gives_the_same_story_twice():
     outcomes = [asdict(play(Scenario(about="", nodes=32, days=60, seed=3))) for _ in range(2)]
     for outcome in outcomes:
         del outcome["took_s"]

@@ -42,13 +42,13 @@ def test_every_requirement_is_locked_at_a_version_that_it_allows() -> None:
             assert any(requirement.specifier.contains(each, prereleases=True) for each in versions[name]), name
 
 
-def test_what_torch_chooses_is_not_locked() -> None:
+def test_versions_that_torch_chooses_are_not_locked() -> None:
     assert set(FOLLOW_TORCH) & locked().keys() == set()
     assert [name for name in locked() if name.startswith(("nvidia-", "cuda-"))] == []
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_runs_what_there_is_with_actions_that_cannot_change(path: Path) -> None:
+def test_a_workflow_runs_existing_targets_with_pinned_actions(path: Path) -> None:
     workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read"}, "more is for single jobs"
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]

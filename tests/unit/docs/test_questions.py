@@ -44,7 +44,7 @@ def _root(node: ast.AST) -> str:
 
 
 @pytest.mark.parametrize("package", ["rdzv_server", "node_agent", "rdzvctl", "protocol/rdzv_protocol"])
-def test_a_question_changes_none_of_its_arguments(package: str) -> None:
+def test_a_question_does_not_change_its_arguments(package: str) -> None:
     files = [*(ROOT / package).rglob("*.py")]
     assert len(files) > 10
     found = {

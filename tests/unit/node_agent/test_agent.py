@@ -116,7 +116,7 @@ async def test_an_agent_that_gets_a_signal_as_it_starts_does_not_join():
         assert not agent.server.of(JoinRequest)
 
 
-async def test_an_address_of_its_own_that_is_no_known_name_is_warned_of(monkeypatch: pytest.MonkeyPatch):
+async def test_an_unknown_name_as_own_address_causes_a_warning(monkeypatch: pytest.MonkeyPatch):
     def unknown(host: bytes, *args: object, **kwargs: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, f"no {host.decode()}")
 
@@ -236,7 +236,7 @@ sleep 600 & sleep 0.05; echo a step; wait
 A child that has not executed its program yet blocks the signal, and counts as a program that handles it."""
 
 
-async def test_workers_that_are_stopped_get_no_signal_of_a_notice_any_more():
+async def test_stopped_workers_no_longer_get_the_signal_of_a_notice():
     features = (Notices(gives_notices=True, notice_signal="SIGUSR2"),)
     async with rig(HANDLES_A_NOTICE_WHEN_IT_STOPS, features=features) as agent:
         await has_workers(agent)
@@ -260,7 +260,7 @@ async def test_a_worker_that_a_timer_killed_is_reported_so():
         await agent.exit_code()
 
 
-async def test_a_worker_that_ends_in_the_instant_in_which_its_timer_expires_ends_no_agent():
+async def test_an_agent_survives_a_worker_that_ends_in_the_instant_in_which_its_timer_expires():
     async with rig(environment=timed(), features=(Hangs(silence_timeout=1_000.0),)) as agent:
         await has_started(agent)
         agent.feature(WorkerTimers).expired(gone(), "forward")
@@ -351,7 +351,7 @@ async def test_a_program_that_is_not_there_is_a_failure_of_the_worker():
         assert has_message(failure.cause, words.workers.cannot_start, title="/nowhere/to/be/found")
 
 
-async def test_the_server_goes_while_the_workers_finish():
+async def test_the_server_is_lost_while_the_workers_finish():
     async with rig("read line; exit 0", connect_timeout_s=0.2) as agent:
         await has_started(agent)
         agent.server.error = Unreachable("connect", "refused")
@@ -441,7 +441,7 @@ async def test_workers_wait_until_they_can_be_warm(slow):
         await agent.console.until(lambda: agent.console.text() == b"warm\n")
 
 
-async def test_a_stop_while_workers_wait_to_be_warm_starts_none_of_them(slow):
+async def test_a_stop_while_workers_wait_to_be_warm_prevents_their_start(slow):
     async with warm_rig(slow, WARM) as agent:
         await has_started(agent)
         await agent.server.answers(stop(1))
@@ -452,7 +452,7 @@ async def test_a_stop_while_workers_wait_to_be_warm_starts_none_of_them(slow):
         assert agent.console.text() == b"warm\n"
 
 
-async def test_a_signal_while_workers_wait_to_be_warm_ends_the_agent_and_what_waits(slow):
+async def test_a_signal_while_workers_wait_to_be_warm_ends_the_agent_and_the_start(slow):
     others = set(own_children)  # from earlier tests
     async with warm_rig(slow, WARM) as agent:
         await has_started(agent)
@@ -596,7 +596,7 @@ async def test_an_agent_that_has_closed_does_not_join_when_its_last_workers_end(
         assert held("socket:") == sockets, "the agent reserves no port"
 
 
-async def test_an_agent_that_has_closed_starts_no_workers_that_it_was_preparing(slow):
+async def test_an_agent_that_has_closed_does_not_start_workers_that_it_was_preparing(slow):
     others = set(own_children)  # from earlier tests
     async with warm_rig(slow, WARM) as agent:
         await has_started(agent)
@@ -671,7 +671,7 @@ async def test_workers_start_without_a_file_timer_if_something_else_is_in_its_pl
     assert file.read_text() == "somebody's"
 
 
-async def test_a_worker_without_a_pipe_for_its_errors_fails_and_leaves_none_for_its_output(monkeypatch):
+async def test_a_worker_without_a_pipe_for_its_errors_fails_and_closes_the_pipe_for_its_output(monkeypatch):
     pipe = os.pipe
 
     def only_one() -> tuple[int, int]:

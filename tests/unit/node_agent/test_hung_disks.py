@@ -137,7 +137,7 @@ async def test_a_preemption_file_on_a_hung_disk_is_looked_for_when_it_answers(tm
         assert (await agent.server.hears(LeaveRequest)).reason == f"preempted: {path} exists"
 
 
-async def test_locks_of_extensions_on_a_hung_disk_hold_up_no_worker(tmp_path: Path, disk: HungDisk) -> None:
+async def test_locks_of_extensions_on_a_hung_disk_do_not_hold_up_workers(tmp_path: Path, disk: HungDisk) -> None:
     lock = tmp_path / "disk" / "extension" / "lock"
     lock.parent.mkdir()
     lock.touch()
@@ -166,7 +166,7 @@ async def test_an_agent_ends_without_its_error_file_if_the_disk_hangs(
 
 
 @pytest.mark.parametrize("name", ["pread", "fstat", "fstatvfs"])
-async def test_a_failure_is_reported_without_what_the_disk_holds(
+async def test_a_failure_is_reported_without_evidence_from_a_disk_that_hangs(
     name: str, tmp_path: Path, disk: HungDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_module, "READ_WITHIN_S", 0.05)

@@ -81,7 +81,7 @@ def silent(attempt: int = 1) -> dict[str, object]:
     return {"run": {"phase": "running", "attempt": attempt, "health": {"state": "slow", "others": ["silent"]}}}
 
 
-async def test_a_run_of_which_no_agent_is_heard_is_left_once_for_the_dead_agent(ends) -> None:
+async def test_a_supervisor_leaves_a_silent_run_once_for_its_dead_agent(ends) -> None:
     refusal, reply = (
         b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
@@ -172,7 +172,7 @@ async def test_a_server_without_its_old_state_counts_from_zero(ends) -> None:
     assert await ends(server, attempt=3) == 0
 
 
-def test_a_signal_after_the_agents_end_changes_no_exit_code() -> None:
+def test_a_signal_after_the_agents_end_does_not_change_the_exit_code() -> None:
     """The signal comes between the agent's end and the supervisor's own, when it cannot be forwarded any more."""
     program = """
 import os, signal
@@ -226,7 +226,7 @@ sys.exit(supervisor.run(plan))
 """Supervisor that cannot import anything after the modules that its agent's death needs."""
 
 
-async def test_a_supervisor_whose_program_is_gone_still_tells_how_the_run_ends(
+async def test_a_supervisor_whose_program_is_gone_still_reports_the_runs_end(
     authority: Authority, tmp_path: Path
 ) -> None:
     """Another version was installed, or no descriptor is left. The token is gone too, and one server is down."""

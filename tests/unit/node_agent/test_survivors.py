@@ -88,7 +88,7 @@ def test_a_stopped_worker_whose_main_thread_is_blocked_saves_and_ends_by_sigterm
     assert Path(saved.path).read_text() == f"{script.pid} 7"
 
 
-def test_a_worker_that_has_taken_no_step_saves_nothing_and_ends_by_sigterm(
+def test_a_worker_without_a_completed_step_ends_by_sigterm_without_saving(
     start: Callable[[str], Script], tmp_path: Path
 ) -> None:
     script = start(f"with survivor:\n{IN_C}")
@@ -114,7 +114,7 @@ def test_a_worker_that_fails_by_itself_saves_nothing(start: Callable[[str], Scri
     assert newest_saved(tmp_path / "kept") is None
 
 
-def test_an_update_that_failed_leaves_no_complete_state(start: Callable[[str], Script], tmp_path: Path) -> None:
+def test_an_update_that_failed_does_not_leave_a_complete_state(start: Callable[[str], Script], tmp_path: Path) -> None:
     code, _ = start(
         "with survivor:\n    with survivor.update(3): pass\n"
         "    with survivor.update(4):\n        raise RuntimeError(PEER_GONE)\n"

@@ -19,7 +19,7 @@ def test_a_file_without_a_token_is_refused_and_its_content_is_not_shown(tmp_path
         read_token(str(tmp_path / "token"))
 
 
-def test_credentials_do_not_tell_their_token(tmp_path):
+def test_credentials_do_not_show_their_token(tmp_path):
     (tmp_path / "token").write_text("s3cret")
     assert "s3cret" not in repr(Credentials(str(tmp_path / "token")))
 

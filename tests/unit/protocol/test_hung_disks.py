@@ -113,7 +113,7 @@ def threads() -> set[str]:
     return set(os.listdir("/proc/self/task"))
 
 
-def test_what_is_no_file_is_not_named() -> None:
+def test_only_files_are_named() -> None:
     """Locks, sleeps, sockets, and the streams that the program has from its user."""
     left, right = os.pipe()
     for call in (

@@ -47,7 +47,7 @@ class Loop:
         return delay_s
 
 
-def test_a_status_of_several_lines_is_no_other_field(manager: Socket) -> None:
+def test_a_status_of_several_lines_does_not_become_another_field(manager: Socket) -> None:
     """Reasons contain text from scripts and operators. None of it may make the service ready."""
     bound, name = manager
     service = ServiceManager.of({"NOTIFY_SOCKET": name})
@@ -83,7 +83,7 @@ def test_the_watchdog_is_fed_only_by_callbacks_of_the_event_loop(manager: Socket
 
 
 @pytest.mark.parametrize("watchdog", [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "9", "WATCHDOG_PID": OTHER}])
-def test_a_program_that_is_not_watched_sends_no_sign_of_life(manager: Socket, watchdog: dict[str, str]) -> None:
+def test_a_program_without_a_watchdog_does_not_send_signs_of_life(manager: Socket, watchdog: dict[str, str]) -> None:
     bound, name = manager
     service = ServiceManager.of({"NOTIFY_SOCKET": name, **watchdog})
     assert service
@@ -92,7 +92,7 @@ def test_a_program_that_is_not_watched_sends_no_sign_of_life(manager: Socket, wa
 
 
 @pytest.mark.parametrize("address", ["", "relative", "vsock:2:1234"])
-def test_without_an_address_that_is_understood_there_is_no_manager(address: str) -> None:
+def test_without_a_valid_address_there_is_no_service_manager(address: str) -> None:
     assert ServiceManager.of({"NOTIFY_SOCKET": address}) is None
 
 

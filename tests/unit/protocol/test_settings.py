@@ -10,7 +10,7 @@ def test_requested_settings_are_the_settings_of_a_run():
     assert RequestedSettings.__struct_fields__ == RunSettings.__struct_fields__
 
 
-def test_an_agent_requests_no_settings_by_default():
+def test_an_agent_does_not_request_settings_by_default():
     assert {field.default for field in fields(RequestedSettings)} == {None}
 
 

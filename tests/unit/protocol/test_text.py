@@ -27,7 +27,7 @@ def test_characters_that_move_a_cursor_or_cannot_be_encoded_become_spaces(text, 
         ("🙂🙂🙂", 10, "🙂..."),
     ],
 )
-def test_a_long_text_loses_its_end_and_no_half_characters(text, most, short):
+def test_a_long_text_is_cut_between_characters(text, most, short):
     assert clip(text, most) == short
 
 

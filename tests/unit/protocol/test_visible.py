@@ -53,7 +53,7 @@ def test_a_text_keeps_the_first_marks_of_a_stack():
     assert printable(f"a{stack}b{stack}") == f"a{stack[:MOST_MARKS]}b{stack[:MOST_MARKS]}"
 
 
-def test_every_combining_mark_counts_and_nothing_that_has_a_column():
+def test_all_combining_marks_and_only_those_are_limited():
     for character in map(chr, range(0x300, sys.maxunicode + 1)):
         category = unicodedata.category(character)
         if category not in ("Cn", "Co", "Cs", "Mc") and is_visible(character):

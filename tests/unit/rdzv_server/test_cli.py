@@ -77,7 +77,7 @@ def test_invalid_values_are_refused_in_one_line(flags, says, capsys):
 
 
 @pytest.mark.parametrize("is_json", [False, True])
-def test_what_a_request_brings_into_the_log_makes_no_line_of_its_own(is_json):
+def test_text_of_a_request_cannot_add_a_line_to_the_log(is_json):
     forged = "a\n2026-08-01 WARNING\x1b[2J\u202e\x9b\u2028b"
     try:
         raise ValueError(forged)

@@ -67,7 +67,9 @@ def test_lines_that_are_left_out_before_the_end_are_counted(pipe: Pipe, monkeypa
     assert pipe.read_lines(3) == ["y" * 149_999, "x" * 99, words.log_lines_lost(29)]
 
 
-def test_a_line_beyond_the_limit_is_not_lost_if_no_other_waits(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_beyond_the_limit_is_kept_if_it_is_the_only_one_that_waits(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_output, "MOST_BYTES", 10)
     pipe.log("x" * 11)
     assert pipe.read_lines(1) == ["x" * 11]

@@ -88,7 +88,7 @@ async def two_running(site: Site) -> tuple[Agent, Agent]:
 # Connections.
 
 
-async def test_an_agent_is_not_lost_that_has_come_back_while_the_server_stood_still(site):
+async def test_an_agent_that_returned_while_the_server_stood_still_is_not_lost(site):
     """The request is unread in the kernel when the grace ends."""
     _, b = await two_running(site)
     poll = asyncio.create_task(b.poll())
@@ -121,7 +121,7 @@ async def test_an_agent_whose_connection_closes_under_its_parked_poll_is_noticed
 
 
 @pytest.mark.parametrize("polls", [0, 3])
-async def test_a_connection_that_closes_after_an_answer_is_no_loss(site, polls):
+async def test_a_connection_that_closes_after_an_answer_is_not_a_loss(site, polls):
     a, b = await two_running(site)
     for _ in range(polls):
         await b.poll(hold=False)
@@ -139,7 +139,7 @@ async def test_an_agent_that_returns_on_a_new_connection_is_not_lost(site):
     assert isinstance((await a.poll(hold=False)).directive, Start)
 
 
-async def test_closing_a_report_only_connection_loses_no_agent(site):
+async def test_closing_a_report_only_connection_does_not_lose_agents(site):
     a, _ = await two_running(site)
     other_transport = site.transport()
     await other_transport.exchange(ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=None))
@@ -214,7 +214,7 @@ async def test_an_agents_secret_is_kept_as_a_digest_and_survives_the_server(tmp_
         await server.rendezvous.ask(LeaveRequest(**leave, secret="one of a kind"), Connection(2))
 
 
-async def test_no_lease_ends_while_a_server_that_comes_back_cannot_be_heard_yet(tmp_path, monkeypatch):
+async def test_leases_do_not_end_before_a_returning_server_can_be_reached(tmp_path, monkeypatch):
     """Modules for HTTP may take longer to import, on a busy machine, than a short lease lasts."""
     lease_s = 2.0
     store = str(tmp_path / "runs.db")
@@ -237,7 +237,7 @@ async def test_no_lease_ends_while_a_server_that_comes_back_cannot_be_heard_yet(
         await site.close()
 
 
-async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_follows(site, monkeypatch, caplog):
+async def test_a_status_that_fails_half_way_is_cut_off_without_a_second_answer(site, monkeypatch, caplog):
     await site.agent("a").join("1")
 
     def fail(*about: object, **more: object) -> None:
@@ -279,7 +279,7 @@ async def test_a_server_that_is_closing_answers_polls_at_once_until_it_has_stopp
         await site.server.rendezvous.ask(PollRequest(run_id=RUN_ID, agent_id="a", revision=0), Connection("late"))
 
 
-async def test_a_server_that_closes_loses_no_agent_whose_connection_it_closes_itself(site):
+async def test_agents_are_not_lost_when_the_server_closes_their_connections_itself(site):
     a, b = await two_running(site)
     await site.transport().exchange(ReportRequest(run_id=RUN_ID, agent_id="a", round=1, failure=a_failure("a")))
     await asyncio.gather(a.told(Stop), b.told(Stop))

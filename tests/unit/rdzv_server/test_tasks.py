@@ -35,7 +35,7 @@ async def test_the_first_result_is_returned_when_the_others_have_ended() -> None
     assert part.has_ended
 
 
-async def test_a_caller_that_is_cancelled_twice_leaves_no_part_behind() -> None:
+async def test_a_caller_that_is_cancelled_twice_ends_all_its_parts() -> None:
     slow, last = Part(), Part()
     last.may_end.set()
     caller = asyncio.create_task(first_of(slow.run(), last.run()))

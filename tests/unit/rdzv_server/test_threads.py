@@ -64,7 +64,7 @@ def test_a_name_that_cannot_be_looked_up_for_lack_of_a_thread_is_an_error_of_the
         runner.run(connect())
 
 
-async def test_one_thread_makes_all_calls_in_order_and_none_whose_caller_has_gone() -> None:
+async def test_one_thread_makes_all_calls_in_order_and_skips_those_of_gone_callers() -> None:
     thread, may_go_on, made = OneThread(), threading.Event(), list[int]()
     first = asyncio.create_task(thread.call(may_go_on.wait))
     others = [asyncio.create_task(thread.call(partial(made.append, number))) for number in range(4)]

@@ -24,7 +24,7 @@ def test_a_burst_is_allowed_at_once_and_then_a_fixed_rate():
     assert taken(buckets, "a", 1_000.0) == 5, "no more than the burst, after any pause"
 
 
-def test_taking_from_an_empty_bucket_delays_neither_this_peer_nor_others():
+def test_taking_from_an_empty_bucket_does_not_delay_this_peer_or_others():
     buckets = TokenBuckets(TWO_A_SECOND)
     for _ in range(1_000):
         buckets.take("a", 1.0)

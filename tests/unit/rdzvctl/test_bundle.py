@@ -11,7 +11,7 @@ from rdzvctl import bundle
 from rdzvctl.errors import BadInput
 
 
-def test_an_archive_has_one_folder_and_no_user() -> None:
+def test_an_archive_has_one_folder_without_the_name_of_a_user() -> None:
     with tarfile.open(fileobj=io.BytesIO(bundle.archive("b", {"README.md": "x", "logs/y": "z\ud800"}, 0))) as found:
         assert found.getnames() == ["b/README.md", "b/logs/y"]
         assert {(each.uid, each.uname, each.mode) for each in found} == {(0, "", 0o644)}

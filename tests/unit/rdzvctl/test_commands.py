@@ -361,7 +361,7 @@ def test_a_command_works_if_no_field_is_missing(commands: Commands, line: str) -
 @pytest.mark.parametrize(
     "line", sorted({line for kind, lines in READ_BY.items() if kind not in WHOLE for line in lines})
 )
-def test_a_command_prints_the_same_without_all_the_fields_at_which_it_does_not_look(
+def test_a_command_prints_the_same_without_all_the_fields_that_it_does_not_read(
     server: OtherServer, commands: Commands, read_by: dict[str, set[str]], line: str
 ) -> None:
     whole = commands.run(line)
@@ -510,7 +510,7 @@ def test_a_leaders_refusal_is_not_taken_for_the_lack_of_a_leader(
     assert (done.code, done.err.splitlines()) == (ExitCode.FAILED, [f"rdzvctl: error: {reply['message']}"])
 
 
-def test_a_server_that_knows_no_leader_says_why(
+def test_a_server_that_does_not_know_the_leader_reports_why(
     server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reply = {"code": "not_leader", "message": cluster_words.no_leader_found("its database is full")}

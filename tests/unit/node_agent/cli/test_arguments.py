@@ -165,7 +165,7 @@ def test_every_flag_is_in_the_table():
 # Flags.
 
 
-def test_a_value_that_makes_no_sense_is_refused_by_each_name_of_its_flag():
+def test_an_invalid_value_is_refused_under_each_name_of_its_flag():
     for argument, text, what in BAD:
         for name in FLAGS[argument].spellings:
             with case((name, text)):
@@ -421,7 +421,7 @@ KEYS = {
 }
 
 
-def test_every_key_that_is_no_flag_has_a_bad_value_here():
+def test_every_key_that_is_not_a_flag_has_a_bad_value_here():
     assert KEYS.keys() == {key for key in SETTINGS if key not in FLAGS}
 
 
@@ -433,7 +433,7 @@ def test_a_bad_value_is_refused_by_its_key(key):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("text", ["join_timeout", "join_timeout=", "=5", "a=1,", "a=1,,b=2"])
-def test_a_text_that_is_no_setting_is_refused_here_and_under_torchrun(text):
+def test_a_text_that_is_not_a_setting_is_refused_here_and_under_torchrun(text):
     with pytest.raises(UsageError, match=f"^--rdzv-conf: {pattern(SAY.not_pairs)}"):
         conf(text)
     utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")

@@ -57,7 +57,7 @@ def test_the_words_up_to_the_script_do_not_include_its_arguments(given: list[str
     assert up_to_script([*given, *script_args]) == given
 
 
-def test_a_plain_command_line_loads_no_parser() -> None:
+def test_a_plain_command_line_does_not_load_the_parser() -> None:
     program = """
 import sys
 from node_agent.cli.command_line import read

@@ -207,7 +207,7 @@ def test_workers_inherit_the_agents_environment_with_its_variables():
     assert (environment["NCCL_DEBUG"], environment["PET_NNODES"]) == ("INFO", "1")
 
 
-def test_settings_of_a_rendezvous_that_mean_nothing_are_reported_once():
+def test_unknown_settings_of_a_rendezvous_are_reported_once():
     notes = plan("--rdzv-conf", "store_type=file,rank=1", "train.py").notes
     assert notes == (words.cli.unknown_keys("--rdzv-conf", ["store_type", "rank"], ""),)
 
@@ -233,7 +233,7 @@ def test_the_exit_code_is_the_agents(plans):
     assert plans[0].config.join.local_world_size == 2
 
 
-def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(plans, capsys):
+def test_bad_input_gets_one_line_and_exit_code_2_before_anything_starts(plans, capsys):
     assert main.main(["--nproc", "0", "train.py"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     refused = words.values.not_a_whole_number(1, 4096, "0", PLACES)
@@ -302,7 +302,7 @@ def test_signals_have_their_usual_effects_during_checks_by_hand(signum):
         assert done.wait() == (ExitCode.FAILED if signum == signal.SIGINT else -signum)
 
 
-def test_a_preemption_file_whose_folder_this_user_may_not_look_into(tmp_path, monkeypatch):
+def test_a_preemption_file_in_a_folder_without_access_is_refused(tmp_path, monkeypatch):
     """root may look into every folder, so the system's answer is simulated."""
     monkeypatch.setattr("node_agent.features.preemption.os.access", lambda path, mode: False)
     says = preemption.folder_closed("--preemption-file", f"{tmp_path}/taken")
@@ -324,5 +324,5 @@ def test_a_preemption_file_whose_folder_this_user_may_not_look_into(tmp_path, mo
          words.plan.copies_without_files("--duplicate-stderr-filters", "/dev/null")),
     ],
 )  # fmt: skip
-def test_flags_that_make_no_sense_together(flags, line):
+def test_contradicting_flags_are_refused(flags, line):
     assert complaint(*flags.split(), "train.py") == line

@@ -270,7 +270,7 @@ def test_values_that_are_probably_missing_or_void_are_reported(flags, environmen
 
 
 @pytest.mark.parametrize(("variable", "value"), [("WORLD_SIZE", "4"), ("RANK", "2"), ("JOB_COMPLETION_INDEX", "1")])
-def test_several_nodes_that_stand_in_the_environment_alone_are_warned_of(variable, value):
+def test_several_nodes_in_the_environment_without_flags_cause_a_warning(variable, value):
     environment = {"RANK": "0", variable: value}
     (note,) = plan("train.py", **environment).notes
     assert note == SAY.several_nodes(variable, value, is_of_a_scheduler=False)
@@ -311,7 +311,7 @@ def test_an_endpoint_without_a_host_is_often_an_empty_variable(flag, text):
 
 
 @pytest.mark.parametrize("text", [*NO_PORT, *BAD_PORT])
-def test_an_endpoint_that_is_none_is_explained(text):
+def test_an_invalid_endpoint_is_explained(text):
     says = complaint("--endpoint", text, "train.py")
     stripped = text.removeprefix("http://")
     assert (

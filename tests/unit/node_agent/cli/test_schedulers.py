@@ -318,7 +318,7 @@ def test_loopback_is_used_if_it_works(flags, environment):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_every_address_is_no_place_to_look_for_a_server(host):
+def test_the_address_of_all_interfaces_is_refused_as_an_endpoint(host):
     line = complaint(f"--endpoint=[{host}]:29400", "--nnodes=2", "train.py")
     assert line == words.rendezvous.every_address("--endpoint", host)
 

@@ -163,7 +163,7 @@ def test_an_interpreter_that_is_not_there_is_named_before_anything_starts(tmp_pa
         (b"\xef\xbb\xbf#!/bin/sh\n", words.command.byte_order_mark),
     ],
 )  # fmt: skip
-def test_a_script_that_no_kernel_starts_is_refused_and_no_node_is_blamed(content, says, wrapper, tmp_path):
+def test_a_script_that_the_kernel_cannot_start_is_refused_without_blaming_a_node(content, says, wrapper, tmp_path):
     program = tmp_path / "mine"
     program.touch(0o755)
     program.write_bytes(content)
@@ -313,7 +313,7 @@ def test_launch_passes_nothing_to_other_programs():
     assert command("--no-python", "--use-env", "true", use_env=False).arguments == ()
 
 
-def test_run_path_goes_before_everything_else():
+def test_run_path_takes_precedence_over_other_flags():
     one = command("--run-path", "train.py", "x", PYTHON_EXEC="/opt/python")
     assert (one.program[0], one.program[-1]) == (sys.executable, "train.py")
     assert command("--run-path", "--no-python", "-m", "train.py", "x") == one

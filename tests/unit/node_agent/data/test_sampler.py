@@ -82,7 +82,7 @@ def test_rank_and_world_size_match_the_environment(monkeypatch: pytest.MonkeyPat
         ({"length": 3, "drop_last": True}, words.no_full_batch(3, 4)),
     ],
 )
-def test_what_makes_no_sense_is_refused(how: dict[str, int], message: str) -> None:
+def test_invalid_arguments_are_refused(how: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError) as error:
         ElasticSampler(**{"length": 10, "batch_size": 4, "rank": 0, "world_size": 2, **how})  # type: ignore[arg-type]
     assert str(error.value) == message
@@ -171,7 +171,7 @@ print(*sorted(name for name in sys.modules if name.partition(".")[0] in ("torch"
     ("statement", "is_there"),
     [("import node_agent.data", True), ("import node_agent.agent, node_agent.cli.main", False)],
 )
-def test_it_is_apart_from_the_agent(statement: str, is_there: bool) -> None:
+def test_it_imports_only_itself_and_the_packages_root(statement: str, is_there: bool) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED.format(statement=statement)], capture_output=True, text=True, check=True
     )

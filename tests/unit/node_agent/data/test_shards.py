@@ -59,7 +59,7 @@ def test_the_state_has_the_position_of_each_shard_that_was_begun() -> None:
     assert ["".join(again), again.epoch] == ["def", 1]
 
 
-def test_what_two_ranks_have_begun_three_ranks_end() -> None:
+def test_three_ranks_continue_what_two_ranks_have_begun() -> None:
     before = [loader_of(["abc", "def", "ghi"], rank, 2, shuffle=False) for rank in range(2)]
     had = [next(letters) for letters in map(iter, before) for _ in range(2)]
     state = merge_states([loader.state_dict() for loader in before])
@@ -108,7 +108,7 @@ def test_processes_that_outlive_an_epoch_are_refused() -> None:
     assert str(error.value) == words.PERSISTENT_WORKERS
 
 
-def test_no_shards_are_refused() -> None:
+def test_an_empty_list_of_shards_is_refused() -> None:
     with pytest.raises(ValueError) as error:
         Letters([])
     assert str(error.value) == words.too_small("the number of shards", 0, 1)

@@ -89,7 +89,7 @@ def test_a_process_without_a_round_is_left_out() -> None:
         assert found(SERVERS) == Found([], [])
 
 
-def test_what_a_dead_agent_has_left_behind_is_found_whatever_its_run() -> None:
+def test_processes_of_a_dead_agent_of_any_run_are_found() -> None:
     """Two runs may have the same id. A `--standalone` run has an unknown id, and no server to compare."""
     make = "from node_agent.kernel.processes.orphans import new_mark; print(new_mark())"
     dead = subprocess.run((sys.executable, "-c", make), capture_output=True, text=True, check=True).stdout.strip()

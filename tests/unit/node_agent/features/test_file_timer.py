@@ -70,7 +70,7 @@ async def test_a_released_or_reset_timer_no_longer_counts(served):
     assert served.worker.returncode is None
 
 
-async def test_a_machine_that_stood_still_costs_no_worker(served, monkeypatch):
+async def test_workers_survive_a_pause_of_the_whole_machine(served, monkeypatch):
     """Such as a virtual machine that was paused: the worker had no time for its work either."""
     monkeypatch.setattr(file_timer, "LATE_S", 0.25)
     served.ask(time.time() + PAUSED_S / 2, scope="paused")
@@ -107,7 +107,7 @@ async def test_an_invalid_timer_request_is_logged_and_ignored(served, line):
     assert await served.exit_code() == -9
 
 
-async def test_timers_go_with_their_workers(served):
+async def test_timers_end_with_their_workers(served):
     served.ask(time.time() + SOON_ENOUGH, scope="first")
     served.ask(LONG_AGO, scope="mark", signum=0)
     await served.hears()

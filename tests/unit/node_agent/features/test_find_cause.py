@@ -33,5 +33,5 @@ async def test_the_agent_looks_for_the_cause_until_there_is_no_time_left_to_repo
     assert not causes.kernel.looks
 
 
-async def test_an_agent_without_workers_of_the_round_knows_no_cause() -> None:
+async def test_an_agent_without_workers_of_the_round_does_not_know_the_cause() -> None:
     assert isinstance(await feature().answer(FindCause(number=1, round=2, remaining_s=1.0)), Refused)

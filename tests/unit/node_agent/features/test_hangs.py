@@ -56,7 +56,7 @@ def test_ranks_match_the_run(local_ranks: tuple[int, ...], says: str) -> None:
         (2, (), Level.ROUTINE, words.NODE_WRITES_AGAIN),
     ],
 )
-def test_the_silence_of_one_node_of_several_is_no_warning(
+def test_the_silence_of_one_of_several_nodes_does_not_cause_a_warning(
     nodes: int, local_ranks: tuple[int, ...], level: Level, says: str
 ) -> None:
     event = reported(Suspicion("silence", "stuck", local_ranks), nodes=nodes)

@@ -73,7 +73,7 @@ async def test_the_last_lines_are_shown_as_they_were_written(log, written, lines
     assert await tail(log, lines=lines) == LogTail(path=str(log), text=shown, offset=len(written))
 
 
-async def test_the_next_part_is_requested_by_its_offset_and_no_character_is_torn(log):
+async def test_the_next_part_is_requested_by_its_offset_and_characters_stay_whole(log):
     log.write_bytes(b"one\n\xc3")
     first = await tail(log)
     assert (first.text, first.offset) == ("one\n", 4)
@@ -86,7 +86,7 @@ async def test_the_next_part_is_requested_by_its_offset_and_no_character_is_torn
 
 @pytest.mark.parametrize("wanted", [{"lines": 1000}, {"offset": 0}], ids=["lines", "offset"])
 @pytest.mark.parametrize("line", [b"\xff" * 999 + b"\n", b"x" * 999 + b"\n"], ids=["no text", "text"])
-async def test_one_answer_has_so_much_fits_into_a_message_and_says_that_there_is_more(log, line, wanted):
+async def test_one_answer_fits_into_a_message_and_says_that_there_is_more(log, line, wanted):
     log.write_bytes(line * 1_000)
     found = await tail(log, **wanted)
     assert found.is_cut and found.offset == 1_000_000
@@ -113,7 +113,7 @@ def lies_behind_a_link(log: Path) -> None:
     [links_to_a_secret, lies_behind_a_link, lambda log: os.mkfifo(log), lambda log: log.mkdir()],
     ids=["link", "folder is a link", "pipe", "folder"],
 )
-async def test_nothing_but_a_file_in_the_runs_own_folder_is_shown(log, becomes: Callable[[Path], object]):
+async def test_only_files_in_the_runs_own_folder_are_shown(log, becomes: Callable[[Path], object]):
     folder = str(log.parent)
     becomes(log)
     found = await tail(log, folder=folder)
@@ -136,7 +136,7 @@ async def test_a_log_that_cannot_be_shown_is_refused_with_the_reason(log, wanted
     assert await tail(log, **wanted) == Refused(reason=reason.format(log=log))
 
 
-async def test_nothing_is_shown_without_permission_or_workers(log):
+async def test_logs_are_not_shown_without_permission_or_workers(log):
     query = TailLog(number=1, round=1, remaining_s=5.0, rank=RANK, stream="stderr", lines=2)
     assert await reader(log, is_allowed=False).answer(query) == Refused(reason=words.not_allowed("a"))
     waiting = reader(log)
@@ -144,7 +144,7 @@ async def test_nothing_is_shown_without_permission_or_workers(log):
     assert await waiting.answer(query) == Refused(reason=words.no_worker_yet("a"))
 
 
-async def test_a_disk_that_hangs_blocks_nothing_and_takes_a_bounded_number_of_threads(log, monkeypatch):
+async def test_a_disk_that_hangs_does_not_block_the_agent_and_takes_few_threads(log, monkeypatch):
     released = threading.Event()
     monkeypatch.setattr(feature, "_tail", lambda *_: released.wait() and Refused(reason="late"))
     logs = reader(log)

@@ -58,7 +58,7 @@ def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_unreachable("rank-0", 1) == words.master_unknown("rank-0", "Name or service not known")
 
 
-async def test_each_reason_is_told_once_and_never_on_the_node_of_rank_0(free: int) -> None:
+async def test_each_reason_is_logged_once_but_never_on_the_node_of_rank_0(free: int) -> None:
     said: asyncio.Queue[str] = asyncio.Queue()
     kernel: Any = SimpleNamespace(console=SimpleNamespace(log=lambda text, level: said.put_nowait(text)))
     feature = MasterAddrCheck(kernel)

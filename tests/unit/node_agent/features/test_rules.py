@@ -65,7 +65,7 @@ async def test_a_pattern_that_never_finishes_is_given_up_without_blocking(monkey
     assert str(why.value) == words.too_slow(limit_s)
 
 
-async def test_a_killed_matcher_leaves_no_core_dump(monkeypatch, tmp_path):
+async def test_a_killed_matcher_does_not_leave_a_core_dump(monkeypatch, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_CORE)
     if limits[1] == 0:
         pytest.skip("no core dump may be had here")
@@ -88,7 +88,7 @@ async def test_a_process_that_fails_gives_no_verdict(monkeypatch):
     assert str(why.value) == words.ended(1, "no memory")
 
 
-async def test_a_process_that_cannot_be_started_is_no_match(monkeypatch):
+async def test_rules_are_unmatched_if_their_process_cannot_start(monkeypatch):
     monkeypatch.setattr(rules.sys, "executable", "/no/such/python")
     with pytest.raises(Unmatched, match="No such file or directory"):
         await matched(FAILED, FailureRules(fatal_rule=("x",)))

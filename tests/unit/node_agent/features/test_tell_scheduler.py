@@ -315,7 +315,7 @@ async def test_an_exit_waits_for_the_scheduler_for_a_limited_time(
     assert teller.channel.sent == []
 
 
-async def test_only_the_agent_of_group_rank_0_of_the_latest_round_tells(teller: Teller) -> None:
+async def test_only_group_rank_0s_agent_of_the_latest_round_tells_the_scheduler(teller: Teller) -> None:
     teller.hear(RunSummary(phase="running", round=3))  # a later round, of other nodes
     teller.kernel.assignment = SimpleNamespace(group_rank=1, round=3)
     assert not teller.feature.wants_summary()

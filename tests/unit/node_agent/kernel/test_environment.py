@@ -116,6 +116,6 @@ def test_workers_get_the_size_of_the_agents_terminal(streams, monkeypatch):
     assert environment({"COLUMNS": "70"})["COLUMNS"] == "70"
 
 
-def test_a_terminal_without_a_size_tells_none(monkeypatch):
+def test_a_terminal_without_a_size_sets_no_variables(monkeypatch):
     monkeypatch.setattr("os.get_terminal_size", lambda stream: os.terminal_size((0, 0)))
     assert {"COLUMNS", "LINES"}.isdisjoint(environment({}))

@@ -53,7 +53,7 @@ def _says(more: str = "") -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_plain_connection_loads_no_tls_and_one_by_tls_loads_it() -> None:
+def test_only_a_connection_by_tls_loads_tls() -> None:
     plain, refused, same = _says()
     assert plain == "b'plain' False False"
     assert refused.startswith("ssl ")
@@ -255,7 +255,7 @@ def test_a_python_that_makes_forward_references_on_demand_runs_agents() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
 
 
-def test_an_agents_types_compile_no_text() -> None:
+def test_an_agents_types_are_defined_without_compiling_text() -> None:
     """Python makes 119 types for the first text that is compiled, which takes two milliseconds."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     for _ in range(2):  # the first one may have to compile the modules themselves

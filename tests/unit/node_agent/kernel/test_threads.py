@@ -35,7 +35,7 @@ async def test_a_call_that_takes_too_long_is_an_error_and_its_result_is_undone()
     await asyncio.wait_for(undone.wait(), 60)
 
 
-async def test_the_call_is_made_here_if_no_thread_can_be_started(monkeypatch) -> None:
+async def test_the_call_runs_in_this_thread_if_no_other_can_be_started(monkeypatch) -> None:
     def refuse(work: object, args: object) -> None:
         raise RuntimeError("can't start new thread")
 

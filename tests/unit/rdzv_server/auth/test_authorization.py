@@ -75,7 +75,7 @@ def test_probes_are_allowed_for_any_caller():
         assert answer(access, PROBE) == "yes"
 
 
-def test_with_only_a_token_for_agents_no_client_may_act():
+def test_with_only_an_agents_token_clients_cannot_act():
     access = Access([Token(Role.AGENT, b"secret-agent")])
     assert answer(access, ACT, "secret-agent", LOCAL) == Forbidden.code
 
@@ -85,7 +85,7 @@ def test_a_secret_in_two_files_is_valid_for_both():
     assert [answer(access, action, "one") for action in (JOIN, LOOK, ACT)] == ["yes"] * 3
 
 
-def test_a_token_does_not_tell_its_secret():
+def test_a_token_does_not_show_its_secret():
     assert "secret" not in f"{TOKENS[0]} {TOKENS[0]!r} {TOKENS}"
 
 

@@ -23,7 +23,7 @@ def test_other_shards_also_end_an_exclusion_whose_cause_was_shared() -> None:
     assert not other.cordons
 
 
-def test_an_exclusion_ends_with_that_of_the_shard_that_decided_it_whatever_this_servers_clock_shows() -> None:
+def test_an_exclusion_ends_with_the_deciding_shards_even_if_this_servers_clock_differs() -> None:
     decided, other = NodesState(), NodesState()
     decided.apply(NodeCordoned("no GPU", EXCLUDER, node_id="a", for_s=600.0, wall_at=WALL_AT), 0.0)
     other.apply(NodeCordoned("lost", EXCLUDER, node_id="own", for_s=600.0, wall_at=WALL_AT), 0.0)

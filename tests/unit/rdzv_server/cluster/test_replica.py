@@ -308,7 +308,7 @@ async def test_a_follower_is_not_ready_while_its_leader_may_no_longer_lead(serve
     assert server.replica.unhealthy_reason == words.NO_LEADER
 
 
-async def test_an_agent_learns_why_a_server_knows_no_leader(server, monkeypatch):
+async def test_an_agent_learns_why_a_server_does_not_know_the_leader(server, monkeypatch):
     monkeypatch.setattr(replica_module, "LEADERLESS_HOLD_S", 0.01)
     await server.follow(None)
     assert str(await refusal(server.join())) == words.NO_LEADER
@@ -381,7 +381,7 @@ async def test_an_action_during_a_takeover_is_carried_out_once(server, is_writte
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable, StoreSilent])
-async def test_etcd_that_cannot_be_read_yet_is_no_reason_to_give_up(server, error, caplog):
+async def test_a_server_does_not_give_up_while_etcd_cannot_be_read_yet(server, error, caplog):
     server.store.error = error("cannot use etcd")
     server.election.wins.put_nowait(GivenLeadership(5))
     assert isinstance(await refusal(server.join()), NotLeader)

@@ -86,7 +86,7 @@ def test_a_failure_names_its_own_round_while_the_next_one_forms():
     assert [event.round for event in run.events if event.kind == "workers_failed"] == [1, 1]
 
 
-def test_a_rejoin_or_a_sign_of_life_is_no_event():
+def test_a_rejoin_or_a_sign_of_life_is_not_an_event():
     run = running("2", "a", "b", max_restarts=1)
     run.fails("a")
     told = len(run.events)
@@ -104,7 +104,7 @@ def test_a_restarted_server_counts_on(compacted):
     assert [event.number for event in run.events[told:]] == [told + 1, told + 2]
 
 
-def test_replaying_the_records_tells_the_same_events_again():
+def test_replaying_the_records_emits_the_same_events_again():
     run = running("2", "a", "b", max_restarts=1)
     run.fails("a")
     registry = Registry(RETENTION_S)

@@ -125,7 +125,7 @@ def test_data_after_a_refused_head_is_read_in_turns_and_not_kept(turns: Turns) -
     assert transport.resume_reading.called
 
 
-def test_what_a_stranger_has_sent_is_dropped_when_it_has_closed_the_connection(turns: Turns) -> None:
+def test_a_strangers_request_is_dropped_when_it_has_closed_the_connection(turns: Turns) -> None:
     """Without this, each closed connection of a crowd kept its data and its parser in memory until two more turns."""
     http, gone = Http(is_full=False), Mock()
     line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), gone)  # type: ignore[arg-type, return-value]
@@ -140,7 +140,7 @@ def test_what_a_stranger_has_sent_is_dropped_when_it_has_closed_the_connection(t
     assert not http.received
 
 
-def test_what_a_known_agent_has_sent_is_handled_though_it_has_closed_the_connection(turns: Turns) -> None:
+def test_a_known_agents_request_is_handled_although_it_has_closed_the_connection(turns: Turns) -> None:
     http = Http(is_full=False)
     line, _ = stranger_at(http, turns, Mock())
     line.is_unauthenticated = False

@@ -78,7 +78,7 @@ async def site() -> AsyncIterator[Site]:
 # Pages.
 
 
-async def test_a_page_says_what_happened_and_how_to_ask_for_the_next(site):
+async def test_a_page_contains_events_and_the_start_of_the_next_page(site):
     await site.happens(2)
     status, first = await site.page("?limit=3")
     assert status == 200
@@ -111,7 +111,7 @@ async def test_an_unknown_run_is_refused_as_a_page_and_as_a_stream(site):
     assert (status, refusal["code"]) == (404, "unknown_run")
 
 
-async def test_a_run_that_has_no_leader_at_present_keeps_no_reader_of_others_waiting(site, monkeypatch):
+async def test_a_run_without_a_leader_does_not_keep_readers_of_other_runs_waiting(site, monkeypatch):
     """One of several servers waits a while for a leader before it refuses."""
     with_driver, waits = site.server.rendezvous.with_driver, asyncio.Event()
 
@@ -159,7 +159,7 @@ async def test_a_stream_ends_when_the_tokens_are_read_again(monkeypatch):
 # Streams.
 
 
-async def test_a_stream_begins_with_what_has_happened_and_continues_as_it_happens(site):
+async def test_a_stream_begins_with_past_events_and_continues_with_new_ones(site):
     await site.happens()
     reading = asyncio.create_task(site.read(7))
     while not reading.done():

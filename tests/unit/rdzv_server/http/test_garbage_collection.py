@@ -63,7 +63,7 @@ async def site(monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(monkeypatch)
 
 
-async def test_no_full_collection_while_many_disconnect_and_one_in_the_next_quiet_moment(site: Site) -> None:
+async def test_a_full_collection_waits_for_a_quiet_moment_after_many_disconnects(site: Site) -> None:
     """No request would be answered meanwhile, just when rounds form again."""
     for _ in range(MOST_LOOKS - 1):
         site.look(lambda: site.close(FEW))

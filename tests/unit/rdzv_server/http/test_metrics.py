@@ -64,7 +64,7 @@ async def test_agents_that_the_server_does_not_hear_are_counted(server):
     assert counts == [0, 2]
 
 
-async def test_a_run_that_has_ended_counts_as_a_run_and_its_nodes_no_more(server):
+async def test_an_ended_run_counts_as_a_run_but_without_its_nodes(server):
     await join(server, "over", "a")
     await report(server, "over", "a", 1, failure())
     said = await scrape(server)
@@ -173,7 +173,7 @@ class Untold(dict[str, Any]):
     keys = values = items = __iter__
 
 
-async def test_a_scrape_looks_through_no_runs_nodes(server):
+async def test_a_scrape_does_not_visit_the_nodes_of_runs(server):
     await join(server, "run", "a", "b", high=2)
     (run,) = server.service.runs()
     run.agents, run.node_ids = Untold(run.agents), Untold(run.node_ids)
@@ -236,7 +236,7 @@ async def test_many_scrapes_are_one_and_a_later_one_is_another(server, monkeypat
     view.close()
 
 
-async def test_a_poll_that_is_held_is_no_slow_request(server):
+async def test_a_held_poll_is_not_a_slow_request(server):
     await join(server, "run", "a", lease_s=0.4)
     connection, held = Connection("run-a"), []
     object.__setattr__(connection, "held", held.append)

@@ -53,7 +53,7 @@ def web_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path
         cache.cache_clear()
 
 
-async def test_after_the_first_page_no_page_looks_at_the_program_s_folder(web_folder: Path) -> None:
+async def test_only_the_first_page_reads_the_programs_folder(web_folder: Path) -> None:
     """Its disk may hang, or another version may have been installed there."""
     bound = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -66,7 +66,9 @@ async def test_after_the_first_page_no_page_looks_at_the_program_s_folder(web_fo
 
 
 @pytest.mark.parametrize("path", [paths.LOGIN, paths.OPENAPI])
-async def test_what_could_not_be_made_is_made_at_the_next_request(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_could_not_be_made_is_made_at_the_next_request(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> None:
         raise OSError
 

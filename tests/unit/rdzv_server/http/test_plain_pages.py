@@ -71,7 +71,7 @@ def test_a_run_that_needs_a_person_has_its_next_step_in_the_list(page: Page) -> 
     assert shown.count(" Next: ") == 1 and f"Next: {health_words.stacks('hung')} " in shown
 
 
-def test_an_ended_run_shows_when_it_has_ended_and_no_age(page: Page) -> None:
+def test_an_ended_run_shows_the_time_of_its_end_instead_of_an_age(page: Page) -> None:
     ended = check(("1", "join a; 50s; renew a; succeed a; 40s"))
     shown = text_of(page("/runs/r", {"r": ended}))
     assert "Round 1, ended 40 s ago" in shown and "Round 1, for" not in shown

@@ -26,7 +26,7 @@ async def answer(request: web.BaseRequest) -> web.StreamResponse:
     ],
     ids=["length", "chunks", "another encoding", "too large", "garbage"],
 )
-async def test_what_follows_a_head_that_is_refused_is_dropped_unread(head: bytes, is_refused: bool) -> None:
+async def test_the_body_after_a_refused_head_is_dropped_unread(head: bytes, is_refused: bool) -> None:
     http, transport = Server(answer)(), Mock(spec=asyncio.Transport)
     transport.get_extra_info.return_value = None
     http.connection_made(transport)

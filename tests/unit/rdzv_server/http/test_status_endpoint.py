@@ -83,7 +83,7 @@ def without_times(shown: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in shown.items() if not name.endswith("_s")}
 
 
-async def test_nodes_that_go_while_a_large_run_is_written_are_left_out(large):
+async def test_nodes_that_leave_while_a_large_run_is_written_are_left_out(large):
     document = StatusView(large.service).pieces()
     text = b"".join([await anext(document) for _ in range(2)])
     for number in (0, 3 * NODES_AT_ONCE - 1):

@@ -135,7 +135,7 @@ async def test_the_events_of_a_run_that_was_forgotten_and_begins_again_are_sent_
     assert [event.number for event in page] == receiver.numbers("a")[-5:]
 
 
-async def test_an_error_over_the_events_of_one_run_keeps_no_event_of_the_others(receiver, monkeypatch, caplog):
+async def test_an_error_about_the_events_of_one_run_does_not_hold_back_events_of_others(receiver, monkeypatch, caplog):
     """When the error is over, for instance in a fixed version, the events of that run are sent, too."""
     delivery = webhook_module.EventDelivery
 

@@ -118,7 +118,7 @@ def test_an_agent_that_has_another_connection_by_then_has_not_vanished(connectio
     assert connections.missed == []
 
 
-def test_a_connection_whose_agents_were_all_refused_carries_none(connections):
+def test_a_connection_carries_no_agent_after_all_were_refused(connections):
     counts = []
     connections.changed = counts.append
     connections.bind(ONE, A)

@@ -98,7 +98,7 @@ def test_a_thread_that_has_to_wait_for_a_processor_knows_for_how_long() -> None:
         os.sched_setaffinity(0, cpus)
 
 
-async def test_delays_of_a_busy_server_are_no_hang(clock):
+async def test_delays_of_a_busy_server_are_not_a_hang(clock):
     for _ in range(100):
         clock.loop_s += BEAT_S + SLACK_S
         assert clock.held_up() is None

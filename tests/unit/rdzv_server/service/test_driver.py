@@ -208,7 +208,7 @@ async def test_the_polls_of_a_large_run_are_woken_in_a_fraction_of_the_time(serv
 # A store that cannot be written for a while.
 
 
-async def test_while_the_store_fails_nothing_is_decided_and_afterwards_everything_is(started, monkeypatch):
+async def test_the_server_decides_only_after_the_store_works_again(started, monkeypatch):
     monkeypatch.setattr(store_access, "RETRY_S", 0.0)
     server = await started(FullStore())
     await server.join("a", nodes="3")
@@ -366,7 +366,7 @@ async def test_however_often_agents_ask_while_nothing_can_be_written_each_has_on
 # A restarted server.
 
 
-async def test_a_restarted_server_has_all_its_state_and_loses_no_agent(started):
+async def test_a_restarted_server_has_all_its_state_and_agents(started):
     store = MemoryStore()
     first = await started(store)
     await first.join("a", "b", lease_s=5.0, max_restarts=2)

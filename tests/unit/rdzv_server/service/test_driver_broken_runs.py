@@ -89,7 +89,7 @@ async def test_an_error_in_one_run_sets_it_apart_and_the_others_notice_nothing(s
     assert events[-1].kind == "warning"
 
 
-async def test_an_agent_that_the_records_do_not_tell_waits(server, monkeypatch):
+async def test_an_agent_without_a_directive_in_the_records_waits(server, monkeypatch):
     breaks(monkeypatch, NodeJoined)
     await join_run(server, "poison", "a")
     machine = server.registry.machine_of("poison", "a")

@@ -116,7 +116,7 @@ async def test_agents_that_gave_the_server_up_while_it_could_not_write_are_not_l
 
 
 @pytest.mark.parametrize("still_s", [1.0, 10.0, 100.0])
-async def test_while_the_event_loop_is_blocked_no_lease_and_no_grace_ends(server, time, still_s):
+async def test_leases_and_graces_do_not_end_while_the_event_loop_is_blocked(server, time, still_s):
     await server.join("a", "b", "c", nodes="3", lease_s=LEASE_S)
     server.driver.notify(RUN_ID, AgentDisconnected("b"))
     time.passes(server, 0.5)
@@ -153,7 +153,7 @@ async def test_a_run_that_floods_the_server_puts_a_loss_off_for_some_seconds_onl
     assert lost(server) == ["b"]
 
 
-async def test_a_server_that_may_not_decide_decides_nothing_and_then_every_agent_has_a_lease(server, time):
+async def test_every_agent_has_a_lease_after_a_time_in_which_the_server_could_not_decide(server, time):
     await server.join("a", "b", nodes="2", lease_s=LEASE_S)
     may_decide, asked = False, asyncio.Event()
 

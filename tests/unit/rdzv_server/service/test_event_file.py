@@ -96,7 +96,7 @@ async def test_a_moved_log_file_is_reopened_on_the_signal(tmp_path):
     assert (numbers_in(old), numbers_in(path)) == ([1, 2], [3])
 
 
-async def test_a_full_disk_is_logged_once_and_no_event_is_lost_or_torn(tmp_path, caplog):
+async def test_a_full_disk_is_logged_once_and_events_stay_complete(tmp_path, caplog):
     path = tmp_path / "events.jsonl"
     file = EventFile(str(path))
     with full_disk(at_bytes=200):  # in the middle of the second line

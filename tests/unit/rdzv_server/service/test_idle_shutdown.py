@@ -167,7 +167,7 @@ async def test_a_server_that_is_started_again_waits_for_the_agents_of_a_run_that
     assert (site.reasons, site.verdicts) == ([words.ALL_RUNS_OVER], [True])
 
 
-async def test_agents_that_are_lost_may_come_back_for_a_while(site: Site) -> None:
+async def test_agents_that_are_lost_may_return_for_a_while(site: Site) -> None:
     site.watch(0.2)
     a, b = await two(site)
     a.hangs_up()
@@ -177,7 +177,7 @@ async def test_agents_that_are_lost_may_come_back_for_a_while(site: Site) -> Non
     assert site.verdicts == [False]
 
 
-async def test_an_agent_that_never_comes_back_does_not_delay_the_verdict_for_long(
+async def test_an_agent_that_never_returns_does_not_delay_the_verdict_for_long(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its node died between its workers' success and the end of the run."""
@@ -208,7 +208,7 @@ async def test_a_lost_nodes_supervisor_may_ask_for_a_while_how_the_run_ended(
     assert (await site.is_idle(), site.verdicts) == (words.ALL_RUNS_OVER, [True])
 
 
-async def test_no_agent_ever_joined(site: Site) -> None:
+async def test_a_server_that_no_agent_ever_joined_is_idle(site: Site) -> None:
     site.watch(0.01)
     assert await site.is_idle() == words.no_agents(0.01)
 

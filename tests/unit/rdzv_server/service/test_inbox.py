@@ -67,7 +67,7 @@ def test_a_suspicion_that_is_retracted_and_repeated_stays() -> None:
     assert left_of(hangs, runs, hangs) == [hangs, runs, hangs]
 
 
-def test_agents_of_two_runs_are_no_namesakes() -> None:
+def test_agents_with_the_same_id_in_two_runs_are_different() -> None:
     inbox = Inbox()
     inbox.put("run", JOIN)
     inbox.put("other", JOIN)

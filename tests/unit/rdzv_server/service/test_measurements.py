@@ -25,7 +25,7 @@ def footprint(measurements: Measurements | RunMeasurements) -> int:
     return entries
 
 
-async def test_nothing_is_remembered_of_runs_whose_leadership_has_moved() -> None:
+async def test_runs_that_another_server_leads_now_are_forgotten() -> None:
     measurements = Measurements()
     before = footprint(measurements)
     for number in range(3):
@@ -45,7 +45,7 @@ def test_a_lost_agent_counts_as_expired_by_its_lease_and_not_by_words() -> None:
     assert measurements.leases_expired == 1
 
 
-def test_nothing_is_remembered_of_a_forgotten_run_whose_round_never_began() -> None:
+def test_a_forgotten_run_leaves_no_record_if_its_round_never_began() -> None:
     """Such a run was set apart: an ended one is forgotten at its end."""
     measured = RunMeasurements(Measurements())
     before = footprint(measured)

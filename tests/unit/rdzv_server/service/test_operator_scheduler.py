@@ -133,7 +133,7 @@ def test_after_idle_time_the_first_task_runs_in_the_next_turn(site: Site) -> Non
     assert len(site.turns_until(lambda: site.done == ["a"])) <= 2
 
 
-def test_a_peer_with_many_streams_keeps_no_other_waiting(site: Site) -> None:
+def test_a_peer_with_many_streams_does_not_keep_others_waiting(site: Site) -> None:
     site.keep_busy()
     site.ask("crowd", SLICE_S, STREAMS)
     site.ask("a person", SLICE_S, 2)
@@ -149,7 +149,7 @@ def test_a_failing_call_does_not_keep_others_from_a_slice(site: Site) -> None:
     site.turns_until(lambda: site.done == ["a"])
 
 
-def test_without_operators_requests_no_callback_is_scheduled(site: Site) -> None:
+def test_without_operators_requests_the_scheduler_is_idle(site: Site) -> None:
     site.ask("a", SLICE_S)
     site.turns_until(lambda: site.done == ["a"])
     for _ in range(3):

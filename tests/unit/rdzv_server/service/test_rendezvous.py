@@ -87,7 +87,7 @@ async def test_a_silent_holder_loses_its_node_rank_after_half_a_lease():
             await server.rendezvous.ask(PollRequest(run_id=RUN_ID, agent_id="old", revision=0), Connection("old"))
 
 
-async def test_nothing_remains_of_a_newcomer_that_goes_while_the_holder_is_asked():
+async def test_a_newcomer_that_leaves_while_the_holder_is_asked_leaves_no_trace():
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await join(server, "old", LONG_S)
         newcomer = asyncio.create_task(join(server, "new", LONG_S))

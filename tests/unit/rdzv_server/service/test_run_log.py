@@ -39,7 +39,7 @@ def test_a_run_that_restarts_without_a_pause_does_not_fill_the_log(
     assert len(caplog.messages) == 2, "one line, and how many are missing before it"
 
 
-def test_joins_are_neither_logged_nor_counted(log: RunLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_joins_are_not_logged_or_counted(log: RunLog, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(LINES.burst + 1):
         log.note(event("node_joined", number=number + 1), now=0.0)
     log.note(event(), now=0.0)
@@ -56,7 +56,7 @@ def test_events_that_the_log_does_not_show_are_not_counted(log: RunLog, caplog: 
 
 
 @pytest.mark.parametrize("is_forgotten", [True, False], ids=["the run is forgotten", "the server stops"])
-def test_the_log_says_what_it_left_out_before_nothing_more_comes(
+def test_the_log_reports_left_out_lines_before_it_ends(
     log: RunLog, caplog: pytest.LogCaptureFixture, is_forgotten: bool
 ) -> None:
     for number in range(LINES.burst + 3):

@@ -39,7 +39,7 @@ def test_a_round_that_failed_is_an_error(
     assert (ran.attributes.get("error.type"), bool(ran.error)) == (error, error is not None)
 
 
-def test_nothing_is_remembered_of_runs_whose_leadership_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_another_server_leads_now_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     spans, observers = list[Any](), list[Any]()
     monkeypatch.setattr(traces, "SpanExport", lambda *_: SimpleNamespace(add=spans.append))
     led = list[Any]()

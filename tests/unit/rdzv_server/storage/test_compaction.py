@@ -162,7 +162,7 @@ async def test_names_that_an_earlier_version_allowed_are_read(make_store, times:
         assert event.run_id == NAME
 
 
-async def test_a_store_that_has_no_room_for_a_snapshot_keeps_the_records(make_store):
+async def test_a_store_without_room_for_a_snapshot_keeps_the_records(make_store):
     store = Counting(await make_store(), failures=3)
     async with serving(store) as driver:
         await forms(driver)

@@ -153,7 +153,7 @@ async def test_a_damaged_file_is_refused_and_left_as_it_is(store, first, path, d
         ("NodeLost", b"\xc1", words.damaged, "not one msgpack value"),
     ],
 )
-async def test_a_record_that_is_none_is_damage_or_of_a_later_version(store, first, path, kind, body, tell, what):
+async def test_an_unreadable_record_is_damaged_or_of_a_later_version(store, first, path, kind, body, tell, what):
     await first.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute(
@@ -175,7 +175,7 @@ async def test_events_of_kinds_that_only_a_later_version_knows_are_read_as_they_
 
 
 @pytest.mark.parametrize("body", [[1], [{}], [{"kind": "node_lost"}], 1])
-async def test_events_that_are_none_are_reported(store, first, path, body):
+async def test_malformed_events_are_reported(store, first, path, body):
     await first.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute(
@@ -247,7 +247,7 @@ async def test_a_last_record_that_cannot_be_read_is_named(tmp_path, folder):
     await store.close()
 
 
-async def test_a_full_disk_is_no_damage_and_writing_continues_when_there_is_room(store, first):
+async def test_a_full_disk_is_not_damage_and_writing_continues_when_there_is_room(store, first):
     await first.append(RECORDS[:1])
     (pages,) = first._file.execute("PRAGMA page_count").fetchone()
     first._file.execute(f"PRAGMA max_page_count = {pages}")
@@ -324,7 +324,7 @@ async def test_a_file_that_was_shortened_and_cannot_be_read_is_unavailable(first
     assert has_message(what, words.was_shortened, now=4096)
 
 
-async def test_a_file_that_was_replaced_is_left_alone_and_nothing_is_confirmed(store, first, path):
+async def test_a_replaced_file_is_not_changed_and_no_write_is_confirmed(store, first, path):
     await first.append(RECORDS)
     path.with_name("other").write_bytes(b"theirs")
     path.with_name("other").replace(path)

@@ -37,7 +37,7 @@ def test_an_invalid_member_is_named(text):
         EtcdLocation.parse(text)
 
 
-def test_a_cluster_that_is_no_key():
+def test_a_cluster_name_that_cannot_be_a_key_is_refused():
     with pytest.raises(StoreBroken, match=pattern(words.bad_cluster_name, store="etcd://a/my lab")):
         EtcdLocation.parse("etcd://a/my lab")
 

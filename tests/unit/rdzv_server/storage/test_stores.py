@@ -46,7 +46,7 @@ async def test_the_next_server_finds_every_record_as_it_was_and_in_order(make_st
     await third.close()
 
 
-async def test_a_check_changes_no_record(make_store):
+async def test_a_check_does_not_change_records(make_store):
     first = await make_store()
     await first.load()
     await first.append(RECORDS)
@@ -69,7 +69,7 @@ async def test_a_forgotten_attempt_is_gone_and_the_others_are_not(make_store):
     await again.close()
 
 
-async def test_the_records_of_one_attempt_are_read_in_order_and_no_others(make_store):
+async def test_only_the_records_of_one_attempt_are_read_and_in_order(make_store):
     store = await make_store()
     await store.load()
     await store.append([*RECORDS, *OTHERS[1:]])

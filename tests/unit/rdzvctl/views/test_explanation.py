@@ -92,7 +92,7 @@ def test_during_a_notice_why_says_which_node_leaves_and_what_follows(
     assert says in found.text and found.next == [next_step]
 
 
-def test_why_says_which_nodes_run_that_get_no_seat_in_a_new_round() -> None:
+def test_why_names_running_nodes_without_a_seat_in_a_new_round() -> None:
     run = running("2", "a", "b")
     run.handle(NodeCordoned(node_id="b", by="admin", reason="its fan"))
     assert ctl.explanation.gets_no_seat("b", CORDON) in explanation.why(told(run), SERVER).text
@@ -142,7 +142,7 @@ def test_why_shows_once_what_ended_the_run() -> None:
     assert found.text.count("worker rank 0 on node a failed") == 1
 
 
-def test_why_names_no_rank_of_a_hang_that_singles_none_out() -> None:
+def test_why_does_not_name_a_rank_if_the_hang_singles_none_out() -> None:
     run = told(check(("2", "join a b; suspect a 0; suspect b 1; judge")))
     found = explanation.why(run, SERVER)
     assert worker_failed("", 0, hang_words.hang(""), "", singled_out=False) in found.text and "rank" not in found.text
@@ -183,7 +183,7 @@ def test_why_shows_the_largest_parts_of_the_last_restart(happens: str, says: str
     assert f" T{says[1:]}." in text
 
 
-def test_why_shows_no_parts_of_a_restart_that_has_not_started() -> None:
+def test_why_does_not_show_parts_of_a_restart_before_it_starts() -> None:
     beginning = last_restart_took(2, {}).partition(",")[0]
     assert (
         beginning[1:] not in explanation.why(told(check(("1 max_restarts=3", "join a; 20s; fail a; 5s"))), SERVER).text
@@ -235,7 +235,7 @@ def test_no_node_of_several_that_vanish_together_is_announced_as_lost_before_its
     assert all(ctl.explanation.disconnected(node_id, 0.0, 20.0) in text for node_id in "bc")
 
 
-def test_why_says_at_once_that_no_agent_is_connected_and_promises_no_loss() -> None:
+def test_why_says_at_once_that_no_agent_is_connected_without_announcing_a_loss() -> None:
     run = running("2", *"ab", disconnect_grace_s=5)
     run.disconnects("a")
     run.disconnects("b")
@@ -304,7 +304,7 @@ def test_all_runs_are_asked_which_of_them_need_a_person() -> None:
     assert explanation.troubles(runs[:1], SERVER) == [ctl.runs.needs_nothing(1, {}, named_failed=0, are_all_well=True)]
 
 
-def test_of_the_failed_runs_the_latest_are_named_and_the_others_counted() -> None:
+def test_the_latest_failed_runs_are_named_and_the_others_counted() -> None:
     runs = [told(check(("1", f"join a; fail a; {age_s}s"))) for age_s in (90_000, 60, 50, 40, 30, 20)]
     for number, run in enumerate(runs):
         run["run_id"] = f"r{number}"
@@ -355,9 +355,7 @@ def a_server(reason: str | None, *leaders: str | None, leads: bool = False) -> d
     ],
     ids=["well", "stuck leader", "no leader", "follower that ends"],
 )
-def test_if_the_server_cannot_write_why_reports_that_first_and_gives_no_other_advice(
-    server: dict[str, Any], says: str
-) -> None:
+def test_if_the_server_cannot_write_why_reports_only_that(server: dict[str, Any], says: str) -> None:
     assert state.unhealthy_reason([server]) == says
     run = told(check(("3", "join a; 10s")))
     found, without = explanation.why(run, SERVER._replace(unhealthy_reason=says)), explanation.why(run, SERVER)

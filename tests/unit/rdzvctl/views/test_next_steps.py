@@ -177,7 +177,7 @@ def test_a_node_excluded_by_the_server_is_shown_as_excluded() -> None:
     assert [row[:2] for row in tables.nodes_table(told(run)).rows] == [("a", "waiting"), ("b", "excluded")]
 
 
-def test_a_stop_by_an_operator_is_no_failure_to_mend() -> None:
+def test_a_stop_by_an_operator_is_not_shown_as_a_failure() -> None:
     run = told(check(("2 max_restarts=1", "join a b; fail a; join a b; stop")))
     assert explanation.why(run, SERVER).next == [ctl.steps.STOPPED]
 

@@ -33,7 +33,7 @@ def recorded(tmp_path: Path) -> str:
     return str(tmp_path / "error.json")
 
 
-def test_an_error_file_tells_what_and_when(recorded: str) -> None:
+def test_an_error_file_contains_the_error_and_its_time(recorded: str) -> None:
     failure = ProcessFailure(0, 123, 1, recorded)
     assert (failure.message, failure.timestamp) == (RECORDED["message"], 1700000000)
     assert failure.error_file_data == RECORDED and failure.error_file == recorded

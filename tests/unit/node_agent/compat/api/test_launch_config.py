@@ -58,7 +58,7 @@ def test_torchs_own_object_is_understood() -> None:
     assert config.join.settings.max_restarts == 5
 
 
-def test_an_object_that_is_no_configuration_is_refused() -> None:
+def test_an_object_that_is_not_a_configuration_is_refused() -> None:
     with pytest.raises(TypeError, match=escape(words.api.not_launch_config("--nnodes 1"))):
         as_ours("--nnodes 1")
 
@@ -192,7 +192,7 @@ def test_the_shutdown_timeout_has_a_variable(monkeypatch: pytest.MonkeyPatch) ->
     assert LaunchConfig(1, 1, 1, shutdown_timeout=6).shutdown_timeout == 6
 
 
-def test_fields_without_effect_in_torch_have_none_here() -> None:
+def test_fields_without_effect_in_torch_have_no_effect_here() -> None:
     assert agent(metrics_cfg={"a": "b"}, exit_barrier_timeout=5.0).join.settings == agent().join.settings
 
 
@@ -255,7 +255,7 @@ def test_invalid_values_are_refused_in_one_line_that_names_the_field(given: dict
     assert "\n" not in str(caught.value) and "--" not in str(caught.value)
 
 
-def test_logs_specs_of_no_kind_are_refused() -> None:
+def test_logs_specs_of_a_wrong_type_are_refused() -> None:
     with pytest.raises(TypeError, match=f"^{pattern(words.api.not_logs_specs, given=42)}$"):
         agent(logs_specs=42)
 

@@ -26,7 +26,7 @@ def test_the_rendezvous_backend_is_a_declared_entry_point() -> None:
     assert ours == "node_agent.compat.torchrun.entry_point:get_handler"
 
 
-def test_loading_it_brings_nothing_into_the_users_process(tmp_path: Path) -> None:
+def test_the_entry_point_imports_nothing_into_the_users_process(tmp_path: Path) -> None:
     assert run(LOADED, tmp_path) == "[]"
 
 

@@ -57,7 +57,7 @@ def test_endpoints_without_a_port_with_an_ipv6_address_and_of_several_servers() 
     assert config(endpoint="a:1, b,[::1]:2").servers == (("a", 1), ("b", 29400), ("::1", 2))
 
 
-def test_torchruns_placeholder_is_no_run_id() -> None:
+def test_torchruns_placeholder_is_not_a_run_id() -> None:
     assert not config(run_id="none").agent.join.explicit_run_id
 
 
@@ -91,7 +91,7 @@ def test_token_files(tmp_path: Path) -> None:
         ({"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"}, "--rdzv-conf: tls_cert /c: No such file.*"),
     ],
 )
-def test_tls_files_that_are_no_good_are_refused_by_name(conf: dict[str, str], says: str) -> None:
+def test_unusable_tls_files_are_refused_by_name(conf: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=f"^{says}$"):
         config(**conf)
 

@@ -155,7 +155,7 @@ async def test_the_clock_is_compared_with_the_servers(ahead_s: float, verdict: s
     assert exit_code == (UNFIT if ahead_s else 0)
 
 
-async def test_a_clock_with_nothing_to_compare_says_nothing_about_the_node() -> None:
+async def test_a_clock_check_without_a_reachable_server_is_unknown() -> None:
     assert await checked("clock") == (0, [line_of("clock", "unknown", words.NO_SERVER)])
     exit_code, (line,) = await checked("clock", server=("127.0.0.1", 1))
     assert exit_code == 0
@@ -200,7 +200,7 @@ async def test_a_disk_that_hangs_is_named_within_the_limit(tmp_path: Path) -> No
     assert line_of("storage", "UNFIT", hangs) in program.out
 
 
-def test_values_that_are_no_numbers() -> None:
+def test_values_that_are_not_numbers() -> None:
     assert checks("links,storage=/a:/b") == {"links": None, "storage": "/a:/b"}
     assert checks("links=eth0+mlx5_0:400+mlx5_1/1:400") == {"links": "eth0+mlx5_0:400+mlx5_1/1:400"}
     for bad in ("storage", "storage=", "storage=/a:"):

@@ -144,7 +144,7 @@ CHANGES = {  # of mlx5_1 between two looks, and what is said about it
 
 
 @pytest.mark.parametrize(("changes", "finding"), CHANGES.values(), ids=CHANGES)
-async def test_what_has_happened_since_the_last_look_is_logged_and_the_node_stays(
+async def test_link_errors_since_the_last_check_are_logged_and_the_node_stays(
     machine: Machine, changes: dict[str, object], finding: str
 ) -> None:
     agent = Agent("links")

@@ -83,7 +83,7 @@ async def test_connections_without_the_nonce_are_dropped_and_do_not_delay_the_te
         writer.close()
 
 
-async def test_only_the_first_connection_with_the_nonce_is_taken_and_only_so_much_is_read(
+async def test_only_the_first_connection_with_the_nonce_is_taken_and_reads_are_bounded(
     monkeypatch, unused_tcp_port: int
 ) -> None:
     monkeypatch.setattr(network, "NONCE_S", 5.0)

@@ -278,7 +278,7 @@ async def test_the_stack_of_an_exit_handler_is_read_by_a_signal_too_and_a_cut_on
     assert evidence.groups[1].frames[-1].file == "<cut>"
 
 
-def test_a_stack_that_may_be_another_threads_is_no_main_threads() -> None:
+def test_a_stack_that_may_be_another_threads_is_not_taken_for_the_main_threads() -> None:
     def thread(name: str, number: int | None) -> dict[str, object]:
         frames = [{"name": name, "filename": "train.py", "line": 1}]
         return {"os_thread_id": number, "thread_name": name, "frames": frames}
@@ -344,7 +344,7 @@ async def test_an_examination_that_hangs_ends_in_time_and_keeps_its_findings(nod
     await until(lambda: not any(is_running(child) for child in children(os.getpid()) - before))
 
 
-async def test_files_that_cannot_be_written_lose_nothing_else(node: Node) -> None:
+async def test_if_files_cannot_be_written_everything_else_is_kept(node: Node) -> None:
     (node.folder / "evidence").write_text("in the way")
     evidence = await node.examine(await node.start(WAITS))
     assert functions(evidence.groups[0])[0] == "wait_for_batch"
@@ -382,7 +382,7 @@ GONE, LATE = words.SIGNAL_NOT_CAUGHT, words.SIGNAL_NOT_ANSWERED
         pytest.param(BLOCKS_THE_SIGNAL, LATE, id="blocks it"),
     ],
 )
-async def test_the_signal_for_its_stacks_harms_no_worker_that(warm_node: WarmNode, code: str, why: str) -> None:
+async def test_the_signal_for_stacks_does_not_harm_a_worker(warm_node: WarmNode, code: str, why: str) -> None:
     pid = await warm_node.start(code)
     evidence = await warm_node.examine_ranks()
     assert [(group.state, group.frames) for group in evidence.groups] == [(ProcessState.ALIVE, ())]

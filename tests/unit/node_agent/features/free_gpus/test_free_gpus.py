@@ -169,7 +169,7 @@ async def test_the_helper_of_a_restart_starts_beside_the_workers_and_is_replaced
         await has_workers(agent, 2)
 
 
-async def test_an_agent_that_ends_leaves_no_helper(tmp_path: Path) -> None:
+async def test_an_agent_that_ends_also_ends_its_helpers(tmp_path: Path) -> None:
     driver = PlayedDriver(tmp_path)
     driver.says("hangs")
     async with gpu_rig(driver) as agent:

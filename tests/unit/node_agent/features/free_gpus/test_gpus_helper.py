@@ -141,7 +141,7 @@ def test_a_zombie_is_a_process_that_has_ended(tmp_path: Path) -> None:
     zombie.wait()
 
 
-def test_a_process_whose_main_thread_has_ended_is_one_that_runs(tmp_path: Path) -> None:
+def test_a_process_whose_main_thread_has_ended_still_runs(tmp_path: Path) -> None:
     driver = PlayedDriver(tmp_path)
     with without_main_thread() as others, without_main_thread(MARK) as worker, looking(driver) as look:
         driver.says(*(f"lives 0 {each.pid} {MIB}" for each in (others, worker)))
@@ -173,7 +173,7 @@ def test_a_killed_process_is_waited_for_until_its_last_thread_has_ended(tmp_path
         assert last == {"holders": []}
 
 
-def test_it_does_not_wait_for_other_peoples_processes_nor_for_the_agents_own(tmp_path: Path) -> None:
+def test_it_does_not_wait_for_the_processes_of_other_people_or_of_the_agent(tmp_path: Path) -> None:
     driver = PlayedDriver(tmp_path)
     with living() as others, living(MARK) as kept, living(MARK) as known, looking(driver) as look:
         driver.says(*(f"holds 0 {each.pid} {MIB}" for each in (others, kept, known)))
@@ -233,7 +233,7 @@ def test_visible_devices(devices: str | None, order: str, is_one_kind: bool, fou
     assert "".join(gpu.uuid[4] for gpu in visible(gpus, devices, order)) == found
 
 
-def test_a_driver_that_fails_is_a_problem_and_no_wait(tmp_path: Path) -> None:
+def test_a_driver_that_fails_is_reported_without_a_wait(tmp_path: Path) -> None:
     driver = PlayedDriver(tmp_path)
     driver.says("fails 9")
     with looking(driver) as look:

@@ -150,7 +150,7 @@ def test_given_limits_are_kept(limits: dict[str, float], kinds: tuple[str, ...],
     assert len(node.passes(1.0)) == 1 and node.passes(100.0) == [], "once"
 
 
-def test_nothing_is_expected_of_workers_after_the_end_or_of_gone_workers() -> None:
+def test_ended_and_gone_workers_need_not_report_progress() -> None:
     node = Node(progress=ProgressLimits(step_s=5.0))
     node.progress()
     node.progress(0, kind="end")
@@ -159,7 +159,7 @@ def test_nothing_is_expected_of_workers_after_the_end_or_of_gone_workers() -> No
 
 
 @pytest.mark.parametrize("paused_s", [3.0, 20.0, 1_000.0])
-def test_a_paused_agent_is_no_silence(paused_s: float) -> None:
+def test_a_paused_agent_is_not_silence(paused_s: float) -> None:
     node = Node(progress=ProgressLimits(step_s=10.0))
     node.progress()
     node.passes(4.0)
@@ -168,7 +168,7 @@ def test_a_paused_agent_is_no_silence(paused_s: float) -> None:
     assert len(node.passes(8.0)) == 1
 
 
-def test_a_stopped_server_is_no_silence() -> None:
+def test_a_stopped_server_is_not_silence() -> None:
     node = Node(progress=ProgressLimits(step_s=60.0))
     node.progress()
     node.passes(30.0)
@@ -187,7 +187,7 @@ def test_a_stopped_server_is_no_silence() -> None:
         {"log_rules": (LogRule(pattern="step", first_s=60.0, every_s=60.0),)},
     ],
 )
-def test_workers_that_wait_for_a_console_that_takes_no_output_do_not_hang(sources: dict[str, Any]) -> None:
+def test_workers_that_wait_for_a_blocked_console_are_not_hung(sources: dict[str, Any]) -> None:
     node = Node(range(1), 1, **sources)
     node.writes(0, "step")
     node.progress(0, step=1)
@@ -200,7 +200,7 @@ def test_workers_that_wait_for_a_console_that_takes_no_output_do_not_hang(source
     assert 45.0 <= found.silent_s <= 75.0, "a worker that hangs when the console continues is found"
 
 
-def test_a_console_that_is_slower_than_the_workers_hides_no_hang() -> None:
+def test_a_console_that_is_slower_than_the_workers_does_not_hide_a_hang() -> None:
     node = Node(range(1), 1, progress=ProgressLimits(start_s=60.0, step_s=60.0))
     node.progress(0, step=1)
     found: list[Suspicion] = []
@@ -282,7 +282,7 @@ def test_uninterruptible_sleep_counts_while_it_lasts_without_a_break() -> None:
     assert (found.local_ranks, found.reason) == ((1,), words.uninterruptible(8.0))
 
 
-def test_threads_that_sleep_uninterruptibly_by_turns_are_no_hang() -> None:
+def test_threads_that_sleep_uninterruptibly_by_turns_are_not_a_hang() -> None:
     node = Node(uninterruptible_s=8.0)
     for thread in range(72, 78):
         node.uninterruptible = frozenset({(1, thread)})
@@ -385,7 +385,7 @@ def test_a_number_is_found_while_a_line_of_its_rule_is_overdue() -> None:
     assert number.local_ranks == (0,) and over == Suspicion(overdue.source, "", ()) and number.source != over.source
 
 
-def test_rules_with_the_same_pattern_are_told_apart() -> None:
+def test_rules_with_the_same_pattern_are_distinguished() -> None:
     rules = LogRule(pattern=STEP, every_s=10.0), LogRule(pattern=STEP, every_s=10.0, rank=1)
     node = Node(log_rules=rules)
     node.writes(1, "step 1")
@@ -396,7 +396,7 @@ def test_rules_with_the_same_pattern_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("first_line", ["step 1", "hello"])
-def test_a_rule_expects_no_line_of_a_worker_that_has_exited(first_line: str) -> None:
+def test_a_rule_does_not_expect_lines_of_a_worker_that_has_exited(first_line: str) -> None:
     rule = LogRule(pattern=STEP, first_s=10.0, every_s=10.0)
     node = Node(log_rules=(rule, LogRule(pattern="NaN", is_fault=True)))
     node.writes(0, first_line)
@@ -414,7 +414,7 @@ def test_an_overdue_line_is_no_longer_expected_once_its_worker_has_exited() -> N
     assert node.passes(12.0) == [Suspicion(found.source, "", ())]
 
 
-def test_nothing_is_missed_while_lines_wait_to_be_looked_at() -> None:
+def test_a_rule_does_not_miss_a_line_while_lines_wait_for_the_search() -> None:
     node = Node(log_rules=(LogRule(pattern=STEP, every_s=10.0),))
     node.writes(0, "step 1")
     node.passes(5.0)
@@ -451,7 +451,7 @@ def test_a_rule_that_is_given_up_expects_nothing() -> None:
     assert len(node.found) == 1
 
 
-def test_a_rule_about_another_nodes_rank_waits_for_nothing_here() -> None:
+def test_a_rule_about_another_nodes_rank_does_not_wait_on_this_node() -> None:
     node = Node(range(4, 6), log_rules=(LogRule(pattern=STEP, first_s=10.0),))
     assert node.passes(HOUR_S) == []
 

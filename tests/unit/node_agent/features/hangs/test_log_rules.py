@@ -121,9 +121,7 @@ async def kill_process_beside(others: set[int]) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["idle", "asked"])
-async def test_a_process_that_is_killed_is_replaced_and_no_line_is_lost(
-    look: Callable[..., Looking], waits: bool
-) -> None:
+async def test_a_killed_process_is_replaced_without_losing_a_line(look: Callable[..., Looking], waits: bool) -> None:
     others = children(os.getpid())
     looking = look("x", "y")
     for number in range(MOST_KILLS + 2):

@@ -59,7 +59,7 @@ def experienced(longest_s: float = 15.0) -> Node:
     return node
 
 
-def test_the_first_evaluation_is_no_hang() -> None:
+def test_the_first_evaluation_is_not_a_hang() -> None:
     node = auto()
     train(node, 12, 0.5)
     take(node, "checkpoint", 1.0)
@@ -199,7 +199,7 @@ def test_a_hang_is_found_within_the_documented_time(
     assert found.source == "progress" and found.limit_s == pytest.approx(limit_s)
 
 
-def test_an_evaluation_at_the_very_beginning_is_not_yet_what_evaluations_are_like() -> None:
+def test_an_evaluation_at_the_very_beginning_does_not_teach_how_long_evaluations_take() -> None:
     node = auto()
     node.progress(step=0)
     take(node, "evaluation", 2.0)
@@ -227,7 +227,7 @@ def test_the_longest_evaluation_counts_even_if_it_was_the_only_one_of_its_round(
     assert node.found == []
 
 
-def test_a_round_that_ends_in_the_middle_of_its_work_teaches_nothing_wrong() -> None:
+def test_a_round_that_ends_during_a_phase_does_not_teach_wrong_limits() -> None:
     node = experienced()
     node.progress(kind="end")
     node.passes(HOUR_S)
@@ -339,7 +339,7 @@ def healthy_rounds(script: Script, node: Node) -> bool:
 @pytest.mark.timeout(300)
 @settings(max_examples=SCRIPTS, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_a_healthy_script_causes_no_alarm(seed: int) -> None:
+def test_a_healthy_script_does_not_cause_an_alarm(seed: int) -> None:
     node = Node(range(1), world_size=4, progress=ProgressLimits())
     healthy_rounds(Script.drawn(random.Random(seed)), node)
     assert node.found == []
@@ -364,7 +364,7 @@ def test_a_hang_at_any_point_of_a_healthy_script_is_found(seed: int, at: int) ->
 @pytest.mark.timeout(300)
 @settings(max_examples=SCRIPTS, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_pauses_of_the_agent_and_the_server_are_no_hangs(seed: int) -> None:
+def test_pauses_of_the_agent_and_the_server_are_not_hangs(seed: int) -> None:
     chance = random.Random(seed)
     node = experienced(chance.choice([60.0, 250.0]))
     for step in range(50, 250):

@@ -150,7 +150,7 @@ ANSWERS: dict[str, tuple[int, str, str]] = {
 
 
 @pytest.mark.parametrize(("status", "body", "why"), ANSWERS.values(), ids=ANSWERS)
-async def test_other_answers_are_warned_of_once_and_have_no_effect(status: int, body: str, why: str) -> None:
+async def test_other_answers_cause_one_warning_and_have_no_effect(status: int, body: str, why: str) -> None:
     warned, questions = list[str](), asyncio.Semaphore(0)
 
     async def answer(request: web.Request) -> web.Response:

@@ -118,7 +118,7 @@ async def test_the_pool_survives_signals_to_every_process_of_the_node(pool: Warm
     assert said == [said[0]] and has_message(said[0], words.start_warm, modules="json")
 
 
-async def test_a_fork_server_that_dies_before_it_has_read_what_it_was_asked_for_is_replaced(
+async def test_a_fork_server_that_dies_before_it_has_read_its_request_is_replaced(
     pool: WarmPool, said: list[str]
 ) -> None:
     await full(pool)

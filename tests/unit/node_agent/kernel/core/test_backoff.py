@@ -99,7 +99,7 @@ def cut(retry: Retry, error: Exception = CUT, open_s: float = CUT_S):
     return retry.failed(error, 10.0, open_s, 1.0, was_held=True)
 
 
-def test_a_poll_that_was_cut_and_is_answered_at_the_next_try_is_no_failure():
+def test_a_cut_poll_that_is_answered_at_the_next_try_is_not_a_failure():
     retry = Retry()
     pause = cut(retry, open_s=2.0)
     assert (pause.delay_s, pause.failure) == (FIRST_S, None)

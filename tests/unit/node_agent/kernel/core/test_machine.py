@@ -385,7 +385,7 @@ def test_while_workers_stop_the_server_hears_at_once_and_then_three_times_in_a_l
     assert agent.lasts is None, "it joins, and has nothing to keep alive"
 
 
-def test_a_fenced_agent_has_nothing_to_keep_alive():
+def test_a_fenced_agent_has_no_lease():
     agent = Story()
     agent.is_told(start(1))
     refused(AgentFenced("gone"))(agent)

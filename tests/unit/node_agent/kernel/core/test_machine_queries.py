@@ -74,7 +74,7 @@ def test_an_agent_that_was_cut_off_does_not_say_that_it_did_not_run():
     assert Log(words.leaving.rejoining("gone", 0.0), event="fenced") in agent.effects
 
 
-def test_an_agent_that_ends_or_is_fenced_answers_nothing_of_before():
+def test_an_agent_that_ends_or_is_fenced_does_not_answer_earlier_queries():
     agent = Story()
     agent.is_told(start(), queries=queries(7))
     agent.handle(Answered(AgentFenced("it has left")))

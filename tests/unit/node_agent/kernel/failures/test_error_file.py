@@ -56,7 +56,7 @@ def test_a_file_is_read(path, content, recorded):
     assert error_file.read(written(path, content)) == recorded
 
 
-def test_no_file_is_no_evidence_and_not_passed_on(path):
+def test_a_missing_error_file_is_not_evidence_and_not_passed_on(path):
     assert error_file.read(path) is error_file.copy(path, 1) is error_file.copy("", 1) is None
 
 
@@ -79,7 +79,7 @@ def test_on_a_disk_that_counts_whole_seconds_a_file_has_to_be_older(path):
     assert error_file.is_from_before(path, time.monotonic())
 
 
-def test_without_a_new_file_beside_it_no_file_is_known_to_be_from_before(path, monkeypatch):
+def test_a_file_is_known_to_be_old_only_beside_a_new_file(path, monkeypatch):
     written(path, "{}")
     _set_age(path, 60.0)
     monkeypatch.setattr(os, "open", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))

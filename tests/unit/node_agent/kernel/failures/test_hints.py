@@ -233,7 +233,7 @@ def test_the_reason_that_nccl_gives_counts_more_than_its_error():
     assert gpu is not None and gpu.blame == "node" and not gpu.is_consequence
 
 
-def test_a_text_of_any_length_is_looked_at_in_no_time():
+def test_a_text_of_any_length_is_examined_quickly():
     assert hints.find(["gloo" * 1_000_000, "DistStoreError " * 100_000]) is None
 
 

@@ -133,7 +133,7 @@ def test_the_report_counts_a_restart_that_did_not_complete():
     assert f"Restarts: {words.progress.restarts_charged(2, 0)}" in box
 
 
-def test_a_run_that_never_came_about_says_why():
+def test_a_run_without_a_failure_shows_its_reason():
     assert text(finish(succeeded=False)) == ["=" * 15, "train.py FAILED", "-" * 15, "spent", "=" * 15]
 
 

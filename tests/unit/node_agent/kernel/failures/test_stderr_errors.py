@@ -69,7 +69,7 @@ def test_the_last_output_of_python(script, error, first, last):
     ids=["from", "while-handling", "three"],
 )
 @pytest.mark.parametrize("mark", ["", "[rank3]: "], ids=["plain", "marked"])
-def test_of_a_chain_the_last_exception_ended_the_process_and_the_first_is_why(second, error, mark):
+def test_the_last_exception_of_a_chain_ended_the_process_and_the_first_one_was_the_cause(second, error, mark):
     script = f"def load(): raise KeyError('shard 7')\ntry: load()\nexcept KeyError as e:\n{second}"
     found = find_error(["step 1", *(f"{mark}{line}" for line in written_by(script))])
     assert found.error == error
@@ -88,7 +88,7 @@ def test_the_beginning_of_a_chain_may_be_lost():
     assert find_error(lines[next(at for at in range(len(lines)) if "KeyError" in lines[at] and at > 5) :]).error
 
 
-def test_what_a_library_writes_after_an_exception_does_not_hide_it():
+def test_a_librarys_output_after_an_exception_does_not_hide_it():
     lines = written_by("raise ValueError('boom')")
     more = [f"wandb: metric {number}" for number in range(300)]
     found = find_error([*lines, *more])
@@ -96,7 +96,7 @@ def test_what_a_library_writes_after_an_exception_does_not_hide_it():
     assert found.traceback == (*lines, *more[:MOST_AFTER])
 
 
-def test_of_a_crash_with_many_threads_the_stack_of_the_crashed_thread_is_shown():
+def test_a_crash_with_many_threads_shows_the_stack_of_the_crashed_thread():
     script = (
         "import faulthandler, threading, time\n"
         "faulthandler.enable()\n"
@@ -144,7 +144,7 @@ def test_the_marks_that_torch_puts_before_the_lines_are_taken_away():
         (("/proc/self/fdinfo",), "can't find '__main__' module in '/proc/self/fdinfo'"),
     ],
 )
-def test_what_python_cannot_run_is_the_error(command, error):
+def test_a_script_that_python_cannot_run_is_the_error(command, error):
     lines = subprocess.run([sys.executable, *command], capture_output=True, text=True).stderr.splitlines()
     found = find_error(["train: No module named x", *lines, ""])
     assert found.error.startswith(error) and not found.traceback and not found.is_uncaught
@@ -181,7 +181,7 @@ def test_without_an_error_in_the_output_no_error_is_reported(lines):
     assert find_error(lines) == StderrError()
 
 
-def test_the_exception_of_a_thread_names_the_thread_but_not_one_that_the_script_raises() -> None:
+def test_only_an_exception_that_ended_a_thread_names_the_thread() -> None:
     load = "import threading, _thread, sys\ndef load(): raise OSError(5, 'lost')\n"
     is_written = (  # a thread of `_thread` has no `join`
         "hook, done = sys.unraisablehook, threading.Event()\n"

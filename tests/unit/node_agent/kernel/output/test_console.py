@@ -108,7 +108,7 @@ async def test_a_console_that_blocks_fills_up_and_drains(console, reader, monkey
     await called(console)  # it may drain between the check of `is_full` and the request for a call
 
 
-async def test_a_blocked_console_pauses_workers_and_loses_no_output(console, reader, monkeypatch):
+async def test_a_blocked_console_pauses_workers_without_losing_output(console, reader, monkeypatch):
     monkeypatch.setattr(console_module, "HIGH", 300_000)
     monkeypatch.setattr(console_module, "LOW", 100_000)
     relay = Relay([AsItComes(console, reader.console_end, None)], console)

@@ -103,7 +103,7 @@ def test_without_a_log_dir_requested_files_are_kept(tmpdir_of_the_agent: Path, f
     assert stat.S_IMODE(attempt.parent.parent.stat().st_mode) == 0o700, "it is in a folder that others can read"
 
 
-def test_an_empty_map_requests_no_file() -> None:
+def test_an_empty_map_does_not_request_a_file() -> None:
     assert not wants_files(LogOptions(tee={0: Std.NONE}, redirects=Std.NONE))
 
 

@@ -115,7 +115,7 @@ async def test_the_worker_writes_to_the_file_and_the_report_reads_its_end(bench:
     assert bench.console.lines == []
 
 
-async def test_existing_output_is_neither_overwritten_nor_shown_again(bench: Bench) -> None:
+async def test_existing_output_is_not_overwritten_or_shown_again(bench: Bench) -> None:
     (bench.folder / "log").write_text("of another agent\n")
     log = bench.log()
     log.write(b"mine\n")
@@ -143,7 +143,7 @@ async def test_a_device_is_written_to_and_not_read(bench: Bench) -> None:
     assert bench.console.lines == []
 
 
-async def test_a_file_that_cannot_be_made_leaves_nothing_open(bench: Bench) -> None:
+async def test_a_file_that_cannot_be_made_leaves_no_descriptor_open(bench: Bench) -> None:
     with pytest.raises(OSError, match="No such file"):
         bench.open("absent/log")
 

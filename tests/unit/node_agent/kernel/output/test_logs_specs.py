@@ -124,7 +124,7 @@ async def test_a_round_that_is_given_up_does_not_confuse_the_next(start: Start) 
     assert len((await reified(plugin, ranks=3)).workers) == 3
 
 
-async def test_an_agent_that_goes_before_it_is_up_does_not_wait_for_it() -> None:
+async def test_an_agent_that_ends_before_the_plug_in_is_up_does_not_wait_for_it() -> None:
     plugin = LogsPlugin(LogOptions(plugin="one-folder"), dict(os.environ), pytest.fail)
     async with asyncio.timeout(1.0):
         await plugin.close()

@@ -62,7 +62,7 @@ async def test_all_pipes_of_an_agent_leave_the_user_enough_for_others():
     assert pipe_bytes(4096) == 0, "the kernel's own size will do"
 
 
-async def test_a_user_whose_pipes_have_used_up_what_he_may_have_gets_narrow_ones(console, monkeypatch):
+async def test_output_is_read_from_a_pipe_that_this_user_may_not_widen(console, monkeypatch):
     def refuse(pipe: int, command: int, size: int = 0) -> int:
         if command == fcntl.F_SETPIPE_SZ:
             raise PermissionError(errno.EPERM, "Operation not permitted")
@@ -118,7 +118,7 @@ async def test_output_that_is_not_shown_is_read_however_full_the_console_is(cons
     assert relay.tail()[-1].startswith("2")
 
 
-def test_an_unwanted_stream_takes_all_output_and_leaves_nothing_open():
+def test_an_unwanted_stream_takes_all_output_without_an_open_descriptor():
     before = os.listdir("/proc/self/fd")
     stream = Stream()
     os.write(stream.writable(), b"into the void")

@@ -105,7 +105,7 @@ def test_a_child_that_is_killed_before_it_executes_its_command_is_only_gone(pipe
     assert end(fork) == -signal.SIGKILL
 
 
-def test_a_child_that_takes_long_to_be_set_up_delays_no_other(pipe):
+def test_a_slow_set_up_of_a_child_does_not_delay_the_others(pipe):
     slow = forked("true", set_up=lambda: os.read(pipe.reader, 1))
     quick = forked("true")
     quick.wait_until_executed()

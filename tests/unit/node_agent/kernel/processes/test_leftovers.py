@@ -95,7 +95,7 @@ async def test_a_process_whose_main_thread_has_ended_gets_the_signal_and_is_wait
     assert leaderless_left.wait() == -signal.SIGTERM
 
 
-async def test_a_process_that_no_signal_reaches_is_given_up(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_signals_do_not_end_is_given_up(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of another user, or one that sleeps in the kernel, does not keep a run from succeeding."""
     descriptors = set(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(leftovers, "_send", lambda descriptor, signum: None)

@@ -80,7 +80,7 @@ def test_an_agent_that_adopts_others_ends_the_orphans_of_its_workers_without_any
     )  # fmt: skip
 
 
-def test_an_orphan_goes_with_its_descendants() -> None:
+def test_an_orphan_ends_with_its_descendants() -> None:
     tree = "setsid sh -c 'setsid sh -c \"sleep 1000 & sleep 1000 & wait\" & wait' >/dev/null 2>&1 &"
     run(
         OURS, f"subprocess.run({tree!r}, shell=True)",

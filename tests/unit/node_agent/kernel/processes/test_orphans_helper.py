@@ -53,7 +53,7 @@ def marked(number: int) -> AbstractContextManager[list[subprocess.Popen[bytes]]]
     return sleeping(number, {"NODE_AGENT_ID": MARK.partition("=")[2]})
 
 
-def test_processes_that_end_between_a_look_and_the_kill_save_none_of_the_others(
+def test_the_remaining_processes_are_killed_if_some_end_between_the_search_and_the_kill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """There are 180 daemons. Before every sixth one, a child ends just after it was seen."""
@@ -190,7 +190,7 @@ def test_processes_without_a_main_thread_are_known_by_their_mark_by_the_roster_a
         assert look_at(other.pid) and other.poll() is None
 
 
-def test_a_killed_process_whose_last_thread_cannot_end_has_not_ended_and_is_waited_for_only_for_a_time() -> None:
+def test_the_wait_for_a_killed_process_whose_last_thread_cannot_end_is_limited() -> None:
     with without_main_thread({}) as process:
         when, held = began(process.pid), leaderless.HeldThread(process.pid)
         assert end({process.pid: when}, 0.1) == {process.pid}

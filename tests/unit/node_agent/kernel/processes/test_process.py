@@ -29,7 +29,7 @@ def test_a_child_whose_cpus_are_gone_is_not_started_and_the_reason_is_reported()
         CommandProcess(("sleep", "1000"), os.environ, DEVNULL, DEVNULL, cpus=[4095])
 
 
-def test_a_child_that_does_not_go_in_time_is_given_up(child: CommandProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_does_not_end_in_time_is_given_up(child: CommandProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "signal_group", lambda pid, signum: None)
     assert child.end(0.0) == -signal.SIGKILL
     assert child.pid in outlived_kill

@@ -78,7 +78,7 @@ def test_the_folder_of_an_agent_killed_with_its_guardian_is_removed_by_the_next_
     living.remove()
 
 
-def test_the_folder_of_another_machine_stays_whose_lock_cannot_be_seen_here(tmp_path, monkeypatch):
+def test_the_folder_of_another_machine_stays_because_its_lock_is_invisible_here(tmp_path, monkeypatch):
     """Nodes may share a TMPDIR on which locks are visible only to their own node."""
     mounts(tmp_path, monkeypatch, f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {tmp_path} rw - nfs4 files:/tmp rw\n")
     code = LEAVES.format(name="used")
@@ -96,7 +96,7 @@ def mounts(tmp_path, monkeypatch, text):
     monkeypatch.setattr(temp_dir, "_MOUNTS", str(tmp_path / "mountinfo"))
 
 
-def test_a_folder_from_before_a_reboot_goes_from_the_machines_own_disk(tmp_path, monkeypatch):
+def test_a_folder_from_before_a_reboot_is_removed_from_the_machines_own_disk(tmp_path, monkeypatch):
     own = f"2 1 0:2 / {tmp_path} rw,noatime shared:1 - xfs /dev/a rw\n"
     mounts(tmp_path, monkeypatch, f"1 0 0:1 / / rw - nfs files:/ rw\n{own}")
     old, strange = tmp_path / "node-agent-0badb007-0123456789abcdef", tmp_path / "node-agent-logs-0123456789abcdef"
@@ -146,7 +146,7 @@ def test_an_unusable_tmpdir_is_ignored_and_files_go_to_tmp(tmp_path, monkeypatch
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_full_disk_is_no_place_for_temporary_files(tmp_path, monkeypatch):
+def test_temporary_files_avoid_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=1000, f_bavail=0))
     assert has_message(temp_dir.warning(), words.workers.tmpdir_unusable, problem=words.workers.DISK_FULL)
     assert os.path.dirname(TempDir().folder) == "/tmp"

@@ -81,7 +81,7 @@ async def transport(server: PlayedServer) -> AsyncIterator[HttpTransport]:
 # Requests and answers.
 
 
-async def test_a_poll_is_posted_and_its_reply_comes_back(server, transport):
+async def test_a_poll_is_posted_and_its_reply_returned(server, transport):
     server.answers = [http(REPLY)]
     assert await transport.exchange(POLL) == REPLY
     assert server.heads[0].startswith(f"POST {paths.POLL} HTTP/1.1\r\n")
@@ -96,7 +96,7 @@ async def test_requests_share_one_connection(server, transport):
     assert server.connections == 1
 
 
-async def test_while_the_server_works_the_agent_learns_what_an_answer_looks_like(server, transport, monkeypatch):
+async def test_the_agent_learns_the_answers_type_while_the_server_works(server, transport, monkeypatch):
     monkeypatch.setattr(codec, "_known", set())
     await transport.connect()
     assert Reply not in codec._known
@@ -248,7 +248,7 @@ async def test_an_invalid_answer_is_reported_and_may_be_tried_again(server, tran
     ("status", "has_timed_out"),
     [("502 Bad Gateway", False), ("503 Service Unavailable", False), ("504 Gateway Timeout", True)],
 )
-async def test_a_proxy_that_has_no_server_is_not_taken_for_one(server, transport, status, has_timed_out):
+async def test_a_proxy_without_a_server_is_not_taken_for_the_server(server, transport, status, has_timed_out):
     server.answers = [http(b"<html>nginx</html>", status)]
     error = await unreachable(transport)
     assert (error.stage, error.detail) == ("proxy", words.connection.proxy_answered(int(status[:3]), has_timed_out))
@@ -264,7 +264,7 @@ async def test_a_connection_closed_between_two_polls_is_reopened(server, transpo
     assert await transport.exchange(POLL) == REPLY
 
 
-async def test_a_connection_with_an_answer_to_no_request_is_reopened(server, transport):
+async def test_a_connection_with_an_unrequested_answer_is_reopened(server, transport):
     """For example, a proxy reports that the connection was idle for too long."""
     late = http(b"", "408 Request Timeout")
     server.answers = [http(REPLY), http(REPLY)]
@@ -318,7 +318,7 @@ async def test_a_connection_without_an_answer_stays_open_until_the_next_one_has_
     await until(lambda: server.open == 1)
 
 
-async def test_only_the_latest_connection_without_an_answer_stays_open_and_none_after_the_end(server, transport):
+async def test_only_the_latest_unanswered_connection_stays_open_until_the_end(server, transport):
     server.before_answer = asyncio.Event().wait
     transport.answer_timeout_s = 0.05
     for _ in range(3):

@@ -261,7 +261,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-async def test_what_surrounds_a_body_is_limited(name: str) -> None:
+async def test_the_framing_around_a_body_is_limited(name: str) -> None:
     async with connected(ENDLESS[name]) as (connection, _):
         with pytest.raises(HttpError) as error:
             await exchanged(connection)
@@ -321,7 +321,7 @@ async def test_a_path_that_would_break_its_line_is_not_sent(path: str) -> None:
     assert peer.requests == []
 
 
-async def test_data_that_answers_no_request_ends_the_connection() -> None:
+async def test_unrequested_data_ends_the_connection() -> None:
     """For example, a proxy reports that the connection was idle for too long."""
     async with connected(PLAIN) as (connection, peer):
         assert not connection.is_over

@@ -291,7 +291,7 @@ async def test_a_server_that_moved_while_the_old_one_still_accepts_is_found_at_t
 
 
 @pytest.mark.parametrize("request_", [POLL, JOIN], ids=["poll", "join"])
-async def test_another_server_at_the_old_address_traps_no_agent(
+async def test_agents_leave_another_server_at_the_old_address(
     transport: HttpTransport, server: RdzvServer, elsewhere: RdzvServer, resolver: Resolver,
     request_: PollRequest | JoinRequest,
 ) -> None:  # fmt: skip
@@ -396,7 +396,7 @@ print(asyncio.run(addresses("127.0.0.1", 80)), "encodings.idna" in sys.modules)
 """
 
 
-def test_an_address_loads_no_codec_of_international_names() -> None:
+def test_an_address_does_not_load_the_codec_of_international_names() -> None:
     done = subprocess.run([sys.executable, "-c", LOOKS_AN_ADDRESS_UP], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "False"
     assert "('127.0.0.1', 80)" in done.stdout

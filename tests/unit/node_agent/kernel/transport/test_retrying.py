@@ -60,7 +60,7 @@ async def test_network_errors_are_retried_and_logged_once(trouble):
     assert {replace(request, hold=True) for request in transport.requests} == {POLL}
 
 
-async def test_only_a_server_that_answers_that_it_cannot_serve_now_is_told_as_such_each_time() -> None:
+async def test_only_answers_of_servers_that_cannot_serve_now_count_as_refusals() -> None:
     proxy = Unreachable("proxy", words.connection.proxy_answered(503, False))
     elsewhere = Unreachable("leader", "etcd is lost")
     full, no_leader = ServerUnavailable("full"), NotLeader("etcd is lost", None)

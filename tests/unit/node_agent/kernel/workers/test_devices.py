@@ -123,14 +123,14 @@ def test_variables_that_hide_devices_are_named(torch: Torch) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["gpu", "auto"])
-def test_a_node_with_a_broken_gpu_is_no_cpu_node(torch: Torch, wanted: str) -> None:
+def test_a_node_with_a_broken_gpu_is_not_taken_for_a_cpu_node(torch: Torch, wanted: str) -> None:
     environment = torch.sees("cuda", warning="CUDA initialization: Unexpected error from cudaGetDeviceCount()\nmore")
     why = "CUDA initialization: Unexpected error from cudaGetDeviceCount()"
     with pytest.raises(DeviceError, match=none_seen(why)):
         count_workers(wanted, environment)
 
 
-def test_without_torch_a_node_with_gpus_is_no_cpu_node(
+def test_without_torch_a_node_with_gpus_is_not_taken_for_a_cpu_node(
     torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = torch.says("raise ImportError('no torch here')")
@@ -153,7 +153,7 @@ def test_without_torch_a_node_with_gpus_is_no_cpu_node(
         ("import time; time.sleep(1000)", words.devices.torch_too_slow(0.5)),
     ],
 )
-def test_a_torch_that_cannot_tell_is_an_error(
+def test_a_torch_that_cannot_list_devices_is_an_error(
     torch: Torch, monkeypatch: pytest.MonkeyPatch, source: str, says: str
 ) -> None:
     if "sleep" in source:
@@ -201,7 +201,7 @@ def test_torch_is_imported_once_for_the_number_of_workers_and_for_their_addresse
     assert imports.read_text() == "imported "
 
 
-def test_without_accelerators_or_their_addresses_there_are_none_to_tell(torch: Torch) -> None:
+def test_pci_addresses_are_refused_without_accelerators_that_report_them(torch: Torch) -> None:
     none = words.devices.torch_finds_none("9.9")
     with pytest.raises(DeviceError, match=none_seen(none, label="accelerator", advice=ADVICE)):
         pci_addresses(torch.sees("cuda"))
@@ -210,6 +210,6 @@ def test_without_accelerators_or_their_addresses_there_are_none_to_tell(torch: T
 
 
 @pytest.mark.torch
-def test_this_machine_is_to_us_what_it_is_to_torchrun() -> None:
+def test_auto_gives_as_many_workers_as_under_torchrun() -> None:
     run = pytest.importorskip("torch.distributed.run")
     assert count_workers("auto", os.environ) == run.determine_local_world_size("auto")

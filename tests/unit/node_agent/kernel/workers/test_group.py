@@ -286,7 +286,7 @@ async def test_a_stop_reports_the_error_that_a_worker_had_recorded_before_it(cre
     assert crew.calls == ["stopped"]
 
 
-async def test_a_stop_that_no_failure_has_caused_reports_no_recorded_error(crew, recording):
+async def test_a_stop_without_a_failure_does_not_report_a_recorded_error(crew, recording):
     """The script may have caught it."""
     group = crew.start(records(recording, "ValueError: boom"))
     await crew.says(b"recorded")
@@ -327,7 +327,7 @@ class SkewedDisk:
 
 @pytest.mark.parametrize("ahead_s", [-1.5, 1.5])
 @pytest.mark.parametrize("is_before", [True, False])
-async def test_a_stop_compares_no_time_of_a_file_server_with_the_nodes_own(
+async def test_a_stop_does_not_compare_a_file_servers_clock_with_the_nodes(
     crew, recording, monkeypatch, ahead_s, is_before
 ):
     monkeypatch.setattr(error_file, "os", SkewedDisk(ahead_s))
@@ -414,7 +414,7 @@ async def test_a_worker_that_has_written_something_long_after_it_recorded_an_err
     assert not crew.raised
 
 
-async def test_of_several_recorded_errors_the_first_one_is_the_cause(crew, tmp_path):
+async def test_the_first_of_several_recorded_errors_is_the_cause(crew, tmp_path):
     crew.error_files = [str(tmp_path / name) for name in ("late", "early", "broken")]
     now = time.time()
     late, early = (json.dumps(error_file.content("ValueError: boom", at=at)) for at in (now, now - 2))
@@ -503,7 +503,9 @@ async def test_workers_that_get_the_agents_signal_before_the_agent_have_not_fail
 
 
 @pytest.mark.parametrize(("wrapper", "exit_code"), [((), -signal.SIGTERM), (WRAPPED, 128 + signal.SIGTERM)])
-async def test_a_worker_that_alone_got_a_stop_signal_soon_counts_as_failed(crew, wrapper, exit_code):
+async def test_a_worker_that_gets_a_stop_signal_while_its_agent_does_not_soon_counts_as_failed(
+    crew, wrapper, exit_code
+):
     crew.start((*wrapper, *sh("kill -TERM $$")))
     await crew.calls_back("failed")
     assert crew.failures[0].exit_code == exit_code
@@ -553,7 +555,7 @@ async def test_a_failure_that_a_signal_may_have_caused_is_held_only_if_no_restar
     assert crew.calls == [*["failed"] * (not is_last), "stopped"]
 
 
-async def test_without_a_restart_left_the_failure_of_workers_that_handle_no_signal_waits_for_nothing(crew, monkeypatch):
+async def test_without_a_restart_left_the_failure_of_workers_without_signal_handlers_counts_at_once(crew, monkeypatch):
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     crew.is_last = True
     crew.start((sys.executable, "-c", "print('ready', flush=True); raise SystemExit(3)"), sh("exec sleep 1000"))
@@ -583,7 +585,7 @@ async def test_a_success_that_a_signal_may_have_caused_counts_soon(crew):
 
 
 @pytest.mark.parametrize("program", ["print('ready', flush=True)", "pass"], ids=["that writes", "that is silent"])
-async def test_the_success_of_workers_that_handle_no_signal_waits_for_nothing(crew, monkeypatch, program):
+async def test_the_success_of_workers_without_signal_handlers_counts_at_once(crew, monkeypatch, program):
     """SIGINT proves nothing, because every Python program catches it."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     crew.start((sys.executable, "-c", program))
@@ -693,7 +695,7 @@ async def test_looks_at_an_idle_agents_workers_become_rarer_and_end(crew):
     assert workers.LOOKS_S[-1] < HOLD_S, "then the polls come"
 
 
-async def test_a_signal_that_the_agent_ignores_itself_says_nothing_of_its_workers(crew, monkeypatch):
+async def test_a_signal_that_the_agent_ignores_may_still_end_its_workers(crew, monkeypatch):
     """Under nohup all of them ignore SIGHUP."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -732,7 +734,7 @@ async def test_a_group_that_is_stopped_knows_how_long_the_agent_may_still_get_th
 
 
 @pytest.mark.parametrize("name", ["TERM", "INT"])
-async def test_workers_go_when_they_get_the_signal_that_the_agent_got(crew, name):
+async def test_workers_get_the_signal_that_the_agent_got(crew, name):
     group = crew.start(
         *[sh(f"trap '' TERM; trap 'echo bye; exit' {name}; echo ready; while :; do sleep 0.05; done")] * 2
     )
@@ -744,7 +746,7 @@ async def test_workers_go_when_they_get_the_signal_that_the_agent_got(crew, name
     assert crew.console.text().count(b"bye\n") == 2
 
 
-async def test_a_worker_that_does_not_go_is_killed_after_the_grace_period(crew):
+async def test_a_worker_that_does_not_end_is_killed_after_the_grace_period(crew):
     group = crew.start(stubborn())
     await crew.says(b"ready\n")
     group.stop(signal.SIGTERM, 0.1)
@@ -873,7 +875,7 @@ while True:
 """
 
 
-async def test_the_child_of_a_program_that_saves_is_signalled_after_it_if_no_process_adopts_it(crew):
+async def test_the_unadopted_child_of_a_program_that_saves_is_signalled_after_it(crew):
     group = crew.start((sys.executable, "-c", SAVES))
     await crew.says(b"ready\n")
     group.stop(signal.SIGTERM, NEVER_S)
@@ -881,7 +883,7 @@ async def test_the_child_of_a_program_that_saves_is_signalled_after_it_if_no_pro
     assert crew.console.text().splitlines()[1:] == [b"[0]:worker saves", b"[0]:child saves"]
 
 
-async def test_the_child_of_a_worker_that_ended_by_itself_is_signalled_if_no_process_adopts_it(crew, monkeypatch):
+async def test_the_unadopted_child_of_a_worker_that_ended_by_itself_is_signalled(crew, monkeypatch):
     monkeypatch.setattr(workers, "LEFT_S", NEVER_S)
     crew.start((sys.executable, "-c", SAVES, "ends"))
     await crew.calls_back("succeeded")
@@ -986,7 +988,7 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, monk
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-async def test_of_several_workers_that_cannot_start_the_first_is_reported_and_those_that_can_run(crew):
+async def test_the_first_worker_that_cannot_start_is_reported_and_the_others_run(crew):
     before = children()
     group = crew.start(stubborn(), ("/nowhere/b",), stubborn(), ("/nowhere/d",))
     await crew.calls_back("failed")
@@ -996,7 +998,7 @@ async def test_of_several_workers_that_cannot_start_the_first_is_reported_and_th
     assert crew.failures[0].cause == words.workers.cannot_start("/nowhere/b", "No such file or directory")
 
 
-async def test_forks_follow_each_other_at_once_because_what_the_agent_does_in_between_is_slow(crew, monkeypatch):
+async def test_forks_follow_each_other_without_slow_work_of_the_agent_in_between(crew, monkeypatch):
     done: list[str] = []
     loop = type(asyncio.get_running_loop())
 
@@ -1017,7 +1019,7 @@ async def test_forks_follow_each_other_at_once_because_what_the_agent_does_in_be
     await crew.calls_back("succeeded")
 
 
-async def test_without_a_stream_for_one_worker_none_is_started_and_no_descriptor_is_left(crew):
+async def test_without_a_stream_for_one_worker_all_workers_stay_unstarted_and_descriptors_are_closed(crew):
     before, descriptors = children(), len(os.listdir("/proc/self/fd"))
     specs = [command_spec(crew.console, rank, rank, stubborn(), dict(os.environ)) for rank in range(3)]
 
@@ -1049,7 +1051,7 @@ async def test_workers_that_were_started_before_an_unexpected_error_can_be_stopp
 
 
 @pytest.mark.parametrize(("script", "calls"), [("exit 3", 2), ("sleep 1000", 0)], ids=["fails", "is stopped"])
-async def test_evidence_is_read_from_the_disk_only_of_a_worker_whose_failure_counts(
+async def test_evidence_is_read_from_the_disk_only_if_the_workers_failure_counts(
     crew, monkeypatch, tmp_path, script, calls
 ):
     read: list[object] = []

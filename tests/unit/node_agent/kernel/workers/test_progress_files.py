@@ -132,7 +132,7 @@ def test_a_checkpoint_saved_beside_the_steps_does_not_show_how_long_a_save_takes
     assert files.read(NOW)[0].spent["checkpoint"].longest_s == pytest.approx(30.0)
 
 
-def test_nothing_is_expected_of_a_worker_whose_loop_is_over(files: ProgressFiles, tell: Callable[..., None]) -> None:
+def test_a_worker_whose_loop_is_over_need_not_report_steps(files: ProgressFiles, tell: Callable[..., None]) -> None:
     tell(0.1, step=1)
     tell(0.2, kind="end")
     assert (found := files.summary(1.0)) and found.is_over
@@ -163,7 +163,7 @@ def test_an_impossible_step_after_which_a_worker_continues_is_ignored(
     assert found and found.resumed_step is None
 
 
-def test_workers_for_whom_no_descriptor_is_left_go_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_start_without_a_progress_file_if_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     create = os.memfd_create
 
     def only_one(*args: Any) -> int:
@@ -237,7 +237,9 @@ def test_a_worker_may_become_another_user_before_it_reports(files: ProgressFiles
 
 
 @pytest.mark.parametrize(("local_rank", "is_told"), [("0", True), ("1", False)])
-def test_one_worker_of_a_node_is_told_that_its_agent_is_hidden(tmp_path: Path, local_rank: str, is_told: bool) -> None:
+def test_one_worker_of_a_node_warns_that_it_cannot_reach_its_agent(
+    tmp_path: Path, local_rank: str, is_told: bool
+) -> None:
     script = TELL + "progress(step=1); progress(step=2); import node_agent; node_agent.notice(); node_agent.notice()"
     hidden, gone = "/proc/0/fd/9", str(tmp_path / "gone" / "ack")
     place = {PROGRESS_FILE: hidden, NOTICE_FILE: gone, NOTICE_ACK: gone, "LOCAL_RANK": local_rank}
@@ -262,7 +264,7 @@ def test_a_script_with_another_library_version_gets_one_warning(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("local_rank", "is_told"), [("", True), ("0", True), ("1", False)])
-def test_one_worker_of_a_node_is_told_once_that_its_steps_fall(
+def test_one_worker_of_a_node_warns_once_that_its_steps_fall(
     files: ProgressFiles, local_rank: str, is_told: bool
 ) -> None:
     script = TELL + "[progress(step=step) for epoch in range(3) for step in range(1, 5)]; progress(3, 'checkpoint')"
@@ -323,11 +325,11 @@ def test_the_server_accepts_progress_even_if_a_worker_overwrites_its_record(told
     files.close()
 
 
-def test_telling_costs_a_script_no_import_of_note() -> None:
+def test_progress_reports_need_no_expensive_import() -> None:
     assert run(ALONE) == ""
 
 
-def test_phases_of_the_start_are_no_progress_and_come_with_the_first_of_it(
+def test_phases_of_the_start_are_not_progress_and_are_sent_with_the_first_progress(
     files: ProgressFiles, tell: Callable[..., None]
 ) -> None:
     files.spawned_at = 8.0
@@ -341,7 +343,7 @@ def test_phases_of_the_start_are_no_progress_and_come_with_the_first_of_it(
     assert (found.spawned_ago_s, found.imported_ago_s, found.initialized_ago_s, found.loaded_ago_s) == (12, 10, 8, 5)
 
 
-def test_the_last_worker_ends_a_phase_and_a_phase_that_no_worker_reports_is_unknown(
+def test_the_last_worker_ends_a_phase_and_an_unreported_phase_is_unknown(
     files: ProgressFiles, tell: Callable[..., None]
 ) -> None:
     run(TELL + "progress(kind='imported'); progress(step=1)", **files.environment(1))

@@ -113,7 +113,7 @@ def test_a_corrected_program_takes_the_place_of_the_agent_that_is_gone():
 
 
 @pytest.mark.parametrize("program", ["train.py", ""])
-def test_an_agent_of_an_unnamed_run_is_no_spare_with_another_command(program: str):
+def test_an_agent_with_another_command_is_not_a_spare_of_an_unnamed_run(program: str):
     run = Scenario("1")
     run.run.explicit = False
     run.join("a", program=program, command="1")
@@ -147,7 +147,7 @@ SAME = {"command": "1", "content": "1", "folder": "1"}
     ],
     ids=str,
 )
-def test_an_agent_of_an_unnamed_run_is_no_spare_with_a_script_of_the_same_name_from_elsewhere(
+def test_an_agent_with_a_script_of_the_same_name_from_elsewhere_is_not_a_spare_of_an_unnamed_run(
     own: list[dict[str, str]], changes: dict[str, str], is_refused: bool
 ):
     """Nodes may have folders of their own, such as a scratch folder for each."""

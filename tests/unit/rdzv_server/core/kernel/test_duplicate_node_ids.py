@@ -29,14 +29,14 @@ def test_agents_of_one_machine_share_its_name() -> None:
     assert duplicate_node_ids.warning(run.run, "a") == "" and run.reasons("warning") == []
 
 
-def test_an_agent_that_has_no_namesake_and_one_that_is_gone_are_not_warned() -> None:
+def test_agents_without_a_duplicate_node_id_and_gone_agents_are_not_warned() -> None:
     run = two("10.0.0.1", "10.0.0.2")
     run.join("c")
     assert duplicate_node_ids.warning(run.run, "c") == ""
     assert duplicate_node_ids.warning(run.run, "unknown") == ""
 
 
-def test_a_restarted_server_gives_no_second_warning() -> None:
+def test_a_restarted_server_does_not_warn_again() -> None:
     run = two("10.0.0.1", "10.0.0.2")
     run.restarts()
     assert run.reasons("warning") == [SHARED]

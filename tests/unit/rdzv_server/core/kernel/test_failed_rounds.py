@@ -65,7 +65,7 @@ def test_a_row_ends_once_the_run_has_got_on(gets_on: Callable[[Scenario], float]
     assert fails_again(run, 5) == 10.0
 
 
-def test_a_restart_of_the_server_shortens_no_wait():
+def test_a_restart_of_the_server_does_not_shorten_a_wait():
     run = running("2", "a", "b", **WAITS)
     fails_again(run)
     fails_again(run)
@@ -128,7 +128,7 @@ def test_with_too_few_nodes_the_join_timeout_still_applies():
 # Runs without progress.
 
 
-def test_a_run_ends_when_restarts_have_got_it_no_further():
+def test_a_run_ends_when_its_restarts_bring_no_progress():
     run = running("2", "a", "b", max_restarts=99, max_restarts_without_progress=2)
     fails_again(run, 100, saved=80)
     fails_again(run, 100)
@@ -150,21 +150,21 @@ def test_one_step_or_one_checkpoint_resets_the_count(on: dict[str, int]):
     assert run.run.no_progress
 
 
-def test_rounds_that_last_are_none_the_better_without_progress():
+def test_long_rounds_do_not_count_as_progress():
     run = running("1", "a", max_restarts=99, max_restarts_without_progress=1)
     fails_again(run, 7, lasts_s=10_000.0)
     fails_again(run, 7, lasts_s=10_000.0)
     assert run.run.no_progress
 
 
-def test_workers_that_tell_nothing_are_measured_by_time():
+def test_workers_without_progress_reports_are_measured_by_time():
     run = running("1", "a", max_restarts=99, max_restarts_without_progress=2)
     for lasts_s in (1.0, 1.0, 600.0, 1.0, 599.0):
         fails_again(run, lasts_s=lasts_s)
     assert run.run.end_reason.endswith(words.no_steps(3, within_s=600))
 
 
-def test_steps_that_fall_within_a_round_are_no_measure_of_progress():
+def test_steps_that_fall_within_a_round_do_not_measure_progress():
     run = running("1", "a", max_restarts=99, max_restarts_without_progress=1)
     run.tells("a", highest_step=100)
     fails_again(run, 5)
@@ -216,7 +216,7 @@ def test_the_budget_ends_the_run_when_it_is_spent_first():
     assert run.stage.is_end and not run.run.no_progress
 
 
-def test_a_restart_that_a_rule_makes_free_waits_like_others_and_counts_for_nothing_else():
+def test_a_restart_that_a_rule_makes_free_waits_like_others_but_counts_nowhere_else():
     run = running("1", "a", **WAITS, max_restarts_without_progress=1)
     waits = [fails_again(run, verdict="retry", rule="store is away") for _ in range(4)]
     assert waits == [0.0, 10.0, 20.0, 35.0]

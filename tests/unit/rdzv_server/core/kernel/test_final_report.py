@@ -27,7 +27,7 @@ def rejoin_all(run: Scenario) -> None:
     run.join(*list(run.run.stopping))
 
 
-def test_a_success_tells_of_its_restarts():
+def test_a_success_reports_its_restarts():
     run = running("1:3", *NODES, max_restarts=2)
     run.fails("a")
     rejoin_all(run)
@@ -44,7 +44,7 @@ def test_a_success_tells_of_its_restarts():
     assert (end.failure, end.first_failure, end.others) == (None, None, ())
 
 
-def test_a_run_that_fails_at_once_has_one_failure_to_tell_of():
+def test_a_run_that_fails_at_once_reports_one_failure():
     run = running("2", "a", "b")
     run.fails("b", error="ValueError: boom")
     end = end_of(run)
@@ -109,7 +109,7 @@ def test_the_report_has_the_latest_of_many_restarts_and_counts_all():
     assert (end.restart_total, end.charged_restarts) == (20, 20)
 
 
-def test_restarts_come_with_the_time_of_day():
+def test_restarts_are_shown_with_the_time_of_day():
     run = running("1", "a", max_restarts=1)
     run.passes(100)
     run.fails("a")
@@ -118,7 +118,7 @@ def test_restarts_come_with_the_time_of_day():
     assert end_of(run).restarts[0].at == WALL_AT + 100
 
 
-def test_a_run_that_starves_tells_what_it_had_lost():
+def test_a_run_that_fails_for_lack_of_nodes_reports_its_restarts():
     run = running("2", "a", "b", join_timeout_s=60)
     run.is_lost("b")
     run.join("a")

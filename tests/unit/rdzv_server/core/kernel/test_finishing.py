@@ -86,7 +86,7 @@ def test_workers_that_finished_on_a_node_that_still_runs_are_a_sign_with_the_sam
     assert warnings(run) == [words.still_run(words.ranks([(0, 0), (2, 2)], 0), 5, still)]
 
 
-def test_a_repeated_sign_changes_nothing_and_a_further_worker_the_time() -> None:
+def test_a_repeated_report_changes_nothing_and_that_of_another_worker_the_time() -> None:
     run = with_workers(3, "1", "a")
     polls(run, "a", 0)
     run.passes(100.0)
@@ -96,7 +96,7 @@ def test_a_repeated_sign_changes_nothing_and_a_further_worker_the_time() -> None
     assert finishing.finished_at(run.run) == 100.0
 
 
-def test_the_latest_of_several_nodes_counts_in_whatever_order_they_report() -> None:
+def test_the_latest_of_several_nodes_counts_in_any_order_of_their_reports() -> None:
     run = with_workers(2, "4", "a", "b", "c", "d")
     run.passes(100.0)
     for name, ago_s in (("a", 30.0), ("b", 10.0), ("c", 60.0), ("d", 20.0)):
@@ -170,7 +170,7 @@ def test_signs_that_do_not_fit_the_round_are_ignored(ranks: tuple[int, ...], rou
 
 
 @pytest.mark.parametrize("is_own", [False, True], ids=["other-node", "own-node"])
-def test_a_worker_that_has_lost_one_that_exited_0_is_told_which(is_own: bool) -> None:
+def test_the_report_about_a_lost_peer_names_the_worker_that_exited_0_before(is_own: bool) -> None:
     run = with_workers(2, "2", "a", "b", max_restarts=1)
     if is_own:
         polls(run, "a", 1)
@@ -199,7 +199,7 @@ def test_the_next_round_knows_nothing_of_it() -> None:
     assert found(run) is None
 
 
-def test_a_restarted_server_keeps_the_warning_and_gives_no_second_one() -> None:
+def test_a_restarted_server_keeps_the_warning_without_repeating_it() -> None:
     run = running("2", "a", "b")
     run.succeeds("a")
     run.passes(WARNED_AFTER_S)

@@ -36,7 +36,7 @@ def run_of(server: ManyRuns, run_id: str) -> Run:
     return run
 
 
-def test_a_failure_is_cut_to_what_an_agent_reports_at_most(server: ManyRuns) -> None:
+def test_a_failure_is_cut_to_the_most_that_an_agent_reports(server: ManyRuns) -> None:
     fails(server, "one", 1)
     assert size_of(a_failure("a", **WORST)) > 200_000
     (record,) = run_of(server, "one").failures
@@ -81,7 +81,7 @@ def test_a_run_that_has_dropped_its_evidence_ends_with_the_same_report() -> None
     assert reports[0] == reports[1]
 
 
-def test_a_restarted_server_keeps_no_more(server: ManyRuns) -> None:
+def test_a_restarted_server_does_not_keep_more(server: ManyRuns) -> None:
     for run_id in ("one", "two", "three", "four"):
         fails(server, run_id, HISTORY)
     again = Registry(RETENTION_S, max_evidence=MOST)

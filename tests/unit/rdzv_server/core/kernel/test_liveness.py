@@ -175,7 +175,7 @@ def test_a_node_is_lost(story):
     check(story)
 
 
-def test_the_record_of_a_loss_says_whether_a_lease_had_ended_whatever_the_words_are(monkeypatch):
+def test_the_record_of_a_loss_says_whether_a_lease_had_ended(monkeypatch):
     monkeypatch.setattr(words, "not_heard", lambda lease_s: "in other words")
     run = running("1:4", "a", "b", "c", "d", lease_s=10)
     run.passes(6)
@@ -188,7 +188,7 @@ def test_the_record_of_a_loss_says_whether_a_lease_had_ended_whatever_the_words_
     }, "c and d have fallen silent together"  # fmt: skip
 
 
-def test_a_lost_agent_that_comes_back_is_fenced():
+def test_a_lost_agent_that_returns_is_fenced():
     run = running("1:2", "a", "b")
     run.is_lost("b")
     run.renews("b")
@@ -262,7 +262,7 @@ def test_a_close_without_a_witness_leaves_only_the_leases_deadline():
     assert leases.next_deadline() == 10.0
 
 
-def test_an_agent_that_fell_silent_with_others_has_no_deadline_but_that_of_its_lease():
+def test_the_only_deadline_of_an_agent_that_fell_silent_with_others_is_its_lease():
     leases = leases_of(a=0.0, b=0.0)
     leases.disconnect("b", 1.0)
     assert leases.next_deadline() == 2.0
@@ -270,7 +270,7 @@ def test_an_agent_that_fell_silent_with_others_has_no_deadline_but_that_of_its_l
     assert leases.next_deadline() == 10.0
 
 
-def test_a_path_broken_for_less_than_a_lease_loses_no_node():
+def test_a_path_broken_for_less_than_a_lease_does_not_lose_a_node():
     """A proxy restarts. A poll that was parked until then is a sign of life: its agent had nothing else to send."""
     leases = Leases(lease_s=10, grace_s=1)
     leases.renew("a", 0.0)
@@ -284,7 +284,7 @@ def test_a_path_broken_for_less_than_a_lease_loses_no_node():
     assert lost(leases, 14.9) == ("a", LOST_10)
 
 
-def test_a_path_that_breaks_again_after_one_agent_returned_loses_no_node():
+def test_a_path_that_breaks_again_after_one_agent_returned_does_not_lose_a_node():
     """A proxy restarts twice. Only `a` is back in between, so its connection closes by itself."""
     leases = leases_of(a=0.0, b=0.0, c=0.0)
     for name in ("a", "b", "c"):
@@ -299,7 +299,7 @@ def test_a_path_that_breaks_again_after_one_agent_returned_loses_no_node():
     assert lost(leases, 13.8) == ("a", "silent for 10 s")
 
 
-def test_a_path_that_breaks_between_the_requests_of_all_others_loses_no_node():
+def test_a_path_that_breaks_between_the_requests_of_all_others_does_not_lose_a_node():
     """A proxy restarts while only `a` waits for an answer. What the others had sent before is read a moment later."""
     leases = leases_of(a=0.0, b=0.0)
     leases.parked = 0
@@ -320,7 +320,7 @@ def test_an_agent_is_lost_after_the_grace_if_another_one(parked, heard_at):
     assert lost(leases, 2.0) == ("a", words.not_back(1))
 
 
-def test_a_connection_that_closes_long_after_its_agent_was_to_poll_begins_no_lease():
+def test_a_connection_that_closes_long_after_its_agent_was_to_poll_does_not_begin_a_lease():
     leases = Leases(lease_s=20, grace_s=1)
     for name in ("a", "b", "c"):
         leases.renew(name, 0.0)
@@ -348,7 +348,7 @@ def leases_of(**renewed_at: float) -> Leases:
     return leases
 
 
-def test_time_for_which_the_server_stood_still_counts_for_no_deadline():
+def test_time_for_which_the_server_stood_still_does_not_count_for_deadlines():
     leases = leases_of(a=0.0, b=2.0, c=3.0)
     leases.disconnect("b", 4.0)
     leases.probe("c", 8.0)
@@ -423,7 +423,7 @@ def test_a_poll_that_was_given_up_during_the_trouble_does_not_make_the_close_of_
     assert lost(leases, 110.0) == ("a", LOST_10)
 
 
-def test_no_deadline_passes_before_what_came_in_before_it_is_read():
+def test_a_deadline_waits_until_earlier_requests_are_read():
     leases = leases_of(b=0.0, a=5.0)
     leases.unread_since = 9.9
     assert lost(leases, 10.9) is None

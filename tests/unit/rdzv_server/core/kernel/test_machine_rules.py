@@ -80,7 +80,7 @@ def asked_of(run: Scenario) -> Iterator[events.Event]:
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
-def test_no_check_of_a_rule_changes_anything(state: tuple[str, dict[str, Any], str]) -> None:
+def test_a_check_of_a_rule_has_no_side_effect(state: tuple[str, dict[str, Any], str]) -> None:
     nodes, settings, steps = state
     run = Scenario(nodes, **settings)
     play(run, steps)

@@ -150,7 +150,7 @@ def test_a_drained_nodes_place_is_taken_by_a_standby_while_its_workers_write_a_c
 
 
 @pytest.mark.parametrize("state", [AgentState.WAITING, AgentState.CORDONED, AgentState.STOPPING, AgentState.SUCCEEDED])
-def test_the_drain_of_an_agent_without_running_workers_restarts_no_agent(state: AgentState) -> None:
+def test_the_drain_of_an_agent_without_running_workers_does_not_restart_other_agents(state: AgentState) -> None:
     run = running("2", "a", "b")
     if state is AgentState.WAITING:
         run.join("d", node="d")
@@ -229,7 +229,7 @@ def test_the_event_names_the_admitting_operator() -> None:
 
 
 @pytest.mark.parametrize("action", [RunRestarted(), RunResized(min_nodes=1, max_nodes=1)])
-def test_a_run_that_is_over_is_neither_restarted_nor_resized(action: Any) -> None:
+def test_an_ended_run_cannot_be_restarted_or_resized(action: Any) -> None:
     run = running("1", "a")
     run.succeeds("a")
     with pytest.raises(RunEnded, match=pattern(words.run_over("run", Stage.SUCCEEDED, runs.succeeded(1)))):

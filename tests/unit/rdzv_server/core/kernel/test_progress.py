@@ -33,7 +33,7 @@ def test_progress_of_another_round_is_not_kept(round_: int) -> None:
 
 
 @pytest.mark.parametrize(("spawned_ago_s", "falls"), [(20.0, False), (40.0, True), (None, True)])
-def test_a_late_copy_of_a_report_is_no_fall_of_the_steps(spawned_ago_s: float | None, falls: bool) -> None:
+def test_a_late_copy_of_a_report_does_not_count_as_falling_steps(spawned_ago_s: float | None, falls: bool) -> None:
     """A real fall is reported later than the higher step. An older agent does not say when it made its report."""
     run = running("1", "a")
     run.tells("a", highest_step=9, spawned_ago_s=30.0, age_s=1.0)

@@ -139,7 +139,7 @@ def test_while_the_next_round_forms_the_last_one_is_asked_about():
     ],
     ids=["no round yet", "no such rank", "ended", "gone", "old agent", "too many"],
 )
-def test_an_impossible_question_is_refused_with_the_reason_and_no_agent_is_asked(before, rank, refusal, why):
+def test_an_impossible_query_is_refused_with_the_reason_before_any_agent_is_asked(before, rank, refusal, why):
     run = before()
     open_before = sum(map(len, run.run.queries.by_agent.values()))
     with pytest.raises(refusal, match=pattern(why)) as raised:

@@ -323,13 +323,13 @@ def test_agents_are_not_asked_for_a_cause_that_is_known_or_that_a_restart_will_f
 
 
 @pytest.mark.parametrize("consequence", [True, False])
-def test_agents_that_stop_after_a_consequence_are_told_to_seek_the_cause(consequence):
+def test_agents_that_stop_after_a_consequence_are_asked_for_the_cause(consequence):
     run = running("2", "a", "b", max_restarts=1)
     run.fails("b", consequence=consequence)
     assert run.directive("a").seeks_cause == consequence
 
 
-def test_agents_that_stop_for_another_reason_than_a_failure_are_not_told_to_seek_its_cause():
+def test_agents_that_stop_without_a_failure_are_not_asked_for_a_cause():
     run = running("2", "a", "b", max_restarts=1)
     run.leaves("b")
     assert not run.directive("a").seeks_cause

@@ -208,7 +208,7 @@ def test_a_new_agent_of_another_node_ends_the_silence_if_the_run_had_a_free_seat
     assert server.stages == [Stage.FAILED, Stage.RUNNING]
 
 
-def test_a_stranger_to_a_run_of_several_silent_nodes_begins_none_as_they_may_be_alive():
+def test_a_new_node_does_not_begin_an_attempt_beside_several_silent_nodes():
     server = Server()
     server.begin("a", "b", explicit=False)
     server.passes(60.0)
@@ -241,7 +241,7 @@ def test_a_silent_run_can_be_stopped_and_forgotten():
         server.handle("run", RunStopped(**OPERATOR))
 
 
-def test_silent_runs_put_no_node_on_the_list_of_suspects():
+def test_silent_runs_do_not_blame_nodes():
     server = Server(ExclusionPolicy(after=1, window_s=3_600.0, for_s=600.0))
     server.begin("a", "b")
     server.passes(60.0)
@@ -261,7 +261,7 @@ def test_a_silent_run_does_not_affect_other_runs():
     assert [list(run.agents) for run in server.registry.runs()] == [["a", "b"], ["d"]]
 
 
-def test_a_grace_whose_witness_comes_later_ends_on_time():
+def test_a_grace_ends_on_time_if_its_witness_is_found_later():
     """The server hears agents in a quick way if only a fresh lease follows."""
     run = running("1:2", "a", "b", lease_s=4, disconnect_grace_s=1)
     run.passes(1.5)

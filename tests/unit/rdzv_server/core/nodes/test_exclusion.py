@@ -164,7 +164,7 @@ def test_old_blame_no_longer_counts() -> None:
     assert cluster.excluded == {}
 
 
-def test_without_a_policy_the_server_remembers_and_excludes_no_node() -> None:
+def test_without_a_policy_the_server_does_not_remember_or_exclude_nodes() -> None:
     cluster = Cluster(None)
     for number in range(9):
         cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}", blame="node")
@@ -238,14 +238,14 @@ def test_a_second_agent_of_the_node_that_is_excluded_does_not_take_the_seat_in_t
     assert isinstance(cluster.directive("a.9", "run"), Start), "and when its time is over it does"
 
 
-def test_a_program_that_asks_for_too_much_is_no_nodes_fault() -> None:
+def test_a_failure_that_the_program_caused_does_not_blame_its_node() -> None:
     cluster = Cluster()
     for number in range(9):
         cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}", blame="program")
     assert cluster.registry.nodes.state.history.by_node == {}
 
 
-def test_a_failure_that_follows_from_another_workers_end_blames_no_node() -> None:
+def test_a_failure_that_follows_from_another_workers_end_does_not_blame_a_node() -> None:
     cluster = Cluster()
     agents = cluster.run("run", "a", "b", max_restarts=1)
     cluster.fails(agents["a"], "run", consequence=True)
@@ -253,7 +253,7 @@ def test_a_failure_that_follows_from_another_workers_end_blames_no_node() -> Non
     assert list(cluster.registry.nodes.state.history.by_node) == ["b"]
 
 
-def test_a_failure_that_is_reported_after_another_node_was_lost_blames_no_node() -> None:
+def test_a_failure_that_is_reported_after_another_node_was_lost_does_not_blame_a_node() -> None:
     """Its worker lost that node, even if its output does not say so."""
     cluster = Cluster()
     agents = cluster.run("run", "a", "b", nnodes="1:2", max_restarts=1)
@@ -355,7 +355,7 @@ def test_nodes_that_checks_find_unfit_together_are_not_to_blame(finding: str, ap
 
 @pytest.mark.parametrize("apart_s", [1.0, TOGETHER_S + 1.0])
 @pytest.mark.parametrize("has_others", [False, True])
-def test_two_nodes_that_are_found_unfit_together_are_not_to_blame_if_their_run_has_no_others(
+def test_two_nodes_that_are_found_unfit_together_are_not_blamed_if_they_are_the_whole_run(
     has_others: bool, apart_s: float
 ) -> None:
     """For example, the shared disk hangs: no node of the run shows the opposite."""
@@ -368,7 +368,7 @@ def test_two_nodes_that_are_found_unfit_together_are_not_to_blame_if_their_run_h
     assert list(cluster.excluded) == ([] if is_shared else ["a", "b"])
 
 
-def test_the_end_of_a_shared_exclusion_is_an_event_of_the_run_and_no_operators_word() -> None:
+def test_the_end_of_a_shared_exclusion_is_an_event_of_the_run_without_an_operator() -> None:
     cluster = Cluster()
     waiting = cluster.run("other", "a", "x", nnodes="3")
     cluster.run("run", "fit", nnodes="9")
@@ -531,7 +531,7 @@ def test_the_time_for_the_words_of_a_check_grows_only_with_their_length(part: st
     assert Blame("n", UNFIT, f"node n is unfit: {part * 10**6}").condition
 
 
-def test_words_with_numbers_and_the_nodes_name_do_not_tell_findings_apart() -> None:
+def test_numbers_and_the_nodes_name_do_not_make_findings_different() -> None:
     def condition_of(node_id: str, reason: str) -> str:
         return Blame(node_id, UNFIT, reason).condition
 

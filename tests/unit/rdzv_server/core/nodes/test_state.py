@@ -78,6 +78,6 @@ def _older(value: Any) -> Any:
     return [_older(each) for each in value] if isinstance(value, list) else value
 
 
-def test_a_snapshot_of_a_server_that_remembered_no_blame_is_read() -> None:
+def test_a_snapshot_without_blame_is_read() -> None:
     state = replayed(records("snapshot", without=("history", "lifted"))).nodes.state
     assert list(state.cordons) == ["d", "b"] and not state.history.by_node and not state.lifted

@@ -25,7 +25,7 @@ def warnings(run: Scenario) -> list[str | None]:
 @pytest.mark.parametrize(
     "polls", ["", "; 5s; renew a console_held_s=17; renew b", "; restart; renew a console_held_s=12"]
 )
-def test_a_console_that_takes_no_output_is_named_once_with_what_to_do(polls: str) -> None:
+def test_a_blocked_console_is_named_once_with_the_next_step(polls: str) -> None:
     run = told("renew a console_held_s=12" + polls)
     (found,) = health.of(run.run, run.now)
     assert (found.state, found.sentence, found.next) == (
@@ -45,7 +45,7 @@ def test_the_first_of_several_consoles_is_named() -> None:
     assert found.sentence == words.consoles_held(words.console_held("b"), 1)
 
 
-def test_a_console_that_continues_is_no_trouble_any_more() -> None:
+def test_a_console_that_continues_is_no_longer_reported() -> None:
     run = told("renew a console_held_s=12; 5s; renew a")
     assert states(run) == ["ok"] and warnings(run) == ["a", "a"]
 
@@ -55,7 +55,7 @@ def test_workers_that_have_ended_do_not_wait_for_a_console(ends: str) -> None:
     assert "stalled" not in states(told(f"renew a console_held_s=12; {ends}"))
 
 
-def test_an_agent_without_workers_reports_no_console() -> None:
+def test_an_agent_without_workers_does_not_report_a_console() -> None:
     run = Scenario("2")
     play(run, "join a; renew a console_held_s=12")
     assert run.run.policies["consoles"].held_consoles == {}

@@ -127,7 +127,7 @@ def test_questions_to_a_policy_have_no_side_effects(policy: type[Policy]) -> Non
 
 
 @every_policy
-def test_a_policy_is_silent_in_a_run_that_gives_it_nothing_to_do(policy: type[Policy]) -> None:
+def test_a_policy_is_silent_in_a_run_without_its_subject(policy: type[Policy]) -> None:
     run = Scenario("2", max_restarts=1)
     play(run, QUIET)
     bare = Scenario("2", max_restarts=1, policies=())
@@ -147,14 +147,14 @@ def test_only_the_costs_of_restarts_depend_on_the_order_of_policies(policy: type
             assert dict(durable(told(policy.name, policies=others).run)["policies"]) == states, neighbours
 
 
-def test_the_kernel_names_no_policy() -> None:
+def test_the_kernel_does_not_name_policies() -> None:
     kernel = list(Path(machine_module.__file__).parent.rglob("*.py"))
     names = "|".join([*(policy.__name__ for policy in POLICIES), r"core\.policies\.", r"policies import [a-z]"])
     named = {path.name: found for path in kernel if (found := re.findall(rf"\b(?:{names})\b", path.read_text()))}
     assert named == {} and len(kernel) > 20
 
 
-def test_the_kernel_knows_a_hang_only_as_a_cause_of_restarts_and_no_other_policys_subject() -> None:
+def test_the_kernel_knows_policies_subjects_only_as_hang_the_cause_of_restarts() -> None:
     subjects = re.compile(r"(?i)hang(?!e|_up)|straggler|slow[_ ]node|network test|time ledger|running_time")
     kernel = Path(machine_module.__file__).parent
     known = {

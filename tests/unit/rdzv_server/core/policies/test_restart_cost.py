@@ -82,7 +82,7 @@ def test_the_cost_of_restarts(story):
     check(story)
 
 
-def test_status_report_and_page_tell_the_same_in_one_sentence():
+def test_status_report_and_page_contain_the_same_sentence():
     run = running("2", "a", "b", max_restarts=3)
     play(run, f"60s; fail a ago_s=0.5; 2s; join a; 3s; join b; 10s; {STARTED}")
     told = status_view.view(run.run, run.now)
@@ -106,7 +106,7 @@ def test_status_report_and_page_count_the_steps_that_survivors_kept():
     assert run.directive("a").restart_costs == told
 
 
-def test_a_run_without_restarts_reports_no_cost():
+def test_a_run_without_restarts_does_not_report_a_cost():
     run = running("1", "a")
     run.succeeds("a")
     assert run.directive("a").restart_costs is None and run_view.restart_sentence(run.run) == ""

@@ -119,7 +119,7 @@ def test_a_slow_node_is_shown_and_the_notice_to_workers_has_the_reason() -> None
 
 @pytest.mark.timeout(600)  # pure computation, on a machine that may be busy
 @pytest.mark.parametrize("seed", range(2))
-def test_ordinary_jitter_is_no_straggler_in_a_day(seed: int) -> None:
+def test_a_day_of_ordinary_jitter_finds_no_straggler(seed: int) -> None:
     """Steps differ by some percent, and one in ten takes three times as long: a checkpoint that is not reported."""
     random, names = Random(seed), "abcdefgh"
     run = running("8", *names, lease_s=LEASE_S)
@@ -129,7 +129,7 @@ def test_ordinary_jitter_is_no_straggler_in_a_day(seed: int) -> None:
     assert run.reasons("straggler_found") == []
 
 
-def test_a_node_without_new_steps_is_no_straggler() -> None:
+def test_a_node_without_new_steps_is_not_a_straggler() -> None:
     """A node without new steps may hang, which other rules detect."""
     run = running("2", "a", "b", lease_s=LEASE_S)
     for number in range(8 * LOOKS):
@@ -139,7 +139,7 @@ def test_a_node_without_new_steps_is_no_straggler() -> None:
     assert run.reasons("straggler_found") == []
 
 
-def test_a_run_that_tells_no_steps_is_not_looked_at() -> None:
+def test_a_run_without_step_times_is_not_compared() -> None:
     run = running("2", "a", "b", lease_s=LEASE_S)
     run.tells("a", lowest_step=3)
     assert run.run.signs[Stragglers.name].look_at is None

@@ -227,7 +227,7 @@ def test_the_share_of_training_is_that_of_the_whole_time():
     assert time_ledger.view(run.run, run.now).ettr == round(31 / 60, 4)
 
 
-def test_a_standstill_that_ends_by_itself_was_training_and_no_counter_goes_back():
+def test_a_standstill_that_ends_by_itself_counts_as_training_without_lowering_a_counter():
     run = running("1", "a", on_hang="report")
     run.passes(60.0)
     run.tells("a", highest_step=40, step_s=1.0, age_s=20.0, telling_s=60.0, checkpoint_s=10.0)

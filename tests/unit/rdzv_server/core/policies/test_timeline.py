@@ -61,7 +61,7 @@ def test_work_that_the_next_round_does_not_repeat_was_not_lost() -> None:
     assert shown(run).rounds[0].lost_s == 2
 
 
-def test_samples_tell_steps_a_second_and_the_last_checkpoint() -> None:
+def test_samples_contain_steps_a_second_and_the_last_checkpoint() -> None:
     run = told("1", "join a; 5s; tell a highest_step=1; 10s; tell a highest_step=21 checkpoint_step=20 checkpoint_s=2")
     play(run, "20s; tell a highest_step=21 age_s=20 checkpoint_step=20 checkpoint_s=2")
     first, second = shown(run).samples
@@ -77,14 +77,14 @@ def test_a_report_right_after_a_sample_does_not_say_that_the_run_makes_no_steps(
     assert [sample.steps_per_s for sample in shown(run).samples] == [None, pytest.approx(3.0, abs=0.05)]
 
 
-def test_an_outage_of_the_server_makes_no_run_slow_and_then_fast() -> None:
+def test_an_outage_of_the_server_does_not_show_as_slow_and_then_fast_steps() -> None:
     """The first report after the outage may be as old as the outage: the rate counts from before it."""
     run = told("1", "join a; 10s; tell a highest_step=30; 10s; tell a highest_step=60; 150s; tell a highest_step=61")
     play(run, "10s; tell a highest_step=540; 10s; tell a highest_step=570")
     assert [sample.steps_per_s for sample in shown(run).samples] == [None, 3.0, None, 3.0, 3.0]
 
 
-def test_an_outage_in_a_long_run_makes_no_peak_of_steps_either() -> None:
+def test_an_outage_in_a_long_run_does_not_show_as_a_peak_of_steps_either() -> None:
     """Old samples are merged, so the time between two of them does not show whether the server heard the workers."""
     run = told("1", "join a")
     step = 0
@@ -194,7 +194,7 @@ def test_a_week_of_a_run_fits_into_100_kb(week: Scenario) -> None:
 
 
 @OF_A_WEEK
-def test_a_week_of_a_run_loses_no_second_and_no_event(week: Scenario) -> None:
+def test_every_second_and_event_of_a_week_of_a_run_is_kept(week: Scenario) -> None:
     rounds, spent = shown(week).rounds, TimeLedger.of(week.run).time.spent_s
     assert rounds[0].first == 1 and rounds[-1].last == week.run.round
     assert all(one.last + 1 == other.first for one, other in pairwise(rounds))

@@ -46,7 +46,7 @@ def test_the_number_of_agents_is_limited_by_memory(server):
     assert [run_id for run_id, *_ in server.attempts()] == ["one", "three"], "the run that has ended made room"
 
 
-def test_newcomers_that_fill_the_server_keep_no_run_from_replacing_a_node(server):
+def test_a_run_can_replace_a_node_although_newcomers_fill_the_server(server):
     server.registry = Registry(RETENTION_S, max_agents=2)
     settings = settings_of("2", **PATIENT)
     server.join("a", "one", settings=settings)
@@ -67,7 +67,7 @@ def test_newcomers_that_fill_the_server_keep_no_run_from_replacing_a_node(server
 PATIENT = {"lease_s": 10_000.0, "max_restarts": 3}
 
 
-def test_a_full_server_forgets_first_what_never_ran_and_then_the_oldest_end(server):
+def test_a_full_server_first_forgets_runs_that_never_ran_and_then_the_earliest_ended(server):
     server.registry = Registry(RETENTION_S, max_runs=4)
     for name in ("first", "second"):
         server.join("a", name, settings=settings_of("1", lease_s=5))

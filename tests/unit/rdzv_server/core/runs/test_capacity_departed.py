@@ -75,7 +75,7 @@ def test_a_forgotten_agent_is_refused_as_unknown(server: ManyRuns) -> None:
         server.join("one 39", "one", settings=WAITING)
 
 
-def test_a_restarted_server_remembers_no_more(server: ManyRuns) -> None:
+def test_a_restarted_server_does_not_remember_more(server: ManyRuns) -> None:
     for run_id in ("one", "two"):
         come_and_go(server, run_id, 15)
     again = Registry(RETENTION_S, max_agents=MOST)

@@ -50,7 +50,7 @@ def test_each_deadline_is_due_once_and_a_sooner_one_counts():
     assert deadlines.take_due(5.0) == [("a", 2), ("b", 1)] and deadlines.take_due(9.0) == []
 
 
-def test_a_deadline_that_is_disarmed_is_not_due_and_many_take_no_memory():
+def test_disarmed_deadlines_are_not_due_and_take_no_memory():
     deadlines = Deadlines()
     for number in range(10 * SPARE):
         deadlines.arm(("a", number), 1e6 + number)

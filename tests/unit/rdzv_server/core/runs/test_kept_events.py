@@ -80,7 +80,7 @@ def test_if_no_run_has_ended_the_run_with_the_most_events_drops_some(server):
     assert last == server.event_numbers[-1]
 
 
-def test_no_number_is_used_again_by_a_server_that_starts_again(server):
+def test_a_restarted_server_does_not_reuse_numbers(server):
     server.join("a", "one", settings=EVER)
     for round in range(1, 12):
         server.fails("a", "one", round)

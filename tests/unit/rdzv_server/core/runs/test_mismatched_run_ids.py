@@ -37,7 +37,7 @@ def test_two_runs_that_wait_with_the_same_command_may_be_one():
     ],
     ids=["another command", "an unknown command", "another size", "it has enough nodes"],
 )  # fmt: skip
-def test_other_runs_are_no_part_of_it(other: Scenario):
+def test_unrelated_runs_do_not_cause_a_warning(other: Scenario):
     assert warned(waiting("1"), other) == ""
 
 
@@ -62,7 +62,7 @@ def test_a_run_is_compared_with_some_of_the_newest_runs_and_only_while_it_lacks_
     assert warning(one.run, newest, one.now) == "" and len(list(newest)) == 10_000
 
 
-def test_an_agent_with_a_token_for_some_runs_learns_of_no_other_run():
+def test_an_agent_with_a_token_for_some_runs_does_not_learn_of_other_runs():
     one, other = waiting("1"), waiting("2")
     other.run.is_scoped = True
     assert warned(one, other) == warned(other, one) == ""

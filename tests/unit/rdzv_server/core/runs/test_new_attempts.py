@@ -65,7 +65,7 @@ def test_a_named_deserted_run_continues_with_its_next_agent(server):
     assert (run.attempt, run.round) == (1, 2)
 
 
-def test_a_node_that_is_unfit_begins_no_attempt_of_a_run_that_has_failed(server):
+def test_an_unfit_node_does_not_begin_an_attempt_of_a_failed_run(server):
     server.join("a")
     server.fails("a")
     with pytest.raises(RunFailed):
@@ -149,7 +149,7 @@ def test_a_command_that_is_unknown_or_a_function_without_a_name_is_compared_as_f
         server.join("late", command=late)
 
 
-def test_commands_that_differ_between_the_nodes_of_a_run_tell_nothing_about_a_late_one(server):
+def test_a_late_command_is_not_compared_if_the_nodes_commands_already_differ(server):
     for node, command in (("a", "00000001"), ("b", "00000002")):
         server.join(
             node, node=node, program="train.py", command=command, settings=settings_of("2:3", last_call_timeout_s=1.0)

@@ -99,7 +99,7 @@ def test_a_run_is_not_founded_by_an_agent_that_claims_a_past_in_it(server):
     assert server.attempts() == []
 
 
-def test_many_nodes_that_are_lost_together_go_some_at_a_time(server, monkeypatch):
+def test_many_nodes_that_are_lost_together_are_removed_some_at_a_time(server, monkeypatch):
     """A batch of losses is limited, so that other runs have a turn in between."""
     most = 20
     monkeypatch.setattr(machine, "MOST_DUE_FACTS", most)
@@ -126,7 +126,7 @@ def test_a_success_is_forgotten_after_the_retention_time(server):
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_no_number_of_a_run_id_is_used_twice_though_the_run_was_forgotten_in_between(server, restarts):
+def test_numbers_of_a_run_id_are_not_reused_after_the_run_is_forgotten(server, restarts):
     for attempt, agent in enumerate("abc", 1):
         server.join(agent)
         assert server.attempts() == [("run", attempt, Stage.RUNNING)]
@@ -285,7 +285,7 @@ def test_the_records_bring_every_attempt_back(server):
     assert isinstance(again.machine_of("one", "a").directive_for("a", server.now)[1], Start)
 
 
-def test_a_run_that_came_back_still_meets_its_deadlines(server):
+def test_a_restarted_server_still_meets_a_runs_deadlines(server):
     server.join("a", settings=settings_of("2", join_timeout_s=5))
     again = server.restarted()
     again.handle("run", LeaseRenewed("a"))

@@ -261,7 +261,7 @@ def test_a_state_says_what_is_wrong_since_when_and_what_to_do(state: str) -> Non
     assert found.state == state
 
 
-def test_a_run_whose_loops_have_ended_long_ago_is_overdue() -> None:
+def test_a_run_whose_training_loops_ended_long_ago_is_overdue() -> None:
     run = running("2", "a", "b")
     run.tells("a", highest_step=9, step_s=1.0, is_over=True)
     run.passes(WARNED_AFTER_S + 1.0)
@@ -345,7 +345,7 @@ def test_a_verdict_about_workers_that_have_finished_since_is_withdrawn() -> None
     assert marks(run) == {"a": hang_words.may_hang((0,), "a", HUNG)}
 
 
-def test_if_no_rank_is_singled_out_neither_the_sentence_nor_a_mark_names_one() -> None:
+def test_if_no_rank_is_singled_out_sentence_and_marks_name_none() -> None:
     run = three()
     run.judges()
     (found,) = run.reasons("hang_found")
@@ -366,14 +366,14 @@ def test_a_withheld_hang_names_its_rank_and_the_limit() -> None:
     assert found.sentence == hang_words.hung(BLAMED, Hangs.run_remark(run.run, run.now)) and marks(run) == {"a": BLAMED}
 
 
-def test_if_all_nodes_are_suspected_none_of_them_is_marked() -> None:
+def test_if_all_nodes_are_suspected_no_node_is_marked() -> None:
     run = three()
     run.suspects("b", 1)
     run.suspects("c", 2)
     assert states(run) == ["hung"] and marks(run) == {}
 
 
-def test_silence_of_all_nodes_marks_none_of_them() -> None:
+def test_silence_of_all_nodes_marks_no_node() -> None:
     run = running("2", "a", "b", on_hang="report")
     for rank, name in enumerate("ab"):
         run.suspects(name, rank, source="silence")
@@ -451,7 +451,7 @@ def test_failures_are_the_same_but_for_numbers() -> None:
     assert states(run) == ["looping"] and "29501" in told(run)[0].sentence
 
 
-def test_a_loop_is_counted_beyond_what_is_remembered_and_outlives_the_server() -> None:
+def test_a_loop_is_counted_beyond_the_kept_events_and_across_restarts_of_the_server() -> None:
     run = running("2", "a", "b", max_restarts=999)
     fails_again(run, 99)
     run.restarts_from_a_snapshot()
@@ -466,7 +466,7 @@ def test_the_round_that_has_just_failed_counts() -> None:
     assert states(run) == ["looping"], "before the next round completes"
 
 
-def test_a_lost_node_in_between_ends_no_loop_unless_the_run_got_further() -> None:
+def test_a_lost_node_in_between_ends_a_loop_only_if_the_run_got_further() -> None:
     run = running("1:2", "a", "b", max_restarts=99)
     fails_again(run, 2)
     run.is_lost("b")
@@ -476,7 +476,7 @@ def test_a_lost_node_in_between_ends_no_loop_unless_the_run_got_further() -> Non
     assert "looping" in states(run)
 
 
-def test_a_standstill_that_is_judged_is_no_mere_stall() -> None:
+def test_a_standstill_with_a_verdict_is_shown_as_a_hang_not_as_a_stall() -> None:
     run = stalled()
     run.suspects("a", 0)
     run.passes(SETTLE_S)
@@ -537,7 +537,7 @@ def test_workers_that_report_once_in_a_round_are_compared_with_the_pace_of_an_ea
     assert "stalled" in states(stalled_early(21 * an_epoch_s, earlier_step_s=an_epoch_s, highest_step=7))
 
 
-def test_workers_whose_first_step_takes_long_may_take_long_for_the_second() -> None:
+def test_workers_with_a_slow_first_step_may_have_a_slow_second_one() -> None:
     assert states(stalled_early(19 * 600.0, first_after_s=600.0, highest_step=1)) == []
     assert states(stalled_early(21 * 600.0, first_after_s=600.0, highest_step=1)) == ["stalled"]
 
@@ -550,7 +550,7 @@ def test_a_run_whose_workers_report_the_same_step_for_a_long_time_is_stalled() -
     assert states(without_steps(1_799.0)) == states(without_steps(1_900.0, step_s=100.0)) == []
 
 
-def test_workers_that_count_no_steps_or_save_checkpoints_are_not_stalled() -> None:
+def test_workers_that_do_not_count_steps_or_save_checkpoints_are_not_stalled() -> None:
     run = running("1", "a")
     for passed_s in 0.0, 2_000.0:
         run.passes(passed_s)
@@ -561,7 +561,7 @@ def test_workers_that_count_no_steps_or_save_checkpoints_are_not_stalled() -> No
     assert states(run) == []
 
 
-def test_a_run_whose_nodes_come_and_go_is_looping() -> None:
+def test_a_run_whose_nodes_leave_repeatedly_is_looping() -> None:
     run = losing_nodes()
     sentence = words.losing_nodes(5, "b", 5, tells_steps=False)
     steps = words.events(RUN_ID), words.stop_and_mend(RUN_ID)
@@ -571,14 +571,14 @@ def test_a_run_whose_nodes_come_and_go_is_looping() -> None:
     assert states(losing_nodes("bbbb")) == []
 
 
-def test_a_loop_names_the_node_that_comes_and_goes_if_one_does() -> None:
+def test_a_loop_names_the_node_that_leaves_repeatedly_if_there_is_one() -> None:
     found = told(losing_nodes("bbbbc", "1:3"))[0]
     assert (found.sentence, found.next[0]) == (words.losing_nodes(5, "b", 4, tells_steps=False), words.keep_out("b"))
     found = told(losing_nodes("bcbca", "1:3"))[0]
     assert (found.sentence, found.next[0]) == (words.losing_nodes(5, "", 2, tells_steps=False), words.events(RUN_ID))
 
 
-def test_departures_of_a_run_that_gets_further_are_no_loop() -> None:
+def test_departures_of_a_run_that_makes_progress_are_not_a_loop() -> None:
     run = running("2", "a", "b", last_call_timeout_s=0.5)
     for step in range(1, 6):
         run.tells("a", highest_step=step)
@@ -586,7 +586,7 @@ def test_departures_of_a_run_that_gets_further_are_no_loop() -> None:
     assert states(run) == []
 
 
-def test_what_an_operator_does_is_no_departure() -> None:
+def test_an_operators_action_is_not_a_departure() -> None:
     run = losing_nodes("bbbb")
     run.is_restarted()
     run.join(*list(run.run.stopping))

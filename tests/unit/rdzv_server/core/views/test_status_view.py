@@ -77,7 +77,7 @@ def test_a_run_shows_its_state_and_the_reason(nodes, happens, seen):
     assert {name: found[name] for name in seen} == seen
 
 
-def test_no_node_is_missing_from_the_past_once_the_next_round_runs():
+def test_nodes_of_past_rounds_are_not_missing_once_the_next_round_runs():
     run = running("2:3", "a", "b", "c", max_restarts=1)
     run.is_lost("c")
     run.join("a", "b")
@@ -129,7 +129,7 @@ def test_a_node_shows_its_ranks_address_and_lease():
     assert (seen["connected"], node(run, "a")["connected"]) == (False, True)
 
 
-def test_a_lease_that_has_run_out_and_is_not_judged_yet_has_nothing_left():
+def test_an_expired_lease_that_is_not_judged_yet_has_zero_seconds_left():
     run = Scenario("2", lease_s=10)
     run.join("a", "b")
     run.now += 12  # a server that is held up judges later
@@ -184,7 +184,7 @@ def test_the_history_says_what_each_restart_was_for_and_how_long_ago():
     ]
 
 
-def test_the_first_failure_comes_with_its_evidence():
+def test_the_first_failure_is_shown_with_its_evidence():
     run = running("2", "a", "b", max_restarts=3)
     traceback = ("Traceback (most recent call last):", "ValueError: boom")
     run.fails("b", exit_code=3, error="ValueError: boom", traceback=traceback, hint="mind the gap")

@@ -33,7 +33,7 @@ def test_the_worst_finding_is_the_health():
     assert (summary.health, summary.sentence) == (found[0].state, found[0].sentence)
 
 
-def test_an_ended_run_tells_how_it_has_ended():
+def test_an_ended_run_shows_how_it_ended():
     run = running("1", "a")
     run.succeeds("a")
     summary = summary_view.view(run.run, run.now)

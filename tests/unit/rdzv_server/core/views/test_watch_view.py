@@ -73,7 +73,7 @@ def test_an_agent_silent_for_longer_than_a_poll_is_marked_quiet() -> None:
     }
 
 
-def test_while_the_run_waits_for_its_agents_no_time_of_a_loss_is_shown() -> None:
+def test_while_the_run_waits_for_its_agents_a_time_of_loss_is_not_shown() -> None:
     run = running("2", "a", "b")
     run.disconnects("a")
     run.disconnects("b")

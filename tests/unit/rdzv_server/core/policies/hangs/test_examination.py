@@ -104,7 +104,7 @@ def test_a_node_reports_only_its_own_ranks() -> None:
     assert found(run).problems == (words.FOREIGN_RANKS,)
 
 
-def test_two_agents_of_one_node_tell_of_their_own_ranks_each() -> None:
+def test_two_agents_of_one_node_each_report_their_own_ranks() -> None:
     run = Scenario("3")
     for name, node in (("a", "n"), ("b", "n"), ("c", "m")):
         run.join(name, node=node)
@@ -127,7 +127,7 @@ def test_a_run_that_ends_ends_it() -> None:
     assert found(run).sentence == words.NO_EVIDENCE
 
 
-def test_a_hang_of_workers_whose_agents_cannot_be_asked_is_judged_by_the_suspicions() -> None:
+def test_a_hang_is_judged_by_the_suspicions_if_agents_cannot_answer() -> None:
     run = Scenario("1", max_restarts=1)
     run.join("a", queries=("tail_log",))
     run.suspects("a", 0)

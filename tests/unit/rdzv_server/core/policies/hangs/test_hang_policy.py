@@ -397,7 +397,7 @@ def test_the_report_of_a_run_that_failed_over_a_hang_names_it() -> None:
 
 
 @pytest.mark.parametrize("source", ["uninterruptible", "timer", "log rule NaN"])
-def test_a_source_that_tells_of_the_worker_itself_is_believed_rather_than_others(source: str) -> None:
+def test_a_source_about_the_worker_itself_is_preferred(source: str) -> None:
     run = running("2", "a", "b", max_restarts=1)
     run.suspects("a", 0)
     run.suspects("b", 1, source=source)

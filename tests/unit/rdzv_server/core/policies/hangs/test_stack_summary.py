@@ -219,7 +219,7 @@ def test_a_rank_that_an_exception_has_cost_a_thread_is_named_with_the_exception(
     assert bool(summary.traceback) is (culprit is not None)
 
 
-def test_an_operators_look_at_a_healthy_run_names_a_lost_thread_and_blames_no_rank() -> None:
+def test_an_operators_look_at_a_healthy_run_names_a_lost_thread_and_does_not_blame_a_rank() -> None:
     evidence = {"a": Evidence(groups=(group([0, 1]),), errors=(raised(1, thread="loader"),))}
     summary = summarise(evidence, {}, hangs=False)
     assert words.thread_ended(1, "loader", "ValueError: boom 1", 0) in summary.sentence
@@ -260,7 +260,7 @@ def test_a_rank_in_an_exit_handler_of_its_own_is_to_blame_if_its_exception_has_l
         assert summary.sentence.endswith(f"; {words.blame([0], words.HAS_RAISED)}")
 
 
-def test_an_exit_handler_without_an_exception_blames_no_rank() -> None:
+def test_an_exit_handler_without_an_exception_does_not_blame_a_rank() -> None:
     summary = summarise({"a": Evidence(groups=(group([0, 1, 2], IN_HANDLER), group(3, OWN_LOOP)))}, {})
     assert summary.why != words.HAS_RAISED
     assert summary.sentence.startswith(parts(do(range(3), of=4), do(3, AT_OWN_LOOP)))
@@ -389,7 +389,7 @@ def test_blamed_ranks(groups: list[StackGroup], culprits: list[int], sentence: s
         ),
     ],
 )
-def test_a_run_that_is_not_suspected_to_hang_has_no_verdict_that_it_does_not_need(
+def test_a_run_without_a_suspected_hang_has_no_verdict_about_one(
     hangs: bool | None, groups: list[StackGroup], culprits: list[int], sentence: str
 ) -> None:
     evidence = {f"node{number}": Evidence(groups=(each,)) for number, each in enumerate(groups)}
@@ -404,7 +404,7 @@ def test_a_node_that_does_not_answer_is_to_blame_while_the_others_wait_for_it() 
     assert {(culprit.rank, culprit.node_id) for culprit in summary.culprits} == {(4, "node9"), (5, "node9")}
 
 
-def test_none_of_several_nodes_that_do_not_answer_is_to_blame() -> None:
+def test_if_several_nodes_do_not_answer_no_node_is_blamed() -> None:
     summary = summary_of(group(range(4)), silent={"node8": [4, 5], "node9": [6]})
     assert summary.culprits == ()
     assert summary.sentence == parts(

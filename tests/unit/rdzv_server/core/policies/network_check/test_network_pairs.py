@@ -69,12 +69,12 @@ def test_a_node_that_cannot_be_reached_listens_until_its_peer_reports():
     assert pairs.unfit == ["b"] and not pairs.undecided
 
 
-def test_a_broken_path_between_two_nodes_blames_no_node():
+def test_a_broken_path_between_two_nodes_does_not_blame_a_node():
     pairs, _ = results("abcdef", lambda pair: set(pair.both) == {"a", "d"})
     assert not pairs.unfit and not pairs.undecided and pairs.fit == set("abcdef")
 
 
-def test_a_peer_that_is_gone_is_no_evidence_against_a_node():
+def test_a_peer_that_is_gone_is_not_evidence_against_a_node():
     pairs = NetworkPairs("abcd")
     first, second = pairs.begin_step()
     pairs.note(second, "")

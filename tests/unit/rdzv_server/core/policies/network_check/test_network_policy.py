@@ -98,7 +98,7 @@ def test_newcomers_without_end_hold_the_run_up_for_a_bounded_time():
     assert run.stage is Stage.RUNNING and run.now <= 60.0
 
 
-def test_a_peer_that_dies_during_the_test_is_no_evidence_against_a_node():
+def test_a_peer_that_dies_during_the_test_is_not_evidence_against_a_node():
     run = joined("3", "abc", disconnect_grace_s=1.0)
     query = run.asked(PairTest)["a"]
     peer = query.peer
@@ -112,7 +112,7 @@ def test_a_peer_that_dies_during_the_test_is_no_evidence_against_a_node():
     assert run.told(Start) == left | {"d"}
 
 
-def test_a_test_that_an_agent_cannot_make_is_no_failure():
+def test_a_test_that_an_agent_cannot_make_is_not_a_failure():
     run = joined("2", "ab")
     for name in "ab":
         run.handle(QueryAnswered(name, run.asked(PairTest)[name].number, Refused(reason="no --check network")))
