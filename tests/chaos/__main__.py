@@ -22,11 +22,16 @@ from tests.hosts import namespaces
 
 def main() -> int:
     """Run the seeds and return the exit code: 0, 1 if the run did not survive something, 2 for bad input."""
-    args = _parser().parse_args()
+    parser = _parser()
+    args = parser.parse_args()
+    try:
+        setting = Setting(**{field.name: getattr(args, field.name) for field in fields(Setting)})
+    except ValueError as problem:
+        parser.error(str(problem))
     if reason := namespaces.why_impossible() or disk.why_impossible():
         sys.exit(f"tests.chaos: {reason}")
     namespaces.remove_leftovers()
-    campaigns = [_carry_out(seed, args) for seed in args.seed]
+    campaigns = [_carry_out(seed, setting, args) for seed in args.seed]
     outcomes = [outcome for campaign, _ in campaigns for outcome in campaign.outcomes]
     print(*_table(outcomes), sep="\n")
     return int(not all(is_well for _, is_well in campaigns))
@@ -62,10 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _carry_out(seed: int, args: argparse.Namespace) -> tuple[Campaign, bool]:
+def _carry_out(seed: int, setting: Setting, args: argparse.Namespace) -> tuple[Campaign, bool]:
     """Play one run. Return it, and whether all went well."""
-    chosen = {field.name: getattr(args, field.name) for field in fields(Setting)}
-    setting = Setting(**chosen)
     steps = (step for step in plan(seed, setting.parts) if args.only in str(step))
     campaign, is_well = Campaign(_for_minutes(islice(steps, args.actions), args.minutes), seed, setting), True
     try:

@@ -29,6 +29,14 @@ _REFUSED = re.compile(
 )
 """Line by Python, after its own name, if it cannot run what its command line names. It then exits."""
 _CXX_WHAT = re.compile(r"\s+what\(\):\s+(.*)")
+_UNFINISHED = re.compile(
+    r"^(?![\s|+]*(?:Exception Group )?Traceback).*?\S *?(?:\[rank\d+\]: ?)?"
+    r"((?:  \+ Exception Group )?Traceback \(most recent call last\):|Exception in thread .+:"
+    r"|Fatal Python error: (?:Aborted|Bus error|Floating-point exception|Illegal instruction|Segmentation fault)"
+    r"|terminate called after throwing an instance of '.+')$"
+)
+"""First line of an error after output without a newline, such as a progress bar. The margin of an exception group is
+no such output."""
 
 
 class StderrError(Struct, frozen=True):
@@ -52,7 +60,7 @@ def find_error(lines: Sequence[str]) -> StderrError:
     """Return the last error in these lines. In a chain of exceptions, the last one ended the process, and the first one
     was the cause.
     """
-    plain = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in lines]
+    plain = [_UNFINISHED.sub(r"\1", _RANK.sub("", line, count=1) if _RANK.match(line) else line) for line in lines]
     for look in (_fatal, _traceback, _cxx, _refused):
         if found := look(plain, lines):
             return found

@@ -166,10 +166,49 @@ def test_an_uncaught_cxx_exception():
     assert find_error(lines[:1]).error == "c10::Error"
 
 
+UNFINISHED = ["  0%|     | 0/10 [00:00<?, ?it/s]\r 10%|5    | 1/10", "loading ", "epoch 1: ", "step 7 of 9"]
+
+
+@pytest.mark.parametrize("before", UNFINISHED)
+@pytest.mark.parametrize("mark", ["", "[rank3]: "])
+@pytest.mark.parametrize(
+    ("script", "error", "thread"),
+    [
+        ("raise ValueError('boom')", "ValueError: boom", ""),
+        (
+            "import threading; threading.Thread(target=lambda: 1 / 0, name='loader').start()",
+            "ZeroDivisionError: division by zero",
+            "loader",
+        ),
+        (
+            "import faulthandler; faulthandler.enable(); faulthandler._sigsegv()",
+            "Fatal Python error: Segmentation fault",
+            "",
+        ),
+        ("raise ExceptionGroup('two', [ValueError('a')])", "ExceptionGroup: two (1 sub-exception)", ""),
+    ],
+    ids=["an-exception", "of-a-thread", "a-crash", "a-group"],
+)
+def test_an_error_after_a_progress_bar_is_found(before: str, mark: str, script: str, error: str, thread: str) -> None:
+    """Python does not begin a new line for an error if the program has not ended its last one."""
+    first, *others = [f"{mark}{line}" for line in written_by(script)]
+    found = find_error(["step 1", f"{before}{first}", *others])
+    assert (found.error, found.thread) == (error, thread)
+    assert found.traceback == find_error(["step 1", first, *others]).traceback
+
+
+def test_a_cxx_exception_after_a_progress_bar_is_found() -> None:
+    lines = [" 45%|####    | 45/100terminate called after throwing an instance of 'c10::Error'", "  what():  no memory"]
+    assert find_error(["step 1", *lines]).error == "c10::Error: no memory"
+
+
 @pytest.mark.parametrize(
     "lines",
     [
         [],
+        ["the child wrote 'Fatal Python error: Aborted'"],
+        ["the log says: Fatal Python error: Aborted, as yesterday"],
+        ["step 1: Traceback (most recent call last):"],
         ["step 1", "step 2"],
         ["Traceback (most recent call last):"],
         ["Traceback (most recent call last):", '  File "train.py", line 7, in <module>'],
