@@ -34,7 +34,7 @@ SWARM = re.compile(rf"({ROUND}|{RESTART}): (\d+) nodes$")
 
 
 def is_possible() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 

@@ -38,8 +38,8 @@ class LogOutput(logging.Handler):
     def begin(self) -> None:
         """Leave later lines to a thread.
 
-        Call this when the server's other threads have started: it cannot do without those, so they come first if the
-        limit of processes allows only a few.
+        Call this when the server's other threads have started. The server cannot do without those, so they come first
+        if the limit of processes allows only a few threads.
         """
         self._has_begun = True
 

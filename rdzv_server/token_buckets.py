@@ -24,7 +24,7 @@ class TokenBuckets:
         self._full_at: dict[str, float] = {}
 
     def has_any(self, name: str, now: float) -> bool:
-        """Whether the name's bucket has a token left."""
+        """Return whether the name's bucket has a token left."""
         return self._full_at.get(name, now) - now <= self._all_s - self._each_s + ROUNDING_S
 
     def take(self, name: str, now: float) -> bool:

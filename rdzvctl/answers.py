@@ -83,7 +83,7 @@ def departures_of_missing(run: Fields) -> list[Fields]:
 
 
 def is_absent(node: Fields) -> bool:
-    """Whether the node's agent is silent in a run that has not ended."""
+    """Return whether the node's agent is silent in a run that has not ended."""
     return not node["connected"] and node["lease_left_s"] is not None
 
 

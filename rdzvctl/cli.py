@@ -201,7 +201,7 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 
 def _is_no_action(line: Sequence[str]) -> bool:
-    """Whether every parser has the command."""
+    """Return whether every parser has the command."""
     with suppress(BadInput):
         _, left = _common().parse_known_args(line)
         known = {completion.COMMAND, *(command.name for command in (*QUESTIONS, CONFIG))}

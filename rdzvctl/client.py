@@ -367,7 +367,7 @@ class Client:
                 leading.add(each)
 
     def _leads(self, to: Endpoint) -> bool:
-        """Whether a server leads and is ready."""
+        """Return whether a server leads and is ready."""
         try:
             with self._open(to, "GET", paths.LEADERZ, answer_s=OTHERS_S):
                 return True

@@ -215,7 +215,7 @@ def aligned(table: Table) -> str:
 
 
 def _is_too_wide(table: Table, width: int) -> bool:
-    """Whether the first and the last column, which may be folded, would have too little room beside the others."""
+    """Return whether the first and the last column, which may be folded, would have too little room."""
     first, *middle, last = _widths(table)
     return min(first, LEAST) + min(last, LEAST) > width - sum(middle) - len(RICH_GAP) * (len(middle) + 1)
 
@@ -274,6 +274,6 @@ def by_rich(table: Table, width: int, has_colours: bool) -> str:
 
 
 def confirmed(question: str, stdin: TextIO) -> bool:
-    """Whether a person at the terminal agrees. Pressing only Enter does not count."""
+    """Return whether a person at the terminal agrees. Pressing only Enter does not count."""
     print(words.actions.asks(question), end=" ", file=sys.stderr, flush=True)  # noqa: T201
     return stdin.readline().strip().lower() in ("y", "yes")

@@ -74,7 +74,7 @@ class Redactor:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the value of a variable, flag or field of this name is probably a secret."""
+    """Return whether the value of a variable, flag or field of this name is probably a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
@@ -104,7 +104,7 @@ _COUNTS = re.compile(r"(?i)(?:tokens|keys|key)$")
 
 
 def _may_hide(found: re.Match[str]) -> bool:
-    """Whether the value of this name is hidden, unless it is harmless."""
+    """Return whether the value of this name is hidden, unless it is harmless."""
     name, has_sign = found["name"], bool(found["sign"].strip())
     if not has_sign and not found["flag"]:
         return False
@@ -286,6 +286,6 @@ def _is_address(text: str) -> bool:
 
 
 def _stays(text: str) -> bool:
-    """Whether the address reveals nothing about a place."""
+    """Return whether the address reveals nothing about a place."""
     address = ip_address(text.partition("%")[0])
     return address.is_loopback or address.is_unspecified

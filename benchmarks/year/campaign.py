@@ -546,7 +546,7 @@ def _end(pid: int) -> None:
 
 
 def _goes_on(pid: int) -> bool:
-    """Whether the process runs and is not stopped."""
+    """Return whether the process runs and is not stopped."""
     return is_running(pid) and state(pid) != "T"
 
 

@@ -77,7 +77,7 @@ def odds(class_: str, description: str) -> Odds:
 
 
 def is_checked(description: str) -> bool:
-    """Whether the built-in checks look for faults with this description."""
+    """Return whether the built-in checks look for faults with this description."""
     return description in _FOUND_BY_CHECKS
 
 

@@ -350,7 +350,7 @@ class Simulation:
         return self.registry.machine_of(RUN_ID, agent_id)
 
     def _has_changed(self, run: Run, agent: Agent, poll: PollRequest) -> bool:
-        """Whether the server answers the poll at once."""
+        """Return whether the server answers the poll at once."""
         if not poll.hold:
             return True
         part, queries = run.agents.get(agent.agent_id), run.queries
@@ -565,7 +565,7 @@ class Simulation:
     # Effects of faults.
 
     def takes_part(self, node: Node) -> bool:
-        """Whether the node's workers are in the running round."""
+        """Return whether the node's workers are in the running round."""
         run, assignment = self.run, node.assignment
         if run is None or assignment is None or run.stage is not Stage.RUNNING:
             return False

@@ -2,8 +2,8 @@
 
 `TORCHELASTIC_ENABLE_FILE_TIMER=1` turns it on, as under torchrun. For each timer, torch's `FileTimerClient` in the
 worker writes a line of JSON to the named pipe `TORCHELASTIC_TIMER_FILE`. Its fields are version, pid, scope_id,
-expiration_time (wall-clock seconds since 1970, negative to release the timer) and signal (0 to only report that the
-timer has expired).
+expiration_time and signal. `expiration_time` is in wall-clock seconds since 1970; a negative one releases the timer.
+With signal 0 the agent only reports that the timer has expired.
 """
 
 import asyncio

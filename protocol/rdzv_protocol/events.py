@@ -90,7 +90,7 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def sentence(self) -> str:
-        """Return the event in one line, with the operator if there is one: the same in every log and every tool."""
+        """The event in one line, with the operator if there is one: the same in every log and every tool."""
         what = self._what()
         return printable(words.run.by_operator(what, self.by) if self.by else what)
 

@@ -66,7 +66,7 @@ def address(host: str, port: int) -> str:
 
 
 def is_host(text: str) -> bool:
-    """Whether this can be a host's name or address, with or without brackets."""
+    """Return whether this can be a host's name or address, with or without brackets."""
     return bool(text.strip("[]")) and len(text) <= LONGEST_HOST and text.isprintable() and not set(text) & set(" /,;@")
 
 

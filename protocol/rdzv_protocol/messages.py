@@ -98,7 +98,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """Return one line about what happened: the same in every log, on the status page and on every console."""
+        """One line about what happened: the same in every log, on the status page and on every console."""
         return words.run.worker_failed(self.node_id, self.rank, self.cause, self.error, singled_out=self.singled_out)
 
 
@@ -197,7 +197,7 @@ class RestartCosts(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """Return one line about all of it: the same in every log and on the page."""
+        """One line about all of it: the same in every log and on the page."""
         steps = self.kept_steps, self.repeated_steps
         return words.run.restarts_took(self.restarts, self.followed, asdict(self.cost), *steps)
 
@@ -458,7 +458,7 @@ class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
 
     @property
     def sentence(self) -> str:
-        """Return the reason with the time that is left, for people."""
+        """The reason with the time that is left, for people."""
         if self.remaining_s is None:
             return self.reason
         match self.ending:

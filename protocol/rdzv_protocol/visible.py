@@ -68,7 +68,7 @@ def _not_visible() -> tuple[re.Pattern[str], ...]:
 
 
 def is_visible(text: str) -> bool:
-    """Whether the text may be a name, or a part of one."""
+    """Return whether the text may be a name, or a part of one."""
     return text.isprintable() and (text.isascii() or re.search(NAME, text) is not None)
 
 

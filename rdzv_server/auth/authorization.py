@@ -72,7 +72,7 @@ class Token:
         return fnmatchcase(run_id, self.runs)
 
     def has_room(self, active_runs: Collection[str]) -> bool:
-        """Whether one more of the token's runs may begin beside the active runs `active_runs`."""
+        """Return whether one more of the token's runs may begin beside the active runs `active_runs`."""
         return self.most_runs is None or sum(map(self.covers, active_runs)) < self.most_runs
 
     def __repr__(self) -> str:
@@ -157,7 +157,7 @@ class Permit:
         return self.tokens[0].role.value if self.tokens else ""
 
     def covers(self, run_id: str) -> bool:
-        """Whether the request may be about this run."""
+        """Return whether the request may be about this run."""
         return self.tokens is None or any(token.covers(run_id) for token in self.tokens)
 
     def check_run(self, run_id: str | None) -> None:
@@ -226,7 +226,7 @@ class Access:
         return Permit(tuple(allowed))
 
     def may_act(self, caller: Caller) -> bool:
-        """Whether the server's own page shows this caller buttons for actions."""
+        """Return whether the server's own page shows this caller buttons for actions."""
         if self.tokens:
             return any(token.role in _ALLOWED[Action.ACT] for token in self._matches(caller))
         return is_loopback(caller.peer) and names_loopback(caller.host)
@@ -307,7 +307,7 @@ def _port_of(host: str) -> str:
 
 
 def names_loopback(host: str) -> bool:
-    """Whether a Host header names the machine that it is used on."""
+    """Return whether a Host header names the machine that it is used on."""
     return _name_of(host) == "localhost" or is_loopback(_name_of(host))
 
 
@@ -319,7 +319,7 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it is an address of this machine that other machines cannot reach."""
+    """Return whether it is an address of this machine that other machines cannot reach."""
     try:
         return ip_address(address.removeprefix("::ffff:")).is_loopback
     except ValueError:

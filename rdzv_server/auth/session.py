@@ -27,7 +27,9 @@ def issue(secret: bytes, now: float) -> str:
 
 
 def is_of(secret: bytes, session: str, now: float) -> bool:
-    """Whether the session was issued for the token `secret`, and has not ended. Takes the same time for any token."""
+    """Return whether the session was issued for the token `secret`, and has not ended. Takes the same time for any
+    token.
+    """
     payload, _, mac = session.rpartition(".")
     is_genuine = hmac.compare_digest(mac.encode(errors="replace"), _mac(secret, "session", payload).encode())
     expires = payload.partition(".")[0]

@@ -148,7 +148,7 @@ class Sharding:
         return structs.replace(asked, idle=operations.not_cordoned(wanted.node_id))
 
     async def _holds_anywhere(self, matters: Callable[[Registry, str], bool], node_id: str) -> bool:
-        """Whether the check is True for a node in any shard, or the records of a shard are damaged."""
+        """Return whether the check is True for a node in any shard, or the records of a shard are damaged."""
         if any(matters(term.driver.registry, node_id) for term in self._terms()):
             return True
         for shard, replica in enumerate(self._replicas):
@@ -247,7 +247,7 @@ def _has_node(registry: Registry, node_id: str) -> bool:
 
 
 def _keeps_out(registry: Registry, node_id: str) -> bool:
-    """Whether the node is cordoned in the whole shard, or in one of its runs."""
+    """Return whether the node is cordoned in the whole shard, or in one of its runs."""
     return node_id in registry.nodes.state.cordons or any(node_id in run.cordons for run in _lasting(registry))
 
 

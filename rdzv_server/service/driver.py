@@ -455,7 +455,7 @@ class Driver:
         return effects
 
     def _is_of_before(self, run: Run, agent_id: str) -> bool:
-        """Whether nothing that is being written concerns the agent.
+        """Return whether nothing that is being written concerns the agent.
 
         False for an agent that is gone, since it is unknown.
         """
@@ -539,7 +539,7 @@ class Driver:
 
 
 def _renews(machine: RunMachine, event: LeaseRenewed, now: float) -> bool:
-    """Whether the event only renewed a lease; False if an exception was raised."""
+    """Return whether the event only renewed a lease; False if an exception was raised."""
     try:
         return machine.renew(event, now)
     except Exception:
@@ -553,7 +553,7 @@ def _round_of(poll: PollRequest) -> int | None:
 
 
 def _is_told(over: NodeUncordoned, effects: Sequence[Effect]) -> bool:
-    """Whether a run has an event for the end of a cordon. There is none if the node is part of no run."""
+    """Return whether a run has an event for the end of a cordon. There is none if the node is part of no run."""
     events = (effect.event for effect in effects if isinstance(effect, Happened))
     return any((event.kind, event.node_id) == ("node_uncordoned", over.node_id) for event in events)
 

@@ -100,6 +100,6 @@ class IdleWatch:
 
 
 def _is_missing_nodes(run: Run) -> bool:
-    """Whether the run has ended without a node that was lost."""
+    """Return whether the run has ended without a node that was lost."""
     nodes = {agent.node_id for agent in run.agents.values()}
     return run.stage.is_end and any(not gone.left and gone.node_id not in nodes for gone in run.departures)

@@ -125,8 +125,8 @@ class Service(Protocol):
     def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
         """Answer a request. Raises the `ProtocolError` that refuses it.
 
-        The answer is a `Reply` to a join or a poll, `Done` to an action, a `WorkerLog`, `WorkerStacks` or
-        `AgentDescription` to a request for one, a `LeaderReply` to a `LeaderRequest`, else an `Ack`.
+        The answer to a join or a poll is a `Reply`, to an action `Done`, and to a `LeaderRequest` a `LeaderReply`. A
+        request for a `WorkerLog`, `WorkerStacks` or `AgentDescription` gets that. All others get an `Ack`.
         """
 
     def lost(self, connection: Connection) -> None:

@@ -70,7 +70,7 @@ class OperatorScheduler:
         self._turns_given = 0
 
     def is_over(self) -> bool:
-        """Whether the caller is in no slice, or has used all of its slice."""
+        """Return whether the caller is in no slice, or has used all of its slice."""
         return self._spent_s + self._loop.time() - self._began_at >= SLICE_S
 
     def _take_next_turn(self) -> None:

@@ -71,7 +71,7 @@ class StandBy:
 
 
 async def _answers(endpoint: Endpoint, within_s: float, own_port: int | None) -> bool | None:
-    """Whether another server answers, even if only that it speaks TLS. A name may lead to this machine itself.
+    """Return whether another server answers, even if only that it speaks TLS. A name may lead to this machine itself.
 
     None if this process could not ask, for lack of a thread that looks the name up.
     """
@@ -93,7 +93,7 @@ async def _answers(endpoint: Endpoint, within_s: float, own_port: int | None) ->
 
 
 def _is_local(peer: Sequence[Any] | None) -> bool:
-    """Whether an address belongs to this machine: then a socket can be bound to it."""
+    """Return whether an address belongs to this machine: then a socket can be bound to it."""
     if peer is None:
         return False
     host = str(peer[0])

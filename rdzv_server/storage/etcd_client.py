@@ -87,8 +87,8 @@ class _Member:
 class EtcdClient:
     """Client of the etcd cluster with members at these addresses, `HOST:PORT`.
 
-    Every method raises `StoreUnavailable`, which is `StoreSilent` if no member answers, or `StoreBroken` for a request
-    that etcd will never accept, such as one without permission.
+    Every method raises `StoreUnavailable`; this is `StoreSilent` if no member answers. For a request that etcd will
+    never accept, such as one without permission, every method raises `StoreBroken`.
     """
 
     def __init__(self, addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> None:
@@ -253,7 +253,9 @@ def is_there(key: bytes) -> Any:
 
 
 def _is_silent(error: Exception) -> bool:
-    """Whether a member did not answer. Otherwise it refused the request, for example because its database is full."""
+    """Return whether a member did not answer. Otherwise it refused the request, for example because its database is
+    full.
+    """
     return not isinstance(error, grpc.aio.AioRpcError) or error.code() in _SILENT or error.details() == _TIMED_OUT
 
 

@@ -22,17 +22,17 @@ def is_over(run: Fields) -> bool:
 
 
 def is_troubled(run: Fields) -> bool:
-    """Whether a person should look at the run, which has not ended."""
+    """Return whether a person should look at the run, which has not ended."""
     return bool(run["health"]) and run["health"]["is_trouble"]
 
 
 def is_undecided(run: Fields) -> bool:
-    """Whether the run's server can decide nothing now."""
+    """Return whether the run's server can decide nothing now."""
     return bool(run["health"]) and run["health"]["state"] == "undecided"
 
 
 def is_only_undecided(run: Fields) -> bool:
-    """Whether nothing else is known to be wrong with such a run."""
+    """Return whether nothing else is known to be wrong with such a run."""
     return is_undecided(run) and not run["health"]["others"]
 
 
@@ -41,12 +41,12 @@ def has_failed(run: Fields) -> bool:
 
 
 def lacks_nodes(run: Fields) -> bool:
-    """Whether the round that forms needs other nodes than those that stop their workers."""
+    """Return whether the round that forms needs other nodes than those that stop their workers."""
     return bool(run["missing"]) and run["missing"]["more_nodes"] > len(run["missing"]["stopping"])
 
 
 def names_lack(run: Fields) -> bool:
-    """Whether the run's trouble itself says which nodes the run waits for."""
+    """Return whether the run's trouble itself says which nodes the run waits for."""
     return bool(run["health"]) and run["health"]["state"] == "lacks_nodes"
 
 
@@ -136,7 +136,7 @@ class Wanted(NamedTuple):
         return any(self)
 
     def covers(self, run: Fields) -> bool:
-        """Whether the run matches."""
+        """Return whether the run matches."""
         from fnmatch import fnmatchcase
 
         return (
@@ -224,7 +224,7 @@ def endpoint_of_agents(given: Sequence[str], servers: Sequence[Fields]) -> str:
 
 
 def is_of_this_machine(at: str) -> bool:
-    """Whether HOST:PORT names whichever machine it is used on."""
+    """Return whether HOST:PORT names whichever machine it is used on."""
     return at.startswith(("localhost:", "127.", "[::1]:"))
 
 

@@ -106,7 +106,7 @@ def test_tests_that_wait_run_between_tests_that_compute() -> None:
 
 
 def waits_in_each_part(items: Sequence[Any], parts: int = 8) -> bool:
-    """Whether each part of the order has tests that wait."""
+    """Return whether each part of the order has tests that wait."""
     length = len(items) // parts
     return all(
         any("integration" in item.path.parts for item in items[length * part :][:length]) for part in range(parts)

@@ -60,7 +60,7 @@ def always(theirs: Any, ours: Any) -> bool:
 
 
 def only_file_locks(theirs: str, ours: str) -> bool:
-    """Whether two texts of `/proc/PID/limits` differ only in the soft limit of file locks."""
+    """Return whether two texts of `/proc/PID/limits` differ only in the soft limit of file locks."""
     one, other = (re.sub(r"(?m)^(Max file locks +)\S+", r"\1", text).split() for text in (theirs, ours))
     return one == other
 

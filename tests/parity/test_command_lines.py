@@ -1,6 +1,6 @@
 """Command lines under torchrun and under node-agent: each difference is in the reviewed table and in the documentation.
 
-Both launchers are forks of processes that have imported them, and workers are shell scripts, so hundreds are cheap.
+Both launchers are forks of processes that have imported them. Workers are shell scripts, so hundreds are cheap.
 tests/integration/test_environment_parity.py tests what needs a real interpreter.
 """
 

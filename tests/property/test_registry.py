@@ -129,7 +129,7 @@ class KeptOut:
         return is_enough or any(fault.startswith(IMMEDIATE_FAULTS) for fault in own_faults)
 
     def _is_now_shared(self, fault: str, suspects: "Mapping[str, list[Blamed]]", now: float) -> bool:
-        """Whether a blame of this event shows that nodes share this fault."""
+        """Return whether a blame of this event shows that nodes share this fault."""
         latest = [each for those in suspects.values() for each in those if each.fault == fault]
         return any(self._is_shared(fault, now, each.nodes) for each in latest)
 

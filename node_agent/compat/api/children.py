@@ -6,8 +6,10 @@
 
 With every method, the worker leads its own session and writes to the descriptors it is given. The kernel kills it when
 the thread that started it ends. With `forkserver`, the kernel kills it when the fork server ends, which ends with this
-process. multiprocessing's internals are used where its public classes cannot set a child up as a worker before any
-other code.
+process.
+
+This module uses internals of multiprocessing where the public classes cannot set a child up as a worker before any
+other code runs.
 """
 
 import io

@@ -371,9 +371,9 @@ def start_processes(context: PContext) -> PContext:
     - `numa_options`: torch's, or one of node, socket, exclusive, core-complex.
     - `duplicate_*_filters`: texts; lines with one of them are copied to `filtered_*.log`.
 
-    In the main thread, outside an event loop, signals that would end this process (TORCHELASTIC_SIGNALS_TO_HANDLE;
-    default SIGTERM, SIGHUP, SIGQUIT) raise `SignalException` there until the processes have ended. Signals with a
-    handler of the program are left alone. SIGINT raises `KeyboardInterrupt`, as usual.
+    In the main thread, outside an event loop, signals that would end this process raise `SignalException` there until
+    the processes have ended. TORCHELASTIC_SIGNALS_TO_HANDLE names these signals; default: SIGTERM, SIGHUP, SIGQUIT.
+    Signals with a handler of the program are left alone. SIGINT raises `KeyboardInterrupt`, as usual.
 
     Raises, without leaving a process running:
 

@@ -72,7 +72,7 @@ class RdzvServerHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Return True: the workers use the round's store too."""
+        """Whether the workers use an agent's store: always True, for they use the round's store too."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:

@@ -6,8 +6,8 @@ line.
 
 Its stdin is a socket to the agent, with one line of JSON a message. The first message has the patterns, each with its
 number, and the processor time that a line may take. Each further message is a list of lines. The answer has one match
-for each line and pattern found in it: the line's number, the pattern's number, the beginning of the line, and the
-captured text.
+for each line and pattern found in it. A match consists of the line's number, the pattern's number, the beginning of
+the line, and the captured text.
 
 The argument is the descriptor of a file. The program keeps the number of its current pattern at the beginning of that
 file.

@@ -171,7 +171,7 @@ class ProgressSource:
         return Suspicion("progress", reason, tuple(ranks), silent_s, limit_s, is_untold=is_untold), due
 
     def _is_expected(self, local_rank: int) -> bool:
-        """Whether this worker has to report progress.
+        """Return whether this worker has to report progress.
 
         Many scripts report progress from one rank only. So if another worker of the node reports it, a worker that
         never did need not.
@@ -182,7 +182,7 @@ class ProgressSource:
         return local_rank in self._learned_of or self._ranks[local_rank] in self._rhythm.ranks
 
     def _is_as_silent(self, signs: Signs, silences: Mapping[int, float], rank: int, late: Iterable[int]) -> bool:
-        """Whether a worker has been silent for nearly as long as one that is late, so that it does not continue.
+        """Return whether a worker has been silent for nearly as long as one that is late, so that it does not continue.
 
         In lockstep, all workers are silent from the same step on, and the first one that is late is no more to blame.
         """

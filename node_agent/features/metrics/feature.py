@@ -134,7 +134,7 @@ class AgentMetrics(Feature):
 
     @property
     def _silent_s(self) -> float:
-        """Return the seconds for which a server that has answered before has been silent."""
+        """Seconds for which a server that has answered before has been silent."""
         return self.kernel.machine.outages.silent_s(asyncio.get_running_loop().time())
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

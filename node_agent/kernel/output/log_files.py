@@ -233,7 +233,7 @@ class LogFile(Stream):
 
     @property
     def behind(self) -> int:
-        """Return how many of the worker's bytes are still unread. Valid only after `finish`."""
+        """Number of the worker's bytes that are still unread. Valid only after `finish`."""
         return max(0, self._last - self._offset) if self._last is not None else int(self._is_ending)
 
     def started(self) -> None:

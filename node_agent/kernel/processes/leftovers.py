@@ -50,7 +50,7 @@ class Leftovers:
         self._look()
 
     def __bool__(self) -> bool:
-        """Whether any of them still runs."""
+        """Return whether any of them still runs."""
         return bool(self._watched)
 
     def kill(self) -> None:

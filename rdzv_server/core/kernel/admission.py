@@ -259,7 +259,7 @@ def differs(run: Run, join: JoinRequest) -> str:
 
 
 def _is_rejoining(run: Run, join: JoinRequest) -> bool:
-    """Whether a known agent has stopped the workers of its last round and is ready for the next.
+    """Return whether a known agent has stopped the workers of its last round and is ready for the next.
 
     Any other join of a known agent is a repeated or delayed copy of one that the server has already accepted.
     """
@@ -280,7 +280,7 @@ def choose(run: Run) -> list[Agent]:
 
 
 def is_uncertain(run: Run, besides: Collection[str] = ()) -> bool:
-    """Whether one of the agents that would get a seat now must first give a sign of life.
+    """Return whether one of the agents that would get a seat now must first give a sign of life.
 
     Agents in `besides` do not count.
     """

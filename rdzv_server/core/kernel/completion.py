@@ -25,7 +25,7 @@ UNFIT_BYTES, MOST_UNFIT = 200, 1_000
 
 
 def has_standby(run: Run) -> bool:
-    """Whether a node stands by and its agent is connected."""
+    """Return whether a node stands by and its agent is connected."""
     absent = run.leases.absent_since
     return any(agent_id not in absent for agent_id in run.waiting)
 
@@ -63,7 +63,7 @@ def presumed_at(run: Run) -> float | None:
 
 
 def _lost_others(run: Run) -> bool:
-    """Whether the failed workers report that they lost other workers."""
+    """Return whether the failed workers report that they lost other workers."""
     return run.first_of_round is not None and run.first_of_round.failure.consequence
 
 
@@ -113,7 +113,9 @@ def _closes_at(run: Run, min_since: float) -> float:
 
 
 def _awaits_replacement(run: Run) -> bool:
-    """Whether the round would be smaller than the previous one, and still waits for nodes to fill the free seats."""
+    """Return whether the round would be smaller than the previous one, and still waits for nodes to fill the free
+    seats.
+    """
     opening, settings = run.opening, run.settings
     if not settings.shrink_after_s or opening.lost_at is None or not run.survivors or run.membership is None:
         return False

@@ -124,19 +124,21 @@ def _without_progress(run: Run, now: float) -> int:
 
 
 def _makes_progress(run: Run, now: float) -> bool:
-    """Whether the last round got the run further, or, if reports cannot show that, lasted long enough."""
+    """Return whether the last round got the run further, or, if reports cannot show that, lasted long enough."""
     return _got_further(run) or (not shows_progress(run) and _is_steady(run, now))
 
 
 def _gets_further(run: Run, now: float) -> bool:
-    """Whether the round that runs now has got the run further, by its latest signs too, or has lasted long enough."""
+    """Return whether the round that runs now has got the run further, by its latest signs too, or has lasted long
+    enough.
+    """
     pace = run.pace
     has_more_steps = _is_beyond(pace.highest_step, run.step_before)
     return has_more_steps or _is_beyond(pace.checkpoint_step, run.checkpoint_before) or _makes_progress(run, now)
 
 
 def shows_progress(run: Run) -> bool:
-    """Whether the reports of the workers show if a round got the run further."""
+    """Return whether the reports of the workers show if a round got the run further."""
     return _reports_progress(run) and not run.steps_fall
 
 
@@ -145,7 +147,7 @@ def _reports_progress(run: Run) -> bool:
 
 
 def _got_further(run: Run) -> bool:
-    """Whether the last round got further than all rounds before it."""
+    """Return whether the last round got further than all rounds before it."""
     return _is_beyond(run.highest_step, run.step_before) or _is_beyond(run.checkpoint_step, run.checkpoint_before)
 
 

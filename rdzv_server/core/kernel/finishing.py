@@ -44,7 +44,7 @@ class Finishing(Struct, frozen=True):
 
 
 def has_begun(run: Run) -> bool:
-    """Whether a worker of the running round has finished while others still run."""
+    """Return whether a worker of the running round has finished while others still run."""
     return run.stage is Stage.RUNNING and bool(run.succeeded or run.finished)
 
 
@@ -112,7 +112,7 @@ def _ranges(ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def is_news(run: Run, agent_id: str, report: FinishedWorkers) -> bool:
-    """Whether the agent reports workers that have finished since its last poll, in the running round."""
+    """Return whether the agent reports workers that have finished since its last poll, in the running round."""
     seat, known = run.seat_of(agent_id), run.finished.get(agent_id)
     is_current = run.stage is Stage.RUNNING and report.round == run.round and agent_id in run.running
     if seat is None or not is_current or (known is not None and known.ranks == report.ranks):

@@ -94,7 +94,7 @@ class Closings:
         self._latest.append(closing)
 
     def is_shared(self, closing: Closing) -> bool:
-        """Whether another node of the run, or two nodes of any runs, vanished at about the same time."""
+        """Return whether another node of the run, or two nodes of any runs, vanished at about the same time."""
         others: set[str] = set()
         for each in reversed(self._latest):
             if each.at <= closing.at - TOGETHER_S:
@@ -218,11 +218,11 @@ class Leases:
         return len(self.unconnected) == len(self.renewed_at)
 
     def are_silent(self, now: float) -> bool:
-        """Whether the server did not hear from any agent for a lease."""
+        """Return whether the server did not hear from any agent for a lease."""
         return bool(self.renewed_at) and min(now, self.unread_since) >= self.heard_at + self._lease_s
 
     def are_gone(self, now: float) -> bool:
-        """Whether the connection of every agent is closed, and all graces are over."""
+        """Return whether the connection of every agent is closed, and all graces are over."""
         if self.is_any_certain or len(self.absent_since) < len(self.renewed_at):
             return False
         return all(now >= since + self._grace_s for since in self.absent_since.values())
@@ -257,16 +257,16 @@ class Leases:
             self.unconnected[agent_id] = None
 
     def corroborates(self, agent_id: str) -> bool:
-        """Whether the agent's absence and the failures of other nodes' workers explain each other."""
+        """Return whether the agent's absence and the failures of other nodes' workers explain each other."""
         return agent_id in self._closings
 
     def is_missing(self, agent_id: str) -> bool:
-        """Whether the agent has no connection, as after a restart of the server, and owes a sign of life."""
+        """Return whether the agent has no connection, as after a restart of the server, and owes a sign of life."""
         return agent_id in self.uncertain and agent_id in self.unconnected
 
     def is_heard_since(self, agent_id: str, at: float) -> bool:
-        """Whether the server has heard the agent since this time, and it is certain. While facts are replayed, no agent
-        has a lease.
+        """Return whether the server has heard the agent since this time, and it is certain. While facts are replayed,
+        no agent has a lease.
         """
         is_certain = agent_id not in self.uncertain and agent_id not in self.excused
         return is_certain and self.renewed_at.get(agent_id, -inf) >= at
@@ -280,7 +280,7 @@ class Leases:
         return max(graces_end, self._returned_at + RETURN_S)
 
     def is_suspect(self, agent_id: str) -> bool:
-        """Whether the agent has vanished together with others, so that the path to it is suspected."""
+        """Return whether the agent has vanished together with others, so that the path to it is suspected."""
         closing = self._closings.get(agent_id)
         return agent_id in self.suspects or (closing is not None and self.all_closings.is_shared(closing))
 
@@ -296,7 +296,7 @@ class Leases:
         self.uncertain[agent_id] = None
 
     def counts_copies_of(self, agent_id: str) -> bool:
-        """Whether a repeated join, which may be a late copy, counts as a sign of life.
+        """Return whether a repeated join, which may be a late copy, counts as a sign of life.
 
         A copy does not answer a probe.
         """
@@ -305,7 +305,7 @@ class Leases:
         return agent_id in self.absent_since and agent_id not in self.probed_until
 
     def is_proven(self, agent_id: str, now: float) -> bool:
-        """Whether the agent has answered a probe within the last lease, and is not uncertain again."""
+        """Return whether the agent has answered a probe within the last lease, and is not uncertain again."""
         return agent_id not in self.uncertain and now < self._proven_at.get(agent_id, float("-inf")) + self._lease_s
 
     def resume(self, now: float, hold_up: HoldUp) -> None:
@@ -362,7 +362,7 @@ class Leases:
         )  # fmt: skip
 
     def is_connected(self, agent_id: str) -> bool:
-        """Whether the agent has a connection, as far as the server knows."""
+        """Return whether the agent has a connection, as far as the server knows."""
         is_known = agent_id not in self.uncertain or agent_id in self.probed_until
         return is_known and agent_id not in self.absent_since
 
@@ -445,7 +445,7 @@ class Leases:
         return None
 
     def _counts_from_close(self, agent_id: str) -> bool:
-        """Whether the agent's lease should count from the close of its connection, and does not yet.
+        """Return whether the agent's lease should count from the close of its connection, and does not yet.
 
         A close that comes long after the agent's next poll was due is no sign of life: TCP has given up a silent host.
         """
@@ -465,7 +465,7 @@ class Leases:
         return None if ends_at is None or now < ends_at else next(iter(self._graces))
 
     def _is_decisive(self, agent_id: str) -> bool:
-        """Whether the end of the agent's grace shows that the agent is lost."""
+        """Return whether the end of the agent's grace shows that the agent is lost."""
         return not self.is_suspect(agent_id) and self._works_since(self.absent_since[agent_id])
 
     def _grace_ends_at(self) -> float | None:
@@ -476,7 +476,7 @@ class Leases:
         return ends_at if ends_at <= self.heard_at + self._overdue_s else None
 
     def _works_since(self, closed_at: float) -> bool:
-        """Whether the path to the agents is known to have worked since the close of a connection."""
+        """Return whether the path to the agents is known to have worked since the close of a connection."""
         return self.parked is None or self.parked > 0 or self.heard_at > closed_at + UNREAD_S
 
     def _out_of_lease(self, now: float) -> str | None:
@@ -485,7 +485,7 @@ class Leases:
         return None if agent_id is None or now < self.renewed_at[agent_id] + self._lease_s else agent_id
 
     def _is_witnessed(self, agent_id: str) -> bool:
-        """Whether the server has heard another agent after this one was overdue."""
+        """Return whether the server has heard another agent after this one was overdue."""
         return self.heard_at >= self.renewed_at[agent_id] + self._overdue_s
 
     def next_deadline(self) -> float | None:

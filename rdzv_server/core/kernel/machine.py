@@ -221,7 +221,7 @@ class RunMachine:
         return self._take_effects()
 
     def has_news(self, agent_id: str, revision: int) -> bool:
-        """Whether there is news for the agent, which has seen the directive of `revision`."""
+        """Return whether there is news for the agent, which has seen the directive of `revision`."""
         agent = self.run.agents.get(agent_id)
         return agent is None or agent.revision > revision
 

@@ -68,12 +68,12 @@ def pending(run: Run) -> Pending | None:
 
 
 def may_end(run: Run) -> bool:
-    """Whether anything is about to end the round: `ends_at` says when."""
+    """Return whether anything is about to end the round: `ends_at` says when."""
     return bool(run.leaving) or run.replacement is not None or run.scale_up_at is not None
 
 
 def has_lost_its_reason(run: Run) -> bool:
-    """Whether workers know that the running round ends, and nothing is about to end it any more."""
+    """Return whether workers know that the running round ends, and nothing is about to end it any more."""
     is_given = run.stage is Stage.RUNNING and run.notice_since is not None
     return is_given and run.verdict_at is None and pending(run) is None
 
@@ -132,7 +132,7 @@ def leaves(machine: Machine, agent: Agent, leaving: Leaving, now: float) -> None
 
 
 def is_given_for_drain(run: Run, agent: Agent) -> bool:
-    """Whether workers get a notice before this agent of a drained node leaves."""
+    """Return whether workers get a notice before this agent of a drained node leaves."""
     is_running = run.stage is Stage.RUNNING and agent.state is AgentState.RUNNING
     return run.settings.notice_timeout_s is not None and is_running
 
@@ -153,7 +153,8 @@ def ended(machine: Machine, fact: events.NoticeEnded, now: float) -> None:
 
 
 def explains(run: Run, root: FailureRecord) -> bool:
-    """Whether the root failure of the running round follows from a notice, or from a leave that an agent has announced.
+    """Return whether the root failure of the running round follows from a notice, or from a leave that an agent has
+    announced.
 
     A scheduler that told the agent to leave may have told its workers as well. Workers of other nodes may have lost
     them, or workers that have acknowledged the notice and exited.

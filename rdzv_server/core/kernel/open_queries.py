@@ -53,12 +53,12 @@ class Queries:
         return tuple(replace(each.query, remaining_s=max(0.0, each.until - now)) for each in sent)
 
     def has_changed(self, agent_id: str, known: Iterable[int]) -> bool:
-        """Whether a reply to the agent would have queries other than those with the `known` numbers."""
+        """Return whether a reply to the agent would have queries other than those with the `known` numbers."""
         asked = self.by_agent.get(agent_id)
         return asked is not None and not set(islice(asked, MOST_QUERIES)) <= set(known)
 
     def makes_room(self, agent_id: str) -> bool:
-        """Whether the query of the agent that has just been closed makes room in a reply for another one."""
+        """Return whether the query of the agent that has just been closed makes room in a reply for another one."""
         return len(self.by_agent.get(agent_id, _NOTHING)) >= MOST_QUERIES
 
     def take(self, agent_id: str, number: int) -> OpenQuery | None:

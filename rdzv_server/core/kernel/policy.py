@@ -170,7 +170,7 @@ class Policy(Generic[StateT, SignsT]):
         """Note that the server has just taken over the run after a restart. The run has not ended."""
 
     def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
-        """Whether `progressed` has anything to do."""
+        """Return whether `progressed` has anything to do."""
         return False
 
     def progressed(self, agent_id: str, progress: Progress, now: float) -> Fact | None:
@@ -188,7 +188,7 @@ class Policy(Generic[StateT, SignsT]):
         return None
 
     def holds_round(self, now: float) -> bool:
-        """Whether the forming round, which could complete now, has to wait for this policy."""
+        """Return whether the forming round, which could complete now, has to wait for this policy."""
         return False
 
     def prepare_round(self, now: float) -> None:

@@ -50,20 +50,20 @@ def _note_pace(pace: Pace, progress: Progress, now: float) -> None:
 
 
 def _has_stepped(before: Progress, progress: Progress) -> bool:
-    """Whether a node's workers report another step or checkpoint than in its report before."""
+    """Return whether a node's workers report another step or checkpoint than in its report before."""
     if before.highest_step != progress.highest_step or before.lowest_step != progress.lowest_step:
         return True
     return before.checkpoint_step != progress.checkpoint_step
 
 
 def _falls(before: ProgressSign | None, progress: Progress) -> bool:
-    """Whether the highest step of a node's workers is lower than in its report before."""
+    """Return whether the highest step of a node's workers is lower than in its report before."""
     highest = before.progress.highest_step if before else None
     return highest is not None and progress.highest_step is not None and progress.highest_step < highest
 
 
 def _is_overtaken(before: ProgressSign | None, progress: Progress) -> bool:
-    """Whether the agent made this report before the last one that was noted: a network may deliver a copy late.
+    """Return whether the agent made this report before the last one that was noted: a network may deliver a copy late.
 
     The agent's time since its workers' start tells. The other times of a report are of workers, which may begin anew.
     """
@@ -124,7 +124,9 @@ def stalled_node(run: Run) -> str | None:
 
 
 def is_over(run: Run) -> bool:
-    """Whether all workers that report progress have reported the end of their loop: what follows may take any time."""
+    """Return whether all workers that report progress have reported the end of their loop: what follows may take any
+    time.
+    """
     return bool(run.progress) and len(run.pace.over) == len(run.progress)
 
 

@@ -25,7 +25,7 @@ OPERATORS = (TailLog, Describe)
 
 
 def knows(agent: Agent, kind: type[Query]) -> bool:
-    """Whether the agent's join names this kind of queries as known."""
+    """Return whether the agent's join names this kind of queries as known."""
     return kind.__struct_config__.tag in agent.join.queries
 
 

@@ -72,7 +72,7 @@ def _count(run: Run, record: FailureRecord) -> None:
 
 
 def is_to_blame(run: Run, failure: Failure) -> bool:
-    """Whether a failure that is reported now is the root of its round, as far as is known."""
+    """Return whether a failure that is reported now is the root of its round, as far as is known."""
     blamed = run.first_of_round
     return blamed is None or (blamed.failure.consequence and not failure.consequence)
 
@@ -124,12 +124,12 @@ def own_budgets(run: Run) -> dict[Cause, OwnBudget]:
 
 
 def _spends_max_restarts(run: Run, cause: Cause) -> bool:
-    """Whether restarts for this cause are charged to `max_restarts`, because the cause has no budget of its own."""
+    """Return whether restarts for this cause are charged to `max_restarts`: the cause has no budget of its own."""
     return cause in CHARGED and CHARGED[cause](run.settings) is None
 
 
 def is_fatal(run: Run, failure: Failure) -> bool:
-    """Whether the user declared that such a failure ends the run, even within the budget."""
+    """Return whether the user declared that such a failure ends the run, even within the budget."""
     return failure.verdict == "fatal" or failure.exit_code in run.settings.fatal_exit_codes
 
 
@@ -139,7 +139,7 @@ def cause_of(failure: Failure) -> Cause:
 
 
 def awaits_cause(run: Run, record: FailureRecord) -> bool:
-    """Whether the cause of this failure, the last one reported, may still be reported."""
+    """Return whether the cause of this failure, the last one reported, may still be reported."""
     return record.failure.consequence and len(run.running) > len(run.failed)
 
 

@@ -12,9 +12,9 @@ wait:
   new agents wait as the round has seats, they have come in the place of the silent agents. Then the server takes back
   the fresh leases of the silent agents.
 - `MOST_S` seconds have passed: the workers must be gone, and the run ends.
-- The server is full of runs or of agents, and new ones ask for a place. If the server has heard none of a run's agents
-  for `GIVES_PLACE_S` seconds, and none has a connection, the run gives its place: the longest silent run first. Its
-  agents learn this when they are back.
+- The server is full of runs or of agents, and new ones ask for a place. A run gives its place if the server has heard
+  none of its agents for `GIVES_PLACE_S` seconds, and none has a connection. The longest silent run gives its place
+  first. Its agents learn this when they are back.
 
 If an operator restarts the run, resizes it or drains one of its nodes, a new round opens, which waits for no silent
 agent.
@@ -83,7 +83,7 @@ def deserted(machine: Machine, fact: events.RunDeserted, now: float) -> None:
 
 
 def may_give_place(run: Run, now: float) -> bool:
-    """Whether no agent of the running round has a connection, and this server has heard none for minutes."""
+    """Return whether no agent of the running round has a connection, and this server has heard none for minutes."""
     is_silent = run.unheard_since is not None and now >= run.leases.heard_at + GIVES_PLACE_S
     return is_silent and run.leases.is_none_connected
 

@@ -85,7 +85,8 @@ def _check_rank(run: Run, agent: Agent, rank: int) -> None:
 
 
 def awaits_loss(run: Run, reporter: str = "") -> bool:
-    """Whether a participant is missing whose loss would explain a failure of the `reporter`, or of any agent if "".
+    """Return whether a participant is missing whose loss would explain a failure of the `reporter`, or of any agent if
+    "".
 
     After a restart of the server all of them are missing, until it hears them.
     """
@@ -113,7 +114,7 @@ def decides_at(run: Run) -> float | None:
 
 
 def _is_new(machine: Machine, report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
-    """Whether a report is new. Raises `StaleRound` if it is about another round than the last one.
+    """Return whether a report is new. Raises `StaleRound` if it is about another round than the last one.
 
     A report is also new if the join that followed it has overtaken it. From a node that is being drained only a fatal
     failure counts: it came before its workers were told to stop.

@@ -71,7 +71,7 @@ def sharing(blame: Blame, history: NodeHistory, now: float, run: Run) -> list[tu
 
 
 def _is_shared(incident: Incident, history: NodeHistory) -> bool:
-    """Whether other nodes were lost at about the same time, or were found unfit in the same way."""
+    """Return whether other nodes were lost at about the same time, or were found unfit in the same way."""
     is_candidate = incident.fault == LOST.name or bool(incident.condition)
     return is_candidate and len({node_id for node_id, _ in _like(incident, history)}) >= TOGETHER
 

@@ -113,7 +113,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
     counters: ClassVar[Mapping[Metric, EventKind]] = {FOUND: "straggler_found"}
 
     def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
-        """Whether to start comparing nodes: several run workers, and this is the first report of a step's time."""
+        """Return whether to start comparing nodes: several run workers, and this is the first report of a step time."""
         if self.signs.look_at is not None or progress.step_s is None:
             return False
         return self.run.stage is Stage.RUNNING and len(self.run.running) > 1
@@ -197,7 +197,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
         return {agent_id for agent_id, each_s in took_s.items() if each_s > limit_s}
 
     def _has_new_step(self, agent_id: str) -> bool:
-        """Whether the agent's workers have made a step since their last comparison."""
+        """Return whether the agent's workers have made a step since their last comparison."""
         step = self.run.progress[agent_id].progress.lowest_step
         return step is not None and step != self.signs.steps.get(agent_id)
 

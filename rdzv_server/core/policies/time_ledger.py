@@ -235,7 +235,7 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
         }
 
     def is_news(self, agent_id: str, report: Progress, now: float) -> bool:
-        """Whether this is the first progress of the running round."""
+        """Return whether this is the first progress of the running round."""
         return self.state.time.starting_s is None and progress.is_of_running_round(self.run, agent_id, report)
 
     def progressed(self, agent_id: str, report: Progress, now: float) -> TrainingBegan | None:

@@ -234,7 +234,7 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
     # Progress.
 
     def is_news(self, agent_id: str, report: Progress, now: float) -> bool:
-        """Whether a sample is due, or a restart of the server is not recorded yet."""
+        """Return whether a sample is due, or a restart of the server is not recorded yet."""
         return self.signs.restarted_at is not None or (self._is_due(now) and self._has_step(agent_id, report))
 
     def progressed(self, agent_id: str, report: Progress, now: float) -> ProgressSampled | ServerRestarted | None:
@@ -294,7 +294,7 @@ def interval_s(run: Run, now: float) -> float:
 
 
 def is_late(run: Run, at: float) -> bool:
-    """Whether the server had heard no report of the round for long before the one at this time."""
+    """Return whether the server had heard no report of the round for long before the one at this time."""
     last = Timeline.of(run).samples[-1:]
     limit_s = REPORTS_MISSED * max(interval_s(run, at), hold_s(run.settings.lease_s))
     return bool(last) and last[0].round == run.round and at - last[0].at > limit_s

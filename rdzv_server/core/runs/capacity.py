@@ -160,7 +160,7 @@ class Capacity:
         return self.agents >= self.max_agents
 
     def is_full_of_runs(self, machines: Collection[RunMachine]) -> bool:
-        """Whether there is no place for a new run. A run that gave its place is remembered for at most a minute."""
+        """Return whether a new run has no place. A run that gave its place is remembered for at most a minute."""
         if len(machines) < self.max_runs:
             return False
         return sum(not machine.run.gave_place for machine in machines) >= self.max_runs

@@ -30,7 +30,7 @@ def warning(run: Run, newest: Iterable[Run], now: float) -> str:
 
 
 def _lacks_first_nodes(run: Run, now: float) -> bool:
-    """Whether the run has waited for a while for nodes to begin its first round."""
+    """Return whether the run has waited for a while for nodes to begin its first round."""
     if run.stage is not Stage.FORMING or run.membership is not None or run.is_scoped:
         return False
     is_below = 0 < len(run.waiting) < legal_sizes.smallest(run.settings)
@@ -38,7 +38,7 @@ def _lacks_first_nodes(run: Run, now: float) -> bool:
 
 
 def _is_alike(run: Run, other: Run) -> bool:
-    """Whether the nodes of both runs have the same command and would fit into one run."""
+    """Return whether the nodes of both runs have the same command and would fit into one run."""
     commands = {next(iter(each.waiting.values())).join.command for each in (run, other)}
     sizes = {(each.settings.min_nodes, each.settings.max_nodes) for each in (run, other)}
     fits = len(run.waiting) + len(other.waiting) <= run.settings.max_nodes

@@ -20,8 +20,8 @@ from rdzv_server.words import attempts, runs
 
 
 def starts_new_attempt(run: Run, join: JoinRequest, now: float) -> bool:
-    """Whether the join begins another attempt after this one. Raises `RunSucceeded`, `RunFailed` or `RunStopped` if it
-    must not.
+    """Return whether the join begins another attempt after this one. Raises `RunSucceeded`, `RunFailed` or `RunStopped`
+    if it must not.
     """
     if (join.returning or join.unfit) and run.stage.is_end:  # it has no place, and learns how the run ended
         end = RunSucceeded if run.stage is Stage.SUCCEEDED else RunFailed

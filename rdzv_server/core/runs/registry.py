@@ -173,7 +173,7 @@ class Registry:
         return answer or self.nodes.answer_to(request_id)
 
     def _was_idle(self, run_id: str | None, request_id: str) -> bool:
-        """Whether the known request has changed nothing."""
+        """Return whether the known request has changed nothing."""
         latest = self._latest_machine(run_id)
         return request_id in (latest.run.idle if latest else ()) or request_id in self.nodes.state.idle
 
@@ -491,7 +491,7 @@ class Registry:
         return attempts[-1] if attempts else None
 
     def _is_first(self, run: Run) -> bool:
-        """Whether no earlier attempt is remembered."""
+        """Return whether no earlier attempt is remembered."""
         return run.attempt == self._attempts[run.run_id][0].run.attempt
 
     def _forget(self, run: Run, now: float) -> list[Effect]:
@@ -532,12 +532,12 @@ def _settings_of(join: JoinRequest) -> RunSettings:
 
 
 def _has_place(run: Run, join: JoinRequest) -> bool:
-    """Whether the run has a place for this newcomer among those of its last round, or the newcomer needs none."""
+    """Return whether the run has a place for the newcomer among those of its last round, or the newcomer needs none."""
     return bool(join.unfit) or run.stage.is_end or len(run.agents) < len(run.seats)
 
 
 def _has_event(effects: Collection[Effect], request_id: str) -> bool:
-    """Whether an event of a run has this request's id."""
+    """Return whether an event of a run has this request's id."""
     return any(isinstance(effect, Happened) and effect.event.request_id == request_id for effect in effects)
 
 

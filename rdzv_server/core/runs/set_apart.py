@@ -131,7 +131,7 @@ class SetApart(RunMachine):
         return []
 
     def has_news(self, agent_id: str, revision: int) -> bool:
-        """Whether to answer the agent at once. An agent that the records do not contain has to wait."""
+        """Return whether to answer the agent at once. An agent that the records do not contain has to wait."""
         if self._is_forgotten or self._is_stopped or agent_id in self.run.departed_ids:
             return True
         return agent_id in self.run.agents and super().has_news(agent_id, revision)

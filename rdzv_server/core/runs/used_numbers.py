@@ -41,7 +41,7 @@ class UsedNumbers:
         return self._last.get(run_id, self._floor)
 
     def has_ended(self, run_id: str, attempt: int) -> bool:
-        """Whether this forgotten attempt has ended. If `attempt` is 0: whether any attempt of the run id has.
+        """Return whether this forgotten attempt has ended. If `attempt` is 0: whether any attempt of the run id has.
 
         A server that has lost its state knows no such attempt: its agents form their runs again.
         """

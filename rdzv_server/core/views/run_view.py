@@ -63,7 +63,7 @@ NODE_REMARKS = tuple(policy.node_remarks for policy in POLICIES if "node_remarks
 
 
 def is_apart(run: Run) -> bool:
-    """Whether the run has not ended, but the server decides nothing about it after an error: see `set_apart`."""
+    """Return whether the run has not ended, but the server decides nothing about it after an error: see `set_apart`."""
     return bool(run.set_apart) and not run.stage.is_end
 
 
@@ -131,7 +131,9 @@ def ending(run: Run) -> Ending | None:
 
 
 def waits_for_agents(run: Run) -> bool:
-    """Whether no agent of the running round is heard, or none is connected. No node is lost until an agent is back."""
+    """Return whether no agent of the running round is heard, or none is connected. No node is lost until an agent is
+    back.
+    """
     if run.stage is not Stage.RUNNING or is_apart(run):
         return False
     return run.unheard_since is not None or (bool(run.leases.renewed_at) and run.leases.is_none_connected)

@@ -192,7 +192,7 @@ def begin_for_operator(kernel: Kernel, event: StacksAsked, now: float, *, is_sus
 
 
 def _makes_progress(run: Run) -> bool:
-    """Whether the workers of all nodes report steps, and the latest step of each is not overdue."""
+    """Return whether the workers of all nodes report steps, and the latest step of each is not overdue."""
     reports = [run.progress[agent_id].progress for agent_id in run.running if agent_id in run.progress]
     are_stepping = [each.step_s is not None and each.age_s <= STALLED * each.step_s for each in reports]
     return bool(are_stepping) and len(reports) == len(run.running) and all(are_stepping)

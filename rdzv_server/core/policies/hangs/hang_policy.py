@@ -246,7 +246,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         return finished_at + hang.silence_s
 
     def _awaits_silence(self, hang: Hang) -> bool:
-        """Whether all nodes are silent, and only the time since a node has finished is too short."""
+        """Return whether all nodes are silent, and only the time since a node has finished is too short."""
         if hang.silence_counts or self.run.suspends_judgement:
             return False
         return hang.is_silent(len(self.run.running))
@@ -260,7 +260,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         )
 
     def _is_overtaken(self, hang: Hang) -> bool:
-        """Whether a sure source has found a hang while a withheld one lasts."""
+        """Return whether a sure source has found a hang while a withheld one lasts."""
         if hang.charge_at is None or hang.judge_at != hang.charge_at:
             return False
         return _guilty(self.run, hang).limit_s is None
@@ -294,7 +294,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         return event if known != bool(event.ranks) and agent.state is AgentState.RUNNING else None
 
     def _is_late(self, event: HangSuspected) -> bool:
-        """Whether it is a copy of a suspicion that the agent may have taken back since."""
+        """Return whether it is a copy of a suspicion that the agent may have taken back since."""
         return 0 < event.number <= self.state.suspected.get(event.agent_id, 0)
 
     def _heard(self, event: HangSuspected, now: float) -> None:
@@ -421,8 +421,8 @@ def _to_show(fact: HangFound) -> HangVerdict:
 
 
 def _is_alone(run: Run, hang: Hang, guilty: Suspicion) -> bool:
-    """Whether the suspicions suffice to single out the rank: only it is suspected and all others continue, or its step
-    is the lowest.
+    """Return whether the suspicions suffice to single out the rank: only it is suspected and all others continue, or
+    its step is the lowest.
     """
     suspected = {rank for each in hang.believed(len(run.running)) for rank in each.ranks}
     if len(suspected) == 1 and _others_continue(run, guilty):
@@ -431,7 +431,8 @@ def _is_alone(run: Run, hang: Hang, guilty: Suspicion) -> bool:
 
 
 def _others_continue(run: Run, guilty: Suspicion) -> bool:
-    """Whether the workers of all other nodes are known to have made progress well after the guilty ones stood still.
+    """Return whether the workers of all other nodes are known to have made progress well after the guilty ones stood
+    still.
 
     In lockstep, all nodes stand still together. Then the only one that suspects its workers has a shorter limit.
     """
@@ -441,7 +442,7 @@ def _others_continue(run: Run, guilty: Suspicion) -> bool:
 
 
 def _is_behind(run: Run, guilty: Suspicion) -> bool:
-    """Whether these workers are known to be at a lower step than those of all other nodes.
+    """Return whether these workers are known to be at a lower step than those of all other nodes.
 
     A step that was reported before they stood still shows nothing: they may have made steps since.
     """

@@ -27,7 +27,9 @@ _SETTINGS = {"progress": "--progress-timeout", "silence": "--silence-timeout"}
 
 
 def is_withheld(run: Run, state: HangsState, fact: HangFound, verdict: Verdict | None, now: float) -> bool:
-    """Whether this hang is only reported. `verdict`: how the run would end because of it; None if it would restart."""
+    """Return whether this hang is only reported. `verdict`: how the run would end because of it; None if it would
+    restart.
+    """
     is_final = run.settings.on_hang != "restart" or (verdict is not None and verdict.no_progress)
     has_lasted = state.hang is not None and state.hang.charge_at is not None and now >= state.hang.charge_at
     return not is_final and not has_lasted and _in_row(run, state, fact, now) >= MOST_IN_ROW

@@ -197,7 +197,7 @@ def summarise(
 
 
 def _is_meant(cluster: _Cluster, culprits: Sequence[Culprit], count: int) -> bool:
-    """Whether the cluster contains the first culprit or, if there is none, the only rank."""
+    """Return whether the cluster contains the first culprit or, if there is none, the only rank."""
     return culprits[0].rank in cluster.ranks if culprits else count == 1
 
 
@@ -267,7 +267,7 @@ def place_of(frames: Sequence[Frame]) -> tuple[str, bool | None]:
 
 
 def _has_ended(frames: Sequence[Frame]) -> bool:
-    """Whether this is the stack of a main thread whose script has ended."""
+    """Return whether this is the stack of a main thread whose script has ended."""
     if not frames:
         return False
     outermost = frames[-1]
@@ -276,7 +276,7 @@ def _has_ended(frames: Sequence[Frame]) -> bool:
 
 
 def _has_left(frames: Sequence[Frame]) -> bool:
-    """Whether this is the stack of a main thread outside its script, as in a function that `atexit` calls.
+    """Return whether this is the stack of a main thread outside its script, as in a function that `atexit` calls.
 
     Greenlets, and compiled or embedding programs, have such stacks as well while they run.
     """
@@ -381,7 +381,9 @@ def _raised(facts: _Facts) -> set[int]:
 
 
 def _has_left_script(error: LastError) -> bool:
-    """Whether the exception has ended the script: torch marks it, or its traceback begins in the script's module."""
+    """Return whether the exception has ended the script: torch marks it, or its traceback begins in the script's
+    module.
+    """
     first = next((line for line in error.traceback[1:] if line.lstrip(" |").startswith("File ")), "")
     return error.is_uncaught or bool("Traceback (" in "".join(error.traceback[:1]) and re.search(_LEFT_SCRIPT, first))
 
@@ -496,7 +498,7 @@ def _sentence(
 
 
 def _is_obvious(facts: _Facts, guilty: set[int]) -> bool:
-    """Whether the clusters show it already: all ranks but a few are at one place, and those few are to blame."""
+    """Return whether the clusters show it already: all ranks but a few are at one place, and those few are to blame."""
     places = [set(cluster.ranks) for cluster in facts.clusters] + ([_silent_ranks(facts)] if facts.silent else [])
     return len(places) == 2 and guilty == places[1] and len(places[0]) > len(places[1])
 

@@ -171,11 +171,11 @@ class Hang(Struct, dict=True):
         return len(self._keys.get(agent_id, ()))
 
     def is_silent(self, running: int) -> bool:
-        """Whether all of the `running` agents that run workers report silence, which may not count yet."""
+        """Return whether all of the `running` agents that run workers report silence, which may not count yet."""
         return self._silent == running > 0
 
     def counts(self, running: int) -> bool:
-        """Whether any suspicion counts if `running` agents run workers: silence counts only if all are silent."""
+        """Return whether a suspicion counts if `running` agents run workers: silence counts only if all are silent."""
         others = len(self.suspicions) - self._silent - (0 if self.untold_counts else self._untold)
         return others > 0 or (self.silence_counts and self.is_silent(running))
 

@@ -110,7 +110,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
         return Finding("unreachable", printable(sentence), run.stage_since, steps)
 
     def holds_round(self, now: float) -> bool:
-        """Whether nodes that would get a seat need a test, and there is time for it."""
+        """Return whether nodes that would get a seat need a test, and there is time for it."""
         until = self.signs.until
         if until is not None and now >= until:
             return False
