@@ -1,8 +1,8 @@
 """Functions with which a training script reports progress to its agent and receives notices, without dependencies.
 
 `progress` writes into a small piece of memory that the agent shares with each worker (`NODE_AGENT_PROGRESS_FILE`). It
-makes no system call that could block, and it does not wake the agent, which reads the memory when it needs to. Without
-an agent `progress` does nothing.
+does not make a system call that could block, nor wake the agent, which reads the memory when it needs to. Without an
+agent `progress` does nothing.
 
 `notice` returns whether the round is about to end, so that the script can save its work. `acknowledge` reports that the
 script has saved. Both use small files (`NODE_AGENT_NOTICE_FILE`, `NODE_AGENT_NOTICE_ACK`).
@@ -67,8 +67,8 @@ def progress(step: int | None = None, kind: str = "step") -> None:
     - "loaded": the checkpoint or the weights are loaded. `step` tells after which step the script continues, so that
       the server knows which steps are repeated. `saved_by_survivors` tells it by itself.
 
-    `--progress-timeout` treats a worker that reports no progress for too long as hung. The server shows the steps and
-    their durations.
+    `--progress-timeout` treats a worker that does not report progress for too long as hung. The server shows the steps
+    and their durations.
     """
     memory = _shared()
     if memory is not None and _lock.acquire(False):  # skip if a signal handler or another thread is in here too

@@ -5,8 +5,8 @@ memory, the scheduler may treat the whole job as failed. But an elastic run cont
 supervisor waits until the server reports the end of the run, and exits with the run's exit code.
 
 While the agent lives, it sends its supervisor the number of its attempt. A later attempt of the run belongs to another
-agent. A server that hears no agent of the run concludes nothing. So the supervisor then leaves the run for its agent,
-of which only it knows that it is dead.
+agent. A server that does not hear any agent of the run concludes nothing. So the supervisor then leaves the run for its
+agent, of which only it knows that it is dead.
 
 The supervisor adopts processes that the killed agent's workers have started. It ends those that the agent's guardian
 cannot find: processes that have cleared their environment and left their session. If the guardian was killed with its
@@ -292,7 +292,7 @@ class _Inquiry:
 
     async def _phases(self, server: Endpoint) -> AsyncGenerator[tuple[int, str, bool], None]:
         """Yield number and phase of the run's latest attempt each time this server sends something, and whether the
-        server hears no agent of it.
+        server does not hear any agent of it.
 
         Stop when the server is gone or does not know the run.
         """

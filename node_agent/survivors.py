@@ -127,7 +127,7 @@ class SavedBySurvivors:
 
         The state is complete after step N from the end of this block until the next one begins. So everything that
         `save` writes must change only in such blocks: parameters, optimizer, scheduler, the number of samples taken. A
-        block in which an error occurs leaves no complete state.
+        block in which an error occurs does not leave a complete state.
         """
         if self._is_first:
             self._is_first = False
@@ -358,7 +358,7 @@ def _remove(path: str) -> None:
 
 
 def _sync(path: str) -> None:
-    """Write a file or folder to its disk, so that a crash of the node leaves no broken one under the final name."""
+    """Write a file or folder to its disk: a crash of the node must not leave a broken one under the final name."""
     found = [path] if os.path.isfile(path) else [
         os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names
     ]  # fmt: skip

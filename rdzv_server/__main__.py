@@ -6,7 +6,7 @@ import sys
 
 def main() -> int:
     """Run the program and return its exit code, also if Ctrl-C comes during its imports."""
-    gc.disable()  # imports make no garbage; the server collects it once it serves
+    gc.disable()  # imports do not make garbage; the server collects it once it serves
     try:
         from rdzv_server.cli import main
 

@@ -153,7 +153,7 @@ class LineFormatter(logging.Formatter):
 
 
 async def _run(config: ServerConfig, output: LogOutput) -> int:
-    """Serve. Return the exit code, which no later signal changes."""
+    """Serve. Return the exit code, which later signals do not change."""
     try:
         security = Security(config)
         return await _serve(config, _limits(config), security, ServiceManager.of(os.environ), output)

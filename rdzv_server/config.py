@@ -152,7 +152,7 @@ class ServerConfig:
         "server. etcd://HOST,HOST,HOST/CLUSTER: several servers share the runs; one leads, and another takes over. "
         "(default: a file for this port in the user's state folder; memory with --port 0)",
     )
-    """Place of the records: memory with port 0, since no later server would look for records at a random port."""
+    """Place of the records: memory with port 0, since a later server would not look for records at a random port."""
     exit_when_idle_s: float | None = _flag(
         None,
         SECONDS,
@@ -290,7 +290,7 @@ class ServerConfig:
         "with --shards, let this server take its part from the others once it has been up for SECONDS (default: {:g})",
     )
     """Seconds after which this server gets its part of the shards. A server that crashes soon does not run this long,
-    so no shards move to it."""
+    so shards do not move to it."""
     etcd_ca: str | None = _cluster(
         None, FILE, "use TLS to etcd and verify its certificate against this CA bundle (PEM)"
     )

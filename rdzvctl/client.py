@@ -47,7 +47,7 @@ takes 40 MB."""
 READ_BYTES = 1 << 16
 
 REFRESH_S = 5.0
-"""Most seconds between two overviews while watching: ages grow, and servers that do not lead report no changes."""
+"""Most seconds between two overviews while watching: ages grow, and servers that do not lead do not report changes."""
 SETTLE_S = 0.3
 """Seconds in which changes are gathered, to be shown together."""
 EVENT_STREAM = "text/event-stream"

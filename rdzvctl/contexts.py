@@ -185,7 +185,7 @@ def _checked(path: str, text: str, found: Mapping[str, Any]) -> Contexts:
 
 
 def _bad(path: str, text: str, word: str, what: str) -> BadInput:
-    """Return an error at the first line with the word: the TOML parser reports no lines for valid TOML."""
+    """Return an error at the first line with the word: the TOML parser does not report lines for valid TOML."""
     lines = text.splitlines()
     line = next((number for number, each in enumerate(lines, 1) if re.search(rf"\b{re.escape(word)}\b", each)), 1)
     return BadInput(words.contexts.bad_line(path, line, what))

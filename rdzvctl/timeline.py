@@ -58,7 +58,7 @@ class Picture(NamedTuple):
 
 
 def _bar(share: float, bars: str) -> str:
-    """Return the character for a share. The smallest share is visible, and rounding hides no gap."""
+    """Return the character for a share. The smallest share is visible, and rounding does not hide a gap."""
     if share <= 1e-9:
         return bars[0]
     return bars[min(len(bars) - 1, max(1, int(share * (len(bars) - 1) + 1e-6)))]

@@ -175,7 +175,9 @@ def _interpreter(environment: Mapping[str, str]) -> str:
 
 
 def _check_first_line(program: str, environment: Mapping[str, str]) -> None:
-    """Refuse a script that cannot be started: its first line names no interpreter, or one that does not exist."""
+    """Refuse a script that cannot be started: its first line does not name an interpreter, or names one that does not
+    exist.
+    """
     try:
         with open(program, "rb") as file:
             begin = file.read(MOST_FIRST_BYTES)

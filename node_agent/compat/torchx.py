@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, Dict, List, Optional  # TorchX reads these annotations as text, and supports no others
+from typing import Any, Dict, List, Optional  # TorchX reads these annotations as text, and does not support others
 
 import torchx
 from torchx import specs

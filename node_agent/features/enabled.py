@@ -1,7 +1,7 @@
 """Features of one agent: those that its options turn on, those without flags, and those that only answer queries.
 
 Features answer the server's queries in parallel with the agent's other work, each by its own deadline at the latest. If
-a feature raises an exception, the server gets a refusal, and the run continues: a question ends no workers.
+a feature raises an exception, the server gets a refusal, and the run continues: a query never ends workers.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Table of the features that have flags. `--help` reads it, so it imports no feature."""
+"""Table of the features that have flags. `--help` reads it, so it does not import features."""
 
 from collections.abc import MutableMapping
 

@@ -136,7 +136,8 @@ class Feature:
     def performing(self, effect: OwnEffect) -> bool:
         """Called with each effect of the machine that is not a request to the server.
 
-        Return True if the feature has carried it out. Then the agent asks no later feature, and does nothing itself.
+        Return True if the feature has carried it out. Then the agent does not ask later features, and does nothing
+        itself.
         """
         return False
 

@@ -19,8 +19,8 @@ _CO_COROUTINE = 0x80
 
 
 def begin() -> None:
-    """Pause garbage collection during a program's imports. They make no garbage, and each collection would scan them
-    all.
+    """Pause garbage collection during a program's imports. They do not make garbage, and each collection would scan
+    them all.
     """
     gc.disable()
     with suppress(ImportError):  # another Python may lack a part of the finder: it then finds all modules itself

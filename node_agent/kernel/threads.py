@@ -34,8 +34,8 @@ async def in_thread(
     """Make a call in a thread, and return its result.
 
     Raises what the call raises, and `OSError` if it takes longer than `within_s`. If a result comes after the caller
-    has stopped waiting, `undo` is called with it, perhaps in a thread. An exiting interpreter starts no threads; the
-    call is then made in this thread.
+    has stopped waiting, `undo` is called with it, perhaps in a thread. An exiting interpreter does not start threads;
+    the call is then made in this thread.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()

@@ -43,7 +43,7 @@ class InProcessTransport:
         return ADDRESS
 
     async def exchange(self, request: Request) -> Reply | Ack:
-        answer = await self._rendezvous.ask(replace(request, secret=""), self)  # the page accepts no requests of agents
+        answer = await self._rendezvous.ask(replace(request, secret=""), self)  # the page refuses requests of agents
         assert isinstance(answer, Reply | Ack)
         self._answered(answer)
         return answer

@@ -55,7 +55,7 @@ def script_unreadable(script: str, reason: str) -> str:
 
 
 def script_of_a_shell(script: str, needs_shell: bool) -> str:
-    """`needs_shell`: whether the script's first line names no interpreter."""
+    """`needs_shell`: whether the script's first line does not name an interpreter."""
     before = "--no-python bash" if needs_shell else "--no-python"
     return f"{script} is a shell script, not Python: give {before} before it"
 

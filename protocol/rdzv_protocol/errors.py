@@ -99,7 +99,7 @@ class RunStillActive(ProtocolError, code="run_goes_on", status=409):
 
 
 class NoStandby(ProtocolError, code="nobody_waits", status=409):
-    """An operator admits waiting nodes, but no node stands by for a free place."""
+    """An operator admits waiting nodes, but a standby node for a free place is missing."""
 
 
 class RunSucceeded(ProtocolError, code="run_succeeded", status=410):

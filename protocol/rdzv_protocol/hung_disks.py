@@ -1,7 +1,7 @@
 """Names files that do not answer while a program reads its command line and its files.
 
-A system call to a network disk that hangs, or to a pipe without a writer, does not return. Python runs no signal
-handler meanwhile. Without this the program would be silent. Linux tells in which system call each thread waits.
+A system call to a network disk that hangs, or to a pipe without a writer, does not return. Python does not run signal
+handlers meanwhile. Without this the program would be silent. Linux tells in which system call each thread waits.
 """
 
 import os
@@ -19,7 +19,7 @@ _LONGEST_PATH = 4096
 _NO_FOLDER = -100 & 0xFFFFFFFF
 """AT_FDCWD, in place of the descriptor of a folder."""
 _LOWEST_ADDRESS = 1 << 16
-"""Linux lets no process use lower ones, and no file descriptor is higher."""
+"""Linux does not let processes use lower ones, and file descriptors are never higher."""
 
 _watches: list[LockType] = []
 """A lock of each watch, whose release ends it."""
@@ -64,7 +64,7 @@ def _files(calls: "set[tuple[str, str]]") -> list[str]:
 
 
 def _file(call: str) -> str:
-    """Return the file that a system call is about; empty if it is about no file, or about a standard stream."""
+    """Return the file that a system call is about; empty if it is not about a file, or about a standard stream."""
     words = call.split()
     if len(words) < 3 or words[0] == "-1":  # it runs, or waits outside of a call
         return ""

@@ -226,8 +226,9 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     rerun: bool = False
     """Whether to begin a new attempt of a run that has already succeeded, or that an operator has stopped."""
     returning: bool = False
-    """Whether the agent has lost its place in the run. It takes another place while the run lasts, and begins no
-    attempt of a run that has ended."""
+    """Whether the agent has lost its place in the run. It takes another place while the run lasts, and does not begin
+    an attempt of a run that has ended.
+    """
     attempt: Count = 0
     """Attempt in which the agent had its place, if it is `returning`; 0 if the server did not report it."""
     hosts_store: bool = False
@@ -248,7 +249,7 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     drains: bool = False
     """Whether the agent knows the directive `drain`."""
     queries: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
-    """Tags of the queries that the agent knows. The server sends it no others."""
+    """Tags of the queries that the agent knows. The server does not send it others."""
     watches: Annotated[tuple[Name, ...], Meta(max_length=8)] | None = None
     """Sources by which the agent looks for hangs: `progress`, `silence`, `log rule`, `uninterruptible`. None from an
     older agent."""

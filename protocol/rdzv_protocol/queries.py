@@ -1,8 +1,8 @@
 """Queries that the server sends an agent beside its directive, and the agent's answers.
 
-Every `Reply` contains the first 16 open queries until they are answered or their time is over, so a lost reply does no
-harm. In its join, an agent names the kinds that it knows, by their tags; the server sends it no others. It answers each
-number once. Queries are not durable: after a failover they have to be asked again.
+Every `Reply` contains the first 16 open queries until they are answered or their time is over, so a lost reply is
+harmless. In its join, an agent names the kinds that it knows, by their tags; the server does not send it others. It
+answers each number once. Queries are not durable: after a failover they have to be asked again.
 """
 
 from typing import Annotated

@@ -1,8 +1,9 @@
 """Visible text: which characters a name may have, and how many marks may be stacked on one letter.
 
-A combining mark takes no column of its own, so a hundred of them in a row cover the lines above and below. Unicode's
-stream-safe format (UAX 15) allows 30 in a row, and says that this is far more than any language needs. Names and texts
-of agents have at most `MOST_MARKS`: pointed Hebrew needs four, and other living languages hardly ever need more.
+A combining mark does not take a column of its own, so a hundred of them in a row cover the lines above and below.
+Unicode's stream-safe format (UAX 15) allows 30 in a row, and says that this is far more than any language needs. Names
+and texts of agents have at most `MOST_MARKS`: pointed Hebrew needs four, and other living languages hardly ever need
+more.
 """
 
 import re

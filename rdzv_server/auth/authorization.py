@@ -102,7 +102,7 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     @property
     def is_own_page(self) -> bool:
-        """Whether the request comes from a page of this server, or from no page."""
+        """Whether the request comes from a page of this server, or from a program that is not a page."""
         return self.origin is None or self.origin.endswith(f"://{self.host}")
 
 
@@ -179,7 +179,7 @@ class Permit:
         return self.tokens is not None and any(token.most_runs is not None for token in self.tokens)
 
     def check_quota(self, run_id: str, active_runs: Collection[str]) -> None:
-        """Raise `ServerUnavailable` if this run is not one of `active_runs` and the token allows no further run."""
+        """Raise `ServerUnavailable` if this run is not in `active_runs` and the token does not allow further runs."""
         mine = [token for token in self.tokens or () if token.covers(run_id)]
         if run_id not in active_runs and not any(token.has_room(active_runs) for token in mine):
             most = max(token.most_runs or 0 for token in mine)

@@ -3,7 +3,7 @@
     EXPIRES.NONCE.MAC        MAC = HMAC-SHA256(key, EXPIRES.NONCE), key = HMAC-SHA256(token, purpose)
 
 So a session is valid on every server that has the token, also after a restart. It ends when the token is
-removed, and by itself after `LASTS_S`. Sessions take no memory.
+removed, and by itself after `LASTS_S`. Sessions do not take memory.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 - `kernel/` holds the rules of one run: what a rendezvous is. `kernel.run.Run` is the state of one run, and only
   `kernel.machine.RunMachine` changes it.
 - `policies/` holds the rules of a run beside the rendezvous, such as hang detection: a file or folder for each policy.
-  The kernel names no policy.
+  The kernel does not name policies.
 - `nodes/` decides what applies to a node in all runs: cordons, blame and exclusion.
 - `runs/` holds the runs of a server. All events enter through `runs.registry.Registry`.
 - `views/` makes what people see of a run.

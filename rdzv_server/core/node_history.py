@@ -26,7 +26,9 @@ class Fault(Struct, frozen=True):
 
     name: str
     at_once: str = ""
-    """Reason of an exclusion at once, which quotes no run; empty if one such fault is not enough for an exclusion."""
+    """Reason of an exclusion at once, which does not quote a run; empty if one such fault is not enough for an
+    exclusion.
+    """
     for_s: float | None = None
     """Seconds of this exclusion on a server without an exclusion policy; None if that server does not exclude the node.
     """

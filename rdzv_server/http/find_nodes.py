@@ -1,4 +1,4 @@
-"""Search for nodes by name over all runs, since the list of runs on pages contains no names of nodes."""
+"""Search for nodes by name over all runs, since the list of runs on pages does not contain names of nodes."""
 
 from functools import partial
 

@@ -1,8 +1,8 @@
 """Metrics of the server for Prometheus: its current state, and what it has counted.
 
 A scrape visits each run once, however many nodes the run has, and lets other tasks run in between. Only a limited
-number of runs have series of their own, the oldest active runs first. So a user that begins many runs takes no series
-from others.
+number of runs have series of their own, the oldest active runs first. So a user that begins many runs does not take
+series from others.
 """
 
 import asyncio

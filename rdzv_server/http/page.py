@@ -50,7 +50,7 @@ POLICY = (
 HEADERS = responses.HEADERS | {
     "Content-Security-Policy": POLICY,
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # not no-referrer: then forms would name no origin
+    "Referrer-Policy": "same-origin",  # not no-referrer: then forms would not name an origin
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",

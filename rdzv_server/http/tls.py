@@ -52,7 +52,7 @@ class TlsProtocol(sslproto.SSLProtocol):
 
 
 def _shake_hands(protocol: "ref[TlsProtocol]", nbytes: int) -> None:
-    """Continue a handshake, unless its connection has closed: a closed one keeps no memory until its turn."""
+    """Continue a handshake, unless its connection has closed: a closed one does not keep memory until its turn."""
     if found := protocol():
         found.continue_handshake(nbytes)
 

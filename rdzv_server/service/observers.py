@@ -1,4 +1,4 @@
-"""Observers of a driver, such as streams, the page and the metrics. An error in one of them affects no run.
+"""Observers of a driver, such as streams, the page and the metrics. An error in one of them does not affect runs.
 
 An observer gets the effects of each batch after they are written and carried out. If it raises, the effect that it took
 last is skipped, and it is called with the effects after that one.
@@ -79,5 +79,5 @@ class Observers:
 
 
 def _run_id_of(effect: Effect) -> str:
-    """Return the id of the run that the effect is about; empty if it is about no run."""
+    """Return the id of the run that the effect is about; empty if it is not about a run."""
     return effect.event.run_id if isinstance(effect, Happened) else getattr(effect, "run_id", "")

@@ -180,7 +180,7 @@ class Rendezvous:
         return reply
 
     async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str | None, idle: str) -> actions.Done:
-        """Carry out an operator's action. A request without an id gets a new one, since it repeats no other.
+        """Carry out an operator's action. A request without an id gets a new one, since it does not repeat another one.
 
         While nothing can be decided, the action is refused: carried out later, it might surprise.
         """

@@ -90,7 +90,7 @@ class Store(Protocol):
         """
 
     async def check(self) -> None:
-        """Write something that changes no record, to learn whether the store still accepts writes.
+        """Write something that does not change records, to learn whether the store still accepts writes.
 
         Raises the errors of `append`; after `StoreUnavailable` any batch may come next.
         """

@@ -49,7 +49,7 @@ class Compaction:
         self._due.discard(key)
 
     async def run(self, now: float) -> None:
-        """Write the snapshots that are due; a snapshot that finds no room can wait.
+        """Write the snapshots that are due; a snapshot without room can wait.
 
         Raises the errors of `Store.append`.
         """

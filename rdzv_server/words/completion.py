@@ -182,7 +182,7 @@ def ends_soon(why: str, in_s: float | None = None) -> str:
 
 
 def no_agent_heard(most_s: float) -> str:
-    """`most_s`: seconds of silence after which the run ends. It names no time that passes, so that it changes
+    """`most_s`: seconds of silence after which the run ends. It does not contain a time that passes, so that it changes
     only when something happens.
     """
     return (

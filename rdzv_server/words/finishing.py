@@ -6,7 +6,7 @@ from rdzv_protocol.text import count
 
 
 def finishing(finished: str, still_running: str) -> str:
-    """It contains no time, so that it changes only when something happens."""
+    """It does not contain a time, so that it changes only when something happens."""
     return f"{finished} finished; still running: {still_running}"
 
 

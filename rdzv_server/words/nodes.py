@@ -18,7 +18,7 @@ def too_many_cordons(most: int) -> str:
 
 
 def blamed(times: int, within_s: float, runs: int) -> str:
-    """Reason of an exclusion, which quotes no run. `runs`: number of runs that blamed the node."""
+    """Reason of an exclusion, which does not quote a run. `runs`: number of runs that blamed the node."""
     in_runs = f" in {runs} runs" if runs > 1 else ""
     return f"blamed {count(times, 'time')} within {span(within_s)}{in_runs}"
 

@@ -159,8 +159,8 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         return self._concluded() if self._thread.result.wait(inf if timeout < 0 else timeout) else None
 
     async def wait_async(self) -> RunProcsResult:
-        """Do the same as `wait`, for asyncio, without a limit; use `asyncio.timeout` for one. Cancelling it stops no
-        process.
+        """Do the same as `wait`, for asyncio, without a limit; use `asyncio.timeout` for one. Cancelling it does not
+        stop the processes.
         """
         await done(self._thread.result)
         return self._concluded()

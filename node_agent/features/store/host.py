@@ -131,7 +131,7 @@ class StoreHost:
             return
         self._helper = None
         if self._listener and self._tries < MOST_TRIES and not self._has_read_order(helper):
-            self._serve()  # it was already dying: it served no worker, and connections wait at the listener
+            self._serve()  # it was already dying: it has not served a worker, and connections wait at the listener
         elif self._listener:
             self._report(words.workers.store_ended(helper.pid, helper.exit_code))
 

@@ -1,7 +1,7 @@
 """Detects whether the kernel killed a worker for lack of memory, by the count of such kills in the worker's cgroup.
 
-It uses no other counter. Those of the machine and of cgroups below also count kills of other programs, and a wrong
-cause is worse than none. Without the counter, the report only says that the worker was killed from outside.
+It does not use other counters. Those of the machine and of cgroups below also count kills of other programs, and a
+wrong cause is worse than none. Without the counter, the report only says that the worker was killed from outside.
 
 A worker's cgroup is usually the agent's. `systemd-run`, a job step or a container may give it another one, in which it
 then continues. The counts there before are needed, so the agent looks while the worker runs.

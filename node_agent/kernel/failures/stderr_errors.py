@@ -40,7 +40,7 @@ no such output."""
 
 
 class StderrError(Struct, frozen=True):
-    """The last error and traceback of a process. Both are empty if the output shows no error."""
+    """The last error and traceback of a process. Both are empty if the output does not show an error."""
 
     error: str = ""
     """The exception, as Python writes it: "ValueError: boom"."""

@@ -32,7 +32,7 @@ def why_full(file: int, pid: int = 0) -> OSError | None:
     try:
         os.lseek(file, needed, os.SEEK_SET)
     except OSError as error:
-        if error.errno == EINVAL:  # the file system supports no larger files
+        if error.errno == EINVAL:  # the file system does not support larger files
             return OSError(EFBIG, words.output.at_limit_of_file_system(os.strerror(EFBIG)))
     return None
 

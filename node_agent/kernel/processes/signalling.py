@@ -139,7 +139,7 @@ class SignalledProcesses:
 
         `adopted`: processes that this one has adopted, with their descendants. Some may be in the worker's group.
         """
-        is_alone = signum not in _TO_ALL and is_signalled_first(leader, signum)  # then no other process is examined
+        is_alone = signum not in _TO_ALL and is_signalled_first(leader, signum)  # then other processes are not examined
         found = dict(_members(leader, {leader} if is_alone else family([leader]).union(adopted)))
         later = self.held(found, signum)
         if not is_alone and not later:

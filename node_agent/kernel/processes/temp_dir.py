@@ -29,7 +29,7 @@ _OWN_DISKS = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "ov
 
 
 class TempDir:
-    """Temporary folder that only this user can access. Its path contains no run id or node id.
+    """Temporary folder that only this user can access. Its path does not contain a run id or node id.
 
     `make` and `remove` wait for the disk. Any thread may call them; do not call them in an event loop.
     """

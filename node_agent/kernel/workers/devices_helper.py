@@ -1,7 +1,7 @@
 """Prints which accelerators torch sees: see node_agent/kernel/workers/devices.py.
 
 It is a program of its own, run by the workers' interpreter in their environment. It asks NVIDIA's driver, which a torch
-built for CUDA also uses, and imports torch only if the driver gives no answer. It imports nothing of this package.
+built for CUDA also uses, and imports torch only if the driver does not answer. It imports nothing of this package.
 Arguments: gpu, xpu or auto, and whether PCI addresses are needed. The last line of its output is a JSON object.
 """
 
@@ -41,8 +41,8 @@ def ask_driver(driver: Any, torch: str, cuda: str, *, wants_addresses: bool) -> 
     """Return what NVIDIA's driver sees, in the order of a process's device numbers, None if torch must be asked.
 
     `torch`: the version of torch. `cuda`: the CUDA version it was built for, empty if none. Torch must be asked if it
-    does not count by CUDA. It must also be asked if the driver is too old, does not answer or sees no device, because
-    torch then reports the problem. The driver itself handles CUDA_VISIBLE_DEVICES and MIG.
+    does not count by CUDA. It must also be asked if the driver is too old, does not answer or does not see a device,
+    because torch then reports the problem. The driver itself handles CUDA_VISIBLE_DEVICES and MIG.
     """
     version, count = ctypes.c_int(), ctypes.c_int()
     if not cuda or driver.cuDriverGetVersion(ctypes.byref(version)) or version.value < int(cuda.split(".")[0]) * 1000:

@@ -43,7 +43,7 @@ class SpecMaker:
         """Return the environment of each local rank, without the part of its logs: the agent's own, and the worker's
         ranks.
 
-        It equals torchrun's, variable by variable (torch 2.13), so that a script sees no difference.
+        It equals torchrun's, variable by variable (torch 2.13), so that a script cannot see a difference.
         """
         return [self._place(assignment, local_rank) for local_rank in range(assignment.local_world_size)]
 

@@ -25,7 +25,7 @@ TEXT_BYTES = 1_024
 MOST_BYTES = 128 << 20
 """Most memory for the failures of all attempts, beside `LEAST_BYTES` for each."""
 LEAST_BYTES = 64 << 10
-"""Bytes of an attempt's failures below which it drops no evidence. After a drop, an attempt takes less."""
+"""Bytes of an attempt's failures below which it does not drop evidence. After a drop, an attempt takes less."""
 SUMMARIES = 8
 """Number of latest failures that an attempt keeps, at least as summaries, when it drops its evidence."""
 ROOM = 10

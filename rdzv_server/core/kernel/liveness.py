@@ -13,16 +13,16 @@ The server reads messages from the time of the trouble later, in any order. The 
 to such a poll. So these polls do not make the close of a connection count.
 
 If several nodes vanish at once, the likelier cause is the network path to the server. So the server ignores the grace
-and waits for the agents' leases, and blames no node, in three cases:
+and waits for the agents' leases, and does not blame a node, in three cases:
 
 - Connections of several nodes close at the same time.
 - All other agents of the run are away when the connection closes. A proxy that restarts twice may have let back only
   this one.
-- When the grace ends, the server has heard no other agent since the close, and no other agent waits for an answer. A
+- When the grace ends, the server has not heard another agent since the close, and no other agent waits for an answer. A
   proxy that restarts between the requests of agents breaks only a connection on which an agent waits.
 
-Such a lease counts from the close: the agent's poll was parked, so it had nothing to send before. So a path that is
-broken for less than a lease costs no node.
+Such a lease counts from the close: the agent's poll was parked, so it had nothing to send before. So a node survives a
+path that is broken for less than a lease.
 
 If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that the server
 hears. For a grace, one agent must be certain when the grace ends, and the server must have heard it recently. For a
@@ -68,8 +68,8 @@ UNANSWERED = 0.5
 class HoldUp(Struct, frozen=True):
     """Trouble of the server that is over.
 
-    `still_s`: seconds in which the process stood still, so that it could hear no agent. `silent_s`: seconds in which an
-    agent may have waited for an answer in vain.
+    `still_s`: seconds in which the process stood still, so that it could not hear agents. `silent_s`: seconds in which
+    an agent may have waited for an answer in vain.
     """
 
     still_s: float = 0.0
@@ -109,8 +109,8 @@ class Closings:
 class Loss(Struct, frozen=True):
     """Agent that is lost, and why.
 
-    `excuse`: why no node is blamed for the loss; empty if the agent's node is blamed. `is_expired`: whether its lease
-    has ended.
+    `excuse`: why the loss does not blame the agent's node; empty if the agent's node is blamed. `is_expired`: whether
+    its lease has ended.
     """
 
     agent_id: str

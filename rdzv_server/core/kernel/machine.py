@@ -319,7 +319,7 @@ class RunMachine:
         if is_running and (found := silent_runs.due(run, now)):
             return found
         if run.unheard_since is not None:
-            return None  # the run draws no other conclusion
+            return None  # the run does not draw other conclusions
         forming_until = completion.deadline(run) if self._may_complete else None
         if forming_until is not None and now >= forming_until:
             if run.opening.min_since is None:

@@ -40,7 +40,7 @@ class Queries:
         heappush(self._due, (opened.until, agent_id, number))
 
     def take_number(self, now: float) -> int:
-        """Return the number of a new query, which no other query gets."""
+        """Return a unique number for a new query."""
         self._last = max(self._last + 1, int(now * NUMBERS_PER_S))
         return self._last
 

@@ -314,7 +314,7 @@ class Replacement(Struct, frozen=True):
 class PolicyState(Struct):
     """State of a policy that survives a restart of the server.
 
-    A snapshot stores its fields beside the run's, so no two policies may have a field of the same name.
+    A snapshot stores its fields beside the run's, so two policies must not have a field of the same name.
     """
 
     def validate(self, run: "Run") -> None:
@@ -526,7 +526,7 @@ class Run(RunState, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended, and its end is written. The server reports no end that it may still lose."""
+        """Whether the run has ended, and its end is written. The server never reports an end that it may lose."""
         return self.ended_at is not None and self.ended_at < self.unwritten_since()
 
     @property

@@ -29,7 +29,7 @@ MOST_S = 86_400.0
 """Seconds after which a running round without any heard agent ends: a day, longer than most repairs take."""
 
 GIVES_PLACE_S = 300.0
-"""Seconds after which a silent run gives its place to new runs or agents. A repair that is faster costs no run."""
+"""Seconds after which a silent run gives its place to new runs or agents. A run survives any faster repair."""
 WANTED_S = 15.0
 """Seconds for which newcomers must ask for a place. An agent that can reach the server again is back by then."""
 ASKED_AGAIN_S = 60.0

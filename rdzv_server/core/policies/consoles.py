@@ -1,4 +1,4 @@
-"""Consoles: nodes whose agent's console takes no output, such as a stopped terminal, so that their workers wait.
+"""Consoles: nodes whose agent's console does not take output, such as a stopped terminal, so that their workers wait.
 
 Agents do not count such time as a hang, so the run may stand still for ever. Its health tells people why.
 """
@@ -23,7 +23,7 @@ class ConsoleHeld(PolicyFact, frozen=True):
 
 class ConsolesState(PolicyState):
     held_consoles: dict[str, float] = field(default_factory=dict)
-    """Time since which the console of each of these agents takes no output."""
+    """Time since which the console of each of these agents has not taken output."""
 
 
 class Consoles(Policy[ConsolesState, NoSigns]):

@@ -43,7 +43,7 @@ class SetApart(RunMachine):
         return self.run.stage.is_end and not self._is_stopped and self.run.forget_at == self.run.ended_at
 
     def begin(self, error: Exception) -> None:
-        """Drop the state, which `rebuild` rebuilds: until then no agent is known."""
+        """Drop the state, which `rebuild` rebuilds: until then agents are unknown."""
         self.sentence = sentence_of(self.run.run_id, error)
         self._is_stopped = self._is_forgotten = False
         run = self.run
@@ -139,7 +139,7 @@ class SetApart(RunMachine):
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """Return an agent's directive according to the records, or a wait that says why the server decides nothing.
 
-        The wait ends no workers. Raises `AgentFenced` if the agent was let go before.
+        The wait does not end workers. Raises `AgentFenced` if the agent was let go before.
         """
         if self._is_forgotten:
             raise AgentFenced(attempts.unknown_run(self.run.run_id))

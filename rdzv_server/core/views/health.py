@@ -1,8 +1,8 @@
 """Health of a run, beside its phase: what is wrong with a run that has not ended, since when, and what to do about it.
 
 `RULES` has one rule for each state: those of the rendezvous, which are here, and those of the policies
-(`Policy.finding`). A rule reads the run and changes nothing; it takes no longer in a run with more nodes. Sentences
-contain no times, so that they change only when something happens. Times are in seconds by the run's clock.
+(`Policy.finding`). A rule reads the run and changes nothing; it takes no longer in a run with more nodes. Sentences do
+not contain times, so that they change only when something happens. Times are in seconds by the run's clock.
 """
 
 from collections import Counter

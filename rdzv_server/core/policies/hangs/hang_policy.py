@@ -12,8 +12,8 @@ suspicions.
 The examination is a sign. It begins only on a live server and ends by its own deadline. After a failover the next
 leader, which knows the suspicions, begins it again.
 
-If neither the stacks nor the suspicions single out a rank, the failure names none and counts against no node. With
-`report`, nothing else happens in this round, unless the hang ends and comes again.
+If neither the stacks nor the suspicions single out a rank, the failure does not name a rank or count against a node.
+With `report`, nothing else happens in this round, unless the hang ends and comes again.
 """
 
 from collections.abc import Mapping

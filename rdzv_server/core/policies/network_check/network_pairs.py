@@ -83,7 +83,7 @@ class NetworkPairs:
         self._connects.add(pair.connects)
 
     def forget(self, agent_id: str) -> None:
-        """Leave out an agent that is gone: its tests count against no node."""
+        """Leave out an agent that is gone: its tests do not count against any node."""
         self.order = tuple(each for each in self.order if each != agent_id)
         self.fit.discard(agent_id)
         self.failed.pop(agent_id, None)

@@ -28,7 +28,7 @@ LIMIT_S = 8.0
 """Longest time of one pair's test in seconds, on each of the two agents."""
 ANSWERED_WITHIN_S = LIMIT_S + 2.0
 LONGEST_S = 30.0
-"""Seconds from the first test of a forming round after which no further test begins."""
+"""Seconds from the first test of a forming round after which further tests do not begin."""
 PROBLEM_BYTES = 240
 MOST_BROKEN = 8
 """Most failed pairs that one test records."""
