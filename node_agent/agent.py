@@ -16,7 +16,7 @@ from rdzv_protocol import hung_disks, late_signals
 from rdzv_protocol.constraints import sendable
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Failure, PollRequest, Reply, ReportedError, Start
+from rdzv_protocol.messages import Assignment, Failure, Finish, PollRequest, Reply, ReportedError, Start
 
 from node_agent import words
 from node_agent.features.enabled import Features, Queries
@@ -71,6 +71,8 @@ from node_agent.servers.modes import server_of
 
 GUARDED_AFTER_S = 0.001
 """Seconds until the agent starts its guardian. A server that is near has the join by then, so the two overlap."""
+MOST_OTHERS = 8
+"""Most failures of this node's workers in the final report, beside the one that ended the run."""
 ERROR_FILE_S = 2.0
 """Most seconds that an exiting agent waits until its own error file is written."""
 
@@ -416,7 +418,7 @@ class Agent:
         from node_agent.kernel.failures import error_file, report
 
         if effect.finish:
-            report.show(effect.finish, self.config, self._logs.kept_path, self.console)
+            report.show(self._with_own(effect.finish), self.config, self._logs.kept_path, self.console)
         own = self._own_error_file(effect.failure)
         problems: list[str] = []
         leave = partial(error_file.leave, effect.error, effect.failure, own, self.config.environment, problems.append)
@@ -427,6 +429,18 @@ class Agent:
                 self.console.log(problem)
 
         self._leaving_error = spawn(log_problems())
+
+    def _with_own(self, finish: Finish) -> Finish:
+        """Return the report with the failures that only this agent knows, if this is the run's only node.
+
+        With several nodes, every node shows the same report.
+        """
+        round_ = self.started.assignment if self.started else None
+        if not self.started or not round_ or round_.group_world_size > 1 or round_.round != finish.round:
+            return finish
+        own = self.started.group.other_failures
+        more = finish.more_failures + max(0, len(own) - MOST_OTHERS)
+        return replace(finish, others=(*finish.others, *own[:MOST_OTHERS]), more_failures=more)
 
     async def _error_file_left(self) -> None:
         """Wait until the agent's own error file is written, for at most `ERROR_FILE_S`."""

@@ -21,6 +21,7 @@ from rdzv_server.words import failures, runs
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
 from tests.support.message_search import has_message, message_fields
+from tests.support.process_info import ended, until
 from tests.support.programs import Program, start_agent
 from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
@@ -182,6 +183,32 @@ async def test_the_worker_that_has_recorded_its_error_is_the_root(cluster: Clust
         names[0].order_exit(1)
         workers = await cluster.hub.group(2) if left else []
     await assert_rank_1_is_the_root(cluster)
+
+
+LOSES = """\
+import os, sys
+if os.environ["RANK"] == "1":
+    os.mkdir(os.environ["FIFO"] + f".{os.getpid()}")
+    sys.exit("RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+open(os.environ["FIFO"]).close()
+raise ValueError("boom")
+"""
+
+
+async def test_the_report_of_a_run_on_one_node_contains_the_failures_that_follow_from_the_cause(tmp_path: Path) -> None:
+    script, fifo = tmp_path / "train.py", tmp_path / "fifo"
+    script.write_text(LOSES)
+    os.mkfifo(fifo)
+    agent = await start_agent("--standalone", "--nproc", "2", script=str(script), env={"FIFO": str(fifo)})
+    marks: list[str] = []
+    await until(lambda: marks.extend(name for name in os.listdir(tmp_path) if name.startswith("fifo.")) or marks)
+    await ended(int(marks[0].removeprefix("fifo.")))
+    await asyncio.to_thread(fifo.write_text, "")
+    assert await agent.exit_code() == 1
+    root, others = section(agent, "Root Cause"), section(agent, "Failures:")
+    assert "\n  rank      : 0 (local_rank: 0)\n" in root and "ValueError: boom" in root
+    assert "\n  rank      : 1 (local_rank: 1)\n" in others and f"({words.failures.FOLLOWS})" in others
+    assert has_message("\n".join(agent.err), words.progress.worker_failed, rank=1, error="")
 
 
 CATCHES = """\

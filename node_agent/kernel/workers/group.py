@@ -510,9 +510,10 @@ class WorkerGroup(ProcessGroup):
 
     - A failure that follows from another worker's failure. If that worker is in this group and ends soon, the group
       reports its failure instead. It also does if an exception has ended that worker's script, and not yet its process.
-      If only an error file shows that, the group then also calls `raised` with the failure that follows.
+      The group then also calls `raised` with each failure that follows.
     - A worker's end by a signal that schedulers send to all processes of a node, or by a shell's exit code for such a
-      signal. If the agent gets that signal too, before or after, the node leaves and no worker has failed.
+      signal. If the agent gets that signal too, before or after, the node leaves and no worker has failed. If it does
+      not, this worker has failed first, even if others fail meanwhile: they may have needed it.
     - The success of workers that handle such a signal, because they may have exited 0 because of it. If no restart is
       left, the group holds back their other exit codes, too.
     """
@@ -561,6 +562,10 @@ class WorkerGroup(ProcessGroup):
         """Exceptions that have ended the scripts of workers that exited 0 nevertheless, by local rank."""
         self.left_behind: set[int] = set()
         """Programs that still ran when the worker that had started them ended by itself."""
+        self._seen: list[Failure] = []
+        """Failures of workers that have exited before the group reported one."""
+        self.other_failures: list[Failure] = []
+        """Those beside the reported one: failures that follow from it, or that have come after it."""
         self.failed_at: float | None = None
         """Time, by the event loop's clock, at which a worker first ended without an exit code of 0."""
         self._oom: OomWatch | None = None
@@ -640,7 +645,7 @@ class WorkerGroup(ProcessGroup):
             return False
         failure = self._find_raised() or await self._find_recorded()
         if failure:
-            self._settle(self._failed, failure)
+            self._fail(failure)
         return failure is not None
 
     async def _report_recorded(self, observed: "list[Observed]", stopped_at: float) -> None:
@@ -714,8 +719,11 @@ class WorkerGroup(ProcessGroup):
                 self.uncaught[worker.spec.local_rank] = raised.error
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
         may_be_evicted = self._may_be_evicted(worker)
-        if failure and not failure.consequence and not may_be_evicted:
-            self._settle(self._failed, failure)
+        if failure:
+            self._seen.append(failure)
+        was_evicted_first = self._suspect is not None and self._suspect_is_evicted
+        if failure and not failure.consequence and not may_be_evicted and not was_evicted_first:
+            self._fail(failure)
             return
         if may_be_evicted:
             self.signal_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
@@ -727,7 +735,7 @@ class WorkerGroup(ProcessGroup):
             if self._is_empty():
                 self._succeed()
         elif not self._alive and not self._suspect_is_evicted:
-            self._settle(self._failed, self._suspect)
+            self._fail(self._suspect)
         elif is_first:
             asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, lambda: spawn(self._settle_suspect()))
 
@@ -742,10 +750,7 @@ class WorkerGroup(ProcessGroup):
             if not raised and not self._suspect_is_evicted:
                 recorded = await self._find_recorded(self._suspected_at)
         finally:  # also after an unexpected error, which the loop's handler logs
-            is_settled = self._settled
-            self._settle(self._failed, raised or recorded or self._suspect)
-            if recorded and not is_settled:
-                asyncio.get_running_loop().call_soon(self._raised, self._suspect)
+            self._fail(raised or recorded or self._suspect)
 
     def _may_be_evicted(self, worker: Worker) -> bool:
         """Return whether the worker may have ended because of a signal that its agent may be about to get too."""
@@ -766,6 +771,15 @@ class WorkerGroup(ProcessGroup):
             self._looking.add_done_callback(lambda _: self._stopped(list(self._alive)))
         else:
             self._stopped(list(self._alive))
+
+    def _fail(self, failure: Failure) -> None:
+        """Report the failure of this round, and then the others that came before it was known."""
+        if self._settled:
+            return
+        self._settle(self._failed, failure)
+        self.other_failures = [each for each in self._seen if each is not failure]
+        for other in self.other_failures:
+            asyncio.get_running_loop().call_soon(self._raised, other)
 
     def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
         if not self._settled:

@@ -231,6 +231,37 @@ async def test_a_consequence_waits_for_its_cause(crew, gate):
     assert not crew.failures[0].consequence
 
 
+async def test_a_failure_that_follows_from_another_workers_is_reported_after_it(crew, gate):
+    group = crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; exit 3"), sh("exec sleep 1000"))
+    await suffered(crew)
+    await gate.open()
+    await until(lambda: crew.raised)
+    assert [failure.rank for failure in crew.failures] == [11]
+    assert [(failure.rank, failure.consequence) for failure in crew.raised] == [(10, True)]
+    assert group.other_failures == crew.raised
+
+
+@pytest.mark.parametrize("is_evicted", [True, False])
+async def test_a_worker_that_a_signal_has_ended_is_not_hidden_by_one_that_fails_after_it(
+    crew, gate, monkeypatch, is_evicted
+):
+    """If the agent does not get that signal, too, the worker has failed first. The other one may have needed it."""
+    if is_evicted:
+        monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start(sh("echo pid=$$; kill -TERM $$"), sh(f"read go < {gate.path}; exit 3"))
+    await ended(int(await crew.said(b"[0]:pid=")))
+    await until(lambda: len(group.pids) == 1)
+    await gate.open()
+    if is_evicted:
+        await crew.all_reaped(group)
+        group.stop(signal.SIGTERM, NEVER_S)
+        await crew.calls_back("stopped")
+        assert (crew.calls, crew.raised) == (["stopped"], [])
+    else:
+        await until(lambda: crew.raised)
+        assert [failure.exit_code for failure in (*crew.failures, *crew.raised)] == [-signal.SIGTERM, 3]
+
+
 async def test_a_consequence_without_a_cause_is_reported_soon(crew):
     began = asyncio.get_running_loop().time()
     crew.start(sh(SUFFERS), sh("exec sleep 1000"))
