@@ -8,8 +8,12 @@ from msgspec import Struct
 _RANK = re.compile(r"\[rank\d+\]: ?")
 """Mark by torch at the beginning of each line of an uncaught exception."""
 _HEADER = re.compile(r"(?:  \+ Exception Group )?Traceback \(most recent call last\):$")
-_FRAME = re.compile(r'\s+(?:\| +)?File ".*", line \d+')
+_FRAME = re.compile(r'(?:  \| )?\s+File ".*", line \d+')
+"""Frame of a traceback: also an exception group's own, but none of the exceptions in it."""
 _GROUP_MARGIN = re.compile(r"  [|+] ?")
+_IN_GROUP = re.compile(r" {4,}\| (?!Traceback |Exception Group |The above |During |.*\(\d+ sub-exceptions?\)$)(\S.*)")
+"""Line of an exception in a group. Its frames have further spaces."""
+_END_OF_GROUP = re.compile(r" {4,}\+-+$")
 _CHAINED = re.compile(
     r"The above exception was the direct cause of the following exception:$"
     r"|During handling of the above exception, another exception occurred:$"
@@ -49,9 +53,9 @@ class StderrError(Struct, frozen=True):
     is_uncaught: bool = False
     """Whether the exception ended the script: torch marks the lines of an uncaught exception."""
     first_error: str = ""
-    """The first exception of a chain; empty if there is no chain."""
+    """The first exception of a chain, or in an exception group; empty if there is neither."""
     first_lines: tuple[str, ...] = ()
-    """Lines of `traceback` about the first exception."""
+    """Lines of `traceback` about the first exception, or about all those in a group."""
     thread: str = ""
     """Name of the thread that the exception has ended; empty if that is the main thread, or not known."""
 
@@ -87,14 +91,23 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None
     start = max(header, 0)
     begin, first_end = _chain(plain, start)
     is_uncaught = bool(_RANK.match(lines[end]))
+    in_group = _in_group(plain[end + 1 :]) if _GROUP_MARGIN.match(plain[end]) else []
+    last = max(last, end + 1 + len(in_group))
     of_thread = _THREAD.match(plain[begin - 1]) if begin else None
     thread = of_thread[1] if of_thread else ""
     if begin == start:
-        return StderrError(error, tuple(plain[start:last]), is_uncaught, thread=thread)
+        first_error = next((found[1].strip() for line in in_group if (found := _IN_GROUP.match(line))), "")
+        of_first = tuple(in_group) if first_error else ()
+        return StderrError(error, tuple(plain[start:last]), is_uncaught, first_error, of_first, thread)
     first_lines = plain[begin:first_end]
     first = _last(first_lines, _FRAME)
     first_error = next((line.strip() for line in first_lines[first + 1 :] if _ends_frames(line)), "")
     return StderrError(error, tuple(plain[begin:last]), is_uncaught, first_error, tuple(first_lines), thread)
+
+
+def _in_group(lines: Sequence[str]) -> Sequence[str]:
+    """Return those of the lines after a group's own that are about the exceptions in it."""
+    return lines[: _last(lines, _END_OF_GROUP) + 1]
 
 
 def _chain(plain: Sequence[str], header: int) -> tuple[int, int]:

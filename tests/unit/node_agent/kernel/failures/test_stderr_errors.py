@@ -56,6 +56,29 @@ def test_the_last_output_of_python(script, error, first, last):
     assert found.traceback[-1].endswith(last)
 
 
+IN_A_GROUP = """
+import asyncio
+async def step(): raise ValueError('boom')
+async def nested():
+    async with asyncio.TaskGroup() as group: group.create_task(step())
+async def train():
+    async with asyncio.TaskGroup() as group: group.create_task({task}())
+asyncio.run(train())
+"""
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+@pytest.mark.parametrize("task", ["step", "nested"])
+def test_an_exception_group_whose_exceptions_have_tracebacks_is_found(task: str, is_marked: bool) -> None:
+    lines = written_by(IN_A_GROUP.format(task=task))
+    written = [f"[rank1]: {line}" for line in lines] if is_marked else lines
+    found = find_error(["step 1", *written, "wandb: done"])
+    assert found.error == "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)"
+    assert found.first_error == "ValueError: boom"
+    assert found.traceback[: len(lines)] == tuple(lines)
+    assert found.is_uncaught == is_marked
+
+
 @pytest.mark.parametrize(
     ("second", "error"),
     [
