@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from rdzv_server.auth.authorization import Access
     from rdzv_server.config import Limits
+    from rdzv_server.http.agent_protocol import AgentServer
     from rdzv_server.http.listener import Listener
     from rdzv_server.http.metrics import MetricsView
     from rdzv_server.http.peer_limits import Gatekeeper
-    from rdzv_server.http.request_handler import Server
     from rdzv_server.http.routes import HttpApi
 
 SHUTDOWN_S = 0.5
@@ -47,7 +47,7 @@ class HttpServer(ABC):
         self._gatekeeper: Gatekeeper | None = None
         self._listener: Listener | None = None
         self._api: HttpApi | None = None
-        self._http: Server | None = None
+        self._http: AgentServer | None = None
         self._metrics: MetricsView | None = None
 
     async def __aenter__(self) -> Self:
@@ -110,7 +110,6 @@ class HttpServer(ABC):
             self._api.close()
             self._metrics.close()
             await self._listener.close()
-            self._http.pre_shutdown()
             await self._http.shutdown(SHUTDOWN_S)
 
 

@@ -10,6 +10,7 @@ from typing import cast
 from rdzv_protocol import paths
 
 from rdzv_server.auth.authorization import Permit
+from rdzv_server.http.agent_protocol import AgentProtocol
 from rdzv_server.http.connection_limits import ConnectionLimits
 from rdzv_server.http.pending_connections import PendingConnection
 from rdzv_server.http.request_handler import RequestHandler
@@ -33,7 +34,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        make_http: Callable[[], RequestHandler],
+        make_http: Callable[[], AgentProtocol],
         peer: str,
         bounds: ConnectionLimits["HttpConnection"],
         authenticated: "OnConnection",
@@ -44,8 +45,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         `make_http` makes aiohttp's protocol once the connection is made: many connections never are. `authenticated` is
         called when a request has been let in for the first time, `gone` when the connection is closed.
         """
-        self.http: RequestHandler
-        """aiohttp's protocol, once the connection is made."""
+        self.http: AgentProtocol | RequestHandler
+        """Protocol that handles HTTP, once the connection is made."""
         self._make_http = make_http
         self.peer = peer
         self.run = peer

@@ -55,7 +55,7 @@ HEADERS = responses.HEADERS | {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-NoteRefusal = Callable[[web.BaseRequest, errors.ProtocolError], None]
+NoteRefusal = Callable[[Caller, errors.ProtocolError], None]
 Shown = dict[str, Any]
 """Variables of a template."""
 Show = Callable[[Caller, Permit], Awaitable[web.Response]]
@@ -215,7 +215,7 @@ class Pages:
         try:
             self._check_look(request, structs.replace(caller, authorization=f"Bearer {token}", session=""))
         except errors.Unauthorized as error:
-            self._note(request, error)
+            self._note(caller, error)
             return await self._show_login(caller, to, status=401, refusal=words.UNKNOWN_TOKEN)
         return _redirected(_local(to), caller, self._gatekeeper.access.log_in(token, time.time()))
 

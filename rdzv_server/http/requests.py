@@ -1,9 +1,11 @@
 """Incoming requests: their sender, refusals before a body is read, and the message in the body."""
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import structs
 from rdzv_protocol import actions, messages, paths
 from rdzv_protocol.codec import convert
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
@@ -32,18 +34,22 @@ def connection_of(request: web.BaseRequest) -> HttpConnection:
 
 def caller_of(request: web.BaseRequest) -> Caller:
     """Return the sender of the request, as far as its address and its headers show."""
-    headers = request.headers
-    cookies = request.cookies if "Cookie" in headers else {}
+    caller = caller_from(request.headers, request.remote or "", is_tls=request.secure)
+    cookies = request.cookies if "Cookie" in request.headers else {}
+    return structs.replace(caller, host=request.host, session=cookies.get(session.cookie_name(request.host), ""))
+
+
+def caller_from(headers: Mapping[str, str], peer: str, *, is_tls: bool) -> Caller:
+    """Return the sender of a request without cookies. `headers`: by name in lower case, or in any case."""
     return Caller(
-        peer=request.remote or "",
-        authorization=headers.get("Authorization", ""),
-        session=cookies.get(session.cookie_name(request.host), ""),
-        csrf=headers.get("X-CSRF-Token", ""),
-        host=request.host,
-        origin=headers.get("Origin"),
+        peer=peer,
+        authorization=headers.get("authorization", ""),
+        csrf=headers.get("x-csrf-token", ""),
+        host=headers.get("host", ""),
+        origin=headers.get("origin"),
         is_browser=not _BROWSER_HEADERS.isdisjoint(map(str.lower, headers))
-        or headers.get("User-Agent", "").startswith("Mozilla/"),
-        is_tls=request.secure,
+        or headers.get("user-agent", "").startswith("Mozilla/"),
+        is_tls=is_tls,
     )
 
 

@@ -51,8 +51,15 @@ def refusal_of(request: web.BaseRequest, error: Exception) -> web.Response:
             if "Allow" in error.headers:
                 answer.headers["Allow"] = error.headers["Allow"]
             return answer
-    log.error(words.request_failed(request.method, request.path), exc_info=error)
-    return _refused(request, errors.ServerUnavailable(words.INTERNAL_ERROR))
+    return _refused(request, as_refusal(error, request.method, request.path))
+
+
+def as_refusal(error: Exception, method: str, path: str) -> ProtocolError:
+    """Return the refusal of a request that failed with `error`. An error of this server is logged, and not shown."""
+    if isinstance(error, ProtocolError):
+        return error
+    log.error(words.request_failed(method, path), exc_info=error)
+    return errors.ServerUnavailable(words.INTERNAL_ERROR)
 
 
 def reply_to(error: ProtocolError) -> messages.ErrorReply:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from aiohttp import web
 from rdzv_protocol import actions, errors, messages, paths
-from rdzv_protocol.codec import decode, learn
+from rdzv_protocol.codec import decode, encode, learn
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES, NodeCount
 from rdzv_protocol.errors import (
     LengthRequired,
@@ -26,11 +26,13 @@ from rdzv_protocol.events import EventPage
 from rdzv_protocol.exposition import CONTENT_TYPE
 from rdzv_protocol.text import printable
 
+from rdzv_server.auth.authorization import Caller
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.views import timeline_view
 from rdzv_server.core.views.costs import Question
 from rdzv_server.core.views.node_costs import NodeCosts
 from rdzv_server.core.views.timeline_view import TimelineView
+from rdzv_server.http.agent_protocol import AgentAnswer, AgentRequest, AgentServer
 from rdzv_server.http.connection import LOOKS, PROBES, HttpConnection
 from rdzv_server.http.costs_endpoint import NAMES as ACTION_NAMES
 from rdzv_server.http.costs_endpoint import Costs, costs_of, costs_of_node
@@ -50,6 +52,7 @@ from rdzv_server.http.peer_limits import Gatekeeper, RefusalLog, address_of, pee
 from rdzv_server.http.request_handler import LINGER_S, Server
 from rdzv_server.http.requests import (
     assign_to_run,
+    caller_from,
     caller_of,
     check_framing,
     connection_of,
@@ -58,11 +61,20 @@ from rdzv_server.http.requests import (
     send_continue,
     summary_of,
 )
-from rdzv_server.http.responses import HEADERS, json_answer, json_of, packed, plain_text, refusal_of
+from rdzv_server.http.responses import (
+    HEADERS,
+    as_refusal,
+    json_answer,
+    json_of,
+    packed,
+    plain_text,
+    refusal_of,
+    reply_to,
+)
 from rdzv_server.http.route import Handler, Route
 from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.interface import AnyRequest, OperatorRequest, Service
+from rdzv_server.service.interface import Answer, AnyRequest, OperatorRequest, Service
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 from rdzv_server.service.watch import Watch
@@ -116,9 +128,12 @@ class HttpApi:
             for route in ROUTES
         }
 
-    def serve(self, idle_s: float) -> Server:
-        """Return aiohttp's server. `idle_s`: most seconds from an answer to the connection's next request."""
-        return Server(
+    def serve(self, idle_s: float) -> AgentServer:
+        """Return the maker of connections' protocols.
+
+        `idle_s`: most seconds from an answer to the connection's next request.
+        """
+        others = Server(
             self.answer,
             request_factory=_request,
             handler_cancellation=True,
@@ -127,6 +142,8 @@ class HttpApi:
             auto_decompress=False,
             lingering_time=LINGER_S,
         )
+        agent_paths = [path for path, route in self._routes.items() if route.handler is HttpApi.take]
+        return AgentServer(self.answer_agent, agent_paths, others, idle_s)
 
     def close(self) -> None:
         """Make each answer the last one of its connection, so that the next request goes to the next server."""
@@ -149,6 +166,26 @@ class HttpApi:
         self._measurements.answered(path, answer.status, self._now() - began_at - connection.held_s)
         return answer
 
+    async def answer_agent(self, request: AgentRequest, connection: HttpConnection) -> AgentAnswer:
+        """Answer an agent's request in any case, and measure it as `answer` does."""
+        began_at, caller = self._now(), caller_from(request.headers, request.peer, is_tls=request.is_tls)
+        connection.held_s, status = 0.0, 200
+        try:
+            self._check(connection, "POST", request.path, caller, began_at)
+            answer = await self._take(request.path, request.body, caller.host, connection)
+            body = encode(answer)
+        except ConnectionError:
+            status, body = GONE, b""
+        except Exception as error:
+            if isinstance(error, ProtocolError):
+                self._note(caller, error)
+            refused = as_refusal(error, "POST", request.path)
+            status, body = refused.status, encode(reply_to(refused))
+        finally:
+            connection.request_answered()
+        self._measurements.answered(request.path, status, self._now() - began_at - connection.held_s)
+        return AgentAnswer(status, body, is_last=self._is_closing or status == GONE)
+
     async def _answer(self, request: web.BaseRequest, connection: HttpConnection, now: float) -> web.StreamResponse:
         try:
             try:
@@ -168,19 +205,22 @@ class HttpApi:
                 log.error(words.answer_failed(request.method, request.path), exc_info=error)
                 raise ConnectionResetError from error
             if isinstance(error, ProtocolError):
-                self._note(request, error)
+                self._note(caller_of(request), error)
             return refusal_of(request, error)
 
     def _let_in(self, connection: HttpConnection, request: web.BaseRequest, now: float) -> None:
         """Check the request without its body. Raises the `ProtocolError` that refuses it."""
-        caller = caller_of(request)
         if connection.lacks_tls:
             raise errors.TlsRequired(words.SPEAKS_TLS)
         check_framing(request)
         if not request.body_exists:
             connection.request_arrived()
-        permit = self._gatekeeper.check(request.method, request.path, caller, connection.credential, now)
-        if request.path.startswith((paths.API, paths.METRICS)):
+        self._check(connection, request.method, request.path, caller_of(request), now)
+
+    def _check(self, connection: HttpConnection, method: str, path: str, caller: Caller, now: float) -> None:
+        """Check the sender of a request. Raises the `ProtocolError` that refuses it."""
+        permit = self._gatekeeper.check(method, path, caller, connection.credential, now)
+        if path.startswith((paths.API, paths.METRICS)):
             connection.let_in(permit, caller.credential)
 
     def _handler(self, request: web.BaseRequest) -> Handler:
@@ -193,24 +233,28 @@ class HttpApi:
             raise web.HTTPMethodNotAllowed(request.method, allowed)
         return route.handler
 
-    def _note(self, request: web.BaseRequest, error: ProtocolError) -> None:
-        now = asyncio.get_running_loop().time()
+    def _note(self, caller: Caller, error: ProtocolError) -> None:
+        now = self._now()
         if isinstance(error, errors.Unauthorized | errors.Forbidden):
-            self._gatekeeper.note_refusal(caller_of(request), now)
+            self._gatekeeper.note_refusal(caller, now)
         if not self._service.state().unhealthy_reason:  # that is logged on its own
-            self._refusals.note(peer_of(request.remote or ""), error, now)
+            self._refusals.note(peer_of(caller.peer), error, now)
 
     # Handlers.
 
     async def take(self, request: web.BaseRequest) -> web.Response:
-        """Answer an agent's message."""
+        """Answer an agent's message that aiohttp has read."""
         connection = connection_of(request)
-        message: AnyRequest = decode(self._routes[request.path].request, await read_body(request))
+        return packed(await self._take(request.path, await read_body(request), request.host, connection))
+
+    async def _take(self, path: str, body: bytes, host: str, connection: HttpConnection) -> Answer:
+        """Return the answer to an agent's message. Raises the `ProtocolError` that refuses it."""
+        message: AnyRequest = decode(self._routes[path].request, body)
         assign_to_run(connection, message)
-        self._status.agent_came(request.host)
+        self._status.agent_came(host)
         if isinstance(message, messages.JoinRequest) and connection.permit.has_quota:
             connection.permit.check_quota(message.run_id, self._active_runs())
-        return packed(await self._service.ask(message, connection))
+        return await self._service.ask(message, connection)
 
     async def refuse(self, request: web.BaseRequest) -> web.Response:
         """Refuse a message or an action on a server that only shows its run."""

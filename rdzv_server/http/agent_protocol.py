@@ -1,0 +1,304 @@
+"""HTTP of connections that carry agents' requests, without aiohttp. aiohttp handles every other request.
+
+Each agent of a large run sends a request at the same moment, and aiohttp takes half of the time of a request. So a
+request in the plain form that agents send is parsed by httptools and answered here. If a request has any other form,
+aiohttp gets it, and everything that follows on its connection. So all rules about bad HTTP are aiohttp's. See ADR 72.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from http import HTTPStatus
+from typing import TYPE_CHECKING, cast
+
+from aiohttp.helpers import rfc822_formatted_time
+from httptools import HttpParserError, HttpRequestParser
+from msgspec import Struct
+from rdzv_protocol import paths
+
+from rdzv_server.http.responses import HEADERS
+from rdzv_server.service.timeouts import Timeouts
+from rdzv_server.words import http as words
+
+if TYPE_CHECKING:
+    from rdzv_server.http.connection import HttpConnection
+    from rdzv_server.http.request_handler import Server
+
+log = logging.getLogger("rdzv_server")
+
+MOST_BYTES = 8_192
+"""Most bytes of a request that is answered here, with its head."""
+MOST_PIECES = 4
+"""Most pieces in which such a request may arrive: it is parsed anew with each."""
+_METHOD = b"POST "
+_UNUSUAL = frozenset({"content-encoding", "cookie", "expect", "transfer-encoding"})
+"""Headers that no agent sends, and that change how a request is read."""
+_NEEDED = frozenset({"content-length", "host"})
+
+
+class AgentRequest(Struct, frozen=True):
+    """A whole request of an agent."""
+
+    path: str
+    headers: dict[str, str]
+    """Values of the headers, by name in lower case."""
+    body: bytes
+    peer: str
+    """Address of the sender."""
+    is_tls: bool
+
+
+class AgentAnswer(Struct, frozen=True):
+    """Answer to an agent: a status, and a message in msgpack."""
+
+    status: int
+    body: bytes
+    is_last: bool = False
+    """Whether the connection is closed after it."""
+
+
+Answer = Callable[[AgentRequest, "HttpConnection"], Awaitable[AgentAnswer]]
+
+
+class AgentServer:
+    """Maker of the protocols of one server's connections, as aiohttp's `Server` is."""
+
+    def __init__(self, answer: Answer, agent_paths: Collection[str], others: "Server", idle_s: float) -> None:
+        """Prepare a server. `answer` answers a request to one of `agent_paths`, and raises nothing.
+
+        `others`: aiohttp's server, for all other requests. `idle_s`: most seconds from an answer to the connection's
+        next request.
+        """
+        self.answer, self.others = answer, others
+        self._starts = tuple(f"POST {path} HTTP/1.1\r\n".encode() for path in agent_paths)
+        self.idle = Timeouts[AgentProtocol](idle_s, lambda protocol: protocol.close())
+        self.open: set[AgentProtocol] = set()
+
+    def __call__(self) -> "AgentProtocol":
+        return AgentProtocol(self)
+
+    def may_be_agents(self, data: bytes) -> bool:
+        """Whether `data` begins a request to a path of agents."""
+        return data.startswith(self._starts)
+
+    async def shutdown(self, timeout_s: float) -> None:
+        """Close all connections: each after the answer that is being made, within `timeout_s` seconds."""
+        self.others.pre_shutdown()
+        answering = [protocol.finish() for protocol in self.open]
+        await asyncio.gather(
+            self.others.shutdown(timeout_s),
+            *(asyncio.wait([task], timeout=timeout_s) for task in answering if task),
+        )
+        for protocol in list(self.open):
+            protocol.close()
+
+
+class AgentProtocol:
+    """HTTP of one connection, until a request comes that aiohttp has to handle."""
+
+    __slots__ = (
+        "_is_closing",
+        "_is_paused",
+        "_later",
+        "_peer",
+        "_pieces",
+        "_received",
+        "_server",
+        "_task",
+        "_transport",
+    )
+
+    drops_rest = False
+
+    def __init__(self, server: AgentServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._task: asyncio.Task[None] | None = None
+        """Task that answers the current request."""
+        self._received, self._pieces = b"", 0
+        """What has arrived of the next request, and in how many pieces."""
+        self._later = b""
+        """Data that arrived while the current request was being answered."""
+        self._is_paused = self._is_closing = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last request has arrived to its last byte, and no other has begun."""
+        return not (self._received or self._later)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more is read until the current request is answered."""
+        return len(self._later) >= MOST_BYTES
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._peer = str((transport.get_extra_info("peername") or ("",))[0])
+        self._server.open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._task is None and not self._is_paused:
+            self._take(self._received + data)
+            return
+        self._later += data
+        if self.is_full and self._transport:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> None: ...
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._task is None:
+            self._take_later()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._forget()
+        if self._task:
+            self._task.cancel()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport:
+            self._transport.close()
+
+    def finish(self) -> asyncio.Task[None] | None:
+        """Close the connection after the current answer. Return the task that makes it; None if there is none."""
+        self._is_closing = True
+        if self._task is None:
+            self.close()
+        return self._task
+
+    @property
+    def _connection(self) -> "HttpConnection":
+        assert self._transport
+        return cast("HttpConnection", self._transport.get_protocol())
+
+    def _take(self, data: bytes) -> None:
+        """Begin to answer the request if it is whole, or give its connection to aiohttp if it is not an agent's."""
+        assert self._transport
+        self._server.idle.stop(self)
+        self._received, self._pieces = data, self._pieces + 1
+        parsed = self._parse(data)
+        if parsed is None:
+            self._hand_over(data)
+        elif parsed.is_whole:
+            self._received, self._pieces = b"", 0
+            is_tls = self._transport.get_extra_info("sslcontext") is not None
+            request = AgentRequest(parsed.path, parsed.headers, parsed.body, self._peer, is_tls)
+            self._task = asyncio.get_running_loop().create_task(self._respond(request, self._connection))
+
+    def _parse(self, data: bytes) -> "_Parsed | None":
+        if len(data) > MOST_BYTES or self._pieces > MOST_PIECES or self._connection.lacks_tls:
+            return None
+        return parse(data) if self._server.may_be_agents(data) else None
+
+    def _hand_over(self, data: bytes) -> None:
+        """Give the connection to aiohttp, with the data that is not answered yet."""
+        connection, transport = self._connection, self._transport
+        self._forget()
+        assert transport
+        http = connection.http = self._server.others()
+        http.connection_made(transport)
+        if self._is_paused:
+            http.pause_writing()
+        http.data_received(data)
+
+    def _forget(self) -> None:
+        """Forget the connection: this protocol has no more part in it."""
+        self._server.idle.stop(self)
+        self._server.open.discard(self)
+        self._transport = None
+
+    async def _respond(self, request: AgentRequest, connection: "HttpConnection") -> None:
+        try:
+            answer = await self._server.answer(request, connection)
+            self._write(answer)
+        except Exception as error:
+            log.error(words.answer_failed("POST", request.path), exc_info=error)
+            self.close()
+        finally:
+            self._task = None
+        self._take_later()
+
+    def _write(self, answer: AgentAnswer) -> None:
+        if self._transport is None:
+            return
+        is_last = answer.is_last or self._is_closing
+        self._transport.write(head_of(answer.status, len(answer.body), is_last=is_last) + answer.body)
+        if is_last:
+            self._transport.close()
+
+    def _take_later(self) -> None:
+        """Handle what has arrived meanwhile, or wait for the next request."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._later and not self._is_paused:
+            connection, data, self._later = self._connection, self._later, b""
+            self._transport.resume_reading()
+            self._take(data)
+            if connection.http.is_whole:
+                connection.request_arrived()
+        if self._transport and self._task is None:
+            self._server.idle.start(self)
+
+
+class _Parsed:
+    """A request as far as it is parsed. The methods `on_...` are the parser's callbacks."""
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.begun = self.fields = 0
+        """Number of requests and of headers that have begun."""
+        self.is_whole = False
+
+    def on_message_begin(self) -> None:
+        self.begun += 1
+
+    def on_url(self, url: bytes) -> None:
+        self.path += url.decode("ascii")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields += 1
+        self.headers[name.decode("ascii").lower()] = value.decode("ascii").strip(" \t")
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.is_whole = True
+
+
+def parse(data: bytes) -> _Parsed | None:
+    """Parse the beginning of a request, or all of it. Return None unless it has the plain form that agents send."""
+    parsed = _Parsed()
+    parser = HttpRequestParser(parsed)
+    try:
+        parser.feed_data(data)
+    except (HttpParserError, UnicodeDecodeError):
+        return None
+    is_plain = parsed.begun == 1 and len(parsed.headers) == parsed.fields and _UNUSUAL.isdisjoint(parsed.headers)
+    if parsed.is_whole and not (
+        parsed.headers.keys() >= _NEEDED
+        and parsed.headers.get("content-type") == paths.MEDIA_TYPE
+        and parser.should_keep_alive()
+    ):
+        return None
+    return parsed if is_plain else None
+
+
+def head_of(status: int, length: int, *, is_last: bool) -> bytes:
+    """Return the head of an answer with a message of `length` bytes."""
+    close = "Connection: close\r\n" if is_last else ""
+    return (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{_HEADERS}Content-Length: {length}\r\n"
+        f"Date: {rfc822_formatted_time()}\r\n{close}\r\n"
+    ).encode("ascii")
+
+
+_HEADERS = "".join(f"{name}: {value}\r\n" for name, value in (HEADERS | {"Content-Type": paths.MEDIA_TYPE}).items())
