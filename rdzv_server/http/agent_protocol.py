@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
 from aiohttp.helpers import rfc822_formatted_time
-from httptools import HttpParserError, HttpRequestParser
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct
 from rdzv_protocol import paths
 
@@ -277,16 +277,15 @@ class _Parsed:
 def parse(data: bytes) -> _Parsed | None:
     """Parse the beginning of a request, or all of it. Return None unless it has the plain form that agents send."""
     parsed = _Parsed()
-    parser = HttpRequestParser(parsed)
     try:
-        parser.feed_data(data)
-    except (HttpParserError, UnicodeDecodeError):
+        HttpRequestParser(parsed).feed_data(data)
+    except (HttpParserError, HttpParserUpgrade):
         return None
     is_plain = parsed.begun == 1 and len(parsed.headers) == parsed.fields and _UNUSUAL.isdisjoint(parsed.headers)
     if parsed.is_whole and not (
         parsed.headers.keys() >= _NEEDED
         and parsed.headers.get("content-type") == paths.MEDIA_TYPE
-        and parser.should_keep_alive()
+        and parsed.headers.get("connection", "keep-alive") == "keep-alive"
     ):
         return None
     return parsed if is_plain else None
@@ -296,9 +295,10 @@ def head_of(status: int, length: int, *, is_last: bool) -> bytes:
     """Return the head of an answer with a message of `length` bytes."""
     close = "Connection: close\r\n" if is_last else ""
     return (
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{_HEADERS}Content-Length: {length}\r\n"
+        f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n{_HEADERS}Content-Length: {length}\r\n"
         f"Date: {rfc822_formatted_time()}\r\n{close}\r\n"
     ).encode("ascii")
 
 
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _HEADERS = "".join(f"{name}: {value}\r\n" for name, value in (HEADERS | {"Content-Type": paths.MEDIA_TYPE}).items())

@@ -177,14 +177,18 @@ class HttpApi:
         except ConnectionError:
             status, body = GONE, b""
         except Exception as error:
-            if isinstance(error, ProtocolError):
-                self._note(caller, error)
-            refused = as_refusal(error, "POST", request.path)
-            status, body = refused.status, encode(reply_to(refused))
+            status, body = self._refusal(error, caller, request.path)
         finally:
             connection.request_answered()
         self._measurements.answered(request.path, status, self._now() - began_at - connection.held_s)
         return AgentAnswer(status, body, is_last=self._is_closing or status == GONE)
+
+    def _refusal(self, error: Exception, caller: Caller, path: str) -> tuple[int, bytes]:
+        """Return status and body of the answer to an agent's message that failed with `error`."""
+        if isinstance(error, ProtocolError):
+            self._note(caller, error)
+        refusal = as_refusal(error, "POST", path)
+        return refusal.status, encode(reply_to(refusal))
 
     async def _answer(self, request: web.BaseRequest, connection: HttpConnection, now: float) -> web.StreamResponse:
         try:

@@ -15,6 +15,7 @@ from rdzv_protocol import paths
 
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.http import garbage_collection
+from rdzv_server.http.agent_protocol import AgentProtocol
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.garbage_collection import (
     FEW,
@@ -155,13 +156,15 @@ SENDS = (
     b"POST /v1/agent/join HTTP/1.1\r\nHost: x\r\nContent-Encoding: deflate\r\nContent-Length: 9\r\n\r\nx",
     b"POST /v1/agent/join HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\nContent-Length: 9000\r\n\r\nx",
     b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 50000\r\n\r\n" + b"x" * 50_000,
+    b"POST /v1/agent/poll HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\nContent-Length: 3\r\n\r\nabc",
+    b"POST /v1/agent/poll HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\nContent-Length: 3\r\n\r\na",
     b"GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 20,
     b"\x16\x03\x01",
     b"\0\r\n\r\n",
 )
 """Bytes that peers send before they leave: nothing, a request, halves of one, half a handshake, and no HTTP."""
-FREED = (HttpConnection, PendingConnection, RequestHandler, _SelectorSocketTransport)
+FREED = (AgentProtocol, HttpConnection, PendingConnection, RequestHandler, _SelectorSocketTransport)
 
 
 def held() -> list[object]:
