@@ -1,4 +1,4 @@
-"""Connection of the server: limits of time and memory, and scheduling. aiohttp handles HTTP itself."""
+"""Connection of the server: limits of time and memory, and scheduling. Its `http` handles HTTP itself."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ MOST_DROPPED = 1 << 20
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """Protocol between a transport and aiohttp's protocol. It passes data on when its run has its turn.
+    """Protocol between a transport and the protocol that handles HTTP. It passes data on when its run has its turn.
 
     A connection is cut if a request takes too long to arrive, or an answer stays unread too long. So a slow sender does
     not hold a place for long, and a peer that does not read does not hold memory for long.
@@ -42,8 +42,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     ) -> None:
         """Prepare a connection that is not made yet.
 
-        `make_http` makes aiohttp's protocol once the connection is made: many connections never are. `authenticated` is
-        called when a request has been let in for the first time, `gone` when the connection is closed.
+        `make_http` makes the protocol of HTTP once the connection is made: many connections never are. `authenticated`
+        is called when a request has been let in for the first time, `gone` when the connection is closed.
         """
         self.http: AgentProtocol | RequestHandler
         """Protocol that handles HTTP, once the connection is made."""
