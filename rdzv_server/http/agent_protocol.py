@@ -9,20 +9,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from aiohttp.helpers import rfc822_formatted_time
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct
 from rdzv_protocol import paths
 
+from rdzv_server.http.connection import HttpConnection
+from rdzv_server.http.request_handler import Server
 from rdzv_server.http.responses import HEADERS
 from rdzv_server.service.timeouts import Timeouts
 from rdzv_server.words import http as words
-
-if TYPE_CHECKING:
-    from rdzv_server.http.connection import HttpConnection
-    from rdzv_server.http.request_handler import Server
 
 log = logging.getLogger("rdzv_server")
 
@@ -30,7 +28,6 @@ MOST_BYTES = 8_192
 """Most bytes of a request that is answered here, with its head."""
 MOST_PIECES = 4
 """Most pieces in which such a request may arrive: it is parsed anew with each."""
-_METHOD = b"POST "
 _UNUSUAL = frozenset({"content-encoding", "cookie", "expect", "transfer-encoding"})
 """Headers that no agent sends, and that change how a request is read."""
 _NEEDED = frozenset({"content-length", "host"})
@@ -57,13 +54,13 @@ class AgentAnswer(Struct, frozen=True):
     """Whether the connection is closed after it."""
 
 
-Answer = Callable[[AgentRequest, "HttpConnection"], Awaitable[AgentAnswer]]
+Answer = Callable[[AgentRequest, HttpConnection], Awaitable[AgentAnswer]]
 
 
 class AgentServer:
     """Maker of the protocols of one server's connections, as aiohttp's `Server` is."""
 
-    def __init__(self, answer: Answer, agent_paths: Collection[str], others: "Server", idle_s: float) -> None:
+    def __init__(self, answer: Answer, agent_paths: Collection[str], others: Server, idle_s: float) -> None:
         """Prepare a server. `answer` answers a request to one of `agent_paths`, and raises nothing.
 
         `others`: aiohttp's server, for all other requests. `idle_s`: most seconds from an answer to the connection's
@@ -155,7 +152,7 @@ class AgentProtocol:
         if self._task is None:
             self._take_later()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, error: BaseException | None) -> None:
         self._forget()
         if self._task:
             self._task.cancel()
@@ -173,9 +170,9 @@ class AgentProtocol:
         return self._task
 
     @property
-    def _connection(self) -> "HttpConnection":
+    def _connection(self) -> HttpConnection:
         assert self._transport
-        return cast("HttpConnection", self._transport.get_protocol())
+        return cast(HttpConnection, self._transport.get_protocol())
 
     def _take(self, data: bytes) -> None:
         """Begin to answer the request if it is whole, or give its connection to aiohttp if it is not an agent's."""
@@ -213,7 +210,7 @@ class AgentProtocol:
         self._server.open.discard(self)
         self._transport = None
 
-    async def _respond(self, request: AgentRequest, connection: "HttpConnection") -> None:
+    async def _respond(self, request: AgentRequest, connection: HttpConnection) -> None:
         try:
             answer = await self._server.answer(request, connection)
             self._write(answer)
@@ -255,7 +252,7 @@ class _Parsed:
         self.body = b""
         self.begun = self.fields = 0
         """Number of requests and of headers that have begun."""
-        self.is_whole = False
+        self.has_head = self.is_whole = False
 
     def on_message_begin(self) -> None:
         self.begun += 1
@@ -266,6 +263,9 @@ class _Parsed:
     def on_header(self, name: bytes, value: bytes) -> None:
         self.fields += 1
         self.headers[name.decode("ascii").lower()] = value.decode("ascii").strip(" \t")
+
+    def on_headers_complete(self) -> None:
+        self.has_head = True
 
     def on_body(self, body: bytes) -> None:
         self.body += body
@@ -281,13 +281,15 @@ def parse(data: bytes) -> _Parsed | None:
         HttpRequestParser(parsed).feed_data(data)
     except (HttpParserError, HttpParserUpgrade):
         return None
-    is_plain = parsed.begun == 1 and len(parsed.headers) == parsed.fields and _UNUSUAL.isdisjoint(parsed.headers)
-    if parsed.is_whole and not (
-        parsed.headers.keys() >= _NEEDED
-        and parsed.headers.get("content-type") == paths.MEDIA_TYPE
-        and parsed.headers.get("connection", "keep-alive") == "keep-alive"
-    ):
-        return None
+    headers = parsed.headers
+    is_plain = parsed.begun == 1 and len(headers) == parsed.fields and _UNUSUAL.isdisjoint(headers)
+    if is_plain and parsed.has_head:
+        is_plain = (
+            headers.keys() >= _NEEDED
+            and int(headers["content-length"]) <= MOST_BYTES
+            and headers.get("content-type") == paths.MEDIA_TYPE
+            and headers.get("connection", "keep-alive") == "keep-alive"
+        )
     return parsed if is_plain else None
 
 

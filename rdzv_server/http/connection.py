@@ -5,15 +5,13 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 from rdzv_protocol import paths
 
 from rdzv_server.auth.authorization import Permit
-from rdzv_server.http.agent_protocol import AgentProtocol
 from rdzv_server.http.connection_limits import ConnectionLimits
 from rdzv_server.http.pending_connections import PendingConnection
-from rdzv_server.http.request_handler import RequestHandler
 
 LOOKS, PROBES = ("GET", "HEAD"), (paths.HEALTHZ, paths.READYZ, paths.LEADERZ)
 """Methods of requests that wait until agents leave time for them, and paths of probes, which do not wait."""
@@ -25,6 +23,34 @@ MOST_DROPPED = 1 << 20
 """Most bytes after a refused request that are read and dropped, so that its sender reads the answer."""
 
 
+class Http(Protocol):
+    """HTTP of one connection, as `HttpConnection` uses it."""
+
+    @property
+    def drops_rest(self) -> bool:
+        """Whether the rest of the connection's data is ignored, because the last request was refused by its head."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last request has arrived to its last byte, and no other has begun."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether HTTP has stopped reading for its own reasons; then it also continues by itself."""
+
+    def connection_made(self, transport: asyncio.BaseTransport, /) -> None: ...
+
+    def data_received(self, data: bytes, /) -> None: ...
+
+    def eof_received(self) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, error: BaseException | None, /) -> None: ...
+
+
 class HttpConnection(asyncio.BufferedProtocol):
     """Protocol between a transport and the protocol that handles HTTP. It passes data on when its run has its turn.
 
@@ -34,7 +60,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        make_http: Callable[[], AgentProtocol],
+        make_http: Callable[[], Http],
         peer: str,
         bounds: ConnectionLimits["HttpConnection"],
         authenticated: "OnConnection",
@@ -45,7 +71,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         `make_http` makes the protocol of HTTP once the connection is made: many connections never are. `authenticated`
         is called when a request has been let in for the first time, `gone` when the connection is closed.
         """
-        self.http: AgentProtocol | RequestHandler
+        self.http: Http
         """Protocol that handles HTTP, once the connection is made."""
         self._make_http = make_http
         self.peer = peer

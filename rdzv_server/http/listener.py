@@ -17,8 +17,7 @@ from typing import Any
 from rdzv_protocol.errors import TooManyRequests
 
 from rdzv_server.config import Limits
-from rdzv_server.http.agent_protocol import AgentProtocol
-from rdzv_server.http.connection import READ_BYTES, HttpConnection
+from rdzv_server.http.connection import READ_BYTES, Http, HttpConnection
 from rdzv_server.http.connection_limits import MOST_HELD_BYTES, ConnectionLimits, HeldMemory
 from rdzv_server.http.garbage_collection import GarbageCollector
 from rdzv_server.http.peer_limits import RefusalLog, peer_of
@@ -49,7 +48,7 @@ _TOO_MUCH_HELD = (
     b"HTTP/1.1 429 Too Many Requests\r\nServer: rdzv-server\r\nContent-Type: text/plain; charset=utf-8\r\n"
     b"Content-Length: 49\r\nConnection: close\r\n\r\ntoo many unfinished requests; each is tried again"
 )
-MakeProtocol = Callable[[], AgentProtocol]
+MakeProtocol = Callable[[], Http]
 Connect = Callable[[], Coroutine[Any, Any, object]]
 
 

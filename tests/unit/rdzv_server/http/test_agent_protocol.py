@@ -55,6 +55,7 @@ UNUSUAL = {
     "a folded header": PLAIN + b"X: a\r\n b\r\nContent-Length: 3\r\n\r\nabc",
     "a space before the colon": PLAIN + b"X : a\r\nContent-Length: 3\r\n\r\nabc",
     "lines without a carriage return": PLAIN.replace(b"\r\n", b"\n") + b"Content-Length: 3\n\nabc",
+    "a body that is too large": PLAIN + b"Content-Length: 9000\r\n\r\nabc",
     "two requests": 2 * (PLAIN + b"Content-Length: 3\r\n\r\nabc"),
     "more than the body": PLAIN + b"Content-Length: 3\r\n\r\nabcd",
 }
