@@ -216,7 +216,8 @@ async def _serve(
             watch = IdleWatch(server.rendezvous, config.exit_when_idle_s, stop)
         try:
             steps_back = [_steps_back(stand_by, port, stop)] if stand_by else []
-            await first_of(server.crashed(), stopped, _renews(asked, renew), *steps_back)
+            watches = [_renews(asked, renew), security.watch_certificate()]
+            await first_of(server.crashed(), stopped, *watches, *steps_back)
             log.info(words.shuts_down(stopped.result()))
             if manager:
                 manager.stopping(STOP_S)

@@ -6,6 +6,7 @@ The error for a bad file is one line that names the flag and the file, since Ope
 import re
 import ssl
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from rdzv_protocol import words
 
@@ -41,14 +42,25 @@ def load_authorities(context: ssl.SSLContext, flag: str, path: str) -> None:
         raise BadCertificate(words.tls.bad_file(flag, path, _reason(error))) from None
 
 
-def expires_at(cert: str) -> datetime:
-    """Return the time at which the first certificate in this file expires. Raises `BadCertificate`."""
+class Validity(NamedTuple):
+    """Time in which a certificate is valid."""
+
+    begins_at: datetime
+    ends_at: datetime
+
+
+def validity(cert: str) -> Validity:
+    """Return the time in which the first certificate in this file is valid. Raises `BadCertificate`."""
     ((_, certificate),) = _elements(ssl.PEM_cert_to_DER_cert(_certificate("--tls-cert", cert)))
     signed = _elements(_elements(certificate)[0][1])
-    _algorithm, _issuer, validity, *_ = (content for tag, content in signed if tag == _SEQUENCE)  # RFC 5280, 4.1
-    tag, not_after = _elements(validity)[1]
+    _algorithm, _issuer, times, *_ = (content for tag, content in signed if tag == _SEQUENCE)  # RFC 5280, 4.1
+    begins, ends = _elements(times)
+    return Validity(_time(*begins), _time(*ends))
+
+
+def _time(tag: int, text: bytes) -> datetime:
     year = "%y" if tag == _UTC_TIME else "%Y"
-    return datetime.strptime(not_after.decode(), f"{year}%m%d%H%M%SZ").replace(tzinfo=UTC)
+    return datetime.strptime(text.decode(), f"{year}%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:

@@ -8,6 +8,7 @@ A file of tokens, as the flags name them:
     TOKEN team-a-* 20       the same, for at most 20 of them at a time
 """
 
+import asyncio
 import logging
 import os
 import ssl
@@ -17,13 +18,19 @@ from collections.abc import Callable, Iterator
 from rdzv_protocol.certificates import BadCertificate
 
 from rdzv_server.auth.authorization import ANY_RUN, Access, Role, ServerNames, Token, is_loopback
-from rdzv_server.auth.tls_config import TlsFiles
+from rdzv_server.auth.tls_config import Certificate, TlsFiles
 from rdzv_server.config import ServerConfig
 from rdzv_server.threads import read_again
 from rdzv_server.words import auth as words
 
 log = logging.getLogger("rdzv_server")
 
+DAY_S = 86_400.0
+MARGIN_S = 1.0
+"""Seconds after a certificate's end at which the server looks at it: timers and the wall clock differ a little."""
+
+Files = tuple[Access, ssl.SSLContext | None, Certificate | None]
+"""Contents of the files that the settings name."""
 Renew = Callable[[Access, ssl.SSLContext | None], None]
 
 
@@ -46,7 +53,8 @@ class Security:
         if config.tls_cert is not None and config.tls_key is not None:
             self._tls_files = TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
         self._names = ServerNames(config.allow_host)
-        self.access, self.tls = self._read()
+        self._renewed = asyncio.Event()
+        self.access, self.tls, self._certificate = self._read()
 
     @property
     def has_files(self) -> bool:
@@ -55,40 +63,66 @@ class Security:
 
     def notes(self, address: str) -> Iterator[tuple[int, str]]:
         """Yield the lines that a person who starts the server should read, each with its log level."""
-        if self._tls_files:
-            yield logging.INFO, self._tls_files.validity()
-            yield from ((logging.WARNING, warning) for warning in self._tls_files.warnings())
+        yield from self._notes(self._certificate)
+        if self.access.is_open and not is_loopback(address):
+            yield logging.WARNING, words.OPEN
+
+    def _notes(self, certificate: Certificate | None) -> Iterator[tuple[int, str]]:
+        if certificate:
+            yield logging.INFO, certificate.sentence
+            yield from ((logging.WARNING, warning) for warning in certificate.warnings())
         secrets = [(flag, path) for _, flag, path in self._token_files]
         secrets += [("--tls-key", self._tls_files.key)] if self._tls_files else []
         yield from ((logging.WARNING, warning) for secret in secrets if (warning := exposure(*secret)))
-        if self.access.is_open and not is_loopback(address):
-            yield logging.WARNING, words.OPEN
 
     async def renew(self, renew: Renew) -> None:
         """Read the files again. If one is bad, log that and keep what was read before."""
         if not self.has_files:
             return
         try:
-            self.access, self.tls, notes = await read_again(self._read_with_notes, self._paths())
+            found, notes = await read_again(self._read_with_notes, self._paths())
         except (BadTokenFile, BadCertificate) as error:
             log.error(words.not_renewed(str(error)))
             return
+        self.access, self.tls, self._certificate = found
         renew(self.access, self.tls)
+        self._renewed.set()
         log.info(words.RENEWED)
         for level, note in notes:
             log.log(level, note)
 
-    def _read_with_notes(self) -> tuple[Access, ssl.SSLContext | None, list[tuple[int, str]]]:
-        return *self._read(), list(self.notes("127.0.0.1"))
+    async def watch_certificate(self) -> None:
+        """Log each day, and when the certificate in use expires, what is wrong with it; forever."""
+        while True:
+            self._renewed.clear()
+            try:
+                async with asyncio.timeout(self._next_look_s()):
+                    await self._renewed.wait()
+            except TimeoutError:
+                for warning in self._certificate.warnings() if self._certificate else ():
+                    log.warning("%s", warning)
+
+    def _next_look_s(self) -> float | None:
+        """Return the seconds until the certificate may need a warning; None without one."""
+        if self._certificate is None:
+            return None
+        left_s = self._certificate.left().total_seconds() + MARGIN_S
+        return min(left_s, DAY_S) if left_s > 0 else DAY_S
 
     def _paths(self) -> list[str]:
         tls = self._tls_files
         of_tls = [tls.cert, tls.key, tls.client_ca] if tls else []
         return [path for path in (*(path for _, _, path in self._token_files), *of_tls) if path]
 
-    def _read(self) -> tuple[Access, ssl.SSLContext | None]:
-        tokens = [token for file in self._token_files for token in read_tokens(*file)]
-        return Access(tokens, self._names), self._tls_files.context() if self._tls_files else None
+    def _read_with_notes(self) -> tuple[Files, list[tuple[int, str]]]:
+        found = self._read()
+        return found, list(self._notes(found[-1]))
+
+    def _read(self) -> Files:
+        access = Access([token for file in self._token_files for token in read_tokens(*file)], self._names)
+        if self._tls_files is None:
+            return access, None, None
+        return access, self._tls_files.context(), self._tls_files.certificate()
 
 
 def read_tokens(role: Role, flag: str, path: str) -> list[Token]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from rdzv_protocol.certificates import expires_at, load_authorities, load_own
+from rdzv_protocol.certificates import Validity, load_authorities, load_own, validity
 
 from rdzv_server.words import auth as words
 
@@ -32,17 +32,35 @@ class TlsFiles:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def validity(self) -> str:
-        """Return the sentence about when the certificate expires."""
-        return words.tls(self.cert, expires_at(self.cert))
+    def certificate(self) -> "Certificate":
+        """Read the certificate. Raises `rdzv_protocol.certificates.BadCertificate`."""
+        return Certificate(self.cert, validity(self.cert))
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Certificate that the server presents. `path`: its file, which may have been replaced since."""
+
+    path: str
+    validity: Validity
+
+    @property
+    def sentence(self) -> str:
+        """Sentence about when it expires."""
+        return words.tls(self.path, self.validity.ends_at)
+
+    def left(self) -> timedelta:
+        """Return the time until it expires; negative afterwards."""
+        return self.validity.ends_at - datetime.now(UTC)
 
     def warnings(self) -> Iterator[str]:
-        """Yield faults of the files that do not prevent their use."""
-        left = expires_at(self.cert) - datetime.now(UTC)
-        if left < timedelta(0):
-            yield words.certificate_expired(self.cert)
+        """Yield what is wrong with it, or will be soon."""
+        if datetime.now(UTC) < self.validity.begins_at:
+            yield words.certificate_not_valid_yet(self.path, self.validity.begins_at)
+        if (left := self.left()) < timedelta(0):
+            yield words.certificate_expired(self.path)
         elif left < EXPIRES_SOON:
-            yield words.certificate_expires(self.cert, left.days)
+            yield words.certificate_expires(self.path, left.days)
 
 
 class _Explaining(ssl.SSLObject):

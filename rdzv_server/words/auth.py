@@ -109,6 +109,13 @@ def certificate_expired(path: str) -> str:
     return f"--tls-cert {path} has expired: agents cannot connect until you replace it and send SIGHUP"
 
 
+def certificate_not_valid_yet(path: str, begins_at: datetime) -> str:
+    return (
+        f"--tls-cert {path} is not valid before {begins_at:%Y-%m-%d %H:%M} UTC: agents cannot connect until then. "
+        "Compare this machine's clock"
+    )
+
+
 def certificate_expires(path: str, days: int) -> str:
     """`days`: whole days that are left."""
     left = count(days, "day") if days else "less than a day"

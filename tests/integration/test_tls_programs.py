@@ -164,6 +164,13 @@ async def test_new_connections_are_shown_the_new_certificate_and_standing_ones_c
     assert await first.asks() == await second.asks() == b"HTTP/1.1 200 OK"
 
 
+async def test_the_end_of_the_certificate_is_logged_when_it_comes(authority: Authority) -> None:
+    pair = authority.issue("server", days=4 / 86_400)
+    server = await Server.listen(*shows(pair))
+    await server.line(pattern(auth.certificate_expires(pair.cert, 0)))
+    await server.line(pattern(auth.certificate_expired(pair.cert)))
+
+
 async def test_an_invalid_certificate_is_logged_and_the_old_one_is_kept(
     server: Server, connect: Connect, tmp_path: Path
 ) -> None:

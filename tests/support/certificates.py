@@ -36,11 +36,14 @@ class Authority:
         """Replace this authority by the other one in the file with its certificate."""
         other._authority.cert_pem.write_to_path(self.ca)
 
-    def issue(self, file_name: str, *names: str, days: int = 90) -> Pair:
-        """Return a certificate for these names, valid for this number of days. If negative, it has expired."""
+    def issue(self, file_name: str, *names: str, days: float = 90, begins: float = -200) -> Pair:
+        """Return a certificate for these names, valid for this number of days. If negative, it has expired.
+
+        `begins`: days from now at which it becomes valid.
+        """
         made = self._authority.issue_cert(
             *(names or SERVER_NAMES),
-            not_before=datetime.now(UTC) - timedelta(days=200),
+            not_before=datetime.now(UTC) + timedelta(days=begins),
             not_after=datetime.now(UTC) + timedelta(days=days),
         )
         pair = Pair(str(self._folder / f"{file_name}.pem"), str(self._folder / f"{file_name}.key"))

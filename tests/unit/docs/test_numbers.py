@@ -16,6 +16,7 @@ from node_agent.features.rules import feature as rules
 from node_agent.kernel.output import disk_space, log_files
 from node_agent.kernel.processes import process
 from rdzv_server import config
+from rdzv_server.auth import tls_config
 from rdzv_server.core import node_history
 from rdzv_server.core.kernel import admission, event_sizes, kept_failures, silent_runs
 from rdzv_server.core.nodes import cordons, exclusion
@@ -49,6 +50,7 @@ MORE_DIGITS = r"[,.]?\d"
 # fmt: off
 NAMED = {
     "how-to/secure-a-server.md": (
+        f"In the last {tls_config.EXPIRES_SOON.days} days it logs a warning each day",
         f"| {s(LIMITS.handshake_s)} to the first byte", f"body | {s(LIMITS.request_s)} |",
         f"does not read | {s(LIMITS.unread_s)} |", f"requests | {s(LIMITS.idle_s)} |",
         f"requests of one peer | {LIMITS.requests.per_s:,g} a second, {LIMITS.requests.burst:,g} at once",

@@ -1,18 +1,25 @@
 """Tokens and TLS as named in a server's settings: read at the start and on reload, and what the log warns about."""
 
+import asyncio
 import errno
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from rdzv_protocol.certificates import expires_at
+from rdzv_protocol.certificates import validity
 
+from rdzv_server.auth import reload, tls_config
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.reload import BadTokenFile, Security, read_tokens
 from rdzv_server.config import ServerConfig
 from rdzv_server.words import auth as words
 from tests.support.certificates import Authority
 from tests.support.message_search import has_message, pattern
+from tests.support.process_info import until
 
 
 def write(path: Path, content: str, mode: int = 0o600) -> str:
@@ -41,7 +48,7 @@ def test_a_secret_that_others_can_read_is_warned_of(tmp_path, mode):
     Path(key).chmod(mode)
     tokens = write(tmp_path / "agents", "one", mode)
     notes = [note for _, note in Security(ServerConfig(token_file=tokens, tls_cert=cert, tls_key=key)).notes("::")]
-    assert notes[0] == words.tls(cert, expires_at(cert))
+    assert notes[0] == words.tls(cert, validity(cert).ends_at)
     assert {words.exposed("--token-file", tokens), words.exposed("--tls-key", key)} < set(notes)
 
 
@@ -51,6 +58,52 @@ def test_a_secret_that_others_can_read_is_warned_of(tmp_path, mode):
 def test_a_server_that_listens_beyond_this_host_is_warned_about(address, warned):
     security = Security(ServerConfig())
     assert not security.has_files and bool(list(security.notes(address))) is warned
+
+
+@pytest.mark.parametrize(
+    ("days", "warns"), [(5, words.certificate_expires), (-1, words.certificate_expired)], ids=["soon", "expired"]
+)
+async def test_a_certificate_is_warned_of_every_day(tmp_path, monkeypatch, caplog, days, warns):
+    monkeypatch.setattr(reload, "DAY_S", 0.01)
+    cert, key = Authority(tmp_path).issue("server", days=days)
+    security = Security(ServerConfig(tls_cert=cert, tls_key=key))
+    os.unlink(cert)  # what counts is the certificate that is in use
+    async with watched(security):
+        await until(lambda: len([line for line in caplog.messages if has_message(line, warns)]) == 3)
+
+
+async def test_a_certificate_that_expires_while_the_server_runs_is_reported_at_that_moment(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(reload, "MARGIN_S", 0.0)
+    wall_clock = SimpleNamespace(time=datetime.now(UTC), now=lambda zone: wall_clock.time)
+    monkeypatch.setattr(tls_config, "datetime", wall_clock)
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("server", days=90)
+    security = Security(ServerConfig(tls_cert=cert, tls_key=key))
+    async with watched(security):
+        authority.issue("server", days=30)
+        wall_clock.time = validity(cert).ends_at - timedelta(seconds=0.05)
+        await security.renew(lambda access, tls: None)
+        assert caplog.messages == [words.certificate_expires(cert, 0)]
+        await asyncio.sleep(0)  # it looks again in 0.05 s
+        wall_clock.time += timedelta(seconds=0.1)
+        await until(lambda: words.certificate_expired(cert) in caplog.messages)
+
+
+async def test_without_tls_there_is_nothing_to_watch(monkeypatch, caplog):
+    monkeypatch.setattr(reload, "DAY_S", 0.0)
+    async with watched(Security(ServerConfig())):
+        await asyncio.sleep(0.02)
+    assert not caplog.messages
+
+
+@asynccontextmanager
+async def watched(security: Security) -> AsyncIterator[None]:
+    watch = asyncio.create_task(security.watch_certificate())
+    yield
+    assert not watch.done()
+    watch.cancel()
 
 
 # Files of tokens.

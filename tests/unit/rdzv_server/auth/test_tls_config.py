@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from rdzv_protocol.certificates import BadCertificate, expires_at
+from rdzv_protocol.certificates import BadCertificate, validity
 from rdzv_protocol.words import tls
 
 from rdzv_server.auth.tls_config import TlsFiles
@@ -62,12 +62,18 @@ def test_a_key_that_is_encrypted_is_not_asked_for_on_the_terminal(authority, tmp
 @pytest.mark.parametrize("days", [-40, 3, 400, 365 * 40])
 def test_when_a_certificate_expires(authority, days):
     """Dates after 2049 have another format (RFC 5280, 4.1.2.5)."""
-    expiry = expires_at(authority.issue("server", days=days).cert)
-    assert abs(expiry - datetime.now(UTC) - timedelta(days=days)) < timedelta(minutes=5)
+    begins_at, ends_at = validity(authority.issue("server", days=days).cert)
+    assert abs(ends_at - datetime.now(UTC) - timedelta(days=days)) < timedelta(minutes=5)
+    assert abs(begins_at - datetime.now(UTC) + timedelta(days=200)) < timedelta(minutes=5)
 
 
 def test_a_certificate_that_expires_soon_is_logged(authority):
     expired, soon, good = (authority.issue(f"server-{days}", days=days) for days in (-1, 5, 90))
-    assert list(TlsFiles(*expired).warnings()) == [words.certificate_expired(expired.cert)]
-    assert list(TlsFiles(*soon).warnings()) == [words.certificate_expires(soon.cert, 4)]
-    assert list(TlsFiles(*good).warnings()) == []
+    assert list(TlsFiles(*expired).certificate().warnings()) == [words.certificate_expired(expired.cert)]
+    assert list(TlsFiles(*soon).certificate().warnings()) == [words.certificate_expires(soon.cert, 4)]
+    assert list(TlsFiles(*good).certificate().warnings()) == []
+
+
+def test_a_certificate_that_is_not_valid_yet_is_logged(authority):
+    later = TlsFiles(*authority.issue("server", begins=1)).certificate()
+    assert list(later.warnings()) == [words.certificate_not_valid_yet(later.path, later.validity.begins_at)]
