@@ -215,7 +215,7 @@ class Client:
                 answered = self._status(leader, path)
                 servers.append(answered.server)
                 runs |= {run["run_id"]: run for run in answered.runs}
-                if not answered.server["leads"]:
+                if shards := _not_led(answered.server, leader, shards):
                     raise Failed(words.connection.DOES_NOT_LEAD, may_pass=True)
             except Failed as error:
                 has_several = len(first.server["shards"]) > 1
@@ -523,6 +523,14 @@ def _other_leaders(server: Fields) -> dict[str | None, list[int]]:
         leaders.setdefault(shard["leader"], []).append(shard["shard"])
     is_all = server["leads"] and len(leaders) == 1
     return {} if is_all else leaders
+
+
+def _not_led(server: Fields, at: str, shards: list[int]) -> list[int]:
+    """Return those of the shards that this server does not lead by its own account."""
+    if not server["leads"]:
+        return shards
+    elsewhere = {shard["shard"] for shard in server["shards"] if shard["leader"] != at}
+    return [shard for shard in shards if shard in elsewhere]
 
 
 def _events(answer: Answer) -> Iterator[Fields]:

@@ -37,12 +37,15 @@ class Election:
             words.CANNOT_TAKE_OVER, words.CAN_TAKE_OVER, logs_silence=False, shared=membership.refusals
         )
         """Outage in which etcd answers, but does not let this server take the free shard: its database may be full."""
+        self.is_candidate = True
+        """Whether this server takes the shard when it is free. Otherwise `win` only follows its leaders, forever."""
         self.left_to: set[int] = set()
         """Revisions of the servers to which this server has left the shard, each of them once."""
 
     async def win(self, follow: Callable[[Leader | None], None]) -> "Leadership":
         """Return when this server leads. Until then `follow` is called with the leader, or None while it is unknown.
 
+        A key that an earlier leadership of this server has left is deleted first, because it keeps others from leading.
         Raises `StoreBroken`.
         """
         free_since: float | None = None
@@ -53,7 +56,8 @@ class Election:
             # Never send agents to this server's own previous lifetime.
             if known != (known := leader if leader and leader.address != self.membership.address else None):
                 follow(known)
-            if view is None or lease is None or (leader and leader.lease_id != lease.id):
+            is_own = leader is not None and lease is not None and leader.lease_id == lease.id
+            if view is None or lease is None or (not is_own and (leader or not self.is_candidate)):
                 free_since = None
                 if leader:
                     self.outage.end()
@@ -77,6 +81,10 @@ class Election:
                 await self.membership.changed(RETRY_S)
             except StoreUnavailable as error:
                 self.outage.begin(error)
+                await asyncio.sleep(RETRY_S)
+            except StoreBroken:
+                if self.is_candidate:
+                    raise
                 await asyncio.sleep(RETRY_S)
 
     async def take_away(self, number: int) -> None:

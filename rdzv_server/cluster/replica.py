@@ -74,6 +74,8 @@ class Replica:
         self._election = election
         self._address = address
         self._make_driver = make_driver
+        self._broken = ""
+        """Reason why this server cannot lead the shard; empty if it can."""
         self._other: Leader | None = None
         self._losses = 0
         """Losses of etcd that `leadership` takes into account."""
@@ -101,6 +103,11 @@ class Replica:
                 self._set(None, None)
                 await asyncio.shield(leadership.resign())
                 await term.end()  # rejects agents, when another server may already lead
+
+    async def follow_others(self, why: str) -> None:
+        """Follow the leaders of the shard, forever: this server cannot lead it. `why`: the reason."""
+        self._broken, self._election.is_candidate = why, False
+        await self._election.win(self._follow)
 
     async def _act_until_over(self, term: Term) -> str:
         """Act as the leader. While the leadership is not certain, decide nothing, and reject agents."""
@@ -221,10 +228,10 @@ class Replica:
         if self.term:
             return self.term.rendezvous.state().unhealthy_reason
         if not self._other:
-            outage = self._election.membership.outage_reason or self._election.outage.reason
-            if outage:
-                return words.no_leader_found(outage)
-            is_cut_off = self._election.membership.view and not self._election.membership.is_current
+            membership = self._election.membership
+            if why := self._broken or membership.outage_reason or self._election.outage.reason:
+                return words.no_leader_found(why)
+            is_cut_off = membership.view and not membership.is_current
             return words.LEADER_UNCERTAIN if is_cut_off else words.NO_LEADER
         return None if self._election.membership.is_current else words.LEADER_UNCERTAIN
 

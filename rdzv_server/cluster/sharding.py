@@ -107,7 +107,7 @@ class Sharding:
             if len(self._broken) == len(self._replicas):
                 raise
             log.error(words.shard_broken(shard, str(error)))
-            await asyncio.Event().wait()
+            await self._replicas[shard].follow_others(str(error))
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
         """Answer with the run's shard.

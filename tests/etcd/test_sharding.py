@@ -92,11 +92,19 @@ async def test_new_servers_get_their_shards_and_leaving_servers_hand_theirs_over
     await first.leads(4)
 
 
-class Refusing:
-    """Client of an etcd that answers, but accepts no write of a shard or of its leader while `is_full`."""
+FULL = StoreUnavailable("etcd: database space exceeded")
 
-    def __init__(self, client: EtcdClient) -> None:
+
+class Refusing:
+    """Client of an etcd that answers, but accepts no write of a shard or of its leader while `is_full`.
+
+    `parts`: parts of the refused keys.
+    """
+
+    def __init__(self, client: EtcdClient, error: Exception = FULL, *parts: bytes) -> None:
         self._client = client
+        self._error = error
+        self._parts = parts or (b"/live/leaders/", b"/shards/")
         self.is_full = False
         self.refused: set[bytes] = set()
 
@@ -104,10 +112,10 @@ class Refusing:
         return getattr(self._client, name)
 
     async def transact(self, compare: Sequence[Any], do: Sequence[Any]) -> tuple[bool, int]:
-        key = do[0].request_put.key
-        if self.is_full and (b"/live/leaders/" in key or b"/shards/" in key):
+        key = do[0].request_put.key or do[0].request_delete_range.key
+        if self.is_full and any(part in key for part in self._parts):
             self.refused.add(key)
-            raise StoreUnavailable("etcd: database space exceeded")
+            raise self._error
         return await self._client.transact(compare, do)
 
 
@@ -285,6 +293,28 @@ async def test_damaged_records_stop_only_their_own_shard(start, client, prefix, 
     assert not first.running.done() and first.led == [0, 1, 3]
     second = start("b:1")
     await until(lambda: second.led and len(first.led) <= 2)
+
+
+async def test_a_shard_whose_leader_breaks_is_led_by_another_server_though_etcd_refused_its_resignation(
+    start, client, caplog
+):
+    """etcd may ask for a password for a while: a key that stays behind would keep everybody from the shard."""
+    refusing = Refusing(client, StoreBroken("etcd refuses: user name is empty"), b"/shards/2/", b"/live/leaders/2")
+    first = start("a:1", refusing)
+    await first.leads(4)
+    refusing.is_full = True
+    run_id = next(name for name in map(str, range(100)) if shard_of(name, SHARDS) == 2)
+    with pytest.raises((NotLeader, ServerUnavailable)):
+        await first.shards.ask(a_join("a", run_id=run_id, settings=settings_of("1")), Connection("a"))
+    await until(lambda: has_message(caplog.text, words.shard_broken, shard=2))
+    assert (await client.get(first.shards._membership.leader_key(2)))[0], "etcd has refused the resignation"
+    with pytest.raises(NotLeader, match="user name is empty"):
+        await first.shards.ask(a_join("a", run_id=run_id, settings=settings_of("1")), Connection("a"))
+    second = start("b:1")
+    await until(lambda: second.led)
+    refusing.is_full = False
+    await until(lambda: 2 in second.led)
+    await until(lambda: {view.shard: view.leader for view in first.shards.state().shards}[2] == "b:1")
 
 
 async def test_a_server_that_cannot_lead_any_shard_exits(start, client, prefix):

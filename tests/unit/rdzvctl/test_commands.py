@@ -7,7 +7,7 @@ types. Each is removed from real answers, everywhere, and each command that look
 import json
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
@@ -242,6 +242,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[OtherServer]:
+    with serving() as server:
+        yield server
+
+
+@contextmanager
+def serving() -> Iterator[OtherServer]:
     with OtherServer() as server:
         serving = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         serving.start()
@@ -523,15 +529,16 @@ def test_a_server_that_does_not_know_the_leader_reports_why(
 def half_led(server: OtherServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Give shard 1 no leader, and let the server know these runs only."""
 
-    def half_led(*run_ids: str) -> None:
-        status = server._whole["Status"]
-        shards = [status["server"]["shards"][0], {"shard": 1, "leader": None, "leadership": 1}]
-        runs = [run for run in status["runs"] if run["run_id"] in run_ids]
-        known = {"server": status["server"] | {"shards": shards}, "runs": runs}
-        monkeypatch.setitem(server._whole, "Status", known)
-        server.lacks()
+    return lambda *run_ids: leads(server, None, monkeypatch, *run_ids)
 
-    return half_led
+
+def leads(server: OtherServer, other: str | None, monkeypatch: pytest.MonkeyPatch, *run_ids: str) -> None:
+    """Let the server lead shard 0 with these runs only, and name `other` as the leader of shard 1."""
+    status = server._whole["Status"]
+    shards = [status["server"]["shards"][0], {"shard": 1, "leader": other, "leadership": 1}]
+    runs = [run for run in status["runs"] if run["run_id"] in run_ids]
+    monkeypatch.setitem(server._whole, "Status", {"server": status["server"] | {"shards": shards}, "runs": runs})
+    server.lacks()
 
 
 UNKNOWN = words.connection.unknown_runs([1], None, words.servers.NONE_LEADS, are_shown=False)
@@ -557,6 +564,21 @@ def test_an_action_asks_for_the_run_if_there_may_be_others(
     assert f"rdzvctl: error: {UNKNOWN}\n  {words.runs.name_one(['running'], 0)}\n" in done.err
     named = line.replace(" ", " running ") if " " in line else f"{line} running"
     assert words.runs.name_one(["running"], 0) not in commands.run(f"{named} --timeout 0.1").err
+
+
+def test_the_runs_of_a_leader_that_does_not_know_of_its_shard_are_unknown(
+    server: OtherServer, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leads another shard, and cannot lead this one."""
+    with serving() as other:
+        leads(server, other.at, monkeypatch, "running")
+        leads(other, None, monkeypatch, "restarting")
+        done = commands.run("status --timeout 0.1")
+        why = words.connection.unknown_runs([1], other.at, words.connection.DOES_NOT_LEAD, are_shown=False)
+        assert done.code == ExitCode.START_AGAIN and f"rdzvctl: error: {why}\n" in done.err
+        leads(other, other.at, monkeypatch, "restarting")
+        found = commands.run("runs")
+        assert (found.code, found.err) == (ExitCode.SUCCEEDED, "") and "restarting" in found.out
 
 
 def test_a_node_may_be_in_a_run_that_is_not_known(half_led: Callable[..., None], commands: Commands) -> None:
