@@ -211,7 +211,7 @@ async def test_the_page_of_a_standalone_run_has_no_buttons(cluster: Cluster, tab
     await tab.shows("#live", "connection lost, trying again")
 
 
-async def test_an_action_says_what_it_costs_what_it_did_and_what_is_unknown(cluster: Cluster, tab: Tab) -> None:
+async def test_an_action_shows_its_cost_its_effect_and_what_is_unknown(cluster: Cluster, tab: Tab) -> None:
     async with Crowd(cluster.server.port) as crowd:
         await crowd.run("run", "ab")
         await tab.open(cluster, "/runs/run")

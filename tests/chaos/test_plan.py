@@ -12,7 +12,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert list(islice(plan(3), 100)) != list(islice(plan(4), 100))
 
 
-def test_every_action_comes_once_before_any_comes_again_each_with_a_seed_of_its_own() -> None:
+def test_every_action_occurs_once_before_any_repeats_each_with_its_own_seed() -> None:
     for seed in range(5):
         steps = list(islice(plan(seed), 2 * len(ACTIONS)))
         for round_ in (steps[: len(ACTIONS)], steps[len(ACTIONS) :]):

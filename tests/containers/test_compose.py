@@ -120,7 +120,7 @@ async def test_the_command_of_the_page_ends_as_the_run_does(compose: Compose) ->
     assert all(times == rounds[agent, "1"] for (agent, _), times in ranks.items())
 
 
-async def test_prometheus_sees_all_and_a_server_takes_the_killed_ones_place(compose: Compose, tmp_path: Path) -> None:
+async def test_prometheus_sees_all_servers_and_one_replaces_the_killed_one(compose: Compose, tmp_path: Path) -> None:
     workers = HeldWorkers(tmp_path, 4)
     agent = {"command": [*SERVICES["agent"]["command"][:-1], "/shared/script.py"], "volumes": [workers.volume]}
     (mine := tmp_path / "mine.yaml").write_text(json.dumps({"services": {"agent": agent}}))

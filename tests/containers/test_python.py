@@ -21,7 +21,7 @@ def image(built: ContainerEngine) -> str:
     return "train"
 
 
-async def test_a_run_in_an_image_of_ones_own(image: str, engine: ContainerEngine) -> None:
+async def test_a_run_in_the_users_own_image(image: str, engine: ContainerEngine) -> None:
     run = await engine.run(
         "run", "--volume", f"{HELLO}:/hello.py:ro", image, "--standalone", "--nproc", "2", "/hello.py"
     )

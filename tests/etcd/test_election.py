@@ -276,7 +276,7 @@ async def test_a_free_shard_is_left_for_a_moment_to_its_owner(start, write_key):
     assert asyncio.get_running_loop().time() - began >= OWNER_FIRST_S
 
 
-async def test_a_server_is_ready_once_it_has_stayed_and_owns_nothing_before_if_another_is(start):
+async def test_a_server_is_ready_after_a_while_and_owns_no_shards_before_if_another_is_ready(start):
     first = start("a:1", shards=4, rebalance_after_s=0.2)
     await until(lambda: ready(first) == {"a:1"})
     second = start("b:1", shards=4, rebalance_after_s=0.5)

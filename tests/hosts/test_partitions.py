@@ -106,7 +106,7 @@ async def test_a_host_that_is_cut_off_for_longer_returns_as_a_newcomer(hosts: Ho
     note(f"{fault}: it is back after the repair", back_s, LONG_S, because, came)
 
 
-async def test_workers_run_on_while_the_server_is_cut_off_and_nothing_restarts_when_it_is_back(
+async def test_workers_continue_while_the_server_is_cut_off_and_do_not_restart_when_it_returns(
     hosts: Hosts, note: Note
 ) -> None:
     first = await hosts.nodes("abc", "--nnodes", "2:3", *ALL_COME, "--lease", str(LEASE_S))

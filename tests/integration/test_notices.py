@@ -102,7 +102,9 @@ async def test_a_worker_that_fails_after_it_has_saved_costs_nothing(cluster: Clu
     assert await cluster.restarts() == {"node_left": 1}
 
 
-async def test_a_worker_that_never_acknowledges_is_waited_for_as_long_as_the_scheduler_allows(cluster: Cluster) -> None:
+async def test_the_wait_for_a_worker_that_never_acknowledges_lasts_as_long_as_the_scheduler_allows(
+    cluster: Cluster,
+) -> None:
     """Four fifths of the time between SIGTERM and SIGKILL. The rest is for the workers' end."""
     first, leaver = await b_leaves(cluster, HASTY)
     await all_acknowledge(first[1:])

@@ -107,7 +107,7 @@ def test_every_metric_of_an_alert_is_on_the_dashboard_and_every_mentioned_metric
     assert metrics_of(" ".join(texts)) <= {metric.name for metric in METRICS}
 
 
-def test_every_alert_has_a_test_in_which_it_comes_and_one_in_which_it_does_not() -> None:
+def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
     tests = yaml.safe_load((RULES.parent / "alerts-test.yaml").read_text())["tests"]
     asked = [(each["alertname"], bool(each["exp_alerts"])) for test in tests for each in test["alert_rule_test"]]
     names = {rule["alert"] for rule in deployed_alerts()}

@@ -78,7 +78,7 @@ async def fail_and_restart(cluster: Cluster, workers: Sequence[Worker]) -> list[
     return again
 
 
-async def test_a_server_that_trips_over_a_recorded_fact_sets_its_run_apart_and_an_operator_can_forget_it(
+async def test_a_run_whose_records_raise_an_exception_is_set_apart_and_can_be_forgotten(
     cluster: Cluster,
 ) -> None:
     later = await serve(cluster, {}, POISONED, *([] if isinstance(cluster, Replicas) else [POISONED]))
@@ -123,7 +123,7 @@ async def test_a_failure_that_crashes_one_server_is_handled_by_a_fixed_one(durab
     await durable.finish([*bad, *other])
 
 
-async def test_a_run_that_cannot_be_read_is_shown_as_such_and_continues_and_others_are_shown(hub: WorkerHub) -> None:
+async def test_an_unreadable_run_is_shown_as_unreadable_and_continues(hub: WorkerHub) -> None:
     async with Cluster(hub) as cluster:
         server = await cluster.serve(env=poison(unreadable="odd"))
         odd, other = await begin(cluster, "odd", "ab"), await begin(cluster, OTHER, "c")

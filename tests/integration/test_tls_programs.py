@@ -151,7 +151,7 @@ async def connect(server: Server, authority: Authority) -> AsyncIterator[Connect
         yield connect
 
 
-async def test_new_connections_are_shown_the_new_certificate_and_standing_ones_continue(
+async def test_new_connections_get_the_new_certificate_and_open_ones_continue(
     server: Server, authority: Authority, connect: Connect
 ) -> None:
     first = await connect()

@@ -163,7 +163,7 @@ def selects(selector: Document, labels: Mapping[str, str]) -> bool:
 
 
 @pytest.mark.parametrize("folder", SERVERS)
-def test_services_budgets_and_policies_are_about_the_servers_pods_and_let_every_run_in(folder: str) -> None:
+def test_services_budgets_and_policies_select_the_servers_pods_and_admit_every_run(folder: str) -> None:
     documents = render(folder)
     ((_, template, _),) = (each for document in documents for each in pod_templates(document))
     labels = template["metadata"]["labels"]

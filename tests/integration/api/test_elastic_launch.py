@@ -126,7 +126,7 @@ def test_workers_have_torchruns_environment() -> None:
     assert elastic_launch(config, functions.variables)(*expected) == {0: expected}
 
 
-def test_output_goes_where_the_config_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_goes_to_the_destinations_of_the_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     specs = DefaultLogsSpecs(tmp_path / "logs", redirects=Std.ERR, tee=Std.OUT)
     config = alone(2, logs_specs=specs, log_line_prefix_template="<${rank}> ")
     elastic_launch(config, functions.say)("out ${local_rank}", "err ${local_rank}")

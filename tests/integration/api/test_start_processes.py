@@ -410,7 +410,7 @@ def test_a_signal_that_comes_twice_at_once_is_raised_once(method: str, listener:
         assert is_running(pid)
 
 
-def test_close_stops_them_with_a_signal_of_ones_choice(method: str, listener: WorkerListener) -> None:
+def test_close_stops_processes_with_a_chosen_signal(method: str, listener: WorkerListener) -> None:
     context = waiting(listener, 2, start_method=method)
     pids = listener.pids(2)
     context.close(signal.SIGHUP)

@@ -42,7 +42,7 @@ def test_the_score_counts_what_happened():
     assert rows["times that a person was needed"] == ["1"]
 
 
-def test_every_kind_of_fault_comes_once_before_any_comes_again_and_a_seed_repeats_itself():
+def test_every_kind_of_fault_occurs_once_before_any_repeats_and_a_seed_repeats_the_plan():
     planned = plan(3, minutes=5)
     assert sorted(each.title for each in planned[: len(TITLES)]) == sorted(TITLES)
     assert planned == plan(3, minutes=5) != plan(4, minutes=5)

@@ -215,7 +215,7 @@ exec sleep 60
 """
 
 
-async def test_workers_that_have_a_notice_are_not_suspected_though_they_save_for_longer_than_the_limit():
+async def test_workers_with_a_notice_are_not_suspected_even_if_they_save_for_longer_than_the_limit():
     features = (Hangs(silence_timeout=1.0), Notices(gives_notices=True))
     async with rig(SAVES_AT_A_NOTICE, features=features) as agent:
         await has_workers(agent)

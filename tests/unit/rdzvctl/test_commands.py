@@ -679,7 +679,7 @@ def test_commands_of_why_repeat_the_flags_for_the_server(server: OtherServer, co
     assert words.runs.next_step(step) in commands.run("why failed").out.splitlines()
 
 
-def test_a_watcher_sees_trouble_that_comes_and_goes(server: OtherServer, commands: Commands) -> None:
+def test_a_watcher_sees_trouble_begin_and_end(server: OtherServer, commands: Commands) -> None:
     with Session({"endpoint": server.at}, {}) as session:
         changes = session.changes("running")
         for reason in (None, "disk full", None):

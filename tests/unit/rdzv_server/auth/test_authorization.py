@@ -174,7 +174,7 @@ def test_a_token_may_bound_the_number_of_runs_at_a_time(run_id, active_runs, may
         permitted.check_quota(run_id, active_runs)
 
 
-def test_a_secret_of_agents_and_readers_looks_at_everything_and_joins_its_own_runs():
+def test_a_token_of_agents_and_readers_reads_everything_and_joins_its_own_runs():
     access = Access([Token(Role.AGENT, b"ours", "team-a-*"), Token(Role.READ, b"ours")])
     caller = Caller(peer=FAR, authorization="Bearer ours")
     access.check(*LOOK, caller)

@@ -188,7 +188,7 @@ async def test_events_are_sent_even_if_the_store_is_not_read_meanwhile(site, mon
         assert [int(frame["id"]) for frame in frames] == list(range(1, 42))
 
 
-async def test_a_stream_reads_an_event_from_the_store_that_an_error_of_the_server_kept_from_it(site, monkeypatch):
+async def test_a_stream_reads_an_event_that_it_missed_after_an_error_from_the_store(site, monkeypatch):
     await site.happens()
     reading = asyncio.create_task(site.read(9))
     while not reading.done():

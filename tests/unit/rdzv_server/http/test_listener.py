@@ -57,7 +57,7 @@ def test_lost_packets_to_a_peer_are_sent_again_at_least_every_second() -> None:
         assert longest_pause_ms(accepted) == 1000
 
 
-async def test_a_peer_with_too_many_connections_is_logged_once_though_some_of_them_come_and_go(
+async def test_a_peer_with_too_many_connections_is_logged_once_while_some_close_and_others_open(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     share = 20

@@ -41,7 +41,7 @@ async def page(site: Site, token: str, path: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_a_token_for_some_runs_reads_only_what_a_node_has_cost_these_runs() -> None:
+async def test_a_token_for_some_runs_reads_only_a_nodes_costs_for_these_runs() -> None:
     async with serving(Token(Role.AGENT, b"mine", "mine-*"), Token(Role.READ, b"all")) as site:
         for run_id in ("mine-1", "yours-1"):
             await fails_in(site, run_id)

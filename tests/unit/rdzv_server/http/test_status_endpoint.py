@@ -128,7 +128,7 @@ def raises_over(monkeypatch: pytest.MonkeyPatch, name: str, is_odd: Any) -> None
     monkeypatch.setattr(run_view, name, lambda *given: 1 / 0 if is_odd(*given) else whole(*given))
 
 
-async def test_a_run_that_cannot_be_read_is_shown_without_details_and_the_others_as_they_are(server, monkeypatch):
+async def test_an_unreadable_run_is_shown_without_details_and_others_as_usual(server, monkeypatch):
     await found(server)
     raises_over(monkeypatch, "reason", lambda run, now: run.run_id == "run-7")
     for text in (await text_of(server), await text_of(server, in_lines=True)):

@@ -95,7 +95,7 @@ async def test_a_receiver_that_refuses_is_tried_again_and_misses_nothing(receive
     assert words.webhook_refuses(503, "Service Unavailable") in said[0] and has_message(said[1], words.webhook_answers)
 
 
-async def test_a_server_that_starts_again_continues_where_the_one_before_was_acknowledged(receiver):
+async def test_a_restarted_server_continues_after_the_last_acknowledged_event(receiver):
     store = NotingStore(5)
     async with serving(store, receiver) as server:
         await happens(server, "a", 0, 2)

@@ -227,7 +227,7 @@ async def test_the_server_decides_only_after_the_store_works_again(started, monk
     assert not server.registry.runs()[0].agents and not health.findings(run, server.driver.now())
 
 
-async def test_a_newcomer_learns_at_once_why_nothing_can_be_written_and_joins_when_it_can(started, monkeypatch):
+async def test_a_newcomer_learns_at_once_why_the_store_fails_and_joins_when_it_works(started, monkeypatch):
     monkeypatch.setattr(store_access, "RETRY_S", 0.01)
     server = await started(FullStore())
     await server.join("a")
@@ -249,7 +249,7 @@ async def test_a_newcomer_learns_at_once_why_nothing_can_be_written_and_joins_wh
     assert [join.agent_id for join in joined] == ["a", "b"]
 
 
-async def test_agents_learn_why_nothing_can_be_written_after_the_time_for_which_a_poll_is_held(started, monkeypatch):
+async def test_agents_learn_why_the_store_fails_when_the_hold_of_their_polls_ends(started, monkeypatch):
     monkeypatch.setattr(store_access, "RETRY_S", 0.01)
     server = await started(FullStore())
     await server.join("a", "b", lease_s=1.0, max_restarts=1)
@@ -343,7 +343,7 @@ async def test_a_store_that_has_just_accepted_a_write_or_a_check_is_not_checked(
         assert name == "write" or at >= before + store_access.CHECK_S
 
 
-async def test_however_often_agents_ask_while_nothing_can_be_written_each_has_one_pending_sign(slow):
+async def test_agents_that_ask_often_while_the_store_fails_have_one_pending_sign_each(slow):
     await slow.join("a", "b", nodes="3")
     slow.store.hold()
     join = asyncio.create_task(slow.join("c", nodes=""))
@@ -411,9 +411,7 @@ async def test_an_agent_that_knows_more_than_a_restored_copy_is_sent_to_join_aga
 
 
 @pytest.mark.parametrize("evidence", ["round", ""])
-async def test_a_waiting_agent_that_knows_more_joins_again_since_it_may_have_had_a_round_that_the_copy_lacks(
-    started, evidence
-):
+async def test_a_waiting_agent_with_a_later_revision_than_a_restored_copy_joins_again(started, evidence):
     """It would ignore the start of a round that it has already had."""
     store = MemoryStore()
     first = await started(store)
@@ -491,7 +489,7 @@ def with_evidence(poll: PollRequest, evidence: str) -> PollRequest:
     return older
 
 
-async def test_events_that_a_crash_kept_from_being_written_are_made_up_for_by_the_next_server(started):
+async def test_the_next_server_emits_events_whose_writing_a_crash_prevented(started):
     """Etcd takes a large batch in several transactions, the events last."""
 
     class EventlessStore(MemoryStore):

@@ -222,7 +222,7 @@ async def test_a_page_does_not_wait_for_the_streams_of_its_peer(monkeypatch: pyt
     assert before_page <= 2
 
 
-async def test_a_wait_for_a_change_returns_at_once_for_an_earlier_one_and_nothing_at_its_timeout() -> None:
+async def test_a_wait_for_a_change_returns_at_once_for_an_earlier_change_and_empty_at_its_timeout() -> None:
     changes = Broadcast(0.01)
     seen = changes.number
     changes.notify_all()

@@ -302,7 +302,7 @@ async def test_when_the_server_closes_every_stream_ends(story: Story) -> None:
 
 
 @pytest.mark.parametrize("run_id", [RUN_ID, None])
-async def test_a_run_that_cannot_be_read_is_shown_as_such_until_it_can_and_others_as_they_are(
+async def test_an_unreadable_run_is_shown_as_unreadable_for_that_time_and_others_as_usual(
     story: Story, monkeypatch: pytest.MonkeyPatch, run_id: str | None
 ) -> None:
     monkeypatch.setattr(watching, "CHECK_INTERVAL_S", 0.05)

@@ -48,7 +48,7 @@ def test_a_servers_default_address_is_reachable_by_others():
     assert own == socket.gethostname() or not own.startswith("127.")
 
 
-def test_a_user_without_a_home_has_to_name_a_place(tmp_path, monkeypatch):
+def test_a_user_without_a_home_must_name_a_store(tmp_path, monkeypatch):
     """Such as the user of a container that is in no /etc/passwd. Otherwise the state would be in a folder named ~."""
     remove_home_folder(monkeypatch, tmp_path)
     with pytest.raises(StoreBroken, match=pattern(storage_words.NO_HOME)):

@@ -110,7 +110,7 @@ async def test_the_next_server_finds_the_events_of_any_batches(make_store):
     await second.close()
 
 
-async def test_a_snapshot_takes_the_place_of_records_and_events_stay_until_the_attempt_is_forgotten(make_store):
+async def test_a_snapshot_replaces_records_and_events_stay_until_the_attempt_is_forgotten(make_store):
     store = await make_store()
     await store.load()
     await store.append(RECORDS[:4], [*EVENTS, an_event(8, attempt=2)])

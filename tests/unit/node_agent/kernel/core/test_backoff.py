@@ -28,7 +28,7 @@ def fail(retry: Retry, *errors: Exception, now: float = 0.0, tried_for_s: float 
     return [retry.failed(error, now, tried_for_s, 1.0) for error in errors][-1]
 
 
-def test_tries_come_further_and_further_apart_and_agents_that_lost_the_same_server_are_spread():
+def test_retries_back_off_and_agents_that_lost_the_same_server_retry_at_different_times():
     delays = [delay(attempt, 1.0) for attempt in range(1, 12)]
     assert delays == sorted(delays)
     assert (delays[0], delays[-1]) == (FIRST_S, LONGEST_S)

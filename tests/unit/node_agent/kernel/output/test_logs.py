@@ -280,7 +280,7 @@ async def test_a_file_that_cannot_be_opened_sends_its_stream_to_the_console(
     assert has_message(agent.console.lines[-1], words.output.file_trouble, **fields)
 
 
-async def test_a_stderr_that_cannot_be_opened_lets_stdout_go(
+async def test_a_stderr_that_cannot_be_opened_closes_stdout(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(tee=Std.OUT)

@@ -56,7 +56,7 @@ def test_an_orphan_whose_main_thread_has_ended_is_ended(how: str) -> None:
     )  # fmt: skip
 
 
-def test_an_agent_that_adopts_others_ends_of_the_orphans_without_a_main_thread_those_that_are_marked_or_known() -> None:
+def test_an_agent_that_adopts_orphans_ends_marked_or_known_ones_without_a_main_thread() -> None:
     run(
         OURS, "alien, known = without_main_thread('env -i'), without_main_thread('env -i')",
         "marked = without_main_thread(env=ours.mark)",

@@ -390,7 +390,7 @@ async def test_every_address_of_a_name_is_tried(server, monkeypatch):
     await transport.close()
 
 
-async def test_an_address_that_is_silent_holds_the_others_of_its_name_up_for_a_moment_only(server, monkeypatch):
+async def test_a_silent_address_delays_the_others_of_its_name_only_for_a_moment(server, monkeypatch):
     """For example, a firewall drops the packets of an IPv6 address."""
     connected = connecting._connected
 

@@ -289,7 +289,7 @@ def recording(crew, tmp_path) -> str:
     return crew.error_file
 
 
-async def test_a_worker_that_takes_its_time_to_exit_after_it_has_recorded_its_error_is_the_cause(crew, recording):
+async def test_a_worker_that_exits_long_after_it_has_recorded_its_error_is_the_cause(crew, recording):
     path = recording
     crew.error_files = ["", path]
     crew.start(sh(SUFFERS), records(path, "ValueError: boom"))
@@ -707,7 +707,7 @@ async def test_a_program_that_blocks_all_signals_for_a_moment_does_not_handle_th
     assert worker.may_get_signal != is_for_a_moment
 
 
-async def test_a_copy_of_another_process_is_looked_at_when_it_certainly_has_its_own_handlers(crew, monkeypatch):
+async def test_a_copy_of_another_process_is_examined_when_it_certainly_has_its_own_handlers(crew, monkeypatch):
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     monkeypatch.setattr(workers.Worker, "executes_program", False)
     begins = asyncio.get_running_loop().time()

@@ -94,7 +94,7 @@ def test_every_agent_gets_the_reason_and_the_length_of_a_wait():
     assert (status.reason, status.deadline_s) == (why, 18.0)
 
 
-def test_a_loss_turns_the_restart_into_a_membership_change_which_waits_for_nothing():
+def test_a_loss_turns_the_restart_into_a_membership_change_without_a_wait():
     run = running("1:2", "a", "b", **WAITS)
     fails_again(run)
     run.fails("a")

@@ -410,7 +410,7 @@ def test_a_close_after_a_long_silence_counts_only_once_its_agent_polls_again():
     assert lost(leases, 104.0) == ("a", words.not_back(1))
 
 
-def test_a_poll_that_was_given_up_during_the_trouble_does_not_make_the_close_of_its_connection_a_sign():
+def test_the_close_of_a_connection_is_not_a_sign_if_its_poll_was_given_up_during_an_outage():
     leases = leases_of(a=0.0, b=0.0)
     leases.resume(100.0, HoldUp(silent_s=11.0))
     leases.renew("b", 100.0)

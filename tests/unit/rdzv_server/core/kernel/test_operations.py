@@ -206,7 +206,7 @@ ACTIONS = {
 
 
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
-def test_the_same_request_again_changes_nothing_also_after_a_restart_of_the_server(action: Any) -> None:
+def test_a_request_with_the_same_id_changes_nothing_even_after_a_restart_of_the_server(action: Any) -> None:
     run = running("1:3", "a", "b", "c")
     run.handle(action)
     answer = run.run.answers["1"]

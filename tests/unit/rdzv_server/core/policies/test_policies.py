@@ -182,7 +182,7 @@ def test_the_states_of_policies_have_no_name_in_common_with_each_other_or_with_t
     assert len({policy.name for policy in POLICIES}) == len(POLICIES)
 
 
-def test_a_policy_takes_the_state_of_a_new_run_from_a_snapshot_that_is_older_than_it() -> None:
+def test_a_policy_has_its_first_state_after_a_snapshot_from_before_the_policy() -> None:
     for policy in POLICIES:
         assert msgpack.decode(msgpack.encode({"run_id": "run"}), type=policy.State) == policy.State()
 

@@ -85,7 +85,7 @@ def test_a_full_server_first_forgets_runs_that_never_ran_and_then_the_earliest_e
     server.passes(1)
 
 
-def test_a_full_server_forgets_attempts_in_their_order_so_that_no_number_is_given_twice(server):
+def test_a_full_server_forgets_attempts_in_order_so_that_numbers_stay_unique(server):
     server.registry = Registry(RETENTION_S, max_runs=3)
     server.join("a", settings=settings_of("1", lease_s=5, max_restarts=0))
     server.fails("a")

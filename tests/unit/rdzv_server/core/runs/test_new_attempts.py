@@ -142,7 +142,7 @@ def test_another_command_does_not_get_the_runs_success(server):
 
 @pytest.mark.parametrize("late", ["", "00000002"])
 @pytest.mark.parametrize("first", ["", "00000001"])
-def test_a_command_that_is_unknown_or_a_function_without_a_name_is_compared_as_far_as_it_goes(server, first, late):
+def test_an_unknown_command_or_a_nameless_function_is_compared_by_its_known_parts(server, first, late):
     server.join("a", command=first)
     server.succeeds("a")
     with pytest.raises(SettingsConflict if first and late else RunSucceeded):

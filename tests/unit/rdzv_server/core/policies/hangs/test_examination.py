@@ -223,7 +223,7 @@ def test_only_the_requested_rank_of_a_silent_node_is_missing() -> None:
     assert found(run).sentence.endswith(words.no_answer_from([1], 1, "a")) and not found(run).has_stacks
 
 
-def test_operators_have_the_workers_looked_at_once_in_a_while_and_a_hang_does_not_wait_for_that():
+def test_examinations_for_operators_are_limited_and_do_not_delay_that_of_a_hang():
     run = running("1", "a", max_restarts=1)
     asks(run)
     with pytest.raises(TooManyRequests, match=pattern(words.examined_just_now, run_id="run", again_in_s=10.0)):

@@ -335,7 +335,7 @@ def test_the_number_of_sources_of_suspicion_of_one_agent_is_bounded() -> None:
     run.suspects("a", 0, source="one more")
 
 
-def test_an_agent_that_suspects_and_takes_it_back_has_the_nodes_examined_ever_more_rarely() -> None:
+def test_an_agent_that_retracts_its_suspicions_causes_fewer_and_fewer_examinations() -> None:
     run = running("2", "a", "b", max_restarts=1)
     began = []
     for _ in range(1_000):
