@@ -7,7 +7,7 @@ from rdzv_protocol.states import ENDS
 from rdzv_protocol.text import printable
 
 from rdzvctl import words
-from rdzvctl.answers import Fields, lost_in_s
+from rdzvctl.answers import Fields
 from rdzvctl.views import lines, state
 from rdzvctl.views.next_steps import MOST_NAMED, listed, next_steps, with_flags
 from rdzvctl.views.state import NO_CORDONS, Servers
@@ -84,22 +84,22 @@ def _needs(run: Fields, what: str, steps: Sequence[str], program: str) -> str:
 
 
 def time_line(run: Fields) -> str:
-    """Return the sentence about what the run's time went into; empty if the server does not count it."""
-    spent = dict(run["time_s"])
+    """Return the sentence about what the run's time went into; empty if it has lasted no time."""
+    spent = Fields(run["time_s"])
     parts = ("starting", "checkpointing", "detecting", "lost")
-    if spent.get("training") is None:  # the workers have reported no progress
-        spent["running"] = spent.get("running", 0.0) - sum(spent.get(part, 0.0) for part in parts)
-    names = ("running" if spent.get("training") is None else "training", *parts, "forming", "restarting", "waiting")
-    shown = {name: spent[name] for name in names if spent.get(name)}
-    return words.explanation.time_went_into(shown, spent.get("ettr")) if shown else ""
+    if spent["training"] is None:  # the workers have reported no progress
+        spent["running"] -= sum(spent[part] for part in parts)
+    names = ("running" if spent["training"] is None else "training", *parts, "forming", "restarting", "waiting")
+    shown = {name: spent[name] for name in names if spent[name]}
+    return words.explanation.time_went_into(shown, spent["ettr"]) if shown else ""
 
 
 def restarts_line(run: Fields) -> str:
-    """Return the sentence about what the run's restarts took; empty if there were none, or with an older server."""
+    """Return the sentence about what the run's restarts took; empty if there were none."""
     from rdzv_protocol.words.run import restarts_took
 
     costs = run["restart_costs"]
-    if not costs or not costs["restarts"] or costs["cost"] is None:
+    if not costs["restarts"] or costs["cost"] is None:
         return ""
     steps = costs["kept_steps"], costs["repeated_steps"]
     return _sentence(restarts_took(costs["restarts"], costs["followed"], costs["cost"], *steps))
@@ -145,7 +145,7 @@ def _lost(run: Fields) -> list[str]:
 def _absent(run: Fields, program: str) -> list[str]:
     """Return sentences about nodes that are disconnected, slow, badly connected, cordoned or standing by."""
     told, nodes = words.explanation, run["nodes"]
-    silent = [(node, left_s) for node in nodes if (left_s := lost_in_s(run, node)) is not None]
+    silent = [(node, left_s) for node in nodes if (left_s := node["lost_in_s"]) is not None]
     sentences = [
         told.disconnected(node["node_id"], node["lease_age_s"], left_s) for node, left_s in silent[:MOST_NAMED]
     ]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rdzv_protocol.shell import quoted
 
 from rdzvctl import words
-from rdzvctl.answers import Fields, departures_of_missing
+from rdzvctl.answers import Fields
 from rdzvctl.views import state
 from rdzvctl.views.state import PROGRAM, Servers
 
@@ -117,7 +117,7 @@ class _Gone(NamedTuple):
 
 def _gone(run: Fields, missing: Fields, cordons: Mapping[str, Fields]) -> _Gone:
     found = _Gone([], [], [])
-    departures = {gone["node_id"]: gone for gone in departures_of_missing(run)}
+    departures = {gone["node_id"]: gone for gone in missing["departures"]}
     for name in missing["gone"]:
         departure = departures.get(name)
         if name in cordons:
@@ -136,7 +136,7 @@ def _of_forming(run: Fields, servers: Servers) -> list[str]:
 
     Each cordoned node that has joined could be a missing one.
     """
-    missing = run["missing"] or Fields(more_nodes=0, stopping=[], gone=[])
+    missing = run["missing"] or Fields(more_nodes=0, stopping=[], gone=[], departures=[], more_gone=0)
     gone, steps = _gone(run, missing, servers.cordons), list[str]()
     if gone.lost:
         steps.append(words.steps.check_lost(listed(gone.lost, missing["more_gone"])))

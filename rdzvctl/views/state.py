@@ -9,7 +9,7 @@ from rdzv_protocol.states import ENDS, HEALTH
 from rdzv_protocol.text import printable
 
 from rdzvctl import words
-from rdzvctl.answers import Fields, departures_of_missing
+from rdzvctl.answers import Fields
 
 RECENT_S = 86_400.0
 """Most seconds since a run has failed recently."""
@@ -60,7 +60,7 @@ def gone(run: Fields) -> list[Fields]:
     """Return the departures of participants that a forming round lacks, or that an ended run had lost in its last
     round with workers."""
     if not is_over(run):
-        return departures_of_missing(run)
+        return list(run["missing"]["departures"]) if run["missing"] else []
     there = {node["node_id"] for node in run["nodes"]}
     return [
         each

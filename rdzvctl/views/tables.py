@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rdzv_protocol.text import age, printable
 
 from rdzvctl import words
-from rdzvctl.answers import Fields, is_absent, lost_in_s, quiet_word
+from rdzvctl.answers import Fields, is_absent
 from rdzvctl.views import state
 
 STYLES = {
@@ -103,7 +103,7 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
     cordon = node["cordon"]
     shown = "excluded" if node["state"] == "cordoned" and cordon and cordon["excluded"] else node["state"]
     notes = [words.nodes.failures(node["failures"])] if node["failures"] else []
-    if (left_s := lost_in_s(run, node)) is not None:
+    if (left_s := node["lost_in_s"]) is not None:
         notes.append(words.nodes.lost_within(left_s))
     elif is_absent(node):
         notes.append(words.nodes.RUN_WAITS)
@@ -114,7 +114,7 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
     if cordon:
         notes.append(state.cordon(cordon))
     return (
-        printable(node["node_id"]), quiet_word(node) or shown, _rank(node["group_rank"]), _ranks(node["ranks"]),
+        printable(node["node_id"]), node["quiet"] or shown, _rank(node["group_rank"]), _ranks(node["ranks"]),
         age(node["lease_age_s"]), printable(node["addr"]), printable("; ".join(notes)),
     )  # fmt: skip
 

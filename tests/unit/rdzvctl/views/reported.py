@@ -33,16 +33,4 @@ def cordons_of(nodes: str) -> dict[str, Fields]:
     return state.cordons([Fields(cordons=[Fields(cordon, node_id=node_id) for node_id in nodes])])
 
 
-NEWER = ("can_be_forgotten", "present", "standbys", "waits_for_agents", "workers_round")
-
-
-def as_an_older_server(run: Fields) -> Fields:
-    """Return the run without what its reader had to derive."""
-    nodes = [
-        Fields({name: node[name] for name in node if name not in ("lost_in_s", "remarks")}) for node in run["nodes"]
-    ]
-    missing = run["missing"] and Fields({name: run["missing"][name] for name in ("more_nodes", "stopping", "gone")})
-    return Fields({name: run[name] for name in run if name not in NEWER} | {"nodes": nodes, "missing": missing})
-
-
 LOOP = "fail a; join a b; fail a; join a b; fail a; join a b"

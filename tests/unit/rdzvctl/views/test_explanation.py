@@ -20,13 +20,12 @@ from rdzv_server.core.policies.network_check import words as network_words
 from rdzv_server.words import completion, failures, finishing, health, notices
 from rdzv_server.words import runs as run_words
 from rdzvctl import words as ctl
-from rdzvctl.answers import Fields
 from rdzvctl.views import explanation, lines, state, tables
 from rdzvctl.words.explanation import forms, has_been, has_ended
 from tests.support.message_search import has_message
 from tests.support.scenario import Scenario, running
 from tests.support.stories import check
-from tests.unit.rdzvctl.views.reported import CORDON, LOOP, NEWER, SERVER, START, UNTOLD, as_an_older_server, told
+from tests.unit.rdzvctl.views.reported import CORDON, LOOP, SERVER, START, UNTOLD, told
 
 ONE_OF_3 = completion.too_few(2, 1, 3, "a")
 TOO_FEW = completion.too_few(2, 1, 3, "a", to_stop=completion.to_stop("b", 1), gone="c")
@@ -147,8 +146,6 @@ def test_why_does_not_name_a_rank_if_the_hang_singles_none_out() -> None:
     found = explanation.why(run, SERVER)
     assert worker_failed("", 0, hang_words.hang(""), "", singled_out=False) in found.text and "rank" not in found.text
     assert not [step for step in found.next if "rdzvctl logs" in step]
-    del run["first_failure"]["singled_out"]  # like an older server, which always names one
-    assert f"worker rank 0 on node a failed: {hang_words.hang('')}" in explanation.why(run, SERVER).text
 
 
 def test_why_says_that_a_limit_may_be_too_short_and_what_to_do() -> None:
@@ -197,36 +194,6 @@ def test_why_names_the_silent_nodes() -> None:
     assert ctl.explanation.disconnected("b", 2.0, 3.0) in explanation.why(told(run), SERVER).text
 
 
-@pytest.mark.parametrize(
-    "story",
-    [
-        ("3", "join a; 10s"), ("2:3", "join a b c; lose c; join a; 2s"), ("1:2", "join a b; 30s; lose b; 3s"),
-        ("2", "join a b; 70s"), ("1:2 scale_up=manual", "join a; 30s; join b"), ("1", "join a; 5s; fail a; 9s"),
-        ("2 lease_s=10", "join a b; 42s"), ("2 max_restarts=1", "join a b; fail a; join a"),
-        ("1:3", "join a b c; drain b"), ("2", "join a b; 60s; succeed a; 70s"), ("2", "join a b; succeed a b"),
-    ],
-)  # fmt: skip
-def test_an_older_server_is_understood_as_well(story: tuple[str, str]) -> None:
-    run = told(check(story))
-    older = as_an_older_server(run)
-    assert {*NEWER} <= run.keys() and older.keys().isdisjoint(NEWER)
-    for name in NEWER:
-        assert older[name] == run[name], name
-    assert explanation.why(older, SERVER) == explanation.why(run, SERVER)
-    assert (tables.runs_table([older]), tables.nodes_table(older)) == (
-        tables.runs_table([run]),
-        tables.nodes_table(run),
-    )
-    assert lines.worker(older, 0) == lines.worker(run, 0)
-
-
-def test_a_node_that_is_gone_is_lost_within_the_whole_grace_for_an_older_server() -> None:
-    run = running("2", *"ab", disconnect_grace_s=5)
-    run.disconnects("b")
-    run.passes(2)
-    assert ctl.explanation.disconnected("b", 2.0, 5.0) in explanation.why(as_an_older_server(told(run)), SERVER).text
-
-
 def test_no_node_of_several_that_vanish_together_is_announced_as_lost_before_its_lease_ends() -> None:
     run = running("3", *"abc", lease_s=20, disconnect_grace_s=5)
     run.disconnects("b")
@@ -272,7 +239,7 @@ def test_why_begins_with_what_is_wrong_and_what_to_do_about_that() -> None:
     assert found.text.startswith(f"Looping for 1m: {LOOPS}. Run run has ")
     assert found.next == run["health"]["next"] and found.next[0] == read_console("a")
     assert lines.of_run(run).endswith(f"; looping for 1m: {run['health']['sentence']}")
-    del run["health"]  # like an older server
+    run["health"] = None  # as of a run that cannot be shown
     assert explanation.why(run, SERVER).next == [UNTOLD] and tables.runs_table([run]).rows[0][2] == "-"
 
 
@@ -319,14 +286,12 @@ def test_status_shows_what_all_restarts_took_with_the_steps_that_they_kept_and_r
     run = told(check(("1 max_restarts=3", f"join a; 20s; fail a ago_s=0.5; join a; {BACK}")))
     run["restart_costs"] |= {"kept_steps": 15, "repeated_steps": 1}
     assert explanation.restarts_line(run) == f"{restarts_took(1, 1, run['restart_costs']['cost'], 15, 1)}."
-    for name in ("kept_steps", "repeated_steps"):
-        del run["restart_costs"][name]  # as an older server
-    assert explanation.restarts_line(run) == f"{restarts_took(1, 1, run['restart_costs']['cost'])}."
 
 
 def test_a_run_says_what_its_time_went_into() -> None:
     went = ctl.explanation.time_went_into
-    run = {"time_s": {"running": 7_500.0, "forming": 12.0, "restarting": 0.0, "waiting": 0.0, "restarts": {}}}
+    run = told(running("1", "a"))
+    run["time_s"] |= {"running": 7_500.0, "forming": 12.0}
     assert explanation.time_line(run) == went({"running": 7_500.0, "forming": 12.0}, None)
     run["time_s"] |= {"training": 7_200.0, "checkpointing": 0.0, "detecting": 60.0, "lost": 240.0, "ettr": 0.9585}
     assert explanation.time_line(run) == went(
@@ -334,7 +299,8 @@ def test_a_run_says_what_its_time_went_into() -> None:
     )
     run["time_s"] |= {"training": None, "ettr": None, "detecting": 600.0, "lost": 0.0}
     assert explanation.time_line(run) == went({"running": 6_900.0, "detecting": 600.0, "forming": 12.0}, None)
-    assert explanation.time_line(Fields()) == ""
+    run["time_s"] |= dict.fromkeys(("running", "forming", "detecting"), 0.0)
+    assert explanation.time_line(run) == ""
 
 
 def a_server(reason: str | None, *leaders: str | None, leads: bool = False) -> dict[str, Any]:

@@ -64,7 +64,9 @@ def test_the_nodes_that_are_gone_and_may_have_had_a_rank(happens: str, rank: int
 
 
 def test_servers_and_the_nodes_that_they_keep_out() -> None:
-    cordon = Fields(node_id="n\x1b7", by="admin 10.0.0.1", reason="", until=None, drained=False, since=60.0)
+    cordon = Fields(
+        node_id="n\x1b7", by="admin 10.0.0.1", reason="", until=None, drained=False, excluded=False, since=60.0
+    )
     server = {"address": "a:1", "version": "1", "ready": True, "unhealthy_reason": None, "leads": True, "leader": None}
     server |= {"shards": [], "uptime_s": 61.0, "cordons": [cordon]}
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(60.0))
@@ -81,7 +83,7 @@ def test_no_text_of_a_run_moves_the_cursor() -> None:
     run = told(check(("2 max_restarts=1", "join a b; fail a")))
     everything = {**run, "run_id": HOSTILE, "reason": HOSTILE}
     everything["nodes"] = [{**node, "node_id": HOSTILE, "addr": HOSTILE} for node in run["nodes"]]
-    everything["missing"] = Fields(more_nodes=1, stopping=[HOSTILE], gone=[HOSTILE])
+    everything["missing"] = Fields(more_nodes=1, stopping=[HOSTILE], gone=[HOSTILE], departures=[], more_gone=0)
     shown = (tables.runs_table([everything]), tables.nodes_table(everything), tables.restarts_table(everything))
     for table in shown:
         assert all(cell.isprintable() for row in table.rows for cell in row)

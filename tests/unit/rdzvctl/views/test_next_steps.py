@@ -16,7 +16,6 @@ from tests.unit.rdzvctl.views.reported import (
     SERVER,
     START,
     UNTOLD,
-    as_an_older_server,
     cordons_of,
     told,
     uncordon,
@@ -84,8 +83,6 @@ def test_why_says_what_to_do_about_a_node_by_the_reason_why_it_is_gone(
 ) -> None:
     run = told(check((nodes, happens)))
     assert explanation.why(run, SERVER._replace(cordons=cordons_of(cordoned))).next == steps
-    older = as_an_older_server(run)
-    assert explanation.why(older, SERVER._replace(cordons=cordons_of(cordoned))).next == steps
     if run["missing"]["more_nodes"]:
         (line,) = explanation.troubles([run], SERVER._replace(cordons=cordons_of(cordoned)))
         assert line.endswith(f" Next: {steps[0]}")

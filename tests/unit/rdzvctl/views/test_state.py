@@ -56,7 +56,7 @@ def test_servers_of_a_cluster_are_named_by_the_addresses_that_other_machines_rea
     shards = [{"shard": number, "leader": leader} for number, leader in enumerate(("gpu1:29400", None))]
     servers = [Fields(shards=shards, peers=["gpu2:29400", "gpu1:29400", "localhost:29400"])]
     assert state.advertised(servers) == ["gpu1:29400", "gpu2:29400"]
-    assert state.advertised([Fields(shards=[])]) == [], "a single server, maybe of an earlier version"
+    assert state.advertised([Fields(shards=[], peers=[])]) == [], "a single server"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_servers_of_a_cluster_are_named_by_the_addresses_that_other_machines_rea
 def test_an_agent_on_any_machine_can_use_the_endpoint_of_a_step(
     given: str, servers: list[dict[str, Any]], endpoint: str
 ) -> None:
-    reported = [Fields({"shards": []} | server) for server in servers]
+    reported = [Fields({"shards": [], "peers": []} | server) for server in servers]
     assert state.endpoint_of_agents([given], reported) == endpoint
 
 

@@ -93,7 +93,7 @@ def test_a_finishing_run_is_as_old_as_its_last_finished_worker() -> None:
 
 def test_an_excluded_node_reports_the_reason_and_its_leftover_workers() -> None:
     run = told(running("2", *"ab"))
-    cordon = Fields(node_id="a", by="admin 10.0.0.1", reason="ECC errors", until=None, drained=True)
+    cordon = Fields(node_id="a", by="admin 10.0.0.1", reason="ECC errors", until=None, drained=True, excluded=False)
     run["nodes"][0] |= {"state": "draining", "cordon": cordon, "drain_left_s": 90.0}
     (row, _) = tables.nodes_table(run).rows
     assert row[1] == "draining"
