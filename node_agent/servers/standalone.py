@@ -72,6 +72,7 @@ class Standalone:
     ) -> None:
         """Embed a server. `warn` is called with warnings of its log, unless the program has a log of its own."""
         self._log = log
+        self._warn = warn or log
         self._warnings = None if warn is None or SERVER_LOG.hasHandlers() else _Warnings(warn)
         self._has_page = page
         self._server = RendezvousServer()
@@ -100,11 +101,18 @@ class Standalone:
             self._page = spawn(self._open_page())
 
     async def _open_page(self) -> None:
-        with bind(ADDRESS, 0) as listener:
-            self._log(words.progress.status_page(f"http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}"))
-            await _connection_at(listener)
-            await in_thread(partial(import_module, "rdzv_server.http.routes"))
-            await self._server.listen(listener.dup(), read_only=True)  # every user of this machine can reach it
+        """Open the status page. The run does not need it, so a failure is only logged.
+
+        It is imported when it is first asked for. If the package was upgraded or removed meanwhile, the import fails.
+        """
+        try:
+            with bind(ADDRESS, 0) as listener:
+                self._log(words.progress.status_page(f"http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}"))
+                await _connection_at(listener)
+                await in_thread(partial(import_module, "rdzv_server.http.routes"))
+                await self._server.listen(listener.dup(), read_only=True)  # every user of this machine can reach it
+        except Exception as error:
+            self._warn(words.progress.no_status_page(f"{type(error).__name__}: {error}"))
 
 
 async def _connection_at(listener: socket.socket) -> None:

@@ -31,6 +31,10 @@ def status_page(url: str) -> str:
     return f"status: {url}"
 
 
+def no_status_page(why: str) -> str:
+    return f"cannot open the status page: {why}; the run continues without it"
+
+
 def round_over(round_: int, reason: str) -> str:
     return f"round {round_} ended before it began on this node: {reason}"
 

@@ -35,6 +35,18 @@ async def test_standalone_needs_no_server_and_shows_a_status_page(hub: WorkerHub
     await finish(agent, *workers)
 
 
+async def test_a_status_page_that_cannot_be_imported_does_not_end_the_run(hub: WorkerHub, tmp_path: Path) -> None:
+    """The package may be upgraded or removed during a run. The page is imported when it is first asked for."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['rdzv_server.http.routes'] = None\n")
+    agent = await start_agent("--standalone", "--nproc", "1", env={**hub.env, "PYTHONPATH": str(tmp_path)})
+    workers = await hub.group(1)
+    url = (await agent.line(r"status: (http://127\.0\.0\.1:\d+/v1/status)"))[1]
+    with pytest.raises(OSError):
+        await get(url)
+    await agent.line(pattern(words.progress.no_status_page))
+    await finish(agent, *workers)
+
+
 async def test_ctrl_c_reaches_the_workers_and_leaves_nothing(hub: WorkerHub) -> None:
     agent = await start_agent("--standalone", "--nproc", "2", "--shutdown-timeout", "0.3", env=hub.env)
     polite, stubborn = await hub.group(2)

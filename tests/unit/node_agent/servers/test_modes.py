@@ -1,6 +1,8 @@
 """Server modes: in the agent's process, at endpoints, or hosted by this node."""
 
 import asyncio
+import errno
+import os
 import socket
 import sys
 
@@ -16,7 +18,7 @@ from node_agent.kernel.core.command import Command
 from node_agent.servers.hosted import STARTS, HostedServer
 from node_agent.servers.modes import server_of
 from tests.support.console import FakeConsole
-from tests.support.message_search import pattern
+from tests.support.message_search import has_message, pattern
 from tests.unit.node_agent.rig import PATIENCE_S
 from tests.unit.node_agent.story import join
 
@@ -36,6 +38,21 @@ async def test_a_server_in_this_process_answers_and_the_plans_notes_are_printed_
         assert isinstance(reply, Reply) and isinstance(reply.directive, Start)
         await transport.close()
     assert (console.lines, where) == (["a note"], "localhost")
+
+
+async def test_a_run_continues_without_a_status_page_that_cannot_be_opened(monkeypatch):
+    def refuse(*args: object) -> None:
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+
+    monkeypatch.setattr("node_agent.servers.standalone.bind", refuse)
+    console = FakeConsole()
+    async with server_of(a_plan(Target()), console) as (make_transport, _):
+        transport = make_transport()
+        settings = RequestedSettings(min_nodes=1, max_nodes=1)
+        await transport.exchange(join(addr="127.0.0.1", port=29_500, settings=settings))
+        await asyncio.wait({task for task in asyncio.all_tasks() if "_open_page" in repr(task)}, timeout=PATIENCE_S)
+    (line,) = console.lines
+    assert has_message(line, words.progress.no_status_page)
 
 
 async def test_every_endpoint_is_tried_and_named(unused_tcp_port_factory):
