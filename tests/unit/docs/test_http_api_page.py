@@ -1,6 +1,8 @@
-"""docs/reference/http-api.md names every request and every refusal of the published document."""
+"""docs/reference/http-api.md names every request of the published document, and every refusal that there is."""
 
 from pathlib import Path
+
+from rdzv_protocol import errors
 
 from rdzv_server.http import openapi
 from rdzv_server.http.routes import ROUTES
@@ -21,3 +23,7 @@ def test_the_page_for_people_names_every_request_and_every_refusal() -> None:
     }
     assert len(requests) > 10 and len(refusals) > 10
     assert [wanted for wanted in requests | {f"`{code}`" for code in refusals} if wanted not in PAGE] == []
+
+
+def test_the_page_names_every_code_that_the_protocol_has() -> None:
+    assert [kind.code for kind in errors.ProtocolError.__subclasses__() if f"`{kind.code}`" not in PAGE] == []
