@@ -95,7 +95,8 @@ def _apart(host: str, why: str) -> str:
 # file_timer
 
 TIMER_EXPIRED = (
-    "the code that the timer guards took longer than it allows: find out where the code waits, or allow more time"
+    "the code that the timer guards took longer than the timer allows: "
+    "find out where the code waits, or allow more time"
 )
 
 

@@ -251,7 +251,7 @@ class Rendezvous:
             case answer if isinstance(answer, kind):
                 return closed, answer
             case _:
-                raise QueryRefused(words.another_question(closed.node_id))
+                raise QueryRefused(words.another_query(closed.node_id))
 
     def lost(self, connection: Connection) -> None:
         self.connections.lost(connection)

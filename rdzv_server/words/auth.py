@@ -25,7 +25,7 @@ def not_for_all_runs(patterns: Sequence[str], why: str) -> str:
 
 
 def too_many_runs(most: int, run_id: str) -> str:
-    return f"this token already has {most} active runs, its limit; {run_id} waits"
+    return f"this token already has {most} active runs, its limit: run {run_id} waits until one of them ends"
 
 
 def foreign_page_takes_part(origin: str) -> str:

@@ -54,7 +54,7 @@ def too_many_requests(peer: str) -> str:
 
 
 def too_many_guesses(peer: str) -> str:
-    return f"too many requests from {peer} without the right token; its other clients must wait, too"
+    return f"too many requests from {peer} without the right token: new clients at this address must wait"
 
 
 def too_many_streams(most: int) -> str:

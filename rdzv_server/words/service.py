@@ -17,7 +17,7 @@ STORE_IS_BACK = "the server can write to the store again"
 
 
 def store_hangs(for_s: float) -> str:
-    return f"the store has not finished its work for {for_s:g} s: check its disk, or etcd"
+    return f"the store has not answered for {for_s:g} s: check its disk, or etcd"
 
 
 # Files that the server reads again.
@@ -99,7 +99,7 @@ def agent_did_not_answer(node_id: str, limit_s: float) -> str:
     return f"the agent of node {node_id} did not answer within {limit_s:g} s"
 
 
-def another_question(node_id: str) -> str:
+def another_query(node_id: str) -> str:
     return f"the agent of node {node_id} answered a different query"
 
 
@@ -161,12 +161,12 @@ def on_exclude_not_needed(node_id: str, why: str) -> str:
 
 def on_exclude_left(node_id: str) -> str:
     """The server ends."""
-    return f"--on-exclude has not run for node {node_id}: the server ends, and the node may not be drained"
+    return f"--on-exclude has not run for node {node_id}, because the server ends: check whether the node is drained"
 
 
 def on_exclude_failed(node_id: str, how: str, wrote: str) -> str:
     """`how`: one of the next two messages; `wrote`: the end of the command's output."""
-    return f"--on-exclude for node {node_id} {how}, and the node may not be drained: {wrote}"
+    return f"--on-exclude for node {node_id} {how}: check whether the node is drained. Its output: {wrote}"
 
 
 def fails_with(code: int) -> str:

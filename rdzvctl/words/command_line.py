@@ -15,7 +15,7 @@ def no_flag(flag: str, known: Sequence[str]) -> str:
 
 def asks_nothing(flag: str, program: str) -> str:
     """A flag that answers a question in advance."""
-    return f"{program} asks no question: leave {flag} out"
+    return f"{program} does not ask: leave {flag} out"
 
 
 def surplus(arguments: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ def not_given(why: str) -> str:
 def signal_not_handled(signal_name: str, local_ranks: Collection[int]) -> str:
     """For workers that still import their modules, or that never handle the signal."""
     which = f"local rank{'s' if len(local_ranks) > 1 else ''} {', '.join(map(str, local_ranks))}"
-    return f"{signal_name} would end workers that do not handle it yet; they get it once they do: {which}"
+    return f"{signal_name} would end a worker that does not handle it: {which} will get it after setting a handler"
 
 
 def saved(reason: str, acknowledged: int, listening: int, after_s: float) -> str:

@@ -104,7 +104,7 @@ def hung(found: str, follows: str = "") -> str:
 
 
 ONLY_REPORTED = "the server only reports it (--on-hang report)"
-RAISE_LIMIT = "If they do not hang, start the agents with a higher limit."
+RAISE_LIMIT = "If the workers do not hang, start the agents with a higher limit."
 
 
 # Examinations.
