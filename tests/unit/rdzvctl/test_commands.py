@@ -47,6 +47,9 @@ from tests.support.message_search import has_message
 from tests.support.rdzvctl import NOWHERE
 from tests.support.scenario import Scenario, running
 
+pytestmark = pytest.mark.xdist_group("commands")
+"""One process has the server, and asks each command once which fields it reads."""
+
 RUNS = ("restarting", "running", "failed")
 FOLLOWED_BY = {
     "status": ("", "--json", "--phase running", "--health trouble --node a", "'r*'", *RUNS),

@@ -27,7 +27,10 @@ with warnings.catch_warnings():
 
     from node_agent.compat.torchx import ddp, spmd
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.xdist_group("torchx"),  # one process imports the clients of all schedulers
+]
 JOBS = Path(__file__).with_name("torchx_jobs")
 TRAIN = ("--script", "train.py", "--image", "registry.example.org/train:1")
 MACROS = ("--", "--out", "${img_root}/${app_id}/${replica_id}", "a b")

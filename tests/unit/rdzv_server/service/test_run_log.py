@@ -3,8 +3,13 @@
 import pytest
 from rdzv_protocol.events import EventKind, RunEvent
 
-from rdzv_server.service.run_log import LINES, RunLog
+from rdzv_server.service import run_log
+from rdzv_server.service.run_log import RunLog
+from rdzv_server.token_buckets import Rate
 from rdzv_server.words import service as words
+
+LINES = Rate(1, 200)
+"""Limit of a run's lines that is reached soon."""
 
 
 def event(kind: EventKind = "round_opened", run_id: str = "r", number: int = 1) -> RunEvent:
@@ -12,7 +17,8 @@ def event(kind: EventKind = "round_opened", run_id: str = "r", number: int = 1) 
 
 
 @pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> RunLog:
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> RunLog:
+    monkeypatch.setattr(run_log, "LINES", LINES)
     caplog.set_level("INFO", "rdzv_server")
     return RunLog()
 
