@@ -21,7 +21,7 @@ from node_agent.kernel.core.log_options import Std
 Read = Callable[[object], object]
 
 BACKENDS = ("c10d", "static", "etcd", "etcd-v2", "rdzv-server")
-"""Back ends: torchrun's, and the name of our plug-in for torchrun. rdzv-server serves all of them."""
+"""Backends: torchrun's, and the name of our plug-in for torchrun. rdzv-server serves all of them."""
 PLACES = ("auto", "cpu", "gpu", "xpu")
 NVLINK = "nvlink"
 """Value of `--topology` for the NVLink domain that the driver reports."""

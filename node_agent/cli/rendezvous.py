@@ -1,6 +1,6 @@
 """Rendezvous target: which server this agent uses, and whether it hosts that server.
 
-rdzv-server serves all of torchrun's back ends. They differ in where it runs:
+rdzv-server serves all of torchrun's backends. They differ in where it runs:
 
     rdzv-server, etcd, etcd-v2   already runs at the endpoint
     c10d                         hosted by the node that the endpoint names, unless it already runs there
@@ -57,10 +57,10 @@ def find(arguments: Arguments) -> Target:
 
 
 def backend(arguments: Arguments) -> str:
-    """Return the named back end. Default: our own server for `--endpoint` or a list of servers, otherwise static as in
+    """Return the named backend. Default: our own server for `--endpoint` or a list of servers, otherwise static as in
     torchrun.
 
-    torchrun has neither `--endpoint` nor lists. Its `--rdzv-endpoint` without a back end names the node of rank 0.
+    torchrun has neither `--endpoint` nor lists. Its `--rdzv-endpoint` without a backend names the node of rank 0.
     """
     is_ours = is_our_endpoint(arguments) or "," in arguments.rdzv_endpoint
     return arguments.rdzv_backend or ("rdzv-server" if is_ours else "static")
@@ -156,7 +156,7 @@ def _c10d(arguments: Arguments) -> Target:
     """The node that the endpoint names is the host, as under torchrun. `is_host` decides if names cannot.
 
     torchrun ignores the node's rank here. `--node-rank` is a preference that is followed if possible, because job
-    scripts give 0 to every node. PET_NODE_RANK is ignored: operators set it for every back end, and it may be another
+    scripts give 0 to every node. PET_NODE_RANK is ignored: operators set it for every backend, and it may be another
     node's.
     """
     is_file = str(arguments.rdzv_conf.get("store_type", "")).lower() == "file"

@@ -110,7 +110,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     close_timeout_s: float = 2.0
     """Seconds in which an exiting agent tries to deliver its last report or its leave."""
     backend: str = "rdzv-server"
-    """Name of the rendezvous back end in events, as in torchrun for the same command line."""
+    """Name of the rendezvous backend in events, as in torchrun for the same command line."""
     lines: LineFormat = LineFormat(PROGRAM)
     """Format of the agent's own lines."""
     exits_when_excluded: bool = False

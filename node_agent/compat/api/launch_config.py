@@ -29,7 +29,7 @@ class LaunchConfig:
     """Options of `elastic_launch`: the fields, names and defaults of torch's `LaunchConfig`.
 
     With one node and no endpoint, or port 0, the run needs no separate server: the server is in this process. Otherwise
-    every node's `rdzv_endpoint` is the address of rdzv-server. With the back ends c10d and static, a node hosts the
+    every node's `rdzv_endpoint` is the address of rdzv-server. With the backends c10d and static, a node hosts the
     server there if none is running, as under torchrun.
     """
 
@@ -49,7 +49,7 @@ class LaunchConfig:
     """`HOST:PORT` of the server, or of the node that hosts it. With auto, or auto@HOST:PORT, a scheduler's variables
     supply the values that are not set here."""
     rdzv_backend: str = "etcd"
-    """Back end: one of torchrun's, or rdzv-server. rdzv-server serves all of them."""
+    """Backend: one of torchrun's, or rdzv-server. rdzv-server serves all of them."""
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
     """Options. torch's: join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval,
     keep_alive_max_attempt, is_host, rank; with static also master_addr and master_port.

@@ -59,7 +59,7 @@ def read(params: RendezvousParameters) -> HandlerConfig:
     The restart budget is torchrun's `--max-restarts`, which every agent counts for itself and does not share. So the
     request to the server does not limit restarts, and an agent reports when it has none left.
     """
-    # only torchrun's static back end has it
+    # only torchrun's static backend has it
     conf = {key: value for key, value in params.config.items() if key != "timeout"}
     given = {
         "rdzv_endpoint": ("--rdzv-endpoint", params.endpoint),

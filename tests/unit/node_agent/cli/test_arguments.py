@@ -397,7 +397,7 @@ def test_meaning_of_a_setting(text, means):
     [
         ("join_timeout=5", {"join_timeout": "6"}, 6.0, None),  # a flag takes precedence over a setting
         ("timeout=5", {}, 5.0, None),
-        ("timeout=5", {"rdzv_backend": "c10d"}, None, None),  # this back end has no setting of that name
+        ("timeout=5", {"rdzv_backend": "c10d"}, None, None),  # this backend has no setting of that name
         ("timeout=5,join_timeout=6", {}, 6.0, None),
         ("keep_alive_interval=2", {}, None, 6.0),
         ("keep_alive_max_attempt=2", {}, None, 10.0),
