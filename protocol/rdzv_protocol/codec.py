@@ -43,19 +43,8 @@ def decode(kind: type[T], body: bytes) -> T:
 
 
 def decode_own(kind: type[T], body: bytes) -> T:
-    """Return a message that this program has encoded itself, of any size. Raises `MalformedMessage`.
-
-    Its texts may have characters that an earlier version allowed in names.
-    """
-    value = _unpack(body, len(body))
-    try:
-        return convert(kind, value)
-    except MalformedMessage:
-        from rdzv_protocol.stored_texts import convert_stored  # for data of an earlier version
-
-        with suppress(msgspec.ValidationError):
-            return convert_stored(kind, value)
-        raise
+    """Return a message that this program has encoded itself, of any size. Raises `MalformedMessage`."""
+    return convert(kind, _unpack(body, len(body)))
 
 
 def convert(kind: type[T], value: object) -> T:

@@ -13,7 +13,6 @@ from msgspec import structs
 from rdzv_protocol.codec import decode_own, encode
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
-from rdzv_protocol.stored_texts import convert_stored
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import Fact, NumbersUsed, PolicyFact, RunCreated, SnapshotPart
@@ -95,7 +94,7 @@ def _of_any_version(event: dict[str, Any]) -> RunEvent:
 
     Raises `msgspec.ValidationError`, or `TypeError` if it is not an event.
     """
-    known = convert_stored(RunEvent, event | {"kind": "warning"})
+    known = msgspec.convert(event | {"kind": "warning"}, RunEvent)
     return structs.replace(known, kind=event["kind"]) if isinstance(event.get("kind"), str) else known
 
 

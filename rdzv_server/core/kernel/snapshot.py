@@ -8,16 +8,13 @@ The fields of the policies' states are stored beside those of the run (ADR 64).
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
-from msgspec import ValidationError, msgpack
-from rdzv_protocol.stored_texts import convert_stored
+from msgspec import msgpack
 
 from rdzv_server.core.events import SnapshotPart
 from rdzv_server.core.kernel.policy import Policy
 from rdzv_server.core.kernel.run import Run, RunState
-
-T = TypeVar("T")
 
 PART_BYTES = 768
 """Bytes of one part, which is about the size of a join's record: compaction compares numbers of records."""
@@ -41,18 +38,11 @@ def restore(run: Run, policies: Iterable[Policy[Any, Any]], data: bytes) -> None
     `data`: the joined parts of the snapshot.
     """
     for policy in policies:
-        policy.adopt(_decoded(policy.State, data))
-    state = _decoded(RunState, data)
+        policy.adopt(msgpack.decode(data, type=policy.State))
+    state = msgpack.decode(data, type=RunState)
     for name in RunState.__struct_fields__:
         setattr(run, name, getattr(state, name))
     run.agents = {}
     for agent in state.agents.values():
         run.move(agent, agent.state)
         run.survivors += run.is_survivor(agent)
-
-
-def _decoded(kind: type[T], data: bytes) -> T:
-    try:
-        return msgpack.decode(data, type=kind)
-    except ValidationError:
-        return convert_stored(kind, msgpack.decode(data))

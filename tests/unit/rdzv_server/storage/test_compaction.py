@@ -134,34 +134,6 @@ async def test_joins_with_long_texts_are_replaced_by_a_snapshot_sooner() -> None
     assert RUN_ID in store.replaced, "each join is six records long, and the snapshot has three of them"
 
 
-NAME = "a" + "\u0301" * 6
-"""Name with more combining marks than a message may have. An earlier version allowed it."""
-
-
-@pytest.mark.parametrize("times", [2, 40], ids=["facts", "a snapshot"])
-async def test_names_that_an_earlier_version_allowed_are_read(make_store, times: int) -> None:
-    def join(after_round: int = 0) -> NodeJoined:
-        settings = settings_of("1", max_restarts=1_000, lease_s=600.0)
-        given = {"run_id": NAME, "role": NAME, "after_round": after_round, "settings": settings}
-        return NodeJoined(a_join(NAME, **given), "10.0.0.9")
-
-    store = Counting(await make_store())
-    async with serving(store) as driver:
-        await driver.submit(NAME, join())
-        for round_ in range(1, times):
-            await driver.submit(NAME, WorkersFailed(NAME, round_, a_failure(NAME)))
-            await driver.submit(NAME, join(round_))
-        (before,) = driver.runs()
-    assert (NAME in store.replaced) == (times > FEW)
-    reader = await make_store()
-    async with serving(reader) as driver:
-        (run,) = driver.runs()
-        assert durable(run) == durable(before)
-        assert (run.run_id, list(run.running), run.round) == (NAME, [NAME], times)
-        (event, *_) = await reader.read_events(NAME, 1, 0, 100)
-        assert event.run_id == NAME
-
-
 async def test_a_store_without_room_for_a_snapshot_keeps_the_records(make_store):
     store = Counting(await make_store(), failures=3)
     async with serving(store) as driver:
