@@ -36,7 +36,6 @@ RESUMED = struct.Struct("=Q")
 """Step after which the worker continued, plus 1; 0 if it has not reported it."""
 RESUMED_AT = STARTS_AT + STARTS.size
 FILE_BYTES = RESUMED_AT + RESUMED.size
-"""Size of the file. An older agent's file ends at `STARTS_AT`, and an older worker does not use the rest."""
 LARGEST = 2**53
 """Largest step that a worker can report."""
 
@@ -86,7 +85,7 @@ def progress(step: int | None = None, kind: str = "step") -> None:
 def continues_after(step: int) -> None:
     """Report after which step the script continues. Call it before the first step is reported."""
     memory = _shared()
-    if memory is not None and len(memory) == FILE_BYTES:
+    if memory is not None:
         RESUMED.pack_into(memory, RESUMED_AT, _whole(step) + 1)
 
 
@@ -115,8 +114,8 @@ def _open(path: str, *, warns: bool) -> mmap.mmap | None:
         return None
     try:
         begin = os.pread(descriptor, len(MAGIC), 0)  # reads nothing from a file without offsets, such as a pipe
-        if begin == MAGIC and (size := os.fstat(descriptor).st_size) >= STARTS_AT:
-            return mmap.mmap(descriptor, min(size, FILE_BYTES))
+        if begin == MAGIC and os.fstat(descriptor).st_size >= FILE_BYTES:
+            return mmap.mmap(descriptor, FILE_BYTES)
     except (OSError, ValueError):
         return None
     finally:
@@ -178,7 +177,7 @@ def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:
 
 def _write_start(memory: mmap.mmap, phase: str) -> None:
     """Fill in when this phase of the start was complete, unless the worker already reports progress."""
-    if HEADER.unpack_from(memory)[1] == 0 and len(memory) == FILE_BYTES:
+    if HEADER.unpack_from(memory)[1] == 0:
         struct.pack_into("=d", memory, STARTS_AT + 8 * PHASES.index(phase), time.monotonic())
 
 

@@ -21,7 +21,7 @@ class EventSizes(Struct):
     """Sizes of an attempt's large events."""
 
     total: int = 0
-    """Bytes of all large events, as far as they are known: a snapshot of an older server does not contain them."""
+    """Bytes of all large events."""
     open: int = 0
     """Bytes of the last block, which is not full yet."""
     blocks: list[tuple[int, int]] = field(default_factory=list)

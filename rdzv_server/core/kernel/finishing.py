@@ -49,10 +49,7 @@ def has_begun(run: Run) -> bool:
 
 
 def finished_at(run: Run) -> float | None:
-    """Return the time at which the last worker of a finishing round finished; None if none has, or if it is not known.
-
-    A run of an older server does not know this time.
-    """
+    """Return the time at which the last worker of a finishing round finished; None if none has."""
     if not has_begun(run):
         return None
     times = [next(reversed(run.succeeded_at.values()))] if run.succeeded_at else []

@@ -354,7 +354,7 @@ class RunState(Struct, kw_only=True):
     succeeded: set[str] = field(default_factory=set)
     """Ids of the agents of the membership whose workers all exited 0, including agents that are gone since."""
     succeeded_at: dict[str, float] = field(default_factory=dict)
-    """Times at which the agents in `succeeded` reported success; empty in the state of an older server."""
+    """Times at which the agents in `succeeded` reported success."""
     failed: set[str] = field(default_factory=set)
     """Ids of the agents of the membership that reported a failure."""
     doubt: str = ""

@@ -22,8 +22,7 @@ class HangSuspected(PolicyFact, frozen=True):
     silent_s: float = 0.0
     """Seconds for which these workers had shown no progress at that time."""
     limit_s: float | None = None
-    """Limit that the workers had exceeded, in seconds; None from an older agent, or if the source is not a time
-    limit."""
+    """Limit that the workers had exceeded, in seconds; None if the source is not a time limit."""
     number: int = 0
     """Number among the agent's suspicions; 0 from an older agent."""
     ends_rules: bool = False

@@ -29,7 +29,6 @@ from node_agent.in_worker import (
     RECORD,
     RESUMED,
     RESUMED_AT,
-    STARTS_AT,
 )
 from node_agent.kernel.workers.progress_files import ProgressFiles
 
@@ -352,19 +351,6 @@ def test_the_last_worker_ends_a_phase_and_an_unreported_phase_is_unknown(
     found = files.summary(time.monotonic())
     assert found is not None and found.imported_ago_s is not None and found.imported_ago_s < PATIENCE_S
     assert found.initialized_ago_s is found.loaded_ago_s is found.spawned_ago_s is None
-
-
-def test_a_worker_reports_to_an_older_agent_whose_file_has_no_phases(
-    files: ProgressFiles, tell: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    descriptor = files._files[0]
-    os.ftruncate(descriptor, STARTS_AT)
-    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE], warns=True))
-    tell(1.0, kind="imported")
-    tell(2.0, step=7)
-    os.ftruncate(descriptor, FILE_BYTES)  # as a newer agent reads it
-    found = files.summary(3.0)
-    assert found is not None and found.highest_step == 7 and found.imported_ago_s is None
 
 
 def test_the_last_times_are_those_of_progress_and_of_the_phases_of_a_start(files, tell):
