@@ -22,6 +22,9 @@ READ_WITHIN_S = 5.0
 """Most seconds that the search waits for the disk of the error files."""
 CONTINUES_S = 10.0
 """Most seconds from a recorded error to the loss of its worker if the worker has written something in between."""
+NOTICED_WITHIN_S = 3600.0
+"""Most seconds from a recorded error to the loss of its worker: twice the longest default timeout of torch's process
+groups. A worker whose error is older has taken part in collectives since, even if it was silent."""
 LAST_SIGN_S = 2.0
 """Seconds from the time in an error file, which may be a whole second, to a sign that the script has continued."""
 
@@ -44,11 +47,15 @@ class Observed(Struct, frozen=True):
         """Return whether this recorded error may have ended the worker's script shortly before its peers lost it.
 
         Progress after the error refutes this. Output does too, unless the error is so recent that its script may still
-        clean up. Without a time of the error, nothing is known.
+        clean up. Peers of a worker that is over notice that within their process group's timeout, so an old error was
+        caught. Without a time of the error, nothing is known.
         """
         if recorded.at is None or self.progress_at > recorded.at + LAST_SIGN_S:
             return False
-        is_recent = self.lost_at - recorded.at <= CONTINUES_S
+        age_s = self.lost_at - recorded.at
+        if age_s > NOTICED_WITHIN_S:
+            return False
+        is_recent = age_s <= CONTINUES_S
         return is_recent or self.output_at <= recorded.at + LAST_SIGN_S
 
     def failure(self, recorded: ErrorFile) -> Failure | None:

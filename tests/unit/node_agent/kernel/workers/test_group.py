@@ -401,6 +401,21 @@ async def test_an_error_long_before_the_loss_is_the_cause_if_its_worker_was_sile
     assert await group.report_raised() == (said_ago_s > 60.0)
 
 
+@pytest.mark.parametrize("is_stop", [True, False])
+async def test_an_error_that_peers_would_have_noticed_long_ago_was_caught_even_by_a_silent_worker(
+    crew, recording, is_stop
+):
+    age_s = recorded_causes.NOTICED_WITHIN_S + 60.0
+    group = crew.start(sh("exec sleep 1000"))
+    _write_error(recording, ago_s=age_s)
+    _let_pass_s(recording, age_s)
+    if not is_stop:
+        assert not await group.report_raised()
+    group.stop(signal.SIGTERM, NEVER_S, seeks_cause=True)
+    await crew.calls_back("stopped")
+    assert not crew.raised
+
+
 async def test_output_after_a_stop_does_not_show_that_the_script_has_caught_its_error(crew, recording, monkeypatch):
     """The worker was silent since its error, until the signal came."""
     group = crew.start(sh("exec sleep 1000"))
