@@ -26,7 +26,7 @@ from contextlib import ExitStack, aclosing, closing, suppress
 from functools import partial
 from importlib import import_module
 from logging import ERROR, INFO, WARNING
-from threading import Timer
+from threading import Thread, Timer
 from typing import Any, NoReturn
 
 import msgspec
@@ -52,12 +52,14 @@ from node_agent.kernel.processes.orphans import (
     reap,
 )
 from node_agent.kernel.processes.orphans_helper import END_S, MARK
-from node_agent.kernel.processes.process import tie_to_parent, to_handle
+from node_agent.kernel.processes.process import STDERR, tie_to_parent, to_handle
 
 SILENCE_S = 15.0
 """Seconds of silence after which a server counts as gone. A server sends something every five seconds."""
 PATIENCE_S = 30.0
 """Most seconds without a server that knows the run."""
+WRITTEN_WITHIN_S = 1.0
+"""Most seconds that the supervisor waits until the console has taken a line."""
 RETRY_S = 0.5
 """Seconds before the servers are tried again."""
 LOAD_AFTER_S = 1.0
@@ -363,4 +365,21 @@ def _log(plan: LaunchPlan, text: str, level: int = WARNING, event: str = "") -> 
     lines, join = plan.config.lines, plan.config.join
     if level >= lines.lowest:
         line = lines.line(text, level, time.time(), {"run_id": join.run_id, "node_id": join.node_id, "event": event})
-        print(line, file=sys.stderr, flush=True)  # noqa: T201
+        _write(f"{line}\n".encode(errors="backslashreplace"))
+
+
+def _write(line: bytes) -> None:
+    """Write a line to stderr, without waiting for ever for a console that takes nothing, such as a stopped terminal."""
+
+    def write() -> None:
+        with suppress(OSError):  # it was closed, or its reader is gone
+            select.select([], [STDERR], [])  # the program before often leaves a terminal in a mode that does not wait
+            os.write(STDERR, line)
+
+    thread = Thread(target=write, name="stderr", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no thread can be started
+        write()
+    else:
+        thread.join(WRITTEN_WITHIN_S)

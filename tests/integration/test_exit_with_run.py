@@ -6,6 +6,8 @@ import shlex
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from node_agent.kernel.processes.process import handles
 from tests.chaos.traces import helpers
 from tests.support import leaderless
 from tests.support.certificates import Authority
+from tests.support.changes import PATIENCE_S
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.message_search import pattern
 from tests.support.outages import LOST
@@ -30,6 +33,7 @@ from tests.support.programs import Program, refuses, start_agent
 from tests.support.worker_hub import Worker, WorkerHub, of_node
 
 FLAGS = ("--exit-with-run", "--nnodes", "1:3", *PATIENT)
+ALONE = ("--nnodes", "1", "--lease", "1", "--join-timeout", "1")
 
 
 @pytest.mark.parametrize(("code", "end"), [(0, "succeeded"), (3, "failed")])
@@ -53,14 +57,40 @@ async def test_a_killed_agents_process_exits_as_the_run_that_continues_without_i
 
 
 async def test_a_run_whose_only_agent_was_killed_ends_by_its_join_timeout(cluster: Cluster) -> None:
-    flags = ("--exit-with-run", "--nnodes", "1", "--lease", "1", "--join-timeout", "1")
-    (worker,) = await cluster.nodes("a", *flags, nproc=1)
+    (worker,) = await cluster.nodes("a", "--exit-with-run", *ALONE, nproc=1)
     a = cluster.agents.pop("a")
     os.kill(worker.agent_pid, signal.SIGKILL)
     await a.line(pattern(words.supervisor.agent_killed_run_awaited, signal_name="SIGKILL", run_id="none"))
     await a.line(pattern(words.supervisor.has_left, run_id="none"))
     await a.line(pattern(words.supervisor.run_has_ended, run_id="none", phase="failed"))
     assert await a.exit_code() == ExitCode.FAILED
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[int]:
+    """Write end of a pipe that is full, and that nobody reads. Writers wait."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass
+    os.set_blocking(writer, True)
+    yield writer
+    os.close(reader)
+    os.close(writer)
+
+
+async def test_a_console_that_takes_nothing_does_not_keep_a_supervisor_from_the_end_of_the_run(
+    cluster: Cluster, full_pipe: int
+) -> None:
+    command = [sys.executable, "-m", "node_agent", "--endpoint", cluster.endpoint, "--exit-with-run", *ALONE]
+    environment = {**os.environ, **cluster.hub.env}
+    node = await asyncio.create_subprocess_exec(*command, str(cluster.script), stderr=full_pipe, env=environment)
+    (worker,) = await cluster.hub.group(1)
+    os.kill(worker.agent_pid, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await node.wait() == ExitCode.FAILED
+    assert (await cluster.server.run())["phase"] == "failed"
 
 
 async def test_a_signal_that_comes_while_a_supervisor_ends_does_not_change_the_exit_code(cluster: Cluster) -> None:
@@ -189,12 +219,12 @@ async def test_the_supervisor_waits_over_tls_with_a_token_and_survives_a_server_
 
 
 async def test_if_no_server_knows_the_run_the_supervisor_reports_a_kill(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE_S", 1.0)
     command = ("--endpoint", cluster.endpoint, "--run-id", "gone", "-m", "this")
     assert await asyncio.to_thread(supervisor._end_of_run, plan_launch(read(command, {}), {}), Part(), "SIGKILL") == ""
-    assert words.supervisor.run_unknown("gone", 1.0) in capsys.readouterr().err
+    assert words.supervisor.run_unknown("gone", 1.0) in capfd.readouterr().err
 
 
 async def test_a_run_that_dies_with_its_agent_is_reported_as_a_kill(hub: WorkerHub) -> None:
