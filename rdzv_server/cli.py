@@ -216,7 +216,7 @@ async def _serve(
             watch = IdleWatch(server.rendezvous, config.exit_when_idle_s, stop)
         try:
             steps_back = [_steps_back(stand_by, port, stop)] if stand_by else []
-            watches = [_renews(asked, renew), security.watch_certificate()]
+            watches = [_renews(asked, renew), security.watch_certificates()]
             await first_of(server.crashed(), stopped, *watches, *steps_back)
             log.info(words.shuts_down(stopped.result()))
             if manager:

@@ -49,9 +49,9 @@ class Validity(NamedTuple):
     ends_at: datetime
 
 
-def validity(cert: str) -> Validity:
-    """Return the time in which the first certificate in this file is valid. Raises `BadCertificate`."""
-    ((_, certificate),) = _elements(ssl.PEM_cert_to_DER_cert(_certificate("--tls-cert", cert)))
+def validity(flag: str, cert: str) -> Validity:
+    """Return the time in which the first certificate in this file of `flag` is valid. Raises `BadCertificate`."""
+    ((_, certificate),) = _elements(ssl.PEM_cert_to_DER_cert(_certificate(flag, cert)))
     signed = _elements(_elements(certificate)[0][1])
     _algorithm, _issuer, times, *_ = (content for tag, content in signed if tag == _SEQUENCE)  # RFC 5280, 4.1
     begins, ends = _elements(times)

@@ -54,6 +54,7 @@ class Security:
             self._tls_files = TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
         self._names = ServerNames(config.allow_host)
         self._renewed = asyncio.Event()
+        self._etcd_certificate = Certificate.read("--etcd-cert", config.etcd_cert) if config.etcd_cert else None
         self.access, self.tls, self._certificate = self._read()
 
     @property
@@ -64,6 +65,8 @@ class Security:
     def notes(self, address: str) -> Iterator[tuple[int, str]]:
         """Yield the lines that a person who starts the server should read, each with its log level."""
         yield from self._notes(self._certificate)
+        if self._etcd_certificate:  # etcd's client reads it only at the start
+            yield from ((logging.WARNING, warning) for warning in self._etcd_certificate.warnings())
         if self.access.is_open and not is_loopback(address):
             yield logging.WARNING, words.OPEN
 
@@ -91,23 +94,26 @@ class Security:
         for level, note in notes:
             log.log(level, note)
 
-    async def watch_certificate(self) -> None:
-        """Log each day, and when the certificate in use expires, what is wrong with it; forever."""
+    async def watch_certificates(self) -> None:
+        """Log each day, and when a certificate in use expires, what is wrong with it; forever."""
         while True:
             self._renewed.clear()
             try:
                 async with asyncio.timeout(self._next_look_s()):
                     await self._renewed.wait()
             except TimeoutError:
-                for warning in self._certificate.warnings() if self._certificate else ():
-                    log.warning("%s", warning)
+                for certificate in self._certificates:
+                    for warning in certificate.warnings():
+                        log.warning("%s", warning)
 
     def _next_look_s(self) -> float | None:
-        """Return the seconds until the certificate may need a warning; None without one."""
-        if self._certificate is None:
-            return None
-        left_s = self._certificate.left().total_seconds() + MARGIN_S
-        return min(left_s, DAY_S) if left_s > 0 else DAY_S
+        """Return the seconds until a certificate may need a warning; None without one."""
+        left_s = [certificate.left().total_seconds() + MARGIN_S for certificate in self._certificates]
+        return min([DAY_S, *(each for each in left_s if each > 0)]) if left_s else None
+
+    @property
+    def _certificates(self) -> list[Certificate]:
+        return [each for each in (self._certificate, self._etcd_certificate) if each]
 
     def _paths(self) -> list[str]:
         tls = self._tls_files

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Self
 
 from rdzv_protocol.certificates import Validity, load_authorities, load_own, validity
 
@@ -34,15 +35,21 @@ class TlsFiles:
 
     def certificate(self) -> "Certificate":
         """Read the certificate. Raises `rdzv_protocol.certificates.BadCertificate`."""
-        return Certificate(self.cert, validity(self.cert))
+        return Certificate.read("--tls-cert", self.cert)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """Certificate that the server presents. `path`: its file, which may have been replaced since."""
 
+    flag: words.CertificateFlag
     path: str
     validity: Validity
+
+    @classmethod
+    def read(cls, flag: words.CertificateFlag, path: str) -> Self:
+        """Read the file. Raises `rdzv_protocol.certificates.BadCertificate`."""
+        return cls(flag, path, validity(flag, path))
 
     @property
     def sentence(self) -> str:
@@ -56,11 +63,11 @@ class Certificate:
     def warnings(self) -> Iterator[str]:
         """Yield what is wrong with it, or will be soon."""
         if datetime.now(UTC) < self.validity.begins_at:
-            yield words.certificate_not_valid_yet(self.path, self.validity.begins_at)
+            yield words.certificate_not_valid_yet(self.flag, self.path, self.validity.begins_at)
         if (left := self.left()) < timedelta(0):
-            yield words.certificate_expired(self.path)
+            yield words.certificate_expired(self.flag, self.path)
         elif left < EXPIRES_SOON:
-            yield words.certificate_expires(self.path, left.days)
+            yield words.certificate_expires(self.flag, self.path, left.days)
 
 
 class _Explaining(ssl.SSLObject):

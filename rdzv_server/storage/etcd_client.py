@@ -47,6 +47,9 @@ _SILENT = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.
 _TIMED_OUT = "context deadline exceeded"
 """What a member answers, with the status UNKNOWN, if it did not hear from a majority in time."""
 
+_OF_TLS = ("TSI_", "SSL_ERROR")
+"""Parts of gRPC's details about a connection whose TLS fails. It reports no reason that the other side has sent."""
+
 T = TypeVar("T")
 
 
@@ -266,4 +269,7 @@ def _problem(member: _Member, error: Exception) -> str:
         return words.no_answer(member.address)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "space" in (error.details() or ""):
         return words.no_space(member.address)
-    return words.problem(member.address, " ".join((error.details() or error.code().name).split()))
+    details = " ".join((error.details() or error.code().name).split())
+    if any(sign in details for sign in _OF_TLS):
+        return words.tls_fails(member.address, details)
+    return words.problem(member.address, details)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Literal
 
 from rdzv_protocol.text import count
 
@@ -105,18 +106,28 @@ def tls(certificate: str, expires_at: datetime) -> str:
     return f"TLS: certificate {certificate} expires on {expires_at:%Y-%m-%d %H:%M} UTC"
 
 
-def certificate_expired(path: str) -> str:
-    return f"--tls-cert {path} has expired: agents cannot connect until you replace it and send SIGHUP"
+CertificateFlag = Literal["--tls-cert", "--etcd-cert"]
+_WITHOUT: dict[CertificateFlag, str] = {
+    "--tls-cert": "agents cannot connect", "--etcd-cert": "this server cannot use etcd"
+}  # fmt: skip
+_RENEWED_BY: dict[CertificateFlag, str] = {
+    "--tls-cert": "send SIGHUP to this server",
+    "--etcd-cert": "restart this server",
+}
 
 
-def certificate_not_valid_yet(path: str, begins_at: datetime) -> str:
+def certificate_expired(flag: CertificateFlag, path: str) -> str:
+    return f"{flag} {path} has expired: {_WITHOUT[flag]} until you replace it and {_RENEWED_BY[flag]}"
+
+
+def certificate_not_valid_yet(flag: CertificateFlag, path: str, begins_at: datetime) -> str:
     return (
-        f"--tls-cert {path} is not valid before {begins_at:%Y-%m-%d %H:%M} UTC: agents cannot connect until then. "
-        "Compare this machine's clock"
+        f"{flag} {path} is not valid before {begins_at:%Y-%m-%d %H:%M} UTC: until then, {_WITHOUT[flag]}. Compare this "
+        "machine's clock"
     )
 
 
-def certificate_expires(path: str, days: int) -> str:
+def certificate_expires(flag: CertificateFlag, path: str, days: int) -> str:
     """`days`: whole days that are left."""
     left = count(days, "day") if days else "less than a day"
-    return f"--tls-cert {path} expires in {left}: replace it, and send SIGHUP to this server"
+    return f"{flag} {path} expires in {left}: replace it, and {_RENEWED_BY[flag]}"

@@ -42,6 +42,13 @@ def problem(member: str, why: object) -> str:
     return f"{member}: {why}"
 
 
+def tls_fails(member: str, why: str) -> str:
+    return (
+        f"{member}: TLS fails: check --etcd-ca, --etcd-cert and --etcd-key, and when the certificates expire; etcd's "
+        f"log has the reason ({why})"
+    )
+
+
 def no_answer(member: str) -> str:
     return f"{member}: no answer in time"
 

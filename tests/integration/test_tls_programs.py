@@ -167,8 +167,8 @@ async def test_new_connections_get_the_new_certificate_and_open_ones_continue(
 async def test_the_end_of_the_certificate_is_logged_when_it_comes(authority: Authority) -> None:
     pair = authority.issue("server", days=4 / 86_400)
     server = await Server.listen(*shows(pair))
-    await server.line(pattern(auth.certificate_expires(pair.cert, 0)))
-    await server.line(pattern(auth.certificate_expired(pair.cert)))
+    await server.line(pattern(auth.certificate_expires("--tls-cert", pair.cert, 0)))
+    await server.line(pattern(auth.certificate_expired("--tls-cert", pair.cert)))
 
 
 async def test_an_invalid_certificate_is_logged_and_the_old_one_is_kept(

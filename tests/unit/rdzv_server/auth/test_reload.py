@@ -48,7 +48,7 @@ def test_a_secret_that_others_can_read_is_warned_of(tmp_path, mode):
     Path(key).chmod(mode)
     tokens = write(tmp_path / "agents", "one", mode)
     notes = [note for _, note in Security(ServerConfig(token_file=tokens, tls_cert=cert, tls_key=key)).notes("::")]
-    assert notes[0] == words.tls(cert, validity(cert).ends_at)
+    assert notes[0] == words.tls(cert, validity("--tls-cert", cert).ends_at)
     assert {words.exposed("--token-file", tokens), words.exposed("--tls-key", key)} < set(notes)
 
 
@@ -60,16 +60,18 @@ def test_a_server_that_listens_beyond_this_host_is_warned_about(address, warned)
     assert not security.has_files and bool(list(security.notes(address))) is warned
 
 
-@pytest.mark.parametrize(
-    ("days", "warns"), [(5, words.certificate_expires), (-1, words.certificate_expired)], ids=["soon", "expired"]
-)
-async def test_a_certificate_is_warned_of_every_day(tmp_path, monkeypatch, caplog, days, warns):
+@pytest.mark.parametrize("flag", ["--tls-cert", "--etcd-cert"])
+@pytest.mark.parametrize("days", [5, -1], ids=["soon", "expired"])
+async def test_a_certificate_is_warned_of_every_day(tmp_path, monkeypatch, caplog, days, flag):
     monkeypatch.setattr(reload, "DAY_S", 0.01)
     cert, key = Authority(tmp_path).issue("server", days=days)
-    security = Security(ServerConfig(tls_cert=cert, tls_key=key))
+    kind = flag.removeprefix("--").removesuffix("-cert")
+    security = Security(ServerConfig(**{f"{kind}_cert": cert, f"{kind}_key": key}))
+    warning = words.certificate_expires(flag, cert, 4) if days > 0 else words.certificate_expired(flag, cert)
+    assert warning in [note for _, note in security.notes("127.0.0.1")]
     os.unlink(cert)  # what counts is the certificate that is in use
     async with watched(security):
-        await until(lambda: len([line for line in caplog.messages if has_message(line, warns)]) == 3)
+        await until(lambda: caplog.messages.count(warning) == 3)
 
 
 async def test_a_certificate_that_expires_while_the_server_runs_is_reported_at_that_moment(
@@ -83,12 +85,12 @@ async def test_a_certificate_that_expires_while_the_server_runs_is_reported_at_t
     security = Security(ServerConfig(tls_cert=cert, tls_key=key))
     async with watched(security):
         authority.issue("server", days=30)
-        wall_clock.time = validity(cert).ends_at - timedelta(seconds=0.05)
+        wall_clock.time = validity("--tls-cert", cert).ends_at - timedelta(seconds=0.05)
         await security.renew(lambda access, tls: None)
-        assert caplog.messages == [words.certificate_expires(cert, 0)]
+        assert caplog.messages == [words.certificate_expires("--tls-cert", cert, 0)]
         await asyncio.sleep(0)  # it looks again in 0.05 s
         wall_clock.time += timedelta(seconds=0.1)
-        await until(lambda: words.certificate_expired(cert) in caplog.messages)
+        await until(lambda: words.certificate_expired("--tls-cert", cert) in caplog.messages)
 
 
 async def test_without_tls_there_is_nothing_to_watch(monkeypatch, caplog):
@@ -100,7 +102,7 @@ async def test_without_tls_there_is_nothing_to_watch(monkeypatch, caplog):
 
 @asynccontextmanager
 async def watched(security: Security) -> AsyncIterator[None]:
-    watch = asyncio.create_task(security.watch_certificate())
+    watch = asyncio.create_task(security.watch_certificates())
     yield
     assert not watch.done()
     watch.cancel()

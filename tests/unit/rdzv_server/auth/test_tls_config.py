@@ -62,18 +62,19 @@ def test_a_key_that_is_encrypted_is_not_asked_for_on_the_terminal(authority, tmp
 @pytest.mark.parametrize("days", [-40, 3, 400, 365 * 40])
 def test_when_a_certificate_expires(authority, days):
     """Dates after 2049 have another format (RFC 5280, 4.1.2.5)."""
-    begins_at, ends_at = validity(authority.issue("server", days=days).cert)
+    begins_at, ends_at = validity("--tls-cert", authority.issue("server", days=days).cert)
     assert abs(ends_at - datetime.now(UTC) - timedelta(days=days)) < timedelta(minutes=5)
     assert abs(begins_at - datetime.now(UTC) + timedelta(days=200)) < timedelta(minutes=5)
 
 
 def test_a_certificate_that_expires_soon_is_logged(authority):
     expired, soon, good = (authority.issue(f"server-{days}", days=days) for days in (-1, 5, 90))
-    assert list(TlsFiles(*expired).certificate().warnings()) == [words.certificate_expired(expired.cert)]
-    assert list(TlsFiles(*soon).certificate().warnings()) == [words.certificate_expires(soon.cert, 4)]
+    assert list(TlsFiles(*expired).certificate().warnings()) == [words.certificate_expired("--tls-cert", expired.cert)]
+    assert list(TlsFiles(*soon).certificate().warnings()) == [words.certificate_expires("--tls-cert", soon.cert, 4)]
     assert list(TlsFiles(*good).certificate().warnings()) == []
 
 
 def test_a_certificate_that_is_not_valid_yet_is_logged(authority):
     later = TlsFiles(*authority.issue("server", begins=1)).certificate()
-    assert list(later.warnings()) == [words.certificate_not_valid_yet(later.path, later.validity.begins_at)]
+    begins_at = later.validity.begins_at
+    assert list(later.warnings()) == [words.certificate_not_valid_yet("--tls-cert", later.path, begins_at)]
