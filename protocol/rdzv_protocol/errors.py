@@ -83,11 +83,11 @@ class UnknownRank(ProtocolError, code="unknown_rank", status=404):
 
 
 class QueryRefused(ProtocolError, code="query_refused", status=409):
-    """An agent cannot or will not answer an operator's question."""
+    """An agent cannot or will not answer an operator's query."""
 
 
 class NoAnswer(ProtocolError, code="no_answer", status=409):
-    """An agent has not answered an operator's question in time."""
+    """An agent has not answered an operator's query in time."""
 
 
 class RunEnded(ProtocolError, code="run_ended", status=409):

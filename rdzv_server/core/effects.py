@@ -58,7 +58,7 @@ class ForgetRun(Struct, frozen=True):
 
 
 class QueryClosed(Struct, frozen=True):
-    """Answer an operator's question, named by `token`, with the answer of the node or policy, or None if it is late."""
+    """Answer an operator's query, named by `token`, with the answer of the node or policy, or None if it is late."""
 
     token: str
     node_id: str

@@ -37,7 +37,7 @@ from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service import store_access
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.fair_scheduler import scheduler
-from rdzv_server.service.inbox import Done, Inbox, Pending, Question, Result
+from rdzv_server.service.inbox import Done, Inbox, OperatorQuery, Pending, Result
 from rdzv_server.service.long_polls import AgentKey, LongPolls
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.observers import Observers
@@ -63,7 +63,7 @@ MOST_UNREAD_S = 10.0
 """Most seconds for which a deadline is delayed while messages that arrived before it are unread."""
 READING_S = 0.01
 """Seconds until a passed deadline is checked again while messages that arrived before it are unread."""
-AT_ONCE = NodeJoined | Question
+AT_ONCE = NodeJoined | OperatorQuery
 """Events whose callers are refused at once while the store fails."""
 REPLAY_AT_ONCE = 500
 """Records that are replayed before other tasks of the process run: a leader's lease must be renewed."""
@@ -103,8 +103,8 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._unanswered: dict[Done, Caller] = {}
-        self._questions: dict[str, asyncio.Future[QueryClosed]] = {}
-        """Open questions of operators to agents, by token."""
+        self._operator_queries: dict[str, asyncio.Future[QueryClosed]] = {}
+        """Open queries of operators to agents, by token."""
         self._is_written = asyncio.Event()
         self._is_written.set()
         self._unwritten: set[AgentKey] = set()
@@ -198,7 +198,7 @@ class Driver:
         self._is_written.set()
         for done in self._unanswered:
             _answer(done, ServerUnavailable(why))
-        for closed in self._questions.values():
+        for closed in self._operator_queries.values():
             if not closed.done():
                 closed.set_exception(ServerUnavailable(why))
         for timer in (self._timer, self._refusing):
@@ -220,15 +220,15 @@ class Driver:
         assert isinstance(answered, Answered)
         return answered
 
-    async def ask_agent(self, run_id: str, asked: Question) -> QueryClosed:
-        """Ask agents an operator's question, and return how it ended. Raises the `ProtocolError` that refuses it."""
+    async def ask_agent(self, run_id: str, asked: OperatorQuery) -> QueryClosed:
+        """Ask agents an operator's query, and return how it ended. Raises the `ProtocolError` that refuses it."""
         closed: asyncio.Future[QueryClosed] = asyncio.get_running_loop().create_future()
-        self._questions[asked.token] = closed
+        self._operator_queries[asked.token] = closed
         try:
             await self.submit(run_id, asked)
             return await closed
         finally:
-            del self._questions[asked.token]
+            del self._operator_queries[asked.token]
 
     def cordons(self) -> list[CordonStatus]:
         return [cordons.status(given) for given in self.registry.nodes.state.cordons.values()]
@@ -464,8 +464,8 @@ class Driver:
     def _refuse_waiting(self) -> None:
         """Refuse callers with the reason of the outage.
 
-        It refuses newcomers and questions at once, and other agents after the time for which a poll is held. Their
-        events stay in the inbox. It does not refuse an operator's action, since that may be carried out.
+        It refuses newcomers and operators' queries at once, and other agents after the time for which a poll is held.
+        Their events stay in the inbox. It does not refuse an operator's action, since that may be carried out.
         """
         self._refusing = None
         if (reason := self._access.outage.reason) is None:
@@ -505,7 +505,7 @@ class Driver:
                 case WakeAgents(run_id, agent_ids):
                     self.long_polls.wake_each(run_id, agent_ids)
                 case QueryClosed(token):
-                    if (closed := self._questions.get(token)) and not closed.done():
+                    if (closed := self._operator_queries.get(token)) and not closed.done():
                         closed.set_result(effect)
 
     def _tell_observers(self, effects: Sequence[Effect]) -> None:

@@ -5,7 +5,7 @@ waiting events by the number of agents, however often they ask:
 
 - An agent has one pending sign of life. A later one replaces it, and so does the loss of its connection.
 - A repeated request with the same content waits for the result of the first.
-- If the caller of an operator's question has gone, the inbox drops the question, since no one else reads the answer.
+- If the caller of an operator's query has gone, the inbox drops the query, since no one else reads the answer.
   Reports, leaves and actions stay: they have happened even if their senders are gone. Joins stay as well. Otherwise, if
   a burst of joins took longer than agents wait, the inbox would drop each one shortly before its turn, again and again.
 """
@@ -31,8 +31,8 @@ from rdzv_server.core.policies.hangs.examination import StacksAsked
 Result = RunMachine | Answered | None
 """Result of an event: the answer to an operator's action, else the machine that handled it; None if none did."""
 Done = asyncio.Future[Result]
-Question = LogAsked | DescriptionAsked | StacksAsked
-"""Operators' questions to agents. A question is dropped if no caller waits for its answer any more."""
+OperatorQuery = LogAsked | DescriptionAsked | StacksAsked
+"""Operators' queries to agents. A query is dropped if no caller waits for its answer any more."""
 _SIGNS = LeaseRenewed | AgentDisconnected
 """Signs of an agent: only the latest one counts."""
 _Key = tuple[str, str, type[Event]]
@@ -99,7 +99,7 @@ class Inbox:
         if not pending.waits:
             return
         pending.callers.remove(caller)
-        if not pending.callers and isinstance(pending.event, Question):
+        if not pending.callers and isinstance(pending.event, OperatorQuery):
             queue = self._queues[pending.run_id]
             del queue[pending]
             if not queue:

@@ -35,7 +35,7 @@ from rdzv_server.core.runs import mismatched_run_ids
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.fair_scheduler import scheduler
-from rdzv_server.service.inbox import Question
+from rdzv_server.service.inbox import OperatorQuery
 from rdzv_server.service.interface import (
     Answer,
     Answered,
@@ -70,7 +70,7 @@ _Told = messages.ReportRequest | messages.SuspectRequest | messages.LeaveRequest
 LATE_BYTES = 1_000
 """Most bytes of a late report that the log shows."""
 AGENT_ANSWERS_S = 5.0
-"""Most seconds for an agent's answer to an operator's question: usually it takes a fraction of one."""
+"""Most seconds for an agent's answer to an operator's query: usually it takes a fraction of one."""
 
 
 class Rendezvous:
@@ -192,7 +192,7 @@ class Rendezvous:
             log.info("%s", words.done_by(answered.sentence, by))
         return actions.Done(epoch=self.epoch, message=answered.sentence, changed=answered.has_changed)
 
-    async def _ask_agents(self, run_id: str, asked: Question, connection: Connection) -> QueryClosed:
+    async def _ask_agents(self, run_id: str, asked: OperatorQuery, connection: Connection) -> QueryClosed:
         asked_at = self._driver.now()
         try:
             return await self._driver.ask_agent(run_id, asked)
@@ -223,7 +223,7 @@ class Rendezvous:
             os.urandom(8).hex(), wanted.rank, wanted.stream, wanted.lines, wanted.offset, AGENT_ANSWERS_S
         )
         closed, tail = await self._answer_of(LogTail, wanted.run_id, asked, connection)
-        if wanted.offset is None:  # else it follows an earlier question
+        if wanted.offset is None:  # else it follows an earlier query
             log.info("%s", words.log_was_read(wanted.run_id, wanted.rank, closed.node_id, by))
         return actions.WorkerLog(
             node_id=closed.node_id, rank=wanted.rank, round=closed.round, stream=wanted.stream,
@@ -239,7 +239,7 @@ class Rendezvous:
         return actions.AgentDescription(node_id=closed.node_id, **structs.asdict(found))
 
     async def _answer_of(
-        self, kind: type[Told], run_id: str, asked: Question, connection: Connection
+        self, kind: type[Told], run_id: str, asked: OperatorQuery, connection: Connection
     ) -> tuple[QueryClosed, Told]:
         """Ask one agent, and return its answer. Raises `NoAnswer`, `QueryRefused`, or the core's refusal."""
         closed = await self._ask_agents(run_id, asked, connection)

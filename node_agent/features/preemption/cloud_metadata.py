@@ -30,7 +30,7 @@ class Answer(Struct, frozen=True):
     body: str
 
 
-class Question(Struct, frozen=True):
+class MetadataRequest(Struct, frozen=True):
     """A request. In its path and headers, `{known}` and `{etag}` are replaced by values from earlier answers."""
 
     path: str
@@ -44,10 +44,10 @@ class Cloud(Struct, frozen=True, kw_only=True):
     name: str
     base: str
     """Address of the service, the same for all machines."""
-    first: Question | None = None
+    first: MetadataRequest | None = None
     """Request for a value that `asked` needs, such as a token or the machine's name. Its answer becomes `{known}`
     there."""
-    asked: Question
+    asked: MetadataRequest
     every_s: float
     """Seconds between two answers."""
     reads: Callable[[Answer, str], str]
@@ -90,15 +90,15 @@ CLOUDS = {
     "aws": Cloud(
         name="AWS",
         base=LINK_LOCAL,
-        first=Question("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}, "PUT"),
-        asked=Question("/latest/meta-data/spot/instance-action", {"X-aws-ec2-metadata-token": "{known}"}),
+        first=MetadataRequest("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}, "PUT"),
+        asked=MetadataRequest("/latest/meta-data/spot/instance-action", {"X-aws-ec2-metadata-token": "{known}"}),
         every_s=5.0,
         reads=_aws,
     ),
     "gcp": Cloud(
         name="Google",
         base=LINK_LOCAL,
-        asked=Question(
+        asked=MetadataRequest(
             "/computeMetadata/v1/instance/preempted?wait_for_change=true&timeout_sec=60&last_etag={etag}",
             {"Metadata-Flavor": "Google"},
         ),
@@ -108,8 +108,8 @@ CLOUDS = {
     "azure": Cloud(
         name="Azure",
         base=LINK_LOCAL,
-        first=Question("/metadata/instance/compute/name?api-version=2021-02-01&format=text", _OF_AZURE),
-        asked=Question("/metadata/scheduledevents?api-version=2020-07-01", _OF_AZURE),
+        first=MetadataRequest("/metadata/instance/compute/name?api-version=2021-02-01&format=text", _OF_AZURE),
+        asked=MetadataRequest("/metadata/scheduledevents?api-version=2020-07-01", _OF_AZURE),
         every_s=1.0,
         reads=_azure,
     ),
@@ -165,11 +165,11 @@ class PreemptionPoll:
         self._etag = answer.headers.get("etag", self._etag)
         return notice
 
-    async def _answer(self, question: Question, good: tuple[int, ...]) -> Answer:
+    async def _answer(self, request: MetadataRequest, good: tuple[int, ...]) -> Answer:
         """Return the answer of the service. Raises `Unanswered` if there is none, or if its status is not in `good`."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                answer = await self._exchange(question)
+                answer = await self._exchange(request)
         except TimeoutError:
             raise Unanswered(words.NO_ANSWER_IN_TIME) from None
         except (*FAILURES, UnicodeError, RuntimeError) as error:  # the look-up of a name needs a thread
@@ -178,15 +178,15 @@ class PreemptionPoll:
             raise Unanswered(words.wrong_status(answer.status))
         return answer
 
-    async def _exchange(self, question: Question) -> Answer:
+    async def _exchange(self, request: MetadataRequest) -> Answer:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             streams = await asyncio.open_connection(self._host, self._port)
         known = {"known": self._known, "etag": self._etag}
-        headers = {name: text.format(**known) for name, text in question.headers.items()}
+        headers = {name: text.format(**known) for name, text in request.headers.items()}
         headers |= {"Host": self._host, "Connection": "close"}
         http = HttpConnection(streams, MOST_BYTES)
         try:
-            head = await http.ask(question.method, question.path.format(**known), headers.items())
+            head = await http.ask(request.method, request.path.format(**known), headers.items())
             body = await http.body()
         finally:
             http.close()

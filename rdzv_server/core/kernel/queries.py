@@ -1,4 +1,4 @@
-"""Open queries: questions to a run's agents beside their directives, each for one agent and with a deadline.
+"""Open queries to the agents of a run, beside their directives. Each is for one agent and has a deadline.
 
 Queries are signs, not facts: the server does not record them, and what it concludes from an answer is a fact of its
 own. Each query ends once. Its callback gets the agent's answer, or `Refused` if the agent is gone or the run has ended,
@@ -20,7 +20,7 @@ from rdzv_server.core.kernel.run import Agent, Run, Seat
 from rdzv_server.words import queries as words
 
 MOST_OPEN = 8
-"""Most open questions of operators to one agent. As many of the server's own fit into a reply beside them."""
+"""Most open queries of operators to one agent. As many of the server's own fit into a reply beside them."""
 OPERATORS = (TailLog, Describe)
 
 
@@ -66,7 +66,7 @@ def answered(kernel: Kernel, event: events.QueryAnswered, now: float) -> None:
         close(kernel, agent, event.number, event.answer, now)
 
 
-# Operators' questions.
+# Operators' queries.
 
 
 def check_log(kernel: Kernel, event: events.LogAsked, now: float) -> None:

@@ -154,14 +154,14 @@ def _only(evidence: Evidence, rank: int | None) -> Evidence:
     return replace(evidence, groups=groups, errors=tuple(each for each in evidence.errors if each.rank == rank))
 
 
-# Operators' questions.
+# Operators' queries.
 
 
 class StacksAsked(PolicyFact, frozen=True, kw_only=True):
     """An operator asks what the workers of the running round do, or one of them: a fact, with the operator and the
     reason.
 
-    `token` names the question in its `QueryClosed`, which comes within `within_s` seconds.
+    `token` names the query in its `QueryClosed`, which comes within `within_s` seconds.
     """
 
     token: str

@@ -352,7 +352,7 @@ class Hangs(Policy[HangsState, HangSigns]):
                 self.kernel.record_event("warning", warning, now)
             self.kernel.open_round(Cause.HANG, failure.sentence, now)
 
-    # Operators' questions.
+    # Operators' queries.
 
     def _check_stacks(self, event: StacksAsked, now: float) -> StacksAsked:
         return examination.check_stacks(self.run, event, self.signs.stacks_again_at, now)
