@@ -42,7 +42,7 @@ from node_agent.kernel.core import events as agent_events
 from node_agent.kernel.core.effects import Ask, CheckNode, Exit, StartWorkers, StopWorkers
 from node_agent.kernel.core.effects import Effect as AgentEffect
 from rdzv_server.core import events
-from rdzv_server.core.effects import Effect, Happened, Record, WakeAgents
+from rdzv_server.core.effects import Effect, EmitEvent, Record, WakeAgents
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import Cause, Run, Stage
 from rdzv_server.core.policies import time_ledger
@@ -412,7 +412,7 @@ class Simulation:
                 case WakeAgents(agent_ids=agent_ids):
                     woken = [node for agent_id in agent_ids if (node := self._by_agent.get(agent_id))]
                     self._reply([node for node in woken if node.parked is not None and node.hears])
-                case Happened(event):
+                case EmitEvent(event):
                     self._happened(event.kind, event.cause)
         self._arm()
 

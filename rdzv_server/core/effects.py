@@ -21,7 +21,7 @@ class Record(Struct, frozen=True):
         return self.run_id, self.attempt
 
 
-class Replayed(Struct, frozen=True):
+class NotifyReplayed(Struct, frozen=True):
     """Tell observers of a fact about nodes that an earlier incarnation of the server recorded.
 
     So they can continue what was left undone.
@@ -37,7 +37,7 @@ class WakeAgents(Struct, frozen=True):
     agent_ids: tuple[str, ...]
 
 
-class Happened(Struct, frozen=True):
+class EmitEvent(Struct, frozen=True):
     """Write the event to the store together with the records before it, then log it and pass it to its observers."""
 
     event: RunEvent
@@ -57,7 +57,7 @@ class ForgetRun(Struct, frozen=True):
         return self.run_id, self.attempt
 
 
-class QueryClosed(Struct, frozen=True):
+class CloseQuery(Struct, frozen=True):
     """Answer an operator's query, named by `token`, with the answer of the node or policy, or None if it is late."""
 
     token: str
@@ -66,7 +66,7 @@ class QueryClosed(Struct, frozen=True):
     answer: Struct | None
 
 
-class Answered(Struct, frozen=True):
+class AnswerOperator(Struct, frozen=True):
     """Answer an operator's action with a sentence about what it does, or what an earlier copy of the request did.
 
     `is_unreported`: whether the action did something that no event reports. `has_changed`: whether there was something
@@ -78,4 +78,4 @@ class Answered(Struct, frozen=True):
     has_changed: bool = True
 
 
-Effect = Record | Replayed | WakeAgents | Happened | ForgetRun | QueryClosed | Answered
+Effect = Record | NotifyReplayed | WakeAgents | EmitEvent | ForgetRun | CloseQuery | AnswerOperator

@@ -322,7 +322,7 @@ class AgentDisconnected(Struct, frozen=True):
 class LogAsked(Struct, frozen=True):
     """An operator asks for the end of a worker's log, and waits `within_s` seconds.
 
-    `token` names the query in its `QueryClosed`.
+    `token` names the query in its `CloseQuery`.
     """
 
     token: str
@@ -336,7 +336,7 @@ class LogAsked(Struct, frozen=True):
 class DescriptionAsked(Struct, frozen=True):
     """An operator asks for an agent's description, and waits `within_s` seconds.
 
-    `token` names the query in its `QueryClosed`.
+    `token` names the query in its `CloseQuery`.
     """
 
     token: str

@@ -17,7 +17,7 @@ from msgspec import Meta
 from rdzv_protocol.errors import MalformedMessage, ProtocolError, TooManyRequests
 from rdzv_protocol.events import EventPage, RunEvent
 
-from rdzv_server.core.effects import Effect, Happened
+from rdzv_server.core.effects import Effect, EmitEvent
 from rdzv_server.http.responses import reply_to
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.feeds import server_sent
@@ -160,7 +160,7 @@ class EventsView:
 
     def _observe(self, effects: Iterable[Effect]) -> None:
         for effect in effects if self._feeds else ():
-            if isinstance(effect, Happened) and (feed := self._feeds.get(effect.event.run_id)):
+            if isinstance(effect, EmitEvent) and (feed := self._feeds.get(effect.event.run_id)):
                 feed.add(effect.event)
 
 

@@ -22,7 +22,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import SIGNATURE, EventDelivery
 from yarl import URL
 
-from rdzv_server.core.effects import Effect, Happened
+from rdzv_server.core.effects import Effect, EmitEvent
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
 from rdzv_server.storage.outage import Outage
@@ -60,7 +60,7 @@ class Webhook:
     def observe(self, effects: Iterable[Effect]) -> None:
         """Note the runs with new events."""
         for effect in effects:
-            if isinstance(effect, Happened):
+            if isinstance(effect, EmitEvent):
                 self._add(effect.event.run_id)
 
     async def run(self) -> None:

@@ -17,7 +17,16 @@ from rdzv_protocol.messages import PollRequest
 from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, QueryClosed, Record, Replayed, WakeAgents
+from rdzv_server.core.effects import (
+    AnswerOperator,
+    CloseQuery,
+    Effect,
+    EmitEvent,
+    ForgetRun,
+    NotifyReplayed,
+    Record,
+    WakeAgents,
+)
 from rdzv_server.core.events import (
     Event,
     LeaseRenewed,
@@ -103,7 +112,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._unanswered: dict[Done, Caller] = {}
-        self._operator_queries: dict[str, asyncio.Future[QueryClosed]] = {}
+        self._operator_queries: dict[str, asyncio.Future[CloseQuery]] = {}
         """Open queries of operators to agents, by token."""
         self._is_written = asyncio.Event()
         self._is_written.set()
@@ -137,11 +146,11 @@ class Driver:
         with self._access.noticing_hangs():
             records, numbers = await self._store.load(), await self._store.event_numbers()
         check_beginnings(records)
-        replayed: list[Replayed] = []
+        replayed: list[NotifyReplayed] = []
         for count, record in enumerate(records):
             happened = self.registry.replay(record)
             if isinstance(record.fact, NodeCordoned | NodeUncordoned) and record.key == journals.NODES:
-                replayed.append(Replayed(record.fact))
+                replayed.append(NotifyReplayed(record.fact))
             self._late += [event for event in happened if event.number > numbers.get((event.run_id, event.attempt), 0)]
             if count % REPLAY_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -151,7 +160,7 @@ class Driver:
         self.started_at = self._clock.now()
         self._access.accepts()
         self.registry.restart(self.started_at, self._clock.incarnation)
-        self._late += [each.event for each in await self._rebuilt(self.started_at) if isinstance(each, Happened)]
+        self._late += [each.event for each in await self._rebuilt(self.started_at) if isinstance(each, EmitEvent)]
         self._revisions_at_start = {
             (run.run_id, agent.agent_id): agent.revision
             for run in self.registry.runs()
@@ -211,18 +220,18 @@ class Driver:
         assert isinstance(machine, RunMachine)
         return machine
 
-    async def act(self, run_id: str | None, fact: Operation) -> Answered:
+    async def act(self, run_id: str | None, fact: Operation) -> AnswerOperator:
         """Carry out an operator's action, and return its answer. `run_id`: None for an action on a node.
 
         Raises the `ProtocolError` that refuses it.
         """
         answered = await self._take(run_id, fact)
-        assert isinstance(answered, Answered)
+        assert isinstance(answered, AnswerOperator)
         return answered
 
-    async def ask_agent(self, run_id: str, asked: OperatorQuery) -> QueryClosed:
+    async def ask_agent(self, run_id: str, asked: OperatorQuery) -> CloseQuery:
         """Ask agents an operator's query, and return how it ended. Raises the `ProtocolError` that refuses it."""
-        closed: asyncio.Future[QueryClosed] = asyncio.get_running_loop().create_future()
+        closed: asyncio.Future[CloseQuery] = asyncio.get_running_loop().create_future()
         self._operator_queries[asked.token] = closed
         try:
             await self.submit(run_id, asked)
@@ -403,7 +412,7 @@ class Driver:
                 machine, happened = self.registry.handle(pending.run_id, pending.event, now)
                 effects += happened
                 refusal = set_apart.refusal(machine, pending.event) if machine else None
-                answered = happened[-1] if happened and isinstance(happened[-1], Answered) else None
+                answered = happened[-1] if happened and isinstance(happened[-1], AnswerOperator) else None
                 answers.append((pending, refusal or answered or machine))
             except ProtocolError as error:
                 if error.__cause__ and self._run_log.take(pending.run_id or "", now):
@@ -442,7 +451,7 @@ class Driver:
     async def _tell_of_set_apart(self, now: float) -> list[Effect]:
         """Rebuild the state of runs that have just been set apart, and record that they were."""
         effects = await self._rebuilt(now)
-        if events := [effect.event for effect in effects if isinstance(effect, Happened)]:
+        if events := [effect.event for effect in effects if isinstance(effect, EmitEvent)]:
             await self._access.write([], events)
         return effects
 
@@ -500,11 +509,11 @@ class Driver:
                 case Record(fact=fact):
                     if isinstance(fact, NodeUncordoned) and not (fact.by or _is_told(fact, effects)):
                         log.info("%s", operations.uncordoned(fact))
-                case Happened(event):
+                case EmitEvent(event):
                     self._run_log.note(event, self.now())
                 case WakeAgents(run_id, agent_ids):
                     self.long_polls.wake_each(run_id, agent_ids)
-                case QueryClosed(token):
+                case CloseQuery(token):
                     if (closed := self._operator_queries.get(token)) and not closed.done():
                         closed.set_result(effect)
 
@@ -554,7 +563,7 @@ def _round_of(poll: PollRequest) -> int | None:
 
 def _is_told(over: NodeUncordoned, effects: Sequence[Effect]) -> bool:
     """Return whether a run has an event for the end of a cordon. There is none if the node is part of no run."""
-    events = (effect.event for effect in effects if isinstance(effect, Happened))
+    events = (effect.event for effect in effects if isinstance(effect, EmitEvent))
     return any((event.kind, event.node_id) == ("node_uncordoned", over.node_id) for event in events)
 
 

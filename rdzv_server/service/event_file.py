@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from rdzv_server.core.effects import Effect, Happened
+from rdzv_server.core.effects import Effect, EmitEvent
 from rdzv_server.storage.outage import Outage
 from rdzv_server.threads import NoThread, in_thread
 from rdzv_server.words import service as words
@@ -43,7 +43,7 @@ class EventFile:
     def observe(self, effects: Iterable[Effect]) -> None:
         """Note the events among these effects."""
         for effect in effects:
-            if isinstance(effect, Happened):
+            if isinstance(effect, EmitEvent):
                 self._add(msgspec.json.encode(effect.event) + b"\n")
 
     def reopen(self) -> None:

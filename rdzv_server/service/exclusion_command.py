@@ -20,7 +20,7 @@ from rdzv_protocol.node_conditions import condition
 from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import Effect, Record, Replayed
+from rdzv_server.core.effects import Effect, NotifyReplayed, Record
 from rdzv_server.core.events import EXCLUDER, Fact, NodeCordoned, NodeUncordoned
 from rdzv_server.core.nodes.exclusion import TOGETHER_S
 from rdzv_server.words import operations
@@ -51,7 +51,7 @@ class ExclusionCommand:
     def observe(self, effects: Iterable[Effect]) -> None:
         """Note new exclusions, and those that end. The leader of another shard handles those that it has decided."""
         for effect in effects:
-            if isinstance(effect, Replayed):
+            if isinstance(effect, NotifyReplayed):
                 wait_s = self._left_s(effect.fact)
             elif isinstance(effect, Record) and effect.key == journals.NODES:
                 wait_s = self._together_s if isinstance(effect.fact, NodeCordoned) and effect.fact.condition else 0.0

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 from rdzv_protocol.messages import Directive, Finish
 
-from rdzv_server.core.effects import Effect, Happened
+from rdzv_server.core.effects import Effect, EmitEvent
 from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.service.long_polls import AgentKey
 from rdzv_server.service.rendezvous import Rendezvous
@@ -64,7 +64,7 @@ class IdleWatch:
 
     def _observe(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Happened) and effect.event.kind in ("run_succeeded", "run_failed"):
+            if isinstance(effect, EmitEvent) and effect.event.kind in ("run_succeeded", "run_failed"):
                 self._has_ended = True
                 note = self._failed.add if effect.event.kind == "run_failed" else self._failed.discard
                 note(effect.event.run_id)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from rdzv_server.core.effects import Answered
+from rdzv_server.core.effects import AnswerOperator
 from rdzv_server.core.events import (
     AgentDisconnected,
     DescriptionAsked,
@@ -28,7 +28,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 
-Result = RunMachine | Answered | None
+Result = RunMachine | AnswerOperator | None
 """Result of an event: the answer to an operator's action, else the machine that handled it; None if none did."""
 Done = asyncio.Future[Result]
 OperatorQuery = LogAsked | DescriptionAsked | StacksAsked

@@ -8,7 +8,7 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.exposition import Histogram
 
 from rdzv_server.core import events
-from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
+from rdzv_server.core.effects import Effect, EmitEvent, ForgetRun, Record
 from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel.run import Cause
 
@@ -83,7 +83,7 @@ class RunMeasurements:
                 case Record(fact=fact):
                     if isinstance(fact, events.NodeLost):
                         self._counted.leases_expired += fact.is_expired
-                case Happened(event):
+                case EmitEvent(event):
                     self._count(event)
                 case ForgetRun(run_id, attempt):
                     self._opened.pop((run_id, attempt), None)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from operator import length_hint
 
-from rdzv_server.core.effects import Effect, Happened, Replayed
+from rdzv_server.core.effects import Effect, EmitEvent, NotifyReplayed
 from rdzv_server.core.runs.set_apart import own_error
 from rdzv_server.service.measurements import Measurements, RunMeasurements
 from rdzv_server.words import service as words
@@ -25,12 +25,12 @@ class Observers:
     def __init__(self, measurements: Measurements) -> None:
         self._measurements = measurements
         self._all: list[Observer] = [RunMeasurements(measurements).observe]
-        self._replayed: Sequence[Replayed] = ()
+        self._replayed: Sequence[NotifyReplayed] = ()
         """Cordons, and their ends, that the store had at the start."""
         self._failed: dict[str, set[str]] = {}
         """Names of the observers that raised over an event, by run id. Only the first error of each is logged."""
 
-    def begin(self, replayed: Sequence[Replayed]) -> None:
+    def begin(self, replayed: Sequence[NotifyReplayed]) -> None:
         """Tell all observers, and all later ones, which facts about nodes the store had at the start."""
         self._replayed = replayed
         self.tell_all(replayed)
@@ -80,4 +80,4 @@ class Observers:
 
 def _run_id_of(effect: Effect) -> str:
     """Return the id of the run that the effect is about; empty if it is not about a run."""
-    return effect.event.run_id if isinstance(effect, Happened) else getattr(effect, "run_id", "")
+    return effect.event.run_id if isinstance(effect, EmitEvent) else getattr(effect, "run_id", "")

@@ -23,7 +23,7 @@ from rdzv_protocol.text import clip, printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE, hold_s
 
 from rdzv_server.core import events
-from rdzv_server.core.effects import QueryClosed
+from rdzv_server.core.effects import CloseQuery
 from rdzv_server.core.kernel import admission, agent_secrets, duplicate_node_ids, operations
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import Run
@@ -192,7 +192,7 @@ class Rendezvous:
             log.info("%s", words.done_by(answered.sentence, by))
         return actions.Done(epoch=self.epoch, message=answered.sentence, changed=answered.has_changed)
 
-    async def _ask_agents(self, run_id: str, asked: OperatorQuery, connection: Connection) -> QueryClosed:
+    async def _ask_agents(self, run_id: str, asked: OperatorQuery, connection: Connection) -> CloseQuery:
         asked_at = self._driver.now()
         try:
             return await self._driver.ask_agent(run_id, asked)
@@ -240,7 +240,7 @@ class Rendezvous:
 
     async def _answer_of(
         self, kind: type[Told], run_id: str, asked: OperatorQuery, connection: Connection
-    ) -> tuple[QueryClosed, Told]:
+    ) -> tuple[CloseQuery, Told]:
         """Ask one agent, and return its answer. Raises `NoAnswer`, `QueryRefused`, or the core's refusal."""
         closed = await self._ask_agents(run_id, asked, connection)
         match closed.answer:

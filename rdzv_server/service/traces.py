@@ -12,7 +12,7 @@ import rdzv_protocol
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.tracing import ROUND, Attributes, Part, SpanExport, TracedRound, node_part
 
-from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
+from rdzv_server.core.effects import Effect, EmitEvent, ForgetRun, Record
 from rdzv_server.core.events import NodeJoined
 from rdzv_server.core.kernel.run import Cause, Membership, Run
 from rdzv_server.service.interface import Service
@@ -51,9 +51,9 @@ class RoundTraces:
             match effect:
                 case Record(run_id=run_id, at=at, fact=NodeJoined(join)):
                     self._joined_at.setdefault(run_id, {})[join.agent_id] = at
-                case Happened(event) if event.kind == "round_started":
+                case EmitEvent(event) if event.kind == "round_started":
                     self._started(event)
-                case Happened(event) if event.kind in ENDS:
+                case EmitEvent(event) if event.kind in ENDS:
                     self._ended(event)
                 case ForgetRun(run_id=run_id):
                     self._joined_at.pop(run_id, None)

@@ -16,7 +16,7 @@ import msgspec
 import rdzv_protocol
 from rdzv_protocol.errors import ServerUnavailable
 
-from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
+from rdzv_server.core.effects import Effect, EmitEvent, ForgetRun, Record, WakeAgents
 from rdzv_server.core.views import watch_view
 from rdzv_server.core.views.watch_view import Document, difference
 from rdzv_server.service.feeds import Audience, Feed, RunFeed, RunsFeed
@@ -71,7 +71,7 @@ class Watch:
                     self._note(run_id, agent_ids)
                 case ForgetRun(run_id):
                     self._note(run_id, ())
-                case Happened(event):
+                case EmitEvent(event):
                     self._note(event.run_id, (), event.node_id)
 
     async def follow(

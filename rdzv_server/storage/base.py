@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
+from rdzv_server.core.effects import Effect, EmitEvent, ForgetRun, Record
 from rdzv_server.core.events import EventsDropped, RunCreated
 from rdzv_server.core.journals import Key
 from rdzv_server.words import storage as words
@@ -143,7 +143,7 @@ def changes_of(effects: Sequence[Effect]) -> tuple[list[Change], list[RunEvent]]
     gone: set[Key] = set()
     dropped: dict[Key, int] = {}
     for effect in effects:
-        if isinstance(effect, Happened):
+        if isinstance(effect, EmitEvent):
             events.append(effect.event)
         elif isinstance(effect, Record):
             changes.append(effect)

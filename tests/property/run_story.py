@@ -12,7 +12,7 @@ from rdzv_protocol.queries import Notice, Noticed, TailLog
 from rdzv_protocol.queries import Refused as QueryRefusal
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core.effects import Happened, QueryClosed, Record
+from rdzv_server.core.effects import CloseQuery, EmitEvent, Record
 from rdzv_server.core.events import (
     AgentDisconnected,
     ArrivalsAdmitted,
@@ -592,9 +592,9 @@ class RunStory(RunInvariants):
             self.run_.validate()
             self.records += [effect for effect in effects if isinstance(effect, Record)]
             self.hangs += sum(isinstance(record.fact, HangFound) for record in self.records[recorded:])
-            self.open_questions -= {effect.token for effect in effects if isinstance(effect, QueryClosed)}
-            self.numbers += [effect.event.number for effect in effects if isinstance(effect, Happened)]
-            started = sum(isinstance(effect, Happened) and effect.event.kind == "round_started" for effect in effects)
+            self.open_questions -= {effect.token for effect in effects if isinstance(effect, CloseQuery)}
+            self.numbers += [effect.event.number for effect in effects if isinstance(effect, EmitEvent)]
+            started = sum(isinstance(effect, EmitEvent) and effect.event.kind == "round_started" for effect in effects)
             self.formations += [self._formation()] if started == 1 and self.run_.stage is Stage.RUNNING else []
             self.limits += [self._size()] * (len(self.formations) - len(self.limits))
         except ProtocolError as error:

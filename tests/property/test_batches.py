@@ -21,7 +21,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
+from rdzv_server.core.effects import AnswerOperator, Effect, EmitEvent, ForgetRun, Record
 from rdzv_server.core.events import (
     Event,
     Incarnation,
@@ -120,7 +120,7 @@ class Noting(Registry):
         super().resume(now, hold_up)
 
     def _note(self, effects: list[Effect]) -> list[Effect]:
-        self.told += [effect.event for effect in effects if isinstance(effect, Happened)]
+        self.told += [effect.event for effect in effects if isinstance(effect, EmitEvent)]
         return effects
 
     def _made(self, run_id: str, event: Any) -> Event:
@@ -212,7 +212,7 @@ class BatchStory(RuleBasedStateMachine):
             await crash
         crash.cancel()
         for answer in await answers:
-            assert isinstance(answer, RunMachine | Answered | ProtocolError), repr(answer)
+            assert isinstance(answer, RunMachine | AnswerOperator | ProtocolError), repr(answer)
 
     async def _deliver(self) -> None:
         """Deliver everything unacknowledged to a receiver, as the webhook does."""
@@ -242,7 +242,7 @@ class BatchStory(RuleBasedStateMachine):
         match effect:
             case Record() | ForgetRun():
                 await self.one_by_one.append([effect])
-            case Happened(event):
+            case EmitEvent(event):
                 await self.one_by_one.append([], [event])
 
     # Invariants.

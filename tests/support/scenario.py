@@ -17,7 +17,7 @@ from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Pro
 from rdzv_protocol.queries import Examine, Notice, Noticed, PairTest, PairTested, Query, Refused
 from rdzv_protocol.settings import LAST_CALL_QUIET_S, RequestedSettings, RunSettings
 
-from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
+from rdzv_server.core.effects import Effect, EmitEvent, ForgetRun, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
     ArrivalsAdmitted,
@@ -307,7 +307,7 @@ class Scenario:
         self.effects = self.machine.handle(event, self.now)
         self.run.validate()
         self.records += [effect for effect in self.effects if isinstance(effect, Record)]
-        self.events += [effect.event for effect in self.effects if isinstance(effect, Happened)]
+        self.events += [effect.event for effect in self.effects if isinstance(effect, EmitEvent)]
 
     # Effects that a user notices.
 
@@ -346,7 +346,7 @@ class Scenario:
 
     def announced(self) -> list[str]:
         """Return the lines of the server's log about the latest event."""
-        happened = [effect.event for effect in self.effects if isinstance(effect, Happened)]
+        happened = [effect.event for effect in self.effects if isinstance(effect, EmitEvent)]
         return [event.sentence for event in happened if event.kind not in UNLOGGED]
 
     def reasons(self, kind: str) -> list[str]:
@@ -442,7 +442,7 @@ class ManyRuns:
         for run in runs:
             run.validate()
         self.effects = effects
-        self.event_numbers += [effect.event.number for effect in effects if isinstance(effect, Happened)]
+        self.event_numbers += [effect.event.number for effect in effects if isinstance(effect, EmitEvent)]
         for effect in effects:
             if isinstance(effect, Record):
                 self.records.append(effect)

@@ -20,7 +20,7 @@ from rdzv_protocol.messages import Directive, Drain, Failure, Progress, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import events
-from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
+from rdzv_server.core.effects import Effect, EmitEvent, ForgetRun, Record, WakeAgents
 from rdzv_server.core.kernel import (
     admission,
     completion,
@@ -667,7 +667,7 @@ class RunMachine:
             number=run.event_number, run_id=run.run_id, attempt=run.attempt, kind=kind, reason=reason,
             at=run.wall_clock(now), **more,
         )  # fmt: skip
-        self._effects.append(Happened(event))
+        self._effects.append(EmitEvent(event))
         for on_event in self._hooks.on_event:
             on_event(event, now)
 

@@ -13,7 +13,7 @@ from rdzv_protocol.errors import QueryRefused, RunEnded, TooManyRequests, Unknow
 from rdzv_protocol.queries import Describe, Query, QueryAnswer, Refused, TailLog
 
 from rdzv_server.core import events
-from rdzv_server.core.effects import QueryClosed
+from rdzv_server.core.effects import CloseQuery
 from rdzv_server.core.kernel.open_queries import Closed, OpenQuery
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.run import Agent, Run, Seat
@@ -140,7 +140,7 @@ def _ask_for_operator(
 def _answer_operator(
     token: str, kernel: Kernel, agent: Agent, query: Query, answer: QueryAnswer | None, now: float
 ) -> None:
-    kernel.emit(QueryClosed(token, agent.node_id, query.round, answer))
+    kernel.emit(CloseQuery(token, agent.node_id, query.round, answer))
 
 
 def seat_of_rank(run: Run, rank: int) -> Seat:

@@ -22,7 +22,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import events, journals
-from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
+from rdzv_server.core.effects import AnswerOperator, Effect, EmitEvent, ForgetRun, Record
 from rdzv_server.core.events import Event, Incarnation, NodeJoined, RunCreated, RunSuperseded, TimePassed
 from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel import admission, kept_failures, operations, snapshot
@@ -154,7 +154,10 @@ class Registry:
         sentence = self.answer_to(run_id, event.request_id)
         is_unreported = bool(sentence) and not (was_done or _has_event(effects, event.request_id))
         has_changed = bool(sentence) and not self._was_idle(run_id, event.request_id)
-        return machine, [*effects, Answered(sentence or words.over_before(str(run_id)), is_unreported, has_changed)]
+        return machine, [
+            *effects,
+            AnswerOperator(sentence or words.over_before(str(run_id)), is_unreported, has_changed),
+        ]
 
     def _nothing_to_do(self, run_id: str | None, event: events.Operation) -> str:
         """Return why the action changes nothing; empty if it changes something, or if this server cannot tell."""
@@ -299,7 +302,7 @@ class Registry:
             self._deadlines.arm(key, machine.next_deadline())
         except Exception as error:
             self.set_apart(machine, error)
-        return [effect.event for effect in effects if isinstance(effect, Happened)]
+        return [effect.event for effect in effects if isinstance(effect, EmitEvent)]
 
     def resume_numbers(self, last: Mapping[Key, int]) -> None:
         """Continue after the last event of each attempt that the store holds, even if another server wrote it."""
@@ -538,7 +541,7 @@ def _has_place(run: Run, join: JoinRequest) -> bool:
 
 def _has_event(effects: Collection[Effect], request_id: str) -> bool:
     """Return whether an event of a run has this request's id."""
-    return any(isinstance(effect, Happened) and effect.event.request_id == request_id for effect in effects)
+    return any(isinstance(effect, EmitEvent) and effect.event.request_id == request_id for effect in effects)
 
 
 def _has_node(run: Run, node_id: str) -> bool:

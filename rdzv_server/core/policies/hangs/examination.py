@@ -14,7 +14,7 @@ from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.queries import Examine, Query, QueryAnswer, Refused
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core.effects import QueryClosed
+from rdzv_server.core.effects import CloseQuery
 from rdzv_server.core.events import PolicyFact
 from rdzv_server.core.kernel import queries
 from rdzv_server.core.kernel.progress import STALLED
@@ -161,7 +161,7 @@ class StacksAsked(PolicyFact, frozen=True, kw_only=True):
     """An operator asks what the workers of the running round do, or one of them: a fact, with the operator and the
     reason.
 
-    `token` names the query in its `QueryClosed`, which comes within `within_s` seconds.
+    `token` names the query in its `CloseQuery`, which comes within `within_s` seconds.
     """
 
     token: str
@@ -212,7 +212,7 @@ def _check_can_be_asked(run: Run, rank: int | None) -> None:
 
 
 def _answer_operator(token: str, round_: int, kernel: Kernel, summary: StackSummary, now: float) -> None:
-    kernel.emit(QueryClosed(token, summary.folder_node, round_, summary))
+    kernel.emit(CloseQuery(token, summary.folder_node, round_, summary))
 
 
 def asked_for(kernel: Kernel, fact: StacksAsked, now: float) -> None:

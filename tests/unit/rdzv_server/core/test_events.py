@@ -3,7 +3,7 @@
 import pytest
 from rdzv_protocol.events import RunEvent
 
-from rdzv_server.core.effects import Happened, Record
+from rdzv_server.core.effects import EmitEvent, Record
 from rdzv_server.core.events import NodeJoined, NodeLeft
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.words import completion, losses
@@ -118,7 +118,7 @@ def test_event_numbers_continue_over_the_attempts_of_a_run_id():
 
     def happens(event: object) -> None:
         _, effects = registry.handle(RUN_ID, event, 0.0)
-        events.extend(effect.event for effect in effects if isinstance(effect, Happened))
+        events.extend(effect.event for effect in effects if isinstance(effect, EmitEvent))
 
     for agent in ("a", "b"):
         happens(NodeJoined(a_join(agent), SERVER_ADDR))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 
-from rdzv_server.core.effects import Happened
+from rdzv_server.core.effects import EmitEvent
 from rdzv_server.core.events import (
     AgentDisconnected,
     LeaseRenewed,
@@ -217,7 +217,7 @@ async def test_an_observer_that_raises_over_one_runs_events_gets_those_of_the_ot
 
     def odd_observer(effects):
         for effect in effects:
-            if isinstance(effect, Happened):
+            if isinstance(effect, EmitEvent):
                 if effect.event.run_id == "poison":
                     raise KeyError("odd")
                 seen.append(effect.event)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.events import RunEvent
 
-from rdzv_server.core.effects import Happened
+from rdzv_server.core.effects import EmitEvent
 from rdzv_server.service import event_file
 from rdzv_server.service.event_file import EventFile
 from rdzv_server.words import service as words
@@ -23,9 +23,9 @@ from tests.support.threads import refuse_threads
 PATIENCE_S = 10.0
 
 
-def happened(*numbers: int) -> list[Happened]:
+def happened(*numbers: int) -> list[EmitEvent]:
     return [
-        Happened(RunEvent(number=number, run_id="run", attempt=1, round=1, kind="warning", reason="two\nlines"))
+        EmitEvent(RunEvent(number=number, run_id="run", attempt=1, round=1, kind="warning", reason="two\nlines"))
         for number in numbers
     ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import Record, Replayed
+from rdzv_server.core.effects import NotifyReplayed, Record
 from rdzv_server.core.events import NodeCordoned, NodeUncordoned
 from rdzv_server.service.exclusion_command import ExclusionCommand
 from rdzv_server.words import nodes as node_words
@@ -123,7 +123,7 @@ async def test_after_a_crash_it_runs_for_exclusions_whose_wait_is_not_over(
         exclusion("b", by="admin", wall_at=now - 9.0, **found).fact,
         NodeUncordoned(node_words.SHARED, node_id="shared"),
     ]  # fmt: skip
-    made.observe([Replayed(fact) for fact in facts])
+    made.observe([NotifyReplayed(fact) for fact in facts])
     made.observe([exclusion("new")])
     await until(lambda: words.on_exclude_done("alone") in caplog.text)
     task.cancel()

@@ -4,7 +4,7 @@ import gc
 
 from rdzv_protocol.events import RunEvent
 
-from rdzv_server.core.effects import ForgetRun, Happened, Record
+from rdzv_server.core.effects import EmitEvent, ForgetRun, Record
 from rdzv_server.core.events import NodeJoined, NodeLost
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.driver import Driver
@@ -50,7 +50,7 @@ def test_a_forgotten_run_leaves_no_record_if_its_round_never_began() -> None:
     measured = RunMeasurements(Measurements())
     before = footprint(measured)
     created = RunEvent(number=1, run_id="run", attempt=1, round=1, kind="run_created", reason="joined")
-    measured.observe([Happened(created)])
+    measured.observe([EmitEvent(created)])
     assert footprint(measured) > before
     measured.observe([ForgetRun("run", 1)])
     assert footprint(measured) == before

@@ -3,7 +3,7 @@
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core.effects import ForgetRun, Happened, Record
+from rdzv_server.core.effects import EmitEvent, ForgetRun, Record
 from rdzv_server.core.events import (
     EventsDropped,
     NodeJoined,
@@ -129,7 +129,7 @@ async def test_the_oldest_events_are_dropped(make_store):
     await store.append(RECORDS[:1], [an_event(1, "other"), *many[:1_000]])
     await store.append(RECORDS[1:2], many[1_000:1_900])
     changes, events = changes_of(
-        [*map(Happened, many[1_900:]), Record(RUN_ID, 1, 2.0, EventsDropped(1_951)), Happened(an_event(2, "other"))]
+        [*map(EmitEvent, many[1_900:]), Record(RUN_ID, 1, 2.0, EventsDropped(1_951)), EmitEvent(an_event(2, "other"))]
     )
     await store.append(changes, events)
     kept = await store.read_events(RUN_ID, 1, 0, len(many))

@@ -3,7 +3,7 @@
 import pytest
 from rdzv_protocol.messages import Finish
 
-from rdzv_server.core.effects import ForgetRun, Happened, Record, WakeAgents
+from rdzv_server.core.effects import EmitEvent, ForgetRun, Record, WakeAgents
 from rdzv_server.words import completion, runs
 from tests.support.scenario import RETENTION_S, Scenario, running, snapshot
 from tests.support.stories import check, stories
@@ -118,7 +118,7 @@ def test_events_are_recorded_before_agents_are_woken():
     kinds = [type(effect) for effect in run.effects]
     assert kinds[0] is Record
     assert kinds.index(Record) < kinds.index(WakeAgents)
-    assert Happened in kinds
+    assert EmitEvent in kinds
 
 
 def test_signs_of_life_are_not_recorded():

@@ -7,7 +7,7 @@ from rdzv_protocol import actions
 from rdzv_protocol.errors import MalformedMessage, NoStandby, RunEnded, SettingsConflict
 from rdzv_protocol.messages import Drain, Start, Stop
 
-from rdzv_server.core.effects import Happened
+from rdzv_server.core.effects import EmitEvent
 from rdzv_server.core.events import EXCLUDER, ArrivalsAdmitted, NodeCordoned, NodeDrained, NodeUncordoned, RunStopped
 from rdzv_server.core.kernel.operations import RULES, RunResized, RunRestarted
 from rdzv_server.core.kernel.run import REQUESTS, AgentState, Stage
@@ -26,7 +26,7 @@ def test_every_action_has_a_rule_whose_fact_has_the_fields_of_its_message() -> N
 
 def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
     """Return kind, node and request of the actions among the last events."""
-    events = [effect.event for effect in run.effects if isinstance(effect, Happened)]
+    events = [effect.event for effect in run.effects if isinstance(effect, EmitEvent)]
     return [(event.kind, event.by, event.request_id) for event in events if event.by]
 
 

@@ -15,7 +15,7 @@ from rdzv_protocol.queries import (
     TailLog,
 )
 
-from rdzv_server.core.effects import QueryClosed, Record
+from rdzv_server.core.effects import CloseQuery, Record
 from rdzv_server.core.events import DescriptionAsked, LogAsked, QueryAnswered, RunStopped
 from rdzv_server.core.kernel.queries import MOST_OPEN, ask
 from rdzv_server.core.kernel.run import Stage
@@ -37,8 +37,8 @@ def asked(run: Scenario, name: str) -> tuple[TailLog, ...]:
     return run.run.queries.of(name, run.now)
 
 
-def closed(run: Scenario) -> list[QueryClosed]:
-    return [effect for effect in run.effects if isinstance(effect, QueryClosed)]
+def closed(run: Scenario) -> list[CloseQuery]:
+    return [effect for effect in run.effects if isinstance(effect, CloseQuery)]
 
 
 def test_the_agent_that_has_the_rank_is_woken_and_asked_until_it_answers():
@@ -50,7 +50,7 @@ def test_the_agent_that_has_the_rank_is_woken_and_asked_until_it_answers():
     run.passes(2.0)
     assert asked(run, "b")[0].remaining_s == WITHIN_S - 2.0
     run.handle(QueryAnswered("b", query.number, TAIL))
-    assert closed(run) == [QueryClosed("t", "b", 1, TAIL)]
+    assert closed(run) == [CloseQuery("t", "b", 1, TAIL)]
     assert asked(run, "b") == ()
     assert not [effect for effect in run.effects if isinstance(effect, Record)]
 
@@ -92,7 +92,7 @@ def test_a_query_whose_time_is_over_ends_without_an_answer():
     run = running("1", "a")
     asks(run)
     run.passes(WITHIN_S)
-    assert closed(run) == [QueryClosed("t", "a", 1, None)]
+    assert closed(run) == [CloseQuery("t", "a", 1, None)]
     assert asked(run, "a") == () and run.stage is Stage.RUNNING
 
 
@@ -124,7 +124,7 @@ def test_while_the_next_round_forms_the_last_one_is_asked_about():
     assert asked(run, "b")[0].round == 1
     run.join("a")
     run.handle(QueryAnswered("b", asked(run, "b")[0].number, TAIL))
-    assert closed(run) == [QueryClosed("t", "b", 1, TAIL)]
+    assert closed(run) == [CloseQuery("t", "b", 1, TAIL)]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_seated_agent_of_the_node_is_asked_what_it_runs_on() -> None:
     (query,) = run.asked(Describe).values()
     assert [*run.asked(Describe)] == ["a"] and query.remaining_s == WITHIN_S
     run.handle(QueryAnswered("a", query.number, DESCRIPTION))
-    assert closed(run) == [QueryClosed("t", "a", 1, DESCRIPTION)]
+    assert closed(run) == [CloseQuery("t", "a", 1, DESCRIPTION)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from rdzv_protocol.messages import Start, Stop, Wait
 from rdzv_protocol.node_conditions import condition
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import Happened
+from rdzv_server.core.effects import EmitEvent
 from rdzv_server.core.events import (
     EXCLUDER,
     AgentDisconnected,
@@ -99,7 +99,7 @@ def test_only_the_blaming_run_sees_what_its_workers_wrote() -> None:
     settings = {"nnodes": "1:2", "lease_s": 5_000.0, "max_restarts": 3}
     blaming, beside = cluster.run("blaming", "a", "b", **settings), cluster.run("beside", "b", **settings)
     cluster.fails(blaming["b"], "blaming", blame="node", error="a secret")
-    told = {effect.event.run_id: effect.event.reason for effect in cluster.effects if isinstance(effect, Happened)}
+    told = {effect.event.run_id: effect.event.reason for effect in cluster.effects if isinstance(effect, EmitEvent)}
     assert "a secret" in told["blaming"]
     assert told["beside"] == operations.excluded("b", POLICY.for_s, words.HARDWARE_FAILED)
     for known in (cluster, cluster.restarted()):
@@ -201,7 +201,7 @@ def test_evidence_against_a_node_excludes_it_at_once_and_a_standby_takes_its_pla
     else:
         cluster.handle("run", NodeLeft(agents["b"], "node b is unfit: no GPU 3", unfit=True))
     assert isinstance(cluster.directive(agents["a"], "run"), Stop)
-    told = [effect.event for effect in cluster.effects if isinstance(effect, Happened)]
+    told = [effect.event for effect in cluster.effects if isinstance(effect, EmitEvent)]
     assert [(each.node_id, each.by) for each in told if each.kind == "node_cordoned"] == [("b", "rdzv-server")]
     if evidence:
         cluster.join(agents["b"], "run", node="b", after_round=1, settings=settings_of("2", max_restarts=3))
@@ -374,7 +374,7 @@ def test_the_end_of_a_shared_exclusion_is_an_event_of_the_run_without_an_operato
     cluster.run("run", "fit", nnodes="9")
     for node in "abc":
         found_unfit(cluster, node, NO_GPU)
-    told = [effect.event for effect in cluster.effects if isinstance(effect, Happened)]
+    told = [effect.event for effect in cluster.effects if isinstance(effect, EmitEvent)]
     ended = {(each.run_id, each.node_id): each for each in told if each.kind == "node_uncordoned"}
     assert ended["other", "a"].reason == operations.uncordoned("a", words.SHARED, by_operator=False)
     assert not ended["other", "a"].by

@@ -3,7 +3,7 @@
 import pytest
 from rdzv_protocol.messages import Finish
 
-from rdzv_server.core.effects import Happened
+from rdzv_server.core.effects import EmitEvent
 from rdzv_server.core.events import LeaseRenewed
 from rdzv_server.core.runs.kept_events import EVENTS_KEPT, MEAN_BYTES, MOST_OF_ATTEMPT
 from rdzv_server.core.runs.registry import Registry
@@ -110,7 +110,7 @@ def test_the_only_attempt_keeps_its_latest_events():
     run.event_number += MOST_OF_ATTEMPT
     server.fails("a", "one")
     assert run.events_kept == EVENTS_KEPT
-    assert any(isinstance(effect, Happened) for effect in server.effects)
+    assert any(isinstance(effect, EmitEvent) for effect in server.effects)
 
 
 def test_a_run_that_is_set_apart_counts_once(server, monkeypatch):

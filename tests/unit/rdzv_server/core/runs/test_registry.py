@@ -13,7 +13,7 @@ from rdzv_protocol.errors import (
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import Answered, ForgetRun, Happened
+from rdzv_server.core.effects import AnswerOperator, EmitEvent, ForgetRun
 from rdzv_server.core.events import (
     LeaseRenewed,
     NodeCordoned,
@@ -393,11 +393,11 @@ def test_a_repeated_request_that_had_nothing_to_do_gets_the_same_answer_even_lat
 
     def answer() -> tuple[str, bool]:
         server.handle(run_id, action)
-        (answered,) = (effect for effect in server.effects if isinstance(effect, Answered))
+        (answered,) = (effect for effect in server.effects if isinstance(effect, AnswerOperator))
         return answered.sentence, answered.has_changed
 
     assert answer() == (why, False)
-    assert not any(isinstance(effect, Happened) for effect in server.effects), "an event of an action without an effect"
+    assert not any(isinstance(effect, EmitEvent) for effect in server.effects), "an event without an effect"
     server.handle(run_id, then)
     assert answer() == (why, False)
     server = server.restarted()

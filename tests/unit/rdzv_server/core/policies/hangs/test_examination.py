@@ -5,7 +5,7 @@ from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyR
 from rdzv_protocol.evidence import Evidence, LastError, ProcessState, StackGroup, frame
 from rdzv_protocol.queries import LogTail, QueryAnswer, Refused
 
-from rdzv_server.core.effects import QueryClosed
+from rdzv_server.core.effects import CloseQuery
 from rdzv_server.core.events import QueryAnswered, RunStopped
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.examination import OPERATORS_PAUSE_S, StacksAsked
@@ -52,7 +52,7 @@ def answers(run: Scenario, **given: QueryAnswer) -> None:
 
 def found(run: Scenario) -> StackSummary:
     """Return the summary with which the latest event has ended the examination."""
-    (closed,) = [effect for effect in run.effects if isinstance(effect, QueryClosed)]
+    (closed,) = [effect for effect in run.effects if isinstance(effect, CloseQuery)]
     assert isinstance(closed.answer, StackSummary) and closed.token == "t"
     return closed.answer
 
@@ -67,7 +67,7 @@ def three() -> Scenario:
 def test_the_last_answer_ends_an_examination() -> None:
     run = three()
     answers(run, a=evidence(0), b=evidence(1, LOADING, folder="/logs/evidence_1", problems=("no py-spy",)))
-    assert not [effect for effect in run.effects if isinstance(effect, QueryClosed)]
+    assert not [effect for effect in run.effects if isinstance(effect, CloseQuery)]
     answers(run, c=evidence(2))
     summary = found(run)
     assert summary.sentence == parts(wait(0, 2), load(1))
