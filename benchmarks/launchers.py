@@ -130,7 +130,8 @@ Launcher = NodeAgent | Torchrun | PlainAgent
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Environment in which each round of torchrun has its own store, which keeps nothing of the round before."""
 LEAST = {"keep_alive_interval": 1, "keep_alive_max_attempt": 3, "last_call_timeout": 1}
-"""torchrun's timers at their minimum, in whole seconds. With two attempts restarts hang; with one no round forms."""
+"""torchrun's timers at their minimum, in whole seconds. With two attempts restarts hang; with one, rounds do not form.
+"""
 STOCK = Torchrun()
 TORCHRUN_OWN_STORE = Torchrun("torchrun, own store", OWN_STORE)
 TORCHRUN_LEAST_TIMERS = Torchrun("torchrun, least timers", OWN_STORE, LEAST, ("--monitor-interval", "0.01"))

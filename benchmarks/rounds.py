@@ -13,7 +13,7 @@ from benchmarks.stage import FOLDER, Broken, Stage, free_port
 from benchmarks.swarm import NODES_CPU, SERVER_CPU, round_line
 
 TORCHRUN_NODES = (16, 64, 256)
-"""Numbers of nodes for torchrun: with 256 it forms no round in minutes; more were not tried."""
+"""Numbers of nodes for torchrun: with 256 it does not form a round in minutes; more were not tried."""
 CAP_S = 60.0
 START_S = 60.0
 TORCH_NODES = os.path.join(FOLDER, "torch_nodes.py")

@@ -71,7 +71,7 @@ def node_id(node: int) -> str:
 
 def all_contenders() -> list[Contender]:
     ours = ("--max-restarts", "20", "--restart-window", "120", "--shutdown-timeout", "1", *HANGS)
-    least = ("last_call_timeout=5",)  # with less, 18 agents formed no round on two busy CPUs
+    least = ("last_call_timeout=5",)  # with less, 18 agents did not form a round on two busy CPUs
     fair = ("--max-restarts", "20", "--shutdown-timeout", "1", "--monitor-interval", "0.1")
     usual = ("--max-restarts", "3")
     return [

@@ -18,7 +18,7 @@ class Kind(StrEnum):
     DEATH = "death"
     """The node dies without closing its connections."""
     CUT = "cut"
-    """The node's network is cut: the node runs, but no other node receives anything from it."""
+    """The node's network is cut: the node runs, but other nodes do not receive anything from it."""
     AGENT_KILLED = "agent killed"
     """Agent and workers are killed; the node runs, and its kernel closes their connections."""
     SLOW = "slow"

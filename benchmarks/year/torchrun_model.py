@@ -9,7 +9,8 @@ Its assumptions come from torchrun's documentation, its code, or docs/explanatio
   while; otherwise a person starts them.
 - The agent of node 0 hosts the rendezvous: when it ends, every agent ends, and a person chooses another host.
 - A bad node is not excluded: workers fail on it again until the budget is used up, and a person removes it.
-- Spares wait and replace a lost node. When a node returns and there is room, all nodes restart, which uses no restart.
+- Spares wait and replace a lost node. When a node returns and there is room, all nodes restart, which does not use up a
+  restart.
 """
 
 from dataclasses import dataclass

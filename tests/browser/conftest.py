@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright, with a check that it logs no complaint.
+"""Debian's Chromium, driven by Playwright, with a check that it does not log complaints.
 
 One browser serves all tests, in one process, so the tests and their fixtures share one event loop.
 """

@@ -476,7 +476,7 @@ async def a_worker_dies_on_a_host_that_is_cut_off_for_long(m: Monkey) -> None:
 
 @action(AGENT + STATE)
 async def the_server_is_cut_off_for_long(m: Monkey) -> None:
-    """The server hears no agent, so it gives no node up, and nothing restarts."""
+    """The server does not hear any agent, so it does not give up nodes, and nothing restarts."""
     async with m.cut_off(SERVER):
         await m.fleet.unheard()
 

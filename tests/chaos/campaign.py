@@ -135,7 +135,7 @@ class Campaign:
 def _check_training(patient: Fleet, ledger: Ledger) -> None:
     """Check that every worker has learned the same as without faults, and that no restart lost a checkpoint.
 
-    If survivors save the last step, a restart loses no step that all workers have completed.
+    If survivors save the last step, a restart does not lose a step that all workers have completed.
     """
     ends = patient.training.ends()
     assert sorted(ends) == list(range(patient.nproc * len(NODES)))

@@ -502,7 +502,7 @@ class Fleet(Hosts):
         await self._sees(f"restart {number}", lambda view: sum(view["restarts"].values()) >= number)
 
     async def unheard(self) -> None:
-        """Return when the server has noticed that it hears no agent."""
+        """Return when the server has noticed that it does not hear any agent."""
         await self._sees("no agent to be heard", lambda view: view["unheard_s"] is not None)
 
     async def round(self) -> int:

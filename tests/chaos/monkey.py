@@ -109,7 +109,7 @@ class Monkey:
         self.ledger.node_lost(*nodes)
         if len(nodes) == len(NODES):
             self.ledger.without_survivors += 1
-            if self.fleet.setting.supervised:  # the server hears no agent, so their supervisors leave for them
+            if self.fleet.setting.supervised:  # the server does not hear them, so their supervisors leave for them
                 self.ledger.or_instead("node_left", *OUTLIVING)
 
     async def dismiss_agents(self, *nodes: str, with_children: bool = False) -> None:

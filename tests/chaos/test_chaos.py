@@ -1,4 +1,4 @@
-"""Everything happens to one run: it succeeds, loses no step, and its ledger shows what was done to it."""
+"""Everything happens to one run: it succeeds without losing a step, and its ledger shows what was done to it."""
 
 import sys
 from itertools import islice

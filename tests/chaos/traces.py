@@ -70,7 +70,7 @@ def _is_worker(pid: int, script: bytes) -> bool:
 
 
 def _is_fork(pid: int) -> bool:
-    """Return whether the process has executed no program of its own, like workers that begin as forks."""
+    """Return whether the process has not executed a program of its own, like workers that begin as forks."""
     fields = _read(pid, "stat").rpartition(b")")[2].split()
     return bool(fields) and bool(int(fields[FLAGS]) & PF_FORKNOEXEC)
 

@@ -96,7 +96,7 @@ FULL = StoreUnavailable("etcd: database space exceeded")
 
 
 class Refusing:
-    """Client of an etcd that answers, but accepts no write of a shard or of its leader while `is_full`.
+    """Client of an etcd that answers, but does not accept writes of a shard or of its leader while `is_full`.
 
     `parts`: parts of the refused keys.
     """

@@ -3,7 +3,7 @@
 A function in a `words` module makes each sentence. Its name is the kind of the message, and its arguments are the
 fields. This package calls every such function with example values and writes the results. Other tests call the same
 functions (`assert words.nodes.cordoned("a") == ...`) or search an output for them (`tests.support.message_search`), and
-quote no sentence. So a sentence is changed only in its `words` module, and reviewed as a change of `messages.txt`:
+do not quote sentences. So a sentence is changed only in its `words` module, and reviewed as a change of `messages.txt`:
 
     python -m tests.golden --write     write the files
     python -m tests.golden --quotes    list the sentences that other tests quote

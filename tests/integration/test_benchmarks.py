@@ -66,7 +66,7 @@ async def test_operators_look_at_all_runs_while_a_neighbour_asks(tmp_path: Path)
 
 
 async def test_operators_that_are_gone_are_not_measured(tmp_path: Path) -> None:
-    """Operators whose process dies make no measurement, and the reason is reported."""
+    """Operators whose process dies are not measured, and the reason is reported."""
     dies = [sys.executable, "-c", "raise SystemExit('too many watch')"]
     measuring = await start(tmp_path, sys.executable, "-c", BESIDE_OPERATORS.format(command=dies))
     assert await measuring.exit_code(2 * PATIENCE_S) == 1

@@ -1,6 +1,6 @@
 """Every way in which a run changes its membership, with real processes.
 
-The timeouts of these runs are far longer than the tests wait, so no event comes from a timer.
+The timeouts of these runs are far longer than the tests wait, so timers do not cause events.
 """
 
 import asyncio

@@ -77,7 +77,7 @@ async def test_the_operators_command_waits_for_other_nodes_with_the_same_finding
 
 
 async def test_the_end_of_the_command_is_known_though_the_servers_parent_ignores_sigchld() -> None:
-    """The kernel keeps no exit code of a child whose parent ignores it, and a server inherits that."""
+    """The kernel does not keep the exit code of a child whose parent ignores it, and a server inherits that."""
     server = await Program.start("bash", "-c", "trap '' CHLD; exec \"$@\"", "bash", *Server.command())
     await server.line("listening")
     assert signal.SIGCHLD not in ignored(server.pid)

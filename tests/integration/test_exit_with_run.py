@@ -320,7 +320,7 @@ async def test_a_supervisor_ends_remaining_processes_if_the_guardian_was_killed_
     (worker,) = await hub.group(1)
     pids = [int(await worker.tell(order)) for order in ("fork", "daemon", "double-fork")]
     (guardian,) = helpers(worker.agent_pid, "guardian")
-    os.kill(worker.agent_pid, signal.SIGSTOP)  # it replaces no guardian
+    os.kill(worker.agent_pid, signal.SIGSTOP)  # it does not replace a guardian
     for pid in (guardian, worker.agent_pid):
         os.kill(pid, signal.SIGKILL)
     assert await alone.exit_code() == 128 + signal.SIGKILL

@@ -1,4 +1,4 @@
-"""A forked program imports no module of the project, aiohttp or asyncio: its parent has imported them."""
+"""A forked program does not import modules of the project, aiohttp or asyncio: its parent has imported them."""
 
 import signal
 from pathlib import Path

@@ -230,7 +230,7 @@ async def test_a_refusal_after_the_interim_answer_is_an_answer_too(server: Serve
 
 
 async def test_a_request_without_its_body_times_out(server: Server) -> None:
-    """A sender that stalls keeps a connection, but no memory for the body that it announced."""
+    """A sender that stalls keeps a connection, but not memory for the body that it announced."""
     writers = [(await asyncio.open_connection("127.0.0.1", server.port))[1] for _ in range(20)]
     for writer in writers:
         writer.write(POLL + b"Content-Length: 1000000000\r\n\r\nabc")
@@ -330,7 +330,7 @@ async def test_the_status_is_in_lines_for_people(server: Server, query: str, age
 
 
 async def is_unharmed(server: Server) -> None:
-    """The server answers, knows no run, and has logged no failure of its own."""
+    """The server answers, has no run, and has not logged a failure of its own."""
     assert '"runs":[]' in await server.get(paths.STATUS)
     assert await server.get(paths.HEALTHZ) == "ok\n"
     assert await server.get(paths.READYZ) == "ready\n"

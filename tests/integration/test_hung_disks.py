@@ -116,7 +116,7 @@ def started(place: str, path: str, port: int) -> tuple[tuple[str, ...], dict[str
 async def test_a_program_whose_disk_hangs_at_its_start_names_the_path(
     tmp_path: Path, unused_tcp_port: int, place: str, named: str
 ) -> None:
-    """Python runs no signal handler meanwhile, so an agent cannot even be interrupted."""
+    """Python does not run signal handlers meanwhile, so an agent cannot even be interrupted."""
     disk, go = Disk(tmp_path), tmp_path / "go"
     command, environment = started(place, f"{disk.path}/file", unused_tcp_port)
     waits = 'until [ -e "$0" ]; do sleep 0.05; done; exec "$@"'

@@ -1,4 +1,4 @@
-"""`--preload`: scripts see no difference between warm and cold workers, and after an error workers start cold."""
+"""`--preload`: scripts cannot see a difference between warm and cold workers, and after an error workers start cold."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def is_said_to_be_warm(agent: Program) -> bool:
     return any(has_message(line, words.start_warm) for line in agent.err)
 
 
-# A script sees no difference.
+# A script cannot see a difference.
 
 
 @pytest.fixture

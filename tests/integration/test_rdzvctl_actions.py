@@ -162,7 +162,7 @@ async def test_why_says_to_start_an_agent_again_that_ctrl_c_has_ended(cluster: C
 
 
 async def test_ctrl_c_while_a_server_is_silent() -> None:
-    """`rdzvctl` does not wait for a server that accepts the request and never answers, and prints no traceback."""
+    """`rdzvctl` does not wait for a server that accepts the request and never answers, and prints only the message."""
     asked = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -107,7 +107,7 @@ async def test_steps_are_not_repeated_after_the_death_of_a_worker_or_of_any_agen
 
 @WARM
 async def test_a_worker_that_is_blocked_in_a_collective_operation_saves_when_it_is_stopped(tmp_path: Path) -> None:
-    """Rank 1 does not come to the next step. Then rank 0's main thread runs no handler of a signal."""
+    """Rank 1 does not come to the next step. Then rank 0's main thread does not run signal handlers."""
     python = warm_torch(tmp_path)
     server = await Server.listen("--store", "memory")
     env = {**python, "INTERRUPTIONS": json.dumps([("step=4 ", 1, "wait")])}

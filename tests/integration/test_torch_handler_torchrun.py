@@ -1,6 +1,6 @@
 """Stock torchrun with `--rdzv-backend=rdzv-server`: real torch agents, and in some tests workers with torch too.
 
-The last call is far longer than the tests wait, so no event comes from that timer. Each torchrun counts restarts for
+The last call is far longer than the tests wait, so that timer does not cause events. Each torchrun counts restarts for
 itself, so TORCHELASTIC_RESTART_COUNT may differ within a round and is not checked.
 """
 

@@ -55,7 +55,7 @@ print("trains", flush=True)
 while True:
     signal.pause()
 """
-"""Trains until it is told to end, then saves, which needs its child. The child handles no signal, like those of a
+"""Trains until it is told to end, then saves, which needs its child. The child does not handle signals, like those of a
 DataLoader."""
 STARTS_ONE_THAT_IS_TOLD = """
 import os, signal

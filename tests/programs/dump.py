@@ -1,6 +1,7 @@
 """Write what a worker finds when it starts: `dump.py FOLDER [ANYTHING ...]` makes FOLDER/<restarts>-<rank>.json.
 
-With FAIL_ONCE in the environment it fails in the round without restarts. It uses no torch, only what the launcher made.
+With FAIL_ONCE in the environment it fails in the round without restarts. It does not use torch, only what the launcher
+made.
 """
 
 import ctypes

@@ -80,7 +80,7 @@ class Agent:
 
     @property
     def idle(self) -> bool:
-        """Whether it takes no part in the last round: it waits, or leaves."""
+        """Whether it does not take part in the last round: it waits, or leaves."""
         return self.state in ("waiting", "cordoned", "draining")
 
     is_suspect: bool = False
@@ -145,7 +145,7 @@ class Model:
     fruitless: int = 0
     """Charged restarts since a round made progress."""
     waits_until: float = 0.0
-    """Time before which no restart begins."""
+    """Time before which restarts do not begin."""
     joins: int = 0
     joined_at: float = 0.0
     lost_at: float | None = None

@@ -59,7 +59,7 @@ a_join = partial(a_join_of_any_kind, queries=("tail_log", "notice"))
 NODES = ["a", "b", "c", "d"]
 ACTIONS = (RunRestarted, RunResized, ArrivalsAdmitted, NodeCordoned, NodeUncordoned, NodeDrained)
 ENDS = (RunStopped, RunForgotten)
-"""Operators' actions that are in no story, because they leave no run to tell of. `test_batches` has both."""
+"""Operators' actions that are in no story, because they leave nothing of the run to check. `test_batches` has both."""
 assert {*ACTIONS, *ENDS} == BY_FACT.keys(), (
     "each operator's action is in a rule of RunStory, or is left out for a reason"
 )

@@ -151,7 +151,7 @@ class AgentProcess:
         self.host.later(0.0, lambda: self.feed(event))
 
     def die(self, *, with_host: bool = False) -> None:
-        """Send SIGKILL, or lose the whole host at once, which closes no connection."""
+        """Send SIGKILL, or lose the whole host at once, which does not close connections."""
         self.loop.is_dead = True
         if self.workers:
             self.workers.die()

@@ -162,7 +162,7 @@ class Cluster:
 
     @property
     def unnoticed(self) -> list[AgentProcess]:
-        """Agents with a worker that hangs, which no agent notices."""
+        """Agents with a worker that hangs without its agent noticing."""
         teams = [workers for workers, source in self._hangs if source == UNNOTICED and workers.hung is not None]
         return [agent for agent in self.training if agent.workers in teams]
 

@@ -24,7 +24,7 @@ class Workers:
         self.hung: int | None = None
         """Rank of the worker that hangs, for which all others wait."""
         self.hung_since: float | None = None
-        """Time since which these workers make no progress, because one worker of any node hangs."""
+        """Time since which these workers do not make progress, because one worker of any node hangs."""
         self.resumed_at = -inf
         """Time at which these workers last made progress again."""
         self.live = assignment.local_world_size

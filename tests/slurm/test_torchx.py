@@ -26,7 +26,7 @@ if (here / "finish").read_text() == rank:
 async def submit(slurm: Slurm, folder: Path, *arguments: str) -> str:
     """Return the id of TorchX's job for a script that reports where it runs, and waits for a file `finish`.
 
-    Slurm keeps no accounts here, so TorchX can submit jobs but not show their states.
+    Slurm does not keep accounts here, so TorchX can submit jobs but not show their states.
     """
     (folder / "train.py").write_text(TRAIN)
     words = ("python", "-W", "ignore", "-m", "torchx.cli.main", "run", "-s", "slurm", "rdzv.ddp", *arguments)

@@ -6,9 +6,9 @@
         await server.line("listening on")
         assert engine.inside("one", "rdzv-server", "--probe").returncode == 0
 
-It uses no registry: it makes the base image of deploy/docker from Debian's packages, under the name in the Dockerfile.
-Containers that communicate share a network that has only loopback. Those made through `api` have networks and published
-ports in a separate network namespace.
+It does not use a registry: it makes the base image of deploy/docker from Debian's packages, under the name in the
+Dockerfile. Containers that communicate share a network that has only loopback. Those made through `api` have networks
+and published ports in a separate network namespace.
 """
 
 import json
@@ -73,7 +73,7 @@ class ContainerEngine:
         if self._apart.stdout.readline() != "ready\n":
             self._apart.communicate()
             pytest.skip("no mount namespace can be made here, which containers need")
-        # Podman accepts no path longer than 50 characters. Also, pytest could not remove what a killed run has left
+        # Podman's longest path has 50 characters. Also, pytest could not remove what a killed run has left
         # mounted in a folder of pytest's.
         self._folder = Path(tempfile.mkdtemp(prefix="podman-"))
         places = ("--root", str(self._folder / "storage"), "--runroot", str(self._folder / "run"))

@@ -1,4 +1,5 @@
-"""A disk that hangs: a FUSE file system with the files of another folder, which answers no request while it hangs.
+"""A disk that hangs: a FUSE file system with the files of another folder, which does not answer requests while it
+hangs.
 
 As a program it runs a command that sees the disk, in a separate mount namespace, and exits with the command's code:
 

@@ -29,5 +29,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Restore the name in the process that collects all reports."""
-    if hasattr(report, "node") and hasattr(report, "name"):  # a process that dies reports no name
+    if hasattr(report, "node") and hasattr(report, "name"):  # a process that dies does not report a name
         report.nodeid = report.name

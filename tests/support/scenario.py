@@ -196,7 +196,7 @@ class Scenario:
         self.handle(NodeLeft(name, f"node {node_id} is unfit: no GPU 3", unfit=True))
 
     def joins_unfit(self, name: str) -> None:
-        """A check has found the node unfit before its agent joined, so the agent takes no part."""
+        """A check has found the node unfit before its agent joined, so the agent does not take part."""
         with suppress(AgentFenced):
             self.handle(NodeJoined(a_join(name, unfit=f"node {name} is unfit: no GPU 3"), SERVER_ADDR))
 

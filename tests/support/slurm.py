@@ -70,8 +70,9 @@ for address; do ip address add "$address/24" dev lo; done
 echo ready
 exec sleep infinity
 """
-"""Process that holds the namespaces. Its addresses are not loopback: without such addresses the C library resolves no
-others."""
+"""Process that holds the namespaces. Its addresses are not loopback: without such addresses the C library does not
+resolve others.
+"""
 COMPUTE_NODE = """\
 mount --bind hosts /etc/hosts && hostname "$0" || exit
 slurmd -D -N "$0" &

@@ -14,6 +14,6 @@ def test_every_entry_is_one_line_of_a_group() -> None:
         assert [line for line in lines if not line.startswith("- ")] == []
 
 
-def test_glossary_entries_are_unique() -> None:
+def test_entries_are_unique() -> None:
     entries = [line for line in CHANGELOG.splitlines() if line.startswith("- ")]
     assert sorted(entries) == sorted(set(entries))

@@ -139,7 +139,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(*args: Any, **config: Any) -> AsyncIterator[Rig]:
-    """Yield a rig that leaves no process behind."""
+    """Yield a rig that ends all its processes."""
     with subreaper():
         made = Rig(*args, **config)
         try:

@@ -25,7 +25,7 @@ def answering(*ports: int) -> Answer:
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """A port that answers no attempt to connect: its queue is full."""
+    """A port that does not answer attempts to connect: its queue is full."""
     with ExitStack() as opened:
         listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         opened.enter_context(socket.create_connection(listener.getsockname()))

@@ -1,4 +1,4 @@
-"""Answers to the server's queries: a feature that fails to answer ends no workers."""
+"""Answers to the server's queries: a feature that fails to answer does not end workers."""
 
 import asyncio
 

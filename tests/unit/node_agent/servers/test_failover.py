@@ -76,7 +76,7 @@ class FakeServer(HttpServer):
         return http(refusal, "421 Misdirected Request")
 
     async def _tell_leader(self, request: LeaderRequest) -> LeaderReply:
-        if request.run_id != POLL.run_id:  # servers that share the runs know no leader of an unknown run
+        if request.run_id != POLL.run_id:  # servers that share the runs do not know a leader of an unknown run
             await asyncio.Event().wait()
         async with self._changed:
             await self._changed.wait_for(lambda: self.leader is not None and self.leadership > request.after)

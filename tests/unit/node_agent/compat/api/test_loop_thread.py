@@ -140,7 +140,7 @@ async def test_a_forked_childs_signals_are_not_those_of_its_parents_event_loop()
 
 
 def test_a_program_that_ignores_the_ends_of_its_children_does_not_start_workers():
-    """The kernel keeps no exit codes for it. A worker that has failed would look as if it was gone."""
+    """The kernel does not keep exit codes for it. A worker that has failed would look as if it was gone."""
 
     async def main() -> None:
         raise AssertionError("it has begun")

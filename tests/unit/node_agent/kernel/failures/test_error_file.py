@@ -87,7 +87,7 @@ def test_a_file_is_known_to_be_old_only_beside_a_new_file(path, monkeypatch):
 
 
 def _set_age(path: str, age_s: float) -> None:
-    """Set the time of the file, which stays no whole second."""
+    """Set the time of the file, which is not a whole second afterwards."""
     at_ns = time.time_ns() - int(age_s * 1e9)
     os.utime(path, ns=(at_ns | 1_000_001, at_ns | 1_000_001))
 

@@ -31,7 +31,7 @@ JOIN = join()
 
 
 class Resolver:
-    """The system's resolver, but for missing hosts it gives no answer until it is released."""
+    """The system's resolver, but for missing hosts it does not answer until it is released."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

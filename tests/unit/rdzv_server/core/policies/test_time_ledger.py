@@ -18,7 +18,7 @@ OTHERS_STEP_ON = (
     "tell a highest_step=200 step_s=1 checkpoint_step=90; "
     "tell b highest_step=100 lowest_step=100 step_s=1 age_s=100 checkpoint_step=90"
 )
-"""Two nodes, of which b makes no step after the 100th, 100 s ago, while a makes one each second."""
+"""Two nodes, of which b does not make a step after the 100th, 100 s ago, while a makes one each second."""
 
 
 @stories({

@@ -484,7 +484,7 @@ def test_a_standstill_with_a_verdict_is_shown_as_a_hang_not_as_a_stall() -> None
 
 
 def test_a_notice_to_the_workers_does_not_hide_a_standstill() -> None:
-    """The round ends by itself, so no step restarts workers that may save."""
+    """The round ends by itself, so next steps do not restart workers that may save."""
     run = stalled()
     run.announces("a", notice_s=600.0, stop_s=630.0)
     (found,) = told(run)

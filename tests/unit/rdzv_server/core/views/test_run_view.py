@@ -73,7 +73,7 @@ NUMBERS = pytest.mark.parametrize(
 def test_numbers_of_nodes_are_the_same_in_the_status_on_the_page_in_metrics_and_in_rdzvctl(
     story: tuple[str, str], nodes: str
 ) -> None:
-    """A node that still stops its workers, or is drained, takes no part: it has no place in the next round."""
+    """A node that still stops its workers, or is drained, does not take part: it has no place in the next round."""
     happened = check(story)
     run, now = happened.run, happened.now
     status, watched = status_view.view(run, now), watch_view.view(run, now, lambda at: at)
