@@ -20,10 +20,10 @@ AFTER_S = 1.0
 MODULES = (
     "node_agent.features.description", "node_agent.features.evidence.feature", "node_agent.features.log_reads.feature",
     "node_agent.kernel.failures.diagnose", "node_agent.kernel.failures.error_file", "node_agent.kernel.failures.oom",
-    "node_agent.kernel.failures.report", "node_agent.words.agent", "node_agent.words.connection",
-    "node_agent.words.devices", "node_agent.words.failures", "node_agent.words.hints", "node_agent.words.leaving",
-    "node_agent.words.output", "node_agent.words.workers", "node_agent.features.words", "rdzv_protocol.words.codec",
-    "rdzv_protocol.words.run", "rdzv_protocol.words.tls",
+    "node_agent.kernel.failures.recorded_causes", "node_agent.kernel.failures.report", "node_agent.words.agent",
+    "node_agent.words.connection", "node_agent.words.devices", "node_agent.words.failures", "node_agent.words.hints",
+    "node_agent.words.leaving", "node_agent.words.output", "node_agent.words.workers", "node_agent.features.words",
+    "rdzv_protocol.words.codec", "rdzv_protocol.words.run", "rdzv_protocol.words.tls",
 )  # fmt: skip
 
 
