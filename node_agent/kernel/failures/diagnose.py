@@ -79,6 +79,8 @@ def examine(
     stderr: Sequence[str],
     oom: "OomWatch | None",
     left: LeftOnDisk | None = None,
+    *,
+    has_used_up_cpu_time: bool = False,
 ) -> Failure:
     """Return the failure of a worker that has been reaped. Never raises, even if files on the disk are broken."""
     recorded = left.recorded if left else None
@@ -86,6 +88,10 @@ def examine(
     out_of_memory = oom.verdict(pid) if oom and exit_code in _KILLED else ""
     is_node_full = left is not None and left.is_node_full
     failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory, is_node_full=is_node_full)
+    if exit_code == -signal.SIGKILL and has_used_up_cpu_time and not out_of_memory:
+        status = words.failures.killed_by(signal.SIGKILL, "SIGKILL")
+        cause = words.failures.with_meaning(status, words.failures.CPU_TIME_USED_UP)
+        failure = replace(failure, cause=cause, hint=words.failures.SEE_ULIMIT_T)
     if not failure.error and left and left.why_lost and failure.blame != "node":  # else its condition would be lost
         failure = replace(failure, hint=clip(printable(left.why_lost), LINE_BYTES))
     is_open = failure.hint in _OPEN_HINTS and not failure.consequence
@@ -290,6 +296,7 @@ _SIGNALS = {
     "SIGFPE": (words.failures.ARITHMETIC_ERROR, ""),
     "SIGILL": (words.failures.ILLEGAL_INSTRUCTION, words.failures.OTHER_CPU),
     "SIGTERM": (words.failures.TERMINATED, words.failures.ASK_WHO_SIGNALLED),
+    "SIGALRM": (words.failures.ALARM, ""),
     "SIGINT": (words.failures.INTERRUPTED, ""),
     "SIGHUP": (words.failures.HUNG_UP, ""),
     "SIGPIPE": (words.failures.BROKEN_PIPE, ""),

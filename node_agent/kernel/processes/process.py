@@ -1,6 +1,7 @@
 """Child processes: started in their own session, tied to the agent's life, and watched without polling."""
 
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,6 +16,8 @@ from node_agent.kernel.processes.prctl import PR_SET_PDEATHSIG, prctl
 
 _STDIN, _STDOUT, STDERR = range(3)
 DEVNULL = subprocess.DEVNULL
+USED_UP = 0.8
+"""Share of the limit on processor time from which it counts as used up: the kernel counts both in different ways."""
 KILL_TIMEOUT_S = 30.0
 """Seconds after which a child counts as surviving SIGKILL, as it may in uninterruptible sleep."""
 _CAUGHT = (b"SigCgt",)
@@ -283,6 +286,21 @@ def _masks(pid: int) -> Mapping[bytes, int]:
 
 def _is_in(mask: int, signum: int) -> bool:
     return bool(mask >> (signum - 1) & 1)
+
+
+def has_used_up_cpu_time(pid: int) -> bool:
+    """Return whether a process has used the processor time of its hard limit, for which Linux kills it with SIGKILL.
+
+    The process may be a zombie. Return False if its state cannot be read.
+    """
+    try:
+        limit_s = resource.prlimit(pid, resource.RLIMIT_CPU)[1]
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            user, system = stat.read().rpartition(b")")[2].split()[11:13]
+    except (OSError, ValueError):
+        return False
+    used_s = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return limit_s != resource.RLIM_INFINITY and used_s >= USED_UP * limit_s
 
 
 def given_up(pid: int) -> str:

@@ -24,7 +24,13 @@ from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.kernel.output.pieces import End
 from node_agent.kernel.output.streams import Stream
 from node_agent.kernel.processes.leftovers import Leftovers, ListLeftovers, in_session, is_program
-from node_agent.kernel.processes.process import KILL_TIMEOUT_S, CommandProcess, Process, signal_group
+from node_agent.kernel.processes.process import (
+    KILL_TIMEOUT_S,
+    CommandProcess,
+    Process,
+    has_used_up_cpu_time,
+    signal_group,
+)
 from node_agent.kernel.processes.signalling import SignalledProcesses, may_exit_on, remaining_signalled_after_s, wrapped
 from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
@@ -113,6 +119,7 @@ class Worker:
         self._look_timer: asyncio.TimerHandle | None = None
         self._left: tuple[LeftOnDisk, ...] = ()
         """Evidence from the disk, once it has been read."""
+        self._has_used_up_cpu_time = False
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
@@ -179,7 +186,10 @@ class Worker:
         from node_agent.kernel.failures.diagnose import examine
 
         assert self.exit_code is not None
-        failure = examine(self.spec, self.pid, self.exit_code, self.stderr_tail, oom, *self._left)
+        failure = examine(
+            self.spec, self.pid, self.exit_code, self.stderr_tail, oom, *self._left,
+            has_used_up_cpu_time=self._has_used_up_cpu_time,
+        )  # fmt: skip
         return replace(failure, both_streams=self.has_both_streams)
 
     def _look_soon(self) -> None:
@@ -199,6 +209,7 @@ class Worker:
         self.look()
         if self._look_timer:
             self._look_timer.cancel()
+        self._has_used_up_cpu_time = has_used_up_cpu_time(self.pid)
         is_spared = self._spares(self.pid)
         if not is_spared:
             signal_group(self.pid, signal.SIGKILL)  # before the wait, while no other group can have its id

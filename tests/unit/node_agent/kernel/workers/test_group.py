@@ -960,6 +960,18 @@ async def test_a_restart_does_not_wait_for_processes_in_other_sessions(
     assert helper.poll() == (-signal.SIGTERM if is_signalled else None)
 
 
+@pytest.mark.parametrize("limit", ["1", "unlimited"])
+async def test_a_worker_that_the_kernel_has_killed_for_its_processor_time_is_reported_so(crew, limit):
+    """If the soft limit equals the hard one, Linux sends SIGKILL instead of SIGXCPU."""
+    used_up = "while :; do :; done" if limit == "1" else "kill -KILL $$"
+    crew.start(sh(f"ulimit -t {limit}; {used_up}"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert failure.exit_code == -signal.SIGKILL
+    assert failure.cause.endswith(words.failures.CPU_TIME_USED_UP) == (limit == "1")
+    assert (failure.hint == words.failures.SEE_ULIMIT_T) == (limit == "1")
+
+
 HOARD = "hoard = []\nwhile True: hoard.append(bytearray(1 << 20))"
 
 
