@@ -16,7 +16,7 @@ from contextlib import suppress
 from rdzv_server.cluster.lease import RESIGN_S, RETRY_S, Lease
 from rdzv_server.cluster.membership import Leader, Membership
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
-from rdzv_server.storage.etcd_client import EtcdClient, delete, is_free, is_made_at, put
+from rdzv_server.storage.etcd_client import EtcdClient, LeaseGone, delete, is_free, is_made_at, put
 from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
 from rdzv_server.words import cluster as words
@@ -78,6 +78,8 @@ class Election:
                 self.outage.end()
                 if won:
                     return Leadership(self, lease, revision)
+                await self.membership.changed(RETRY_S)
+            except LeaseGone:  # the membership gets another one, and logs why
                 await self.membership.changed(RETRY_S)
             except StoreUnavailable as error:
                 self.outage.begin(error)

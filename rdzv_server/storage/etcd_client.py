@@ -53,6 +53,10 @@ _OF_TLS = ("TSI_", "SSL_ERROR")
 T = TypeVar("T")
 
 
+class LeaseGone(StoreUnavailable):
+    """Refusal to attach a key to a lease that has ended."""
+
+
 class EtcdTls(NamedTuple):
     """Paths of PEM files. `cert` and `key`: this server's own, if etcd asks for them. If all are None: no TLS."""
 
@@ -220,6 +224,8 @@ class EtcdClient:
                 problem, is_silent = _problem(member, error), is_silent and _is_silent(error)
                 if isinstance(error, grpc.aio.AioRpcError) and error.code() in _HOPELESS:
                     raise StoreBroken(words.refuses(self.name, problem)) from None
+                if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.NOT_FOUND:
+                    raise LeaseGone(words.refuses(self.name, problem)) from None
             if self._members[0] is member:
                 self._members.append(self._members.pop(0))
         raise (StoreSilent if is_silent else StoreUnavailable)(words.cannot_use(self.name, problem))

@@ -18,7 +18,7 @@ from rdzv_server.cluster.election import OWNER_FIRST_S, Election, Leadership  # 
 from rdzv_server.cluster.membership import READY, Leader, Membership  # noqa: E402
 from rdzv_server.config import ServerConfig  # noqa: E402
 from rdzv_server.storage.base import StoreSilent, StoreUnavailable  # noqa: E402
-from rdzv_server.storage.etcd_client import EtcdClient, put  # noqa: E402
+from rdzv_server.storage.etcd_client import EtcdClient, LeaseGone, put  # noqa: E402
 from rdzv_server.words import cluster as words  # noqa: E402
 
 LEASE_S = 1
@@ -345,12 +345,13 @@ async def test_a_server_knows_why_it_cannot_take_a_free_shard(
     await server.leads()
 
 
+@pytest.mark.parametrize("error", [StoreSilent("etcd: no answer"), LeaseGone("no answer")], ids=["silence", "lease"])
 async def test_a_shard_that_cannot_be_taken_while_etcd_is_silent_does_not_log_another_outage(
-    start: Callable[..., Server], client: EtcdClient, caplog: pytest.LogCaptureFixture
+    start: Callable[..., Server], client: EtcdClient, caplog: pytest.LogCaptureFixture, error: StoreUnavailable
 ) -> None:
     """The membership and the lease use the same etcd, and say so once for all shards."""
     server = start("a:1")
-    server.election._client = failing = Failing(client, StoreSilent("etcd: no answer"))  # type: ignore[assignment]
+    server.election._client = failing = Failing(client, error)  # type: ignore[assignment]
     async with asyncio.timeout(PATIENCE_S):
         await failing.failed.wait()
         failing.failed.clear()

@@ -17,7 +17,7 @@ from tests.support.message_search import pattern
 need_etcd()
 
 from rdzv_server.storage import etcd_client as module  # noqa: E402
-from rdzv_server.storage.etcd_client import NO_TLS, EtcdClient, EtcdTls, put  # noqa: E402
+from rdzv_server.storage.etcd_client import NO_TLS, EtcdClient, EtcdTls, LeaseGone, put  # noqa: E402
 
 PATIENCE_S = 20.0
 
@@ -132,6 +132,14 @@ async def test_a_client_without_the_right_certificate_is_refused(secure: Member,
         problem = words.tls_fails if ca or own else words.problem  # without TLS, the connection only closes
         with pytest.raises(StoreUnavailable, match=pattern(problem, member=secure.address)):
             await client.get(b"-")
+
+
+async def test_a_lease_that_has_ended_is_no_fault_of_etcd(three: Etcd) -> None:
+    async with client_of(three.addresses) as client:
+        lease_id, _ = await client.grant(60)
+        await client.revoke(lease_id)
+        with pytest.raises(LeaseGone):
+            await client.transact([], [put(b"/of-a-lease", b"", lease_id)])
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
