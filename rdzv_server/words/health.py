@@ -109,7 +109,13 @@ def stacks(run_id: str) -> str:
     return f"See what the workers are doing: rdzvctl stacks {run_id}"
 
 
-def restart(run_id: str) -> str:
+def restart(run_id: str, lacks: int = 0) -> str:
+    """`lacks`: how many nodes the next round would lack, because nodes of this round are cordoned or leave."""
+    if lacks:
+        return (
+            f"If the workers hang, first start {count(lacks, 'more node')}, or uncordon as many: the next round needs "
+            f"them. Then restart the workers: rdzvctl restart {run_id}"
+        )
     return f"If the workers hang, restart them: rdzvctl restart {run_id}"
 
 

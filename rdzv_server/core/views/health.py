@@ -205,7 +205,7 @@ def _stalled(run: Run, now: float) -> Finding | None:
     hang = Hangs.of(run).hang
     if hang and hang.is_believed:
         return None
-    restart = (words.restart(quoted(run.run_id)),) if run.notice_since is None else ()
+    restart = (words.restart(quoted(run.run_id), admission.lacks(run)),) if run.notice_since is None else ()
     pace, steps = run.pace, (words.stacks(quoted(run.run_id)), *restart)
     start_s = max(STALLED_START_S, progress.standstill_limit_s(pace.earlier_step_s or 0.0))
     if time_ledger.present(run) == time_ledger.STARTING and now - run.started_at > start_s:

@@ -30,7 +30,7 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core.kernel import final_report, restart_budget
+from rdzv_server.core.kernel import admission, final_report, restart_budget
 from rdzv_server.core.kernel.policy import IMMEDIATELY, Finding, Policy, Rule, Rules
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.restart_budget import Verdict
@@ -125,7 +125,11 @@ class Hangs(Policy[HangsState, HangSigns]):
         if not hang or not believed or run.is_unheard:
             return None
         run_id, withheld = quoted(run.run_id), cls.withheld(run, now) if hang.charge_at is not None else ""
-        steps = health.stacks(run_id), health.restart(run_id), *((words.RAISE_LIMIT,) if withheld else ())
+        steps = (
+            health.stacks(run_id),
+            health.restart(run_id, admission.lacks(run)),
+            *((words.RAISE_LIMIT,) if withheld else ()),
+        )
         follows = withheld or (words.ONLY_REPORTED if run.settings.on_hang == "report" else "")
         suspicion = _may_hang(believed)
         found = hang.verdict.sentence if hang.verdict else printable(suspicion)

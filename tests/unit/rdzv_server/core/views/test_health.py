@@ -10,6 +10,7 @@ from rdzv_protocol.states import HEALTH
 from rdzv_protocol.words.run import read_console, read_output
 
 from rdzv_server.core.effects import Record
+from rdzv_server.core.events import NodeCordoned
 from rdzv_server.core.kernel.failed_rounds import steady_s
 from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
 from rdzv_server.core.kernel.policy import Finding
@@ -336,6 +337,16 @@ def test_a_verdict_outlives_the_server_and_ends_with_the_suspicions() -> None:
     shown = status_view.view(run.run, run.now).hang
     assert shown and (shown.verdict, shown.node, shown.rank) == ("", None, None)
     assert marks(run) == {"c": hang_words.may_hang((2,), "c", HUNG)}
+
+
+@pytest.mark.parametrize("ill", [hung, stalled])
+def test_a_restart_is_not_recommended_before_there_are_nodes_for_it(ill: Callable[[], Scenario]) -> None:
+    run = ill()
+    restarts = len(run.run.running)
+    for node_id in sorted(agent.node_id for agent in run.run.running.values()):
+        run.handle(NodeCordoned(node_id=node_id, by="admin"))
+    (found, *_) = told(run)
+    assert found.next == (words.stacks(RUN_ID), words.restart(RUN_ID, min(restarts, run.run.settings.min_nodes)))
 
 
 def test_a_verdict_about_workers_that_have_finished_since_is_withdrawn() -> None:
