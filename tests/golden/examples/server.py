@@ -2,7 +2,19 @@
 
 from datetime import UTC, datetime
 
-from rdzv_server.words import admission, attempts, auth, cluster, costs, exports, failures, http, operations, startup
+from rdzv_server.words import (
+    admission,
+    attempts,
+    auth,
+    cluster,
+    costs,
+    exports,
+    failures,
+    health,
+    http,
+    operations,
+    startup,
+)
 from tests.golden.examples import ByType, Examples
 
 _PAGE = [{"origin": "https://evil.example"}]
@@ -20,6 +32,7 @@ EXAMPLES: Examples = {
     costs.restart: [{"workers": 3, "lost": "<lost>", "waits": waits} for waits in _WAITS],
     exports.webhook_refuses: [{"status": 503, "reason": "Service Unavailable"}, {"status": 299, "reason": ""}],
     failures.no_restarts_left: [{"most": most, "within_s": s} for most, s in ((3, 12.0), (3, None), (0, None))],
+    health.restart: [{"run_id": "<run_id>", "lacks": lacks} for lacks in (0, 1, 3)],
     http.foreign_login: _PAGE,
     http.foreign_logout: _PAGE,
     http.number_set_apart: [{"runs": 1}, {"runs": 3}],
