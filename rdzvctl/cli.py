@@ -431,7 +431,11 @@ QUESTIONS = (
     Command("stacks", "r1 3", "show the current Python stacks of a run's workers", commands.stacks, _stacks),
     Command("why", "r1", "explain why a run is in its current state, and what to do", commands.why, _run),
     Command(
-        "bundle", "r1 --anonymize", "write a file about a run for a bug report, without secrets", _write_bundle, _bundle
+        "bundle",
+        "r1 --anonymize",
+        "write a file for a bug report about a run; replace the secrets that it recognizes",
+        _write_bundle,
+        _bundle,
     ),
 )
 """Commands that change nothing."""
