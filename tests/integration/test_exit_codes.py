@@ -70,7 +70,7 @@ async def test_torchruns_command_lines_have_torchruns_codes(hub: WorkerHub) -> N
     assert await (await start_agent(*line)).exit_code() == ExitCode.FAILED
 
 
-async def test_the_server(tmp_path: Path) -> None:
+async def test_exit_codes_of_the_server(tmp_path: Path) -> None:
     server = await Server.listen()
     server.signal(signal.SIGTERM)
     assert await server.exit_code() == ExitCode.SUCCEEDED

@@ -266,7 +266,7 @@ async def test_a_signal_ends_the_workers_first(
 
 
 @pytest.mark.parametrize(("call", "method"), HOW)
-async def test_sigkill(
+async def test_workers_end_with_a_program_that_is_killed(
     call: str, method: str, tmp_path: Path, env: dict[str, str], listener: WorkerListener, programs: None
 ) -> None:
     """The program cannot do anything any more: the kernel ends the workers."""

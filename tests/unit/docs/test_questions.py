@@ -56,7 +56,7 @@ def test_a_question_does_not_change_its_arguments(package: str) -> None:
     assert {where: what for where, what in found.items() if what} == {}
 
 
-def test_a_change_in_a_question_is_found() -> None:
+def test_a_question_that_changes_its_arguments_is_found() -> None:
     tree = ast.parse("""
 class Run:
     @property

@@ -44,7 +44,7 @@ def test_the_simulated_year() -> None:
     assert f"torchrun in a retry loop trained for {ettr} and needed a person {times} times" in README
 
 
-def test_the_real_processes() -> None:
+def test_the_readmes_survived_faults_match_the_page() -> None:
     injected = row(YEAR, "| faults injected |")
     survived = row(YEAR, "| faults survived before a person was needed |")
     _, ours, torchruns = row(TEXT, "| [Real processes")

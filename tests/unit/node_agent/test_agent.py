@@ -183,7 +183,7 @@ async def test_a_failure_is_reported_with_its_evidence_and_the_next_round_starts
         assert await agent.exit_code() == 1
 
 
-async def test_rounds_leave_no_descriptors_whether_their_workers_failed_succeeded_or_were_stopped():
+async def test_rounds_close_all_descriptors_of_their_workers():
     before, kept = len(memory_files()), set()
     async with rig("exit $(( TORCHELASTIC_RESTART_COUNT % 2 ))", features=(Notices(gives_notices=True),)) as agent:
         for round_ in range(1, 5):

@@ -49,7 +49,9 @@ CASES = {  # what nvidia-smi prints, its exit code, the domain, and the line
 
 
 @pytest.mark.parametrize(("lines", "code", "domain", "line"), CASES.values(), ids=CASES)
-def test_the_domain(lines: list[str], code: int, domain: str, line: str, tmp_path: Path) -> None:
+def test_the_nvlink_domain_is_that_of_all_gpus(
+    lines: list[str], code: int, domain: str, line: str, tmp_path: Path
+) -> None:
     assert nvlink.find(pretend(tmp_path, "nvidia-smi", *lines, code=code)) == (domain, line)
 
 

@@ -326,7 +326,7 @@ def test_the_address_of_all_interfaces_is_refused_as_an_endpoint(host):
 # Refused.
 
 
-def test_no_scheduler():
+def test_endpoint_auto_without_a_scheduler_is_refused():
     assert refusal({}) == SAY.no_scheduler("--endpoint auto", list(ROWS))
 
 

@@ -252,7 +252,7 @@ def test_a_working_folder_that_is_gone(tmp_path, monkeypatch):
         (["-m", "", "--lr", "1"], words.cli.see_help(words.cli.SCRIPT_IS_EMPTY)),
     ],
 )
-def test_nothing_to_execute(argv, what, tmp_path):
+def test_a_command_line_without_a_program_is_refused(argv, what, tmp_path):
     line = what if isinstance(what, str) else what(argv[-1], str(tmp_path))
     assert complaint("--standalone", *argv) == line
 

@@ -75,7 +75,7 @@ async def test_a_full_collection_waits_for_a_quiet_moment_after_many_disconnects
     assert site.full == 1, "until as many have closed again"
 
 
-async def test_a_few_closed_connections_are_left(site: Site) -> None:
+async def test_few_closed_connections_are_not_collected(site: Site) -> None:
     site.close(FEW - 1)
     site.look()
     site.look()

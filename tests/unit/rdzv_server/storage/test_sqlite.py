@@ -268,7 +268,7 @@ async def test_a_check_notices_that_the_disk_is_read_only(store, first):
     assert await reopened(store, first) == RECORDS
 
 
-async def test_a_check_makes_the_disk_write(first, path):
+async def test_a_check_of_the_store_writes_to_the_disk(first, path):
     await first.append(RECORDS)
     before = wal_of(path).stat().st_size
     await first.check()

@@ -44,7 +44,7 @@ def test_torchruns_own_options() -> None:
     assert (asked.join_timeout_s, asked.last_call_timeout_s, asked.lease_s) == (90, 5.5, 6)
 
 
-def test_our_options() -> None:
+def test_options_of_rdzv_server_take_effect() -> None:
     made = config(node_id="a", connect_timeout="1", disconnect_grace="3", scale_up="manual", close_timeout="2")
     asked = made.agent.join.settings
     assert (made.agent.join.node_id, made.agent.connect_timeout_s, made.close_timeout_s) == ("a", 1, 2)

@@ -303,7 +303,7 @@ def test_agents_of_one_name_that_join_together_form_at_once():
     assert len(run.participants()) == 8
 
 
-def test_a_name_that_many_have_probes_a_few():
+def test_a_shared_node_id_probes_only_a_few_agents():
     many = 10 * MOST_NAMESAKES
     run = Scenario(f"{many}")
     for number in range(many - 1):
@@ -333,7 +333,7 @@ def test_an_ended_run_gives_no_seats():
     assert run.run.agents["a"].state is AgentState.STOPPING
 
 
-def test_a_joins_copy_is_not_recorded():
+def test_a_copy_of_a_join_is_not_recorded():
     run = Scenario("3")
     run.join("a", "b")
     run.join("a", after_round=0)

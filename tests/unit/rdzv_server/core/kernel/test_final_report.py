@@ -129,7 +129,7 @@ def test_a_run_that_fails_for_lack_of_nodes_reports_its_restarts():
     assert end.restart_total == 0, "it did not come about"
 
 
-def test_a_run_that_starves_after_a_failure_blames_that():
+def test_a_run_that_then_lacks_nodes_blames_the_failure_before():
     run = running("2", "a", "b", max_restarts=3, join_timeout_s=60)
     run.fails("b", error="ValueError: boom")
     run.join("a")
