@@ -1,4 +1,4 @@
-"""Pages of the reference made from the programs' declarations: flags, requests, Python names."""
+"""Pages that are made: the reference of flags, requests and Python names, and the list of decision records."""
 
 import argparse
 import enum
@@ -18,6 +18,7 @@ from rdzvctl.cli import make_parser as rdzvctl_parser
 from tests.golden.help_pages import with_commands
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+RECORDS = Path(__file__).parents[2] / "docs" / "development" / "adr"
 MADE = "<!-- Made by `python -m tests.golden --write`; what is changed here by hand is lost. -->"
 
 CLI = f"""{MADE}
@@ -49,6 +50,13 @@ PYTHON = f"""{MADE}
 Every name of `node_agent` and of `node_agent.data`, with its signature and its docstring.
 [The Python API](python-api.md) shows how to use them.
 """
+DECISIONS = f"""{MADE}
+
+# Decisions
+
+One page for each decision that someone may question: what was decided, why, and what else was considered. The pages are
+numbered in the order of the decisions. Comments and other pages refer to them by number, for example `ADR 12`.
+"""
 TOKENS = {"agentToken": "agents'", "readToken": "read", "adminToken": "admin"}
 
 
@@ -58,6 +66,7 @@ def reference_pages() -> dict[Path, str]:
         FOLDER / "cli.md": "\n".join(cli()),
         FOLDER / "http-requests.md": "\n".join(http()),
         FOLDER / "python-names.md": "\n".join(python()),
+        RECORDS / "README.md": "\n".join(records()),
     }
 
 
@@ -185,6 +194,14 @@ def refusals(operation: Any) -> set[str]:
         for part in content["schema"].get("allOf", ())
         for name in part.get("properties", {}).get("code", {}).get("enum", ())
     }
+
+
+def records() -> Iterator[str]:
+    yield DECISIONS
+    for path in sorted(RECORDS.glob("0*.md")):
+        number, _, title = path.read_text().partition("\n")[0].removeprefix("# ").partition(". ")
+        yield f"{number}. [{title}]({path.name})"
+    yield ""
 
 
 def python() -> Iterator[str]:
