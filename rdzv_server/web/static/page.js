@@ -243,16 +243,18 @@ class Stream {
   }
 }
 
-const RENEWED = "rdzv-page-renewed-for-"; // before the version: key in the browser's storage
+const RENEWED = "rdzv-page-renewed-for-"; // before the version: key of a time in the browser's storage
+const RENEWS_EACH_MS = 600_000;
 
 function renews(version) {
-  // Load the page again if the server has been upgraded: this script may not understand what it sends. Only once for each
-  // version, since servers of several versions may share one address. Answers in an open dialog are kept until it closes.
+  // Load the page again if the server has another version: this script may not understand what it sends. Only once in
+  // RENEWS_EACH_MS for each version, since servers of several versions may share one address. Answers in an open dialog are
+  // kept until it closes.
   const dialog = byId("dialog");
   if (!version || version === document.body.dataset.version) return false;
   try {
-    if (sessionStorage.getItem(RENEWED + version)) return false;
-    sessionStorage.setItem(RENEWED + version, "yes");
+    if (Date.now() - Number(sessionStorage.getItem(RENEWED + version)) < RENEWS_EACH_MS) return false;
+    sessionStorage.setItem(RENEWED + version, Date.now());
   } catch { return false; /* the browser stores nothing, so the page might load again and again */ }
   if (dialog && dialog.open) dialog.addEventListener("close", () => location.reload(), { once: true });
   else location.reload();
