@@ -40,8 +40,8 @@ from rdzv_server.words import http as words
 WEB = Path(__file__).parents[1] / "web"
 SCRIPT = "text/javascript"
 STATIC = {
-    "page.css": "text/css", "page.js": SCRIPT, "runs.js": SCRIPT, "timeline.js": SCRIPT, "icon.svg": "image/svg+xml",
-    "icon-trouble.svg": "image/svg+xml",
+    "page.css": "text/css", "page.js": SCRIPT, "runs.js": SCRIPT, "timeline.js": SCRIPT, "nodes.js": SCRIPT,
+    "events.js": SCRIPT, "actions.js": SCRIPT, "icon.svg": "image/svg+xml", "icon-trouble.svg": "image/svg+xml",
 }  # fmt: skip
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -163,7 +163,7 @@ class Pages:
         if (first := request.rel_url.query.get("plain")) is None:
             return await self._show(name, caller, run_id=run_id)
         row = number_of("plain", first, 0, 0, LAST_ROW)
-        shown = await (self._plain_run(permit, run_id, row) if run_id else self._plain_runs(permit, row))
+        shown = await (self._plain_run(run_id, row) if run_id else self._plain_runs(permit, row))
         return await self._show(
             f"plain_{name}", caller, run_id=run_id, path=path, **self._of_server(caller, permit), **shown
         )
@@ -178,7 +178,7 @@ class Pages:
         shown = [self._with_ages(run, watch_view.summary) async for run in _in_slices(latest)]
         return {"runs": sorted(shown, key=_by_need)[first : first + ROWS], "first": first, "count": len(shown)}
 
-    async def _plain_run(self, permit: Permit, run_id: str, first: int) -> Shown:
+    async def _plain_run(self, run_id: str, first: int) -> Shown:
         attempts = [run for run in self._service.runs() if run.run_id == run_id]
         shown = [self._with_ages(run, watch_view.view) for run in reversed(attempts[-ATTEMPTS:])]
         rows = [node async for node in _in_slices(self._rows(attempts[-1], first))] if attempts else []

@@ -15,7 +15,7 @@ from tests.golden.makers import FILE
 
 TESTS = FILE.parents[1]
 PAGE_TESTS = TESTS / "browser"
-"""Tests of the page, whose own texts are in `page.js` and not in `messages.txt`."""
+"""Tests of the page, whose own texts are in its scripts and not in `messages.txt`."""
 WORDS = 5
 _STRING = re.compile(r"""["'][^"'\n]*(?:[a-z][a-z'-]*[^a-z"'\n]+){4}""", re.IGNORECASE)
 """Beginning of a string with five words. A file without one needs no parsing."""

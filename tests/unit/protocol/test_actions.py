@@ -37,6 +37,6 @@ def test_page_and_rdzvctl_can_fill_in_every_field(action: Action) -> None:
     asked = [field for field in action.fields if field not in SEEN]
     assert all(field in given or FILLED_BY.get(field) in given for field in asked)
     dialog = _environment().get_template("dialog.html").render(buttons=[Button(each) for each in ACTIONS])
-    script = (WEB / "static/page.js").read_text()
+    script = (WEB / "static/actions.js").read_text()
     assert all(f'data-ask="{field}"' in dialog for field in ("reason", *asked))
     assert all(SEEN[field] in script for field in action.fields if field in SEEN)
