@@ -55,10 +55,6 @@ class Difference:
         return bool(is_of_line and self.holds(theirs, ours))
 
 
-def always(theirs: Any, ours: Any) -> bool:
-    return True
-
-
 def only_file_locks(theirs: str, ours: str) -> bool:
     """Return whether two texts of `/proc/PID/limits` differ only in the soft limit of file locks."""
     one, other = (re.sub(r"(?m)^(Max file locks +)\S+", r"\1", text).split() for text in (theirs, ours))
