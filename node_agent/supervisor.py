@@ -293,8 +293,9 @@ class _Inquiry:
         return True
 
     async def _phases(self, server: Endpoint) -> AsyncGenerator[tuple[int, str, bool], None]:
-        """Yield number and phase of the run's latest attempt each time this server sends something, and whether the
-        server does not hear any agent of it.
+        """Yield number and phase of the run's latest attempt each time this server sends something.
+
+        The third value: whether the server does not hear any agent of the attempt.
 
         Stop when the server is gone or does not know the run.
         """

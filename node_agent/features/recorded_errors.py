@@ -1,7 +1,7 @@
 """Reports errors of workers that have exited 0 nevertheless: such a run may not have done its work.
 
-torch's `@record` writes an exception to the worker's error file before it raises the exception again. torch marks the
-lines on stderr of an exception that ends a script. A script that catches the exception, or that exits 0 in an exit
+torch's `@record` writes an exception to the worker's error file, then raises the exception again. If an exception ends
+a script, torch marks its lines on stderr. A script that catches the exception, or that exits 0 in an exit
 handler, counts as a success under every launcher.
 """
 

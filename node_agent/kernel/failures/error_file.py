@@ -130,8 +130,7 @@ def leave(
 def write(path: str, what: dict[str, Any]) -> None:
     """Write the agent's own error file, replacing an older one. Raises `OSError`; never waits for a reader.
 
-    A scheduler may read the file at any time, so the file is replaced as a whole, unless its folder does not take a new
-    file.
+    A scheduler may read the file at any time. So the file is replaced as a whole, if its folder takes a new file.
     """
     import json
 

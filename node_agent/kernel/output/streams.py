@@ -30,7 +30,7 @@ class Stream:
         self._worker_end = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if worker_end is None else worker_end
 
     def writable(self) -> int:
-        """The descriptor that the worker writes to."""
+        """Return the descriptor that the worker writes to."""
         return self._worker_end
 
     def started(self) -> None:

@@ -41,8 +41,8 @@ def ask_driver(driver: Any, torch: str, cuda: str, *, wants_addresses: bool) -> 
     """Return what NVIDIA's driver sees, in the order of a process's device numbers, None if torch must be asked.
 
     `torch`: the version of torch. `cuda`: the CUDA version it was built for, empty if none. Torch must be asked if it
-    does not count by CUDA. It must also be asked if the driver is too old, does not answer or does not see a device,
-    because torch then reports the problem. The driver itself handles CUDA_VISIBLE_DEVICES and MIG.
+    does not count by CUDA. It must also be asked if the driver is too old, does not answer or does not see a device:
+    then torch reports the problem. The driver itself handles CUDA_VISIBLE_DEVICES and MIG.
     """
     version, count = ctypes.c_int(), ctypes.c_int()
     if not cuda or driver.cuDriverGetVersion(ctypes.byref(version)) or version.value < int(cuda.split(".")[0]) * 1000:
