@@ -103,7 +103,9 @@ SERVER, RUN, BOOM = (
     "node-agent --endpoint HOST:29400 --run-id r1 --nnodes 2 --max-restarts 1",
 )
 BEFORE = {
-    "README.md": {"rdzvctl": [f"{SERVER} --store memory", "node-agent --endpoint HOST:29400 --nnodes 2 wait.py"]},
+    "README.md": {
+        "rdzvctl": [f"{SERVER} --store memory", "node-agent --endpoint HOST:29400 --run-id hello --nnodes 2 wait.py"]
+    },
     "docs/reference/actions.md": {"curl": [TOKEN, SERVER, f"{RUN} --node-id node-d wait.py"]},
     "docs/how-to/bad-nodes.md": {"node-agent --check": [SERVER]},
     "docs/reference/events.md": {
