@@ -556,7 +556,10 @@ class WorkerGroup(ProcessGroup):
         self._settled = False
         """Whether the group has called back how it ended, or is being stopped."""
         self._suspect: Failure | None = None
-        """The first failure that follows from another, or from a signal that the agent may be about to get too."""
+        """The first failure that may follow from a signal that the agent may be about to get too. Until there is one,
+        the first failure that follows from another worker's."""
+        self._settling: asyncio.TimerHandle | None = None
+        """Timer until which the suspect's cause may become known."""
         self._suspect_is_evicted = False
         """Whether it may follow from such a signal."""
         self._suspected_at = 0.0
@@ -732,14 +735,14 @@ class WorkerGroup(ProcessGroup):
         may_be_evicted = self._may_be_evicted(worker)
         if failure:
             self._seen.append(failure)
-        was_evicted_first = self._suspect is not None and self._suspect_is_evicted
-        if failure and not failure.consequence and not may_be_evicted and not was_evicted_first:
+        is_cause = failure is not None and not failure.consequence
+        if failure and is_cause and not may_be_evicted and not self._is_cause_suspected:
             self._fail(failure)
             return
         if may_be_evicted:
             self.signal_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
-        is_first = failure is not None and self._suspect is None
-        if is_first:
+        is_suspect = failure is not None and (self._suspect is None or (is_cause and not self._is_cause_suspected))
+        if is_suspect:
             self._suspect, self._suspect_is_evicted = failure, may_be_evicted
             self._suspected_at = worker.ended_at or 0.0
         if self._suspect is None:
@@ -747,21 +750,30 @@ class WorkerGroup(ProcessGroup):
                 self._succeed()
         elif not self._alive and not self._suspect_is_evicted:
             self._fail(self._suspect)
-        elif is_first:
-            asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, lambda: spawn(self._settle_suspect()))
+        elif is_suspect:
+            if self._settling:
+                self._settling.cancel()
+            after = asyncio.get_running_loop().call_later
+            self._settling = after(CAUSE_TIMEOUT_S, lambda: spawn(self._settle_suspect()))
 
     async def _settle_suspect(self) -> None:
         """Report the suspect, or the worker that others have lost before it exits."""
-        assert self._suspect
+        suspect = self._suspect
+        assert suspect
         if self._settled:
             return
-        recorded = None
-        raised = None if self._suspect_is_evicted else self._find_raised()
+        cause = self._find_raised() if suspect.consequence else None
         try:
-            if not raised and not self._suspect_is_evicted:
-                recorded = await self._find_recorded(self._suspected_at)
+            if suspect.consequence and not cause:
+                cause = await self._find_recorded(self._suspected_at)
         finally:  # also after an unexpected error, which the loop's handler logs
-            self._fail(raised or recorded or self._suspect)
+            if self._suspect is suspect:  # else another timer runs
+                self._fail(cause or suspect)
+
+    @property
+    def _is_cause_suspected(self) -> bool:
+        """Whether the suspect's failure follows from no other worker's."""
+        return self._suspect is not None and not self._suspect.consequence
 
     def _may_be_evicted(self, worker: Worker) -> bool:
         """Return whether the worker may have ended because of a signal that its agent may be about to get too."""

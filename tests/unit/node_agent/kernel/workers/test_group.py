@@ -262,6 +262,40 @@ async def test_a_worker_that_a_signal_has_ended_is_not_hidden_by_one_that_fails_
         assert [failure.exit_code for failure in (*crew.failures, *crew.raised)] == [-signal.SIGTERM, 3]
 
 
+LOSES = "trap 'exit 0' TERM; read go < $GATE; echo 'RuntimeError: gloo: Connection closed by peer' >&2; exit 1"
+
+
+async def test_a_consequence_of_workers_that_handle_signals_waits_for_its_cause(crew, gate, tmp_path):
+    """No restart is left, so the group holds back the exit codes of both."""
+    crew.is_last = True
+    last = Gate(tmp_path / "last")
+    group = crew.start(sh(LOSES), sh(f"trap 'exit 0' TERM; read go < {last.path}; exit 3"), GATE=str(gate.path))
+    await gate.open()
+    await until(lambda: len(group.pids) == 1)
+    await last.open()
+    await until(lambda: crew.raised)
+    assert [(failure.rank, failure.exit_code) for failure in (*crew.failures, *crew.raised)] == [(11, 3), (10, 1)]
+
+
+@pytest.mark.parametrize("is_evicted", [True, False])
+async def test_a_worker_that_has_lost_one_which_a_signal_ended_is_not_blamed(crew, gate, monkeypatch, is_evicted):
+    """The lost worker's end is noticed later. The agent may be about to get its signal, too."""
+    if is_evicted:
+        monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; kill -TERM $$"))
+    await suffered(crew)
+    await gate.open()
+    await crew.all_reaped(group)
+    if is_evicted:
+        assert crew.calls == []
+        group.stop(signal.SIGTERM, NEVER_S)
+        await crew.calls_back("stopped")
+        assert (crew.calls, crew.raised) == (["stopped"], [])
+    else:
+        await until(lambda: crew.raised)
+        assert [(failure.rank, failure.exit_code) for failure in (*crew.failures, *crew.raised)] == [(11, -15), (10, 1)]
+
+
 async def test_a_consequence_without_a_cause_is_reported_soon(crew):
     began = asyncio.get_running_loop().time()
     crew.start(sh(SUFFERS), sh("exec sleep 1000"))
