@@ -41,9 +41,9 @@ class FakeTime:
 
 
 @pytest.fixture
-def time(monkeypatch) -> FakeTime:
-    time, loop_s = FakeTime(), Clock._loop_s
-    monkeypatch.setattr(Clock, "_loop_s", lambda clock: loop_s(clock) + time.ahead_s)
+async def time(monkeypatch) -> FakeTime:
+    time, began_s = FakeTime(), asyncio.get_running_loop().time()
+    monkeypatch.setattr(Clock, "_loop_s", lambda clock: began_s + time.ahead_s)
     return time
 
 
