@@ -452,7 +452,7 @@ ROUTES: tuple[Route, ...] = (
         paths.JOIN, messages.JoinRequest, messages.Reply,
         "Join the next round of a run. This is also the first long poll.",
         NotLeader, errors.AgentFenced, errors.SettingsConflict, errors.NodeRankTaken, errors.RunSucceeded,
-        errors.RunFailed, errors.RunStopped,
+        errors.RunFailed, errors.RunStopped, errors.OutcomeUnknown,
     ),
     _agents(
         paths.POLL, messages.PollRequest, messages.Reply, "Wait for the next directive: a long poll.",
