@@ -142,12 +142,12 @@ async def test_a_request_without_a_valid_answer_is_repeated(ends, answer: bytes)
 
 
 async def test_a_run_that_is_forgotten_has_no_end(
-    ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ends, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE_S", 0.5)
     server = PlayedServer(stream(phase("running"), {"run": None}), stream({"run": None}))
     assert await ends(server) is None
-    assert words.supervisor.run_unknown("my run", 0.5) in capsys.readouterr().err
+    assert words.supervisor.run_unknown("my run", 0.5) in capfd.readouterr().err
 
 
 async def test_a_later_attempt_has_another_end(ends) -> None:
@@ -162,9 +162,9 @@ async def test_an_attempt_that_ends_while_it_is_watched_and_is_followed_at_once(
     assert await ends(server) == 0
 
 
-async def test_an_attempt_that_is_forgotten_has_no_end(ends, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_attempt_that_is_forgotten_has_no_end(ends, capfd: pytest.CaptureFixture[str]) -> None:
     assert await ends(PlayedServer(stream(phase("running", 3)), status(a2="failed", a3="running")), attempt=1) is None
-    assert words.supervisor.attempt_forgotten("my run", 1) in capsys.readouterr().err
+    assert words.supervisor.attempt_forgotten("my run", 1) in capfd.readouterr().err
 
 
 async def test_a_server_without_its_old_state_counts_from_zero(ends) -> None:
