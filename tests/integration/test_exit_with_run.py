@@ -86,10 +86,15 @@ async def test_a_console_that_takes_nothing_does_not_keep_a_supervisor_from_the_
     command = [sys.executable, "-m", "node_agent", "--endpoint", cluster.endpoint, "--exit-with-run", *ALONE]
     environment = {**os.environ, **cluster.hub.env}
     node = await asyncio.create_subprocess_exec(*command, str(cluster.script), stderr=full_pipe, env=environment)
-    (worker,) = await cluster.hub.group(1)
-    os.kill(worker.agent_pid, signal.SIGKILL)
-    async with asyncio.timeout(PATIENCE_S):
-        assert await node.wait() == ExitCode.FAILED
+    try:
+        (worker,) = await cluster.hub.group(1)
+        os.kill(worker.agent_pid, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await node.wait() == ExitCode.FAILED
+    finally:
+        if node.returncode is None:
+            node.kill()
+            await node.wait()
     assert (await cluster.server.run())["phase"] == "failed"
 
 

@@ -165,7 +165,7 @@ async def test_new_connections_get_the_new_certificate_and_open_ones_continue(
 
 
 async def test_the_end_of_the_certificate_is_logged_when_it_comes(authority: Authority) -> None:
-    pair = authority.issue("server", days=4 / 86_400)
+    pair = authority.issue("server", days=10 / 86_400)
     server = await Server.listen(*shows(pair))
     await server.line(pattern(auth.certificate_expires("--tls-cert", pair.cert, 0)))
     await server.line(pattern(auth.certificate_expired("--tls-cert", pair.cert)))

@@ -13,6 +13,7 @@ from rdzv_server.words import (
     health,
     http,
     operations,
+    runs,
     startup,
 )
 from tests.golden.examples import ByType, Examples
@@ -38,7 +39,13 @@ EXAMPLES: Examples = {
     http.number_set_apart: [{"runs": 1}, {"runs": 3}],
     http.event_errors: [{"runs": 1}, {"runs": 3}],
     http.refused: [{"peer": "<peer>", "why": "<why>", "others": others} for others in (0, 3)],
+    operations.forgotten: [
+        {"run_id": "<run_id>", "in_s": in_s, "reason": reason} for in_s in (12.0, 0.0) for reason in ("", "<reason>")
+    ],
     operations.drained: [{"node_id": "<node_id>", "reason": "<reason>", "waits": waits} for waits in _WAITS],
+    runs.succeeded: [
+        {"nodes": 3, "doubt": doubt, "more": more} for doubt, more in (("", 0), ("<doubt>", 0), ("<doubt>", 3))
+    ],
     startup.state_in: [{"place": "<place>", "runs": runs} for runs in (0, 1, 3)],
     startup.status: [{"runs": runs} for runs in (0, 1, 3)],
     startup.no_passed_socket: [{"descriptor": 3, "why": "Bad file descriptor"}],

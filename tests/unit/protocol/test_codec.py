@@ -125,8 +125,9 @@ def test_an_integer_is_accepted_as_a_number():
 def test_directives_are_distinguished_by_their_tag():
     wait, finish = Wait(reason="soon"), Finish(succeeded=True, reason="soon")
     for directive in (wait, finish):
-        reply = Reply(epoch="e", revision=1, lease_s=10.0, directive=directive)
-        assert type(decode(Reply, encode(reply)).directive) is type(directive)
+        with case(directive):
+            reply = Reply(epoch="e", revision=1, lease_s=10.0, directive=directive)
+            assert type(decode(Reply, encode(reply)).directive) is type(directive)
 
 
 # Refusals, and their codes.
@@ -142,8 +143,9 @@ def test_every_required_field_is_named_when_it_is_missing():
     required = [field.name for field in fields(JoinRequest) if field.default is field.default_factory is NODEFAULT]
     assert len(required) == 7
     for name in required:
-        body = {key: value for key, value in JOIN.items() if key != name}
-        assert refusal(JoinRequest, body) == words.missing(f"JoinRequest.{name}")
+        with case(name):
+            body = {key: value for key, value in JOIN.items() if key != name}
+            assert refusal(JoinRequest, body) == words.missing(f"JoinRequest.{name}")
 
 
 PORT = words.an_integer(1, 65_535)
@@ -330,7 +332,9 @@ def test_ids_may_be_of_any_writing(text):
 def test_ids_have_no_invisible_characters(text):
     for letter in "\0\t\n\x1b\x7f\x9b\xa0\xad\u200b\u202e\u2028":
         name = text.format(letter)
-        assert refusal(PollRequest, POLL | {"run_id": name}) == words.unexpected("PollRequest.run_id", ID, repr(name))
+        with case(ascii(name)):
+            says = words.unexpected("PollRequest.run_id", ID, repr(name))
+            assert refusal(PollRequest, POLL | {"run_id": name}) == says
 
 
 CONVERTS_IN_THREADS = """

@@ -6,6 +6,8 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable, from_code
 from rdzv_protocol.messages import ErrorReply
 
+from tests.support.cases import case
+
 ALL = [ProtocolError, *ProtocolError.__subclasses__(), *ServerUnavailable.__subclasses__()]
 
 
@@ -15,10 +17,11 @@ def test_every_error_has_a_code_of_its_own():
 
 def test_every_error_arrives_as_what_it_was_with_a_status_that_http_knows():
     for error in ALL:
-        reply = decode(ErrorReply, encode(ErrorReply(code=error.code, message="what is wrong")))
-        arrived = from_code(reply.code, reply.message)
-        assert (type(arrived), str(arrived)) == (error, "what is wrong")
-        assert HTTPStatus(error.status) >= HTTPStatus.BAD_REQUEST
+        with case(error.__name__):
+            reply = decode(ErrorReply, encode(ErrorReply(code=error.code, message="what is wrong")))
+            arrived = from_code(reply.code, reply.message)
+            assert (type(arrived), str(arrived)) == (error, "what is wrong")
+            assert HTTPStatus(error.status) >= HTTPStatus.BAD_REQUEST
 
 
 def test_an_unknown_error_code_of_a_newer_server_is_an_error():

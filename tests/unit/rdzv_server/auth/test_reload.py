@@ -93,11 +93,8 @@ async def test_a_certificate_that_expires_while_the_server_runs_is_reported_at_t
         await until(lambda: words.certificate_expired("--tls-cert", cert) in caplog.messages)
 
 
-async def test_without_tls_there_is_nothing_to_watch(monkeypatch, caplog):
-    monkeypatch.setattr(reload, "DAY_S", 0.0)
-    async with watched(Security(ServerConfig())):
-        await asyncio.sleep(0.02)
-    assert not caplog.messages
+def test_without_a_certificate_the_server_never_looks():
+    assert Security(ServerConfig())._next_look_s() is None
 
 
 @asynccontextmanager

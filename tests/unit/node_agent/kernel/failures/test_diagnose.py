@@ -45,6 +45,7 @@ def evidence(exit_code: int = 1, *stderr: str, recorded: ErrorFile | None = None
         (-8, "signal 8 (SIGFPE)", words.failures.ARITHMETIC_ERROR),
         (-4, "signal 4 (SIGILL)", words.failures.ILLEGAL_INSTRUCTION),
         (-13, "signal 13 (SIGPIPE)", words.failures.BROKEN_PIPE),
+        (-14, "signal 14 (SIGALRM)", words.failures.ALARM),
         (-15, "signal 15 (SIGTERM)", words.failures.TERMINATED),
         (-10, "signal 10 (SIGUSR1)", ""),
         (-35, "signal 35 (unknown)", ""),
