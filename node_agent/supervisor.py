@@ -370,7 +370,7 @@ def _log(plan: LaunchPlan, text: str, level: int = WARNING, event: str = "") -> 
 
 
 def _write(line: bytes) -> None:
-    """Write a line to stderr, without waiting for ever for a console that takes nothing, such as a stopped terminal."""
+    """Write a line to stderr, without waiting forever for a console that takes nothing, such as a stopped terminal."""
 
     def write() -> None:
         with suppress(OSError):  # it was closed, or its reader is gone

@@ -33,7 +33,7 @@ from rdzv_protocol.text import printable
 from rdzv_protocol.words import flags as flag_words
 
 from rdzv_server.auth.reload import BadTokenFile, Security
-from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
+from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, OTHER_FILES, Limits, ServerConfig
 from rdzv_server.http.aiohttp_version import WrongAiohttp, import_without_authorities
 from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.http.garbage_collection import COLLECT_AFTER
@@ -49,8 +49,6 @@ from rdzv_server.words import startup as words
 
 log = logging.getLogger("rdzv_server")
 
-OTHER_FILES = 128
-"""File descriptors that are reserved for all but agents' connections: the store, etcd, pipes, and some to spare."""
 FEW_CONNECTIONS = 512
 """Number of connections below which the server warns that they are too few for a larger run."""
 FEWEST_FILES = 16

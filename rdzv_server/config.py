@@ -18,6 +18,8 @@ from rdzv_server.token_buckets import Rate
 from rdzv_server.words import startup as words
 
 MOST_CONNECTIONS = 65_536
+OTHER_FILES = 128
+"""File descriptors that are reserved for all but agents' connections: the store, etcd, pipes, and some to spare."""
 MOST_SHARDS = 256
 LISTED_RUNS = 100
 MOST_LISTED_RUNS = 1_000
@@ -253,7 +255,7 @@ class ServerConfig:
         None,
         COUNT,
         "serve at most N connections; allow two for each agent (default: this process's limit of open files less "
-        f"128 for other files, at most {MOST_CONNECTIONS})",
+        f"{OTHER_FILES} for other files, at most {MOST_CONNECTIONS})",
     )
     max_runs: int = _security(
         MOST_RUNS, COUNT, "refuse new runs beyond N; ended runs count until the server forgets them (default: {})"

@@ -290,7 +290,8 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
     for name, asked, is_time in ((each.name, each.asked, each.is_time) for each in action.inputs if each.asked.flag):
         metavar, read = ("TIME", _seconds) if is_time else ("N", _whole)
         parser.add_argument(asked.flag, dest=name, metavar=metavar, type=read, help=asked.help)
-    parser.add_argument("--reason", metavar="TEXT", help="say why; the run's events and the server's log show it")
+    shown_in = "the server's log shows" if action.of_ended else "the run's events and the server's log show"
+    parser.add_argument("--reason", metavar="TEXT", help=f"say why; {shown_in} it")
     parser.add_argument("--request-id", metavar="ID", help="set the idempotency key: a second request with the same "
                         "key changes nothing (default: a new key)")  # fmt: skip
     if action.question:

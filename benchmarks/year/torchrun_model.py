@@ -30,7 +30,7 @@ class TorchrunPolicy:
     """Way in which torchrun is run."""
 
     collective_timeout_s: float = 600.0
-    """Time-out of a collective operation: the default of NCCL; gloo's is 1800 s."""
+    """Timeout of a collective operation: the default of NCCL; gloo's is 1800 s."""
     max_restarts: int = 3
     retry_s: float | None = None
     """Seconds from the end of the job until an outer retry loop starts it again on all nodes; None without a loop."""

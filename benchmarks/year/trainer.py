@@ -2,7 +2,7 @@
 
 Rank 0 receives from all others and answers; it also writes the journal and the checkpoints, from which the next round
 continues. Like a worker with torch, it fails when the connection to a peer breaks. It also fails when a step takes
-longer than the time-out of a collective operation. `SECONDS` has the costs, most of them scaled.
+longer than the timeout of a collective operation. `SECONDS` has the costs, most of them scaled.
 """
 
 import os
@@ -12,8 +12,8 @@ import sys
 import time
 from contextlib import suppress
 
-SECONDS = {"step": 0.1, "start": 0.5, "checkpoint every": 5.0, "checkpoint": 0.05, "collective time-out": 20.0}
-"""Costs of the training, scaled. The time-out of a collective operation stands for NCCL's 10 minutes: with default
+SECONDS = {"step": 0.1, "start": 0.5, "checkpoint every": 5.0, "checkpoint": 0.05, "collective timeout": 20.0}
+"""Costs of the training, scaled. The timeout of a collective operation stands for NCCL's 10 minutes: with default
 settings every launcher declares a silent node lost earlier."""
 SLOW_FACTOR = 3.0
 NUMBER = struct.Struct("=q")
@@ -83,13 +83,13 @@ def meet_all() -> list[socket.socket]:
     peers: dict[int, socket.socket] = {}
     with socket.create_server((ADDRESS, 0), backlog=WORLD_SIZE) as listener:
         replace("meeting-place", f"{ADDRESS} {listener.getsockname()[1]} {ROUND} {WORLD_SIZE}")
-        listener.settimeout(SECONDS["collective time-out"])
+        listener.settimeout(SECONDS["collective timeout"])
         while len(peers) < WORLD_SIZE - 1:
             try:
                 peer, _ = listener.accept()
             except TimeoutError:
                 sys.exit(f"only {len(peers) + 1} of {WORLD_SIZE} ranks came together")
-            peer.settimeout(SECONDS["collective time-out"])
+            peer.settimeout(SECONDS["collective timeout"])
             with suppress(OSError):
                 rank, round_, world_size = HELLO.unpack(receive(peer, HELLO.size))
                 if (round_, world_size) == (ROUND, WORLD_SIZE):
@@ -99,14 +99,14 @@ def meet_all() -> list[socket.socket]:
 
 def meet() -> socket.socket:
     """Other ranks: return the connection to rank 0 of the same round."""
-    until_s = time.monotonic() + SECONDS["collective time-out"]
+    until_s = time.monotonic() + SECONDS["collective timeout"]
     while time.monotonic() < until_s:
         with suppress(OSError, ValueError):
             with open("meeting-place", encoding="ascii") as file:
                 address, *numbers = file.read().split()
             port, *which = map(int, numbers)
             if which == [ROUND, WORLD_SIZE]:
-                peer = socket.create_connection((address, port), timeout=SECONDS["collective time-out"])
+                peer = socket.create_connection((address, port), timeout=SECONDS["collective timeout"])
                 peer.sendall(HELLO.pack(RANK, ROUND, WORLD_SIZE))
                 return peer
         time.sleep(RETRY_S)

@@ -283,7 +283,7 @@ class Driver:
 
         Raises `AgentFenced` if the agent waits, or if its workers are of another round: the store has lost changes, or
         is an older copy. The agent then joins again; otherwise its workers and this server would be in different rounds
-        for ever. If the rounds agree, another version of the server has written the records, and has numbered
+        forever. If the rounds agree, another version of the server has written the records, and has numbered
         directives otherwise.
         """
         run_id, agent_id = poll.run_id, poll.agent_id

@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ from rdzv_server.config import ServerConfig  # noqa: E402
 from rdzv_server.service import store_access  # noqa: E402
 from rdzv_server.service.interface import OperatorRequest  # noqa: E402
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable  # noqa: E402
-from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
+from rdzv_server.storage.etcd_client import EtcdClient, delete, end_of, put  # noqa: E402
 from rdzv_server.words import cluster as words  # noqa: E402
 from rdzv_server.words import service as service_words  # noqa: E402
 
@@ -418,3 +420,27 @@ async def test_every_shard_follows_decisions_about_a_node_also_under_its_next_le
     again = next(name for name in (f"{again}{number}" for number in range(100)) if shard_of(name, SHARDS) == shard)
     reply = await decides.shards.ask(a_join("n", run_id=again), OPERATOR)
     assert reply.directive.reason == "standing by: node n is cordoned"
+
+
+PAGE = (Path(__file__).parents[2] / "docs/how-to/high-availability.md").read_text()
+(TABLE,) = re.findall(r"\| key \| content \|\n((?:\|.*\n)+)", PAGE)
+KINDS = re.findall(r"^\| `(\S+)`", TABLE, re.MULTILINE)
+"""Kinds of keys that the page names. A part in capitals stands for any text without a slash."""
+
+
+def kind_of(key: str) -> str:
+    """Return the kind of a key; the key itself if the page does not name its kind."""
+    return next((kind for kind in KINDS if re.fullmatch(re.sub("[A-Z]+", "[^/]+", kind), key)), key)
+
+
+async def test_the_page_names_each_kind_of_key_that_servers_write(start, client, prefix, monkeypatch):
+    monkeypatch.setattr(store_access, "CHECK_S", 0.01)
+    server = start("a:1")
+    await server.leads(SHARDS)
+    await server.shards.ask(a_join("n", settings=settings_of("1", lease_s=60.0)), OPERATOR)
+    begin, found = f"{prefix}/".encode(), set[str]()
+    async with asyncio.timeout(PATIENCE_S):
+        while not any(key.endswith("/checked") for key in found):
+            keys = await client.range(begin, end_of(begin))
+            found = {each.key.decode().removeprefix(f"{prefix}/") for each in keys[0]}
+    assert {kind_of(key) for key in found} == set(KINDS)

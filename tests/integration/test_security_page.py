@@ -7,8 +7,7 @@ from pathlib import Path
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.visible import MOST_MARKS
 
-from rdzv_server.cli import OTHER_FILES
-from rdzv_server.config import MOST_CONNECTIONS, Limits
+from rdzv_server.config import MOST_CONNECTIONS, OTHER_FILES, Limits
 from rdzv_server.core.kernel.admission import MOST_AGENTS, MOST_GRACE_S
 from rdzv_server.core.kernel.event_sizes import BLOCK_BYTES
 from rdzv_server.core.kernel.run import MOST_DEPARTED

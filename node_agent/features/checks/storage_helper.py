@@ -1,4 +1,4 @@
-"""Writes a file in a folder, reads it again and compares, in a process of its own: a network disk may hang for ever.
+"""Writes a file in a folder, reads it again and compares, in a process of its own: a network disk may hang forever.
 
 Argument: the folder. It prints the seconds that it took, or what is wrong. Exit codes: 0 if all is well, 1 if the
 folder cannot be used, 2 if it returned other bytes than were written.

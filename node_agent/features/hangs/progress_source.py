@@ -13,7 +13,7 @@ from node_agent.features.hangs.suspicion import CountedTime, Signs, Suspicion
 from node_agent.kernel.core.progress import Reading
 
 UNSEEN_S = 600.0
-"""Learned limit for a phase that has not been seen yet: torch's own time-out for a collective with NCCL."""
+"""Learned limit for a phase that has not been seen yet: torch's own timeout for a collective with NCCL."""
 UNSEEN_START_S = 1_800.0
 """Learned limit for the time to the first progress, until it has been seen: compilation, data, loading a checkpoint."""
 SHORTEST_S, SHORTEST_START_S = 10.0, 60.0

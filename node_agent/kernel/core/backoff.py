@@ -17,7 +17,7 @@ FIRST_S, FACTOR, LONGEST_S = 0.05, 1.6, 1.0
 HANDOVER_S = 0.5
 """Seconds in which one of several servers hands over to another. Shorter outages are not reported."""
 CUT_S = 0.5
-"""Seconds after which a held poll counts as cut, perhaps by an idle time-out, if its connection breaks."""
+"""Seconds after which a held poll counts as cut, perhaps by an idle timeout, if its connection breaks."""
 
 
 class Signal(Protocol):
@@ -33,7 +33,7 @@ class Unreachable(Exception):
 
     `sooner`: set when another try is worth it before its time, such as with another one of several servers.
     `is_final`: trying again does not help until something is changed.
-    `is_cut`: the exchange ended without an answer, as by an idle time-out of a proxy.
+    `is_cut`: the exchange ended without an answer, as by an idle timeout of a proxy.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ FIRST_TRY_S = 1.0
 QUIET_S = 2.0
 """Seconds of silence after which the agent logs what it waits for."""
 SAME_S = 0.3
-"""Most seconds by which the times of two polls may differ if the same idle time-out has ended both."""
+"""Most seconds by which the times of two polls may differ if the same idle timeout has ended both."""
 
 
 def stage_of(failure: Unreachable | ProtocolError) -> "Stage":

@@ -12,7 +12,7 @@ then counted within each epoch, so a lower step than in an earlier round shows n
 The same measure decides how many rounds in a row the same failure has ended. Failures are the same if their exit codes
 are equal and their errors differ only in numbers. Without an error, the causes are compared.
 
-The restarts after lost nodes and nodes that left are free, so no budget ends a run whose nodes come and go for ever.
+The restarts after lost nodes and nodes that left are free, so no budget ends a run whose nodes come and go forever.
 The same measure decides how many rounds departures have ended in a row.
 """
 

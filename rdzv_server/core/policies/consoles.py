@@ -1,6 +1,6 @@
 """Consoles: nodes whose agent's console does not take output, such as a stopped terminal, so that their workers wait.
 
-Agents do not count such time as a hang, so the run may stand still for ever. Its health tells people why.
+Agents do not count such time as a hang, so the run may stand still forever. Its health tells people why.
 """
 
 from typing import ClassVar

@@ -9,12 +9,15 @@ from rdzv_protocol.settings import LAST_CALL_MOST_S, LAST_CALL_QUIET_S, RunSetti
 
 from node_agent import survivors
 from node_agent.cli import plan
+from node_agent.features import recorded_errors
 from node_agent.features.checks import pre_join, storage_helper
 from node_agent.features.hangs import log_rules, progress_source
 from node_agent.features.preemption import cloud_metadata
 from node_agent.features.rules import feature as rules
+from node_agent.kernel.failures import recorded_causes
 from node_agent.kernel.output import disk_space, log_files
 from node_agent.kernel.processes import process
+from node_agent.kernel.workers import group
 from rdzv_server import config
 from rdzv_server.auth import tls_config
 from rdzv_server.core import node_history
@@ -25,7 +28,16 @@ from rdzv_server.core.policies.hangs import examination, repeated_hangs
 from rdzv_server.core.policies.network_check import network_policy
 from rdzv_server.core.runs import kept_events, registry
 from rdzv_server.core.views import health, watch_view
-from rdzv_server.http import connection, connection_limits, events_endpoint, listener, page, request_handler, webhook
+from rdzv_server.http import (
+    agent_protocol,
+    connection,
+    connection_limits,
+    events_endpoint,
+    listener,
+    page,
+    request_handler,
+    webhook,
+)
 from rdzv_server.service import event_file, exclusion_command, run_log, traces, watch
 from rdzvctl import client, commands
 
@@ -46,6 +58,9 @@ def s(seconds: float) -> str:
     return f"{seconds:,g} s"
 
 
+IN_WORDS = {4: "four", 6: "six"}
+HOURS = {3_600.0: "an hour"}
+*LOOKS, LAST_LOOK = (f"{age_s:g}" for age_s in group.LOOKS_S)
 MORE_DIGITS = r"[,.]?\d"
 # fmt: off
 NAMED = {
@@ -70,6 +85,28 @@ NAMED = {
         f"of a new run | {s(admission.MOST_GRACE_S)}", f"cordons | {cordons.MOST_CORDONS:,}",
         f"at most {cordons.MOST_EXCLUSIONS}", f"run's own, {cordons.MOST_OF_RUN}",
         f"after {silent_runs.GIVES_PLACE_S / 60:g} minutes",
+    ),
+    "../CHANGELOG.md": (
+        f"handler {IN_WORDS[len(group.LOOKS_S)]} times in {LAST_LOOK} s, first after {LOOKS[0]} s",
+        f"from {tls_config.EXPIRES_SOON.days} days before its certificate",
+    ),
+    "development/adr/0014-root-cause-of-failures.md": (
+        f"more than {s(recorded_causes.CONTINUES_S)} after the error",
+        f"more than {HOURS[recorded_causes.NOTICED_WITHIN_S]} after the error",
+        f"wrongly for up to {HOURS[recorded_causes.NOTICED_WITHIN_S]}",
+    ),
+    "development/adr/0055-success-before-an-eviction.md": (
+        f"except {IN_WORDS[len(group.LOOKS_S)]} times in a worker's first {LAST_LOOK} s: after {LOOKS[0]} s",
+    ),
+    "development/adr/0072-agent-requests-without-aiohttp.md": (
+        f"at most {kib(agent_protocol.MOST_BYTES)} with", f"at most {IN_WORDS[agent_protocol.MOST_PIECES]} pieces",
+    ),
+    "explanation/failures.md": (
+        f"handlers {', '.join(LOOKS)} and {LAST_LOOK} s after",
+        f"more than {s(recorded_causes.CONTINUES_S)} after the error",
+        f"more than {HOURS[recorded_causes.NOTICED_WITHIN_S]} after the error",
+        f"named for up to {HOURS[recorded_causes.NOTICED_WITHIN_S]} after",
+        f"of a node exit 0, the agent waits up to {s(recorded_errors.LOOK_WITHIN_S)}",
     ),
     "explanation/threat-model.md": (
         f"line and headers | {kib(request_handler.MOST_HEAD_BYTES)}",
@@ -111,7 +148,10 @@ NAMED = {
         f"pattern takes {s(rules.CPU_S)} of processor time", f"or {s(rules.MATCHED_WITHIN_S)} on a busy",
     ),
     "how-to/save-before-leaving.md": (f"every {s(cloud_metadata.AGAIN_S)}",),
-    "how-to/high-availability.md": (f"up to {s(timing.LEADER_HOLD_S)}", f"at most {s(timing.LONGEST_HOLD_S)}"),
+    "how-to/high-availability.md": (
+        f"up to {s(timing.LEADER_HOLD_S)}", f"at most {s(timing.LONGEST_HOLD_S)}",
+        f"From {tls_config.EXPIRES_SOON.days} days before",
+    ),
     "how-to/tracing.md": (f"at most {traces.MOST_NODES} nodes",),
     "reference/events.md": (
         f"latest {kept_events.EVENTS_KEPT:,} events", f"at most {kept_events.MOST_EVENTS:,} events (`--max-events`)",
@@ -127,6 +167,11 @@ NAMED = {
         f"and the last {flag_values.LOG_LINES} lines",
         f"at most {flag_values.MOST_LOG_LINES:,} lines and {kib(queries.LOG_BYTES)}",
         f"({s(client.DEFAULT_TIMEOUT_S)})",
+    ),
+    "reference/sizing.md": (
+        f"| {config.OTHER_FILES} + one for each agent", f"| 60 MB | {config.OTHER_FILES + 1_000:,} |",
+        f"| 230 MB | {config.OTHER_FILES + 10_000:,} |", f"reserves {config.OTHER_FILES} files",
+        f"at least {config.OTHER_FILES} and two for each",
     ),
 }
 # fmt: on

@@ -43,7 +43,7 @@ def gathered(joined: int, names: str, high: int, awaits: str = "") -> str:
     "each newcomer prolongs it by as much": (
         "2:4", "join a b; 4s; join c; 4.9s", {"stage": "forming"}, "0.1s", {"ranks": "a b c"},
     ),
-    "but not for ever": (
+    "but not forever": (
         "1:9", "join a; 4s; join b; 4s; join c; 4s; join d; 4s; join e; 4s; join f; 4s; join g; 4s; join h; 1.9s",
         {"stage": "forming"}, "0.1s", {"ranks": "a b c d e f g h"},
     ),
