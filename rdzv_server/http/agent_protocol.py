@@ -28,8 +28,9 @@ MOST_BYTES = 8_192
 """Most bytes of a request that is answered here, with its head."""
 MOST_PIECES = 4
 """Most pieces in which such a request may arrive: it is parsed anew with each."""
-_UNUSUAL = frozenset({"content-encoding", "cookie", "expect", "transfer-encoding"})
-"""Headers that no agent sends, and that change how a request is read."""
+MOST_HEADERS = 64
+_UNUSUAL = frozenset({"content-encoding", "cookie", "expect", "proxy-connection", "transfer-encoding"})
+"""Headers that no agent sends, and that change how a request is handled."""
 _NEEDED = frozenset({"content-length", "host"})
 
 
@@ -94,6 +95,7 @@ class AgentProtocol:
     """HTTP of one connection, until a request comes that aiohttp has to handle."""
 
     __slots__ = (
+        "_connection",
         "_is_closing",
         "_is_paused",
         "_later",
@@ -110,6 +112,8 @@ class AgentProtocol:
     def __init__(self, server: AgentServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
+        self._connection: HttpConnection | None = None
+        """Connection of the transport, which asyncio no longer knows once the peer is gone."""
         self._peer = ""
         self._task: asyncio.Task[None] | None = None
         """Task that answers the current request."""
@@ -131,10 +135,13 @@ class AgentProtocol:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._connection = cast(HttpConnection, self._transport.get_protocol())
         self._peer = str((transport.get_extra_info("peername") or ("",))[0])
         self._server.open.add(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._connection is None or self._connection.is_lost:
+            return
         if self._task is None and not self._is_paused:
             self._take(self._received + data)
             return
@@ -169,17 +176,12 @@ class AgentProtocol:
             self.close()
         return self._task
 
-    @property
-    def _connection(self) -> HttpConnection:
-        assert self._transport
-        return cast(HttpConnection, self._transport.get_protocol())
-
     def _take(self, data: bytes) -> None:
         """Begin to answer the request if it is whole, or give its connection to aiohttp if it is not an agent's."""
-        assert self._transport
+        assert self._transport and self._connection
         self._server.idle.stop(self)
         self._received, self._pieces = data, self._pieces + 1
-        parsed = self._parse(data)
+        parsed = self._parse(data, self._connection)
         if parsed is None:
             self._hand_over(data)
         elif parsed.is_whole:
@@ -188,38 +190,44 @@ class AgentProtocol:
             request = AgentRequest(parsed.path, parsed.headers, parsed.body, self._peer, is_tls)
             self._task = asyncio.get_running_loop().create_task(self._respond(request, self._connection))
 
-    def _parse(self, data: bytes) -> "_Parsed | None":
-        if len(data) > MOST_BYTES or self._pieces > MOST_PIECES or self._connection.lacks_tls:
+    def _parse(self, data: bytes, connection: HttpConnection) -> "_Parsed | None":
+        """Parse what has arrived of a request. Return None if aiohttp has to handle it.
+
+        That includes a stranger's request without all of its body: aiohttp refuses it by its head.
+        """
+        if len(data) > MOST_BYTES or self._pieces > MOST_PIECES or connection.lacks_tls:
             return None
-        return parse(data) if self._server.may_be_agents(data) else None
+        parsed = parse(data) if self._server.may_be_agents(data) else None
+        if parsed and parsed.has_head and not parsed.is_whole and connection.is_unauthenticated:
+            return None
+        return parsed
 
     def _hand_over(self, data: bytes) -> None:
         """Give the connection to aiohttp, with the data that is not answered yet."""
         connection, transport = self._connection, self._transport
         self._forget()
-        assert transport
+        assert transport and connection
         http = connection.http = self._server.others()
         http.connection_made(transport)
-        if self._is_paused:
-            http.pause_writing()
         http.data_received(data)
 
     def _forget(self) -> None:
         """Forget the connection: this protocol has no more part in it."""
         self._server.idle.stop(self)
         self._server.open.discard(self)
-        self._transport = None
+        self._transport = self._connection = None
 
     async def _respond(self, request: AgentRequest, connection: HttpConnection) -> None:
         try:
-            answer = await self._server.answer(request, connection)
+            try:
+                answer = await self._server.answer(request, connection)
+            finally:
+                self._task = None
             self._write(answer)
+            self._take_later()
         except Exception as error:
             log.error(words.answer_failed("POST", request.path), exc_info=error)
             self.close()
-        finally:
-            self._task = None
-        self._take_later()
 
     def _write(self, answer: AgentAnswer) -> None:
         if self._transport is None:
@@ -231,11 +239,13 @@ class AgentProtocol:
 
     def _take_later(self) -> None:
         """Handle what has arrived meanwhile, or wait for the next request."""
-        if self._transport is None or self._transport.is_closing():
+        connection = self._connection
+        if self._transport is None or connection is None or connection.is_closed:
             return
         if self._later and not self._is_paused:
-            connection, data, self._later = self._connection, self._later, b""
-            self._transport.resume_reading()
+            if self.is_full:
+                self._transport.resume_reading()
+            data, self._later = self._later, b""
             self._take(data)
             if connection.http.is_whole:
                 connection.request_arrived()
@@ -286,6 +296,7 @@ def parse(data: bytes) -> _Parsed | None:
     if is_plain and parsed.has_head:
         is_plain = (
             headers.keys() >= _NEEDED
+            and len(headers) <= MOST_HEADERS
             and int(headers["content-length"]) <= MOST_BYTES
             and headers.get("content-type") == paths.MEDIA_TYPE
             and headers.get("connection", "keep-alive") == "keep-alive"

@@ -118,6 +118,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._transport is None or self._transport.is_closing()
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the transport is gone. What was received before still has its turns."""
+        return self._transport is None
+
+    @property
     def waits_for_peer(self) -> bool:
         """Whether the peer has to send something next."""
         waits_for_turn = self._waiting or self.received or (self.opening and self.opening.waits_for_turn)
@@ -133,9 +138,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._greet()
 
     def request_answered(self) -> None:
-        """Note that the next byte begins the next request."""
+        """Note that the next byte begins the next request, unless a part of that has arrived already."""
         self._is_answering = False
         self._bounds.arriving.stop(self)
+        if not self.http.is_whole:
+            self._bounds.arriving.start(self)
 
     def held(self, seconds: float) -> None:
         """Note that the current request was held as a long poll, which is no delay of the server."""

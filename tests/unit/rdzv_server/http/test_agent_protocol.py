@@ -1,9 +1,11 @@
 """Agents' plain requests are answered without aiohttp. Everything else is aiohttp's, as if it came first."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack, asynccontextmanager
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiohttp.http_parser import HttpRequestParser
@@ -14,8 +16,18 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.messages import Ack, ErrorReply, LeaveRequest, PollRequest, Reply, Wait
 
+from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.config import Limits
-from rdzv_server.http.agent_protocol import MOST_BYTES, MOST_PIECES, AgentAnswer, AgentProtocol, AgentRequest, parse
+from rdzv_server.http.agent_protocol import (
+    MOST_BYTES,
+    MOST_HEADERS,
+    MOST_PIECES,
+    AgentAnswer,
+    AgentProtocol,
+    AgentRequest,
+    AgentServer,
+    parse,
+)
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.request_handler import RequestHandler
 from rdzv_server.server import RendezvousServer, bind
@@ -55,6 +67,8 @@ UNUSUAL = {
     "a folded header": PLAIN + b"X: a\r\n b\r\nContent-Length: 3\r\n\r\nabc",
     "a space before the colon": PLAIN + b"X : a\r\nContent-Length: 3\r\n\r\nabc",
     "lines without a carriage return": PLAIN.replace(b"\r\n", b"\n") + b"Content-Length: 3\n\nabc",
+    "many headers": PLAIN + b"".join(b"X-%d: y\r\n" % n for n in range(MOST_HEADERS)) + b"Content-Length: 3\r\n\r\nabc",
+    "a connection that a proxy ends": PLAIN + b"Proxy-Connection: close\r\nContent-Length: 3\r\n\r\nabc",
     "a body that is too large": PLAIN + b"Content-Length: 9000\r\n\r\nabc",
     "two requests": 2 * (PLAIN + b"Content-Length: 3\r\n\r\nabc"),
     "more than the body": PLAIN + b"Content-Length: 3\r\n\r\nabcd",
@@ -120,11 +134,11 @@ class Site:
     """A real server, and connections to it."""
 
     def __init__(self, server: RendezvousServer, port: int, peers: ExitStack) -> None:
-        self.server, self._port, self._peers = server, port, peers
+        self.server, self.port, self._peers = server, port, peers
 
     async def connect(self) -> "Peer":
         known = set(self._connections)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         self._peers.callback(writer.close)
         return Peer(self, known, reader, writer)
 
@@ -136,6 +150,11 @@ class Site:
     def new(self, known: set[HttpConnection]) -> HttpConnection:
         (connection,) = self._connections - known
         return connection
+
+    @property
+    def open(self) -> int:
+        """Number of connections."""
+        return len(self._connections)
 
     @property
     def parked(self) -> int:
@@ -171,12 +190,12 @@ class Peer:
 
 
 @asynccontextmanager
-async def a_site(**limits: float) -> AsyncIterator[Site]:
+async def a_site(access: Access | None = None, **limits: float) -> AsyncIterator[Site]:
     """Run a server until the context ends, and close the peers' ends afterwards."""
     bound = bind("127.0.0.1", 0)
     with ExitStack() as peers:
         async with RendezvousServer() as server:
-            await server.listen(bound, limits=Limits(**limits))  # type: ignore[arg-type]
+            await server.listen(bound, access=access, limits=Limits(**limits))  # type: ignore[arg-type]
             yield Site(server, bound.getsockname()[1], peers)
 
 
@@ -236,12 +255,119 @@ async def test_a_request_in_many_pieces_or_a_large_one_is_aiohttps(pieces: list[
     assert isinstance(peer.protocol, RequestHandler)
 
 
-async def test_a_parked_poll_ends_with_its_connection(site: Site) -> None:
+async def test_a_stranger_is_refused_by_the_head_of_its_request() -> None:
+    async with a_site(access=Access([Token(Role.AGENT, b"x" * 20)])) as site:
+        peer = await site.connect()
+        assert (await peer.asks(POLL[:-1]))[0] == 401
+
+
+@pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
+async def test_requests_of_peers_that_are_gone_before_their_turns_disturb_nobody(site: Site, is_reset: bool) -> None:
+    """As when many agents are killed at once."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    loop = asyncio.get_running_loop()
+    peers = [socket.create_connection(("127.0.0.1", site.port)) for _ in range(150)]
+    for peer in peers:
+        peer.setblocking(False)
+        await loop.sock_sendall(peer, POLL)
+        assert (await loop.sock_recv(peer, 4_096)).startswith(b"HTTP/1.1 409 ")
+    for peer in peers:  # the server has no turn meanwhile
+        peer.send(POLL)
+        if is_reset:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+    assert (await (await site.connect()).asks(POLL))[0] == 409
+    await until(lambda: site.open == 1)
+    assert errors == []
+
+
+@pytest.mark.parametrize("first", [HEALTHZ, POLL], ids=["of anybody", "of an agent"])
+async def test_a_request_that_has_begun_before_an_answer_has_its_time_limit(first: bytes) -> None:
+    async with a_site(request_s=0.3, idle_s=1_000.0) as site:
+        peer = await site.connect()
+        assert (await peer.asks(first + POLL[:-1]))[0] in (200, 409)
+        await peer.is_cut()
+
+
+async def test_a_parked_poll_is_cancelled_when_its_connection_closes(site: Site) -> None:
     peer = await site.connect()
     peer.writer.write(request(paths.JOIN, a_join("a", settings=settings_of("2:2"))))
     await until(lambda: site.parked == 1)
+    protocol = peer.protocol
+    assert isinstance(protocol, AgentProtocol) and protocol._task
+    task = protocol._task
     peer.writer.close()
-    await until(lambda: site.parked == 0)
+    await until(task.done)
+    assert task.cancelled() and site.parked == 0
+
+
+class Answers:
+    """An AgentServer's answer: each request waits until the test lets it continue."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.may_continue = asyncio.Semaphore(0)
+
+    async def __call__(self, request: AgentRequest, connection: HttpConnection) -> AgentAnswer:
+        self.asked.append(request.path)
+        await self.may_continue.acquire()
+        return AgentAnswer(200, b"x")
+
+
+def protocol_with(answers: Answers) -> tuple[AgentProtocol, Mock, Mock]:
+    """Return a protocol, the transport of its connection, and what aiohttp's server makes."""
+    connection = Mock(is_lost=False, is_closed=False, lacks_tls=False, is_unauthenticated=False)
+    transport = Mock(spec=asyncio.Transport)
+    transport.get_protocol.return_value = connection
+    transport.get_extra_info.return_value = None
+    others = Mock()
+    protocol = AgentServer(answers, [paths.POLL], others, idle_s=60.0)()
+    connection.http = protocol
+    protocol.connection_made(transport)
+    return protocol, transport, others.return_value
+
+
+async def test_no_request_is_answered_while_the_peer_does_not_read() -> None:
+    answers = Answers()
+    protocol, transport, _ = protocol_with(answers)
+    protocol.data_received(POLL)
+    await until(lambda: len(answers.asked) == 1)
+    protocol.data_received(POLL)
+    transport.write.side_effect = lambda data: protocol.pause_writing()
+    answers.may_continue.release()
+    await until(lambda: transport.write.called)
+    assert len(answers.asked) == 1 and not protocol.is_whole
+    protocol.resume_writing()
+    await until(lambda: len(answers.asked) == 2)
+    protocol.connection_lost(None)
+
+
+async def test_aiohttp_gets_a_request_that_came_early_once_the_peer_reads_again() -> None:
+    protocol, _, http = protocol_with(Answers())
+    protocol.pause_writing()
+    protocol.data_received(HEALTHZ)
+    assert not http.data_received.called
+    protocol.resume_writing()
+    http.data_received.assert_called_once_with(HEALTHZ)
+
+
+async def test_a_request_that_came_early_has_arrived_once_it_is_its_turn() -> None:
+    """Otherwise its time limit would go on while the server makes it wait."""
+    answers = Answers()
+    protocol, transport, _ = protocol_with(answers)
+    protocol.data_received(POLL)
+    protocol.data_received(POLL)
+    answers.may_continue.release()
+    await until(lambda: len(answers.asked) == 2)
+    transport.get_protocol.return_value.request_arrived.assert_called_once_with()
+    protocol.connection_lost(None)
+
+
+async def test_aiohttp_closes_its_idle_connections_first_when_the_server_stops() -> None:
+    others = Mock(shutdown=AsyncMock())
+    await AgentServer(Answers(), [paths.POLL], others, idle_s=60.0).shutdown(0.5)
+    assert [call[0] for call in others.method_calls] == ["pre_shutdown", "shutdown"]
 
 
 async def test_requests_that_come_before_the_answer_are_answered_in_their_order(site: Site) -> None:
