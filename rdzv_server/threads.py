@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 HANGS_S = 5.0
 """Seconds after which files that are read again count as hanging."""
+ENDS_WITHIN_S = 0.1
+"""Seconds for which a thread that has done its work may still count towards the limit of processes."""
 
 
 class NoThread(OSError):
@@ -62,6 +64,7 @@ class OneThread:
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._is_started = self._has_ended = False
+        self._starting = asyncio.Lock()
 
     async def call(self, call: Callable[[], T]) -> T:
         """Make a call after all earlier ones, and return its result.
@@ -71,12 +74,21 @@ class OneThread:
         """
         if self._has_ended:
             raise RuntimeError("the thread has ended")
-        if not self._is_started:
-            _start(self._work)
-            self._is_started = True
+        async with self._starting:
+            if not self._is_started:
+                await self._start()
         done, work = _told(call)
         self._calls.put(work)
         return await done
+
+    async def _start(self) -> None:
+        """Start the thread. Raises `NoThread` if there is no room for one, and no thread is just ending."""
+        try:
+            _start(self._work)
+        except NoThread:
+            await asyncio.sleep(ENDS_WITHIN_S)
+            _start(self._work)
+        self._is_started = True
 
     def end(self) -> None:
         """Let the thread end after all calls."""

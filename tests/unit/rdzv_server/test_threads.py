@@ -81,6 +81,21 @@ async def test_one_thread_makes_all_calls_in_order_and_skips_those_of_gone_calle
         await thread.call(fails)
 
 
+async def test_a_thread_takes_the_place_of_one_that_is_just_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server starts its store's thread right after the one that watches its start."""
+    thread, start, refusals = OneThread(), threading.Thread.start, [1]
+
+    def started(new: threading.Thread) -> None:
+        if refusals.pop() if refusals else 0:
+            raise RuntimeError("can't start new thread")
+        start(new)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    made = await asyncio.gather(thread.call(lambda: 1), thread.call(lambda: 2))
+    assert (made, refusals) == ([1, 2], [])
+    thread.end()
+
+
 async def test_a_thread_that_could_not_be_started_is_started_by_a_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = OneThread()
     refuse_threads(monkeypatch)
