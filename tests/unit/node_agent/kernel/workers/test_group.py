@@ -296,6 +296,21 @@ async def test_a_worker_that_has_lost_one_which_a_signal_ended_is_not_blamed(cre
         assert [(failure.rank, failure.exit_code) for failure in (*crew.failures, *crew.raised)] == [(11, -15), (10, 1)]
 
 
+async def test_a_worker_that_a_signal_ends_after_a_consequence_begins_a_whole_timeout(crew, gate, monkeypatch):
+    """It may end just before the consequence would be reported, and its agent may be about to get the signal, too."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; kill -TERM $$"), sh("exec sleep 1000"))
+    await until(lambda: group._settling)
+    of_consequence = group._settling
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", 0.05)
+    began = asyncio.get_running_loop().time()
+    await gate.open()
+    await crew.calls_back("failed")
+    assert of_consequence.cancelled()
+    assert asyncio.get_running_loop().time() - began >= workers.CAUSE_TIMEOUT_S
+    assert [(failure.rank, failure.exit_code) for failure in crew.failures] == [(11, -signal.SIGTERM)]
+
+
 async def test_a_consequence_without_a_cause_is_reported_soon(crew):
     began = asyncio.get_running_loop().time()
     crew.start(sh(SUFFERS), sh("exec sleep 1000"))
