@@ -99,6 +99,7 @@ NAMED = {
         f"except {IN_WORDS[len(group.LOOKS_S)]} times in a worker's first {LAST_LOOK} s: after {LOOKS[0]} s",
     ),
     "development/adr/0072-agent-requests-without-aiohttp.md": (
+        f"at most {agent_protocol.MOST_HEADERS} headers",
         f"at most {kib(agent_protocol.MOST_BYTES)} with", f"at most {IN_WORDS[agent_protocol.MOST_PIECES]} pieces",
     ),
     "explanation/failures.md": (
