@@ -16,7 +16,7 @@ from rdzv_protocol import hung_disks, late_signals
 from rdzv_protocol.constraints import sendable
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Failure, Finish, PollRequest, Reply, ReportedError, Start
+from rdzv_protocol.messages import Assignment, Failure, Finish, PollRequest, Reply, ReportedError, ReportRequest, Start
 
 from node_agent import words
 from node_agent.features.enabled import Features, Queries
@@ -46,7 +46,8 @@ from node_agent.kernel.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
-from node_agent.kernel.core.machine import AgentMachine
+from node_agent.kernel.core.failure_reporter import log_line
+from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, AgentMachine
 from node_agent.kernel.environment import omp_warning
 from node_agent.kernel.feature import StartedWorkers
 from node_agent.kernel.leave_signals import LeaveSignals
@@ -149,8 +150,12 @@ class Agent:
         self._queries = Queries(
             config.join.node_id, self._features, self.console, lambda *answer: self._runner.feed(Answer(*answer))
         )
-        self._errors: tuple[ReportedError, ...] = ()
-        """Errors of the workers that have all exited 0."""
+        self._errors: list[ReportedError] = []
+        """Errors of the workers that have all exited 0, as far as they are known."""
+        self._finding: asyncio.Task[None] | None = None
+        """Task that finds these errors."""
+        self._other_failures: list[Failure] = []
+        """Failures of the last round's workers beside the reported one."""
         self._has_shutdown_timeout = True
         """Whether the workers' last stop gave them the user's `--shutdown-timeout`, not the time of a drain."""
         self._is_closed = False
@@ -174,6 +179,7 @@ class Agent:
             loop,
             self._features.capabilities,
             member=self._is_member,
+            completed=self._with_errors,
         )
         if "TMPDIR" in os.environ:
             spawn(self._warn_of_tmpdir())
@@ -207,6 +213,7 @@ class Agent:
             for feature in reversed(self._features):
                 closing.push_async_callback(feature.close)
             closing.push_async_callback(self._end_tasks)
+            closing.push_async_callback(self._errors_logged)
             closing.callback(self._forget_workers)
 
     async def _end_tasks(self) -> None:
@@ -264,8 +271,17 @@ class Agent:
             wants_summary = any(feature.wants_summary() for feature in self._features)
             held_s = self._console_held_s(now) if started else None
             return replace(request, wants_summary=wants_summary, console_held_s=held_s)
-        errors = self._errors if request.failure is None else ()
-        return replace(request, errors=errors, ago_s=started.failed_ago_s(now) if started else 0.0)
+        return replace(request, ago_s=started.failed_ago_s(now) if started else 0.0)
+
+    async def _with_errors(self, report: ReportRequest) -> ReportRequest:
+        """Return the report, with the errors of workers that have exited 0 if they are known within `CAUSE_TIMEOUT_S`.
+
+        In that time, a signal withdraws the success anyway. So a slow disk does not decide whether it counts.
+        """
+        if report.failure or not self._finding:
+            return report
+        await asyncio.wait([self._finding], timeout=CAUSE_TIMEOUT_S)
+        return replace(report, errors=tuple(self._errors))
 
     def _console_held_s(self, now: float) -> float | None:
         """Return the seconds for which the console has taken nothing, None if they are few."""
@@ -381,6 +397,7 @@ class Agent:
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
         self._guard()
         round_, log_folder = assignment.round, self._logs.readable_path
+        self._other_failures = []
         progress = ProgressFiles(round_, assignment.local_world_size, asyncio.get_running_loop().time())
         try:
             group = WorkerGroup(
@@ -389,6 +406,7 @@ class Agent:
                 succeeded=lambda: self._workers_succeeded(round_),
                 failed=lambda failure: self._worker_failed(round_, failure),
                 raised=lambda failure: self._worker_failed(round_, failure, before_stop=True),
+                failed_too=self._worker_failed_too,
                 stopped=lambda left: self._workers_stopped(round_, left),
                 exited=self.orphans.exited if self.orphans else lambda pid: None,
                 leftovers=self.orphans.leftovers if self.orphans else None,
@@ -438,7 +456,7 @@ class Agent:
         round_ = self.started.assignment if self.started else None
         if not self.started or not round_ or round_.group_world_size > 1 or round_.round != finish.round:
             return finish
-        own = self.started.group.other_failures
+        own = self._other_failures
         more = finish.more_failures + max(0, len(own) - MOST_OTHERS)
         return replace(finish, others=(*finish.others, *own[:MOST_OTHERS]), more_failures=more)
 
@@ -522,15 +540,38 @@ class Agent:
 
     async def _succeed(self, round_: int, asked: list[Awaitable[bool]]) -> None:
         is_interrupted = any([await each for each in asked])
-        self._errors = tuple([error for each in self._features for error in await each.errors_of_success()])
+        self._finding = spawn(self._find_errors())
         self._runner.feed(WorkersSucceeded(round_, is_interrupted))
 
+    async def _find_errors(self) -> None:
+        found: list[ReportedError] = []
+        self._errors = found
+        for feature in self._features:
+            await feature.errors_of_success(found.append)
+
+    async def _errors_logged(self) -> None:
+        """Wait until the errors of workers that have exited 0 are logged, also those that a report did not wait for."""
+        if self._finding:
+            await asyncio.wait([self._finding])
+
     def _worker_failed(self, round_: int, failure: Failure, *, before_stop: bool = False) -> None:
+        failure = self._explained(failure)
+        for feature in self._features:
+            feature.failed(failure)
+        self._runner.feed(WorkerFailed(round_, failure, before_stop))
+
+    def _worker_failed_too(self, failure: Failure) -> None:
+        """Log a failure that is not the round's, and keep it for the final report."""
+        failure = self._explained(failure)
+        self._other_failures.append(failure)
+        self.perform(log_line(failure))
+
+    def _explained(self, failure: Failure) -> Failure:
         if not self._logs.keeps_error_files:
             failure = replace(failure, error_file="")
         for feature in self._features:
-            failure = feature.failed(failure)
-        self._runner.feed(WorkerFailed(round_, failure, before_stop))
+            failure = feature.explained(failure)
+        return failure
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         if self.started and (late := self.started.group.killed_late):

@@ -67,7 +67,7 @@ class WorkerTimers(Feature):
             report = self.expired if self.kernel.config.options(Hangs).is_on else None
             self._timer = FileTimer(self.path, pipe, self.kernel.console.log, self._is_worker, report)
 
-    def failed(self, failure: Failure) -> Failure:
+    def explained(self, failure: Failure) -> Failure:
         late = self._timer.killed.get(failure.pid) if self._timer else None
         if not late:
             return failure

@@ -5,7 +5,7 @@ a script, torch marks its lines on stderr. A script that catches the exception, 
 handler, counts as a success under every launcher.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -16,7 +16,7 @@ from node_agent.kernel.feature import Feature
 from node_agent.kernel.threads import in_thread
 
 LOOK_WITHIN_S = 2.0
-"""Most seconds that the report of a success waits for the disk of the error files."""
+"""Most seconds that the search for errors waits for the disk of the error files."""
 MOST_BYTES = 512
 """Most bytes of an error in a report."""
 MOST = 8
@@ -24,17 +24,20 @@ MOST = 8
 
 
 class RecordedErrors(Feature):
-    """Looks for such errors before the agent reports that its workers have succeeded."""
+    """Looks for such errors while the agent reports that its workers have succeeded."""
 
-    async def errors_of_success(self) -> Sequence[ReportedError]:
+    async def errors_of_success(self, found: Callable[[ReportedError], None]) -> None:
         if not (started := self.kernel.started):
-            return ()
-        found: Mapping[int, str] = {}
+            return
+        first, uncaught = started.assignment.first_rank, started.group.uncaught
+        for local_rank in sorted(uncaught)[:MOST]:  # known without the disk
+            found(_report(self, first + local_rank, uncaught[local_rank]))
+        in_files: Mapping[int, str] = {}
         with suppress(OSError):  # the disk hangs
-            found = await in_thread(partial(recorded, started.group.error_files), LOOK_WITHIN_S)
-        first = started.assignment.first_rank
-        errors = {**started.group.uncaught, **found}
-        return [_report(self, first + local_rank, errors[local_rank]) for local_rank in sorted(errors)][:MOST]
+            in_files = await in_thread(partial(recorded, started.group.error_files), LOOK_WITHIN_S)
+        others = sorted(in_files.keys() - uncaught.keys())
+        for local_rank in others[: max(0, MOST - len(uncaught))]:
+            found(_report(self, first + local_rank, in_files[local_rank]))
 
 
 def _report(feature: Feature, rank: int, error: str) -> ReportedError:

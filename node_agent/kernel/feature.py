@@ -110,7 +110,8 @@ class Feature:
     follows each poll. The end of the workers has these hooks:
 
     - `interruption` and `errors_of_success`, if all workers exit 0. No other hook marks the end of such a round.
-    - `failed`, `stopping`, `judged` and `stopped`, if a worker fails. `judged` may take longer than the stop.
+    - `explained`, `failed`, `stopping`, `judged` and `stopped`, if a worker fails. `judged` may take longer than the
+      stop.
     - `stopping` and `stopped`, if the agent stops the workers for another reason, even before they have started.
     """
 
@@ -204,16 +205,25 @@ class Feature:
         """Return whether the workers, which have all exited 0, were asked to end. None means certainly not."""
         return None
 
-    async def errors_of_success(self) -> Sequence[ReportedError]:
-        """Return errors of the workers, which have all exited 0 nevertheless. The report of their success waits."""
-        return ()
+    async def errors_of_success(self, found: Callable[[ReportedError], None]) -> None:
+        """Log the errors of the workers, which have all exited 0 nevertheless, and call `found` with each.
 
-    def failed(self, failure: Failure) -> Failure:
-        """Return a failure of the round on this node, with what the feature knows about it.
+        The report of their success waits for a moment, and contains those that are found by then. An agent that exits
+        waits until this returns.
+        """
 
-        It is the first failure of a worker, or one that `Kernel.fail` reports.
+    def explained(self, failure: Failure) -> Failure:
+        """Return a failure with what the feature knows about it.
+
+        The agent calls it with each failure that it reports or logs, before `failed`.
         """
         return failure
+
+    def failed(self, failure: Failure) -> None:
+        """Called with the failure of the round on this node, not with others that follow from it.
+
+        It is the failure of a worker that this node reports, or one that `Kernel.fail` reports.
+        """
 
     async def judged(self, failure: Failure) -> Failure:
         """Return the failure with the feature's verdict. The failure's report waits for features that override this.

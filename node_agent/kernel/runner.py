@@ -9,7 +9,7 @@ its traceback, stops the workers, leaves the run and exits with 1. If that fails
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -99,8 +99,11 @@ class Runner:
         capabilities: Capabilities = Capabilities(),  # noqa: B008
         *,
         member: Callable[[bool], None] | None = None,
+        completed: Callable[[ReportRequest], Awaitable[ReportRequest]] | None = None,
     ) -> None:
-        """`member` is called at the start, and when the agent becomes or stops being a member of its run."""
+        """`member` is called at the start, and when the agent becomes or stops being a member of its run. `completed`
+        returns a report with what takes time to find. The machine and the workers do not wait for it.
+        """
         self.machine = AgentMachine(
             replace(
                 config.join,
@@ -128,6 +131,9 @@ class Runner:
         )
         self._side_client = RetryingClient(make_transport(), self._out_of_reach, has_joined=True)
         """Client for reports, which must arrive, however late."""
+        self._in_order = asyncio.Lock()
+        """Held while a report is completed, so that no leave overtakes it."""
+        self._completed = completed
         self._member = member
         self._was_member: bool | None = None
         self._where = where
@@ -193,6 +199,9 @@ class Runner:
         limit_s = ANSWER_TIMEOUT_S if isinstance(message, AnswerRequest) else None
         try:
             async with asyncio.timeout(limit_s):
+                async with self._in_order:
+                    if isinstance(message, ReportRequest) and self._completed:
+                        message = await self._completed(message)
                 await self._side_client.ask(message)
                 self._is_out_of_reach = False
         except (AgentFenced, StaleRound, ServerLost, TimeoutError):

@@ -38,9 +38,8 @@ class EventLog(Feature):
         for local_rank, pid in pids.items():
             self._record("START", local_rank, pid=pid)
 
-    def failed(self, failure: Failure) -> Failure:
+    def failed(self, failure: Failure) -> None:
         self._failure = failure
-        return failure
 
     def ended(self, exit_code: int) -> None:
         state, failure = "FAILED" if exit_code else "SUCCEEDED", self._failure

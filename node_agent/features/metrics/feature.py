@@ -107,9 +107,8 @@ class AgentMetrics(Feature):
         self._rounds += 1
         self._spawn.observe(asyncio.get_running_loop().time() - self._start_requested_at)
 
-    def failed(self, failure: Failure) -> Failure:
+    def failed(self, failure: Failure) -> None:
         self._failures += 1
-        return failure
 
     def samples(self) -> list[Sample]:
         counted = [Sample(ROUNDS, self._rounds), Sample(FAILURES, self._failures), Sample(SPAWN, self._spawn.read())]

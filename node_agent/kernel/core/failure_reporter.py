@@ -62,7 +62,7 @@ class FailureReporter:
         While another failure is judged or reported, it is only logged, unless it is late.
         """
         if self.is_pending:
-            return [] if is_late else [_log(failure)]
+            return [] if is_late else [log_line(failure)]
         self._round, self._is_late = round_, is_late
         logged = [] if is_late else [self._tell(failure)]
         if self._judges:
@@ -103,14 +103,15 @@ class FailureReporter:
 
     def _tell(self, failure: Failure) -> Log:
         self.logged = failure.sentence
-        return _log(failure)
+        return log_line(failure)
 
     def _release(self) -> list[Effect]:
         held, self._held_leave = self._held_leave, None
         return [held] if held else []
 
 
-def _log(failure: Failure) -> Log:
+def log_line(failure: Failure) -> Log:
+    """Return the log line about a worker's failure."""
     message = words.progress.worker_failed(
         failure.rank, failure.local_rank, failure.pid, failure.node_id, failure.cause, failure.error
     )

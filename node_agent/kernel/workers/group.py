@@ -47,6 +47,8 @@ LEFT_S = 3.0
 """Seconds from SIGTERM to SIGKILL for the remaining processes of a worker that has ended by itself."""
 SIGNAL_IN_EXIT_CODE = 128
 """Number that a shell adds to the number of the signal that has killed its program, to make its own exit code."""
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+"""Signals with which a program ends because of an error of its own."""
 READ_WITHIN_S = 5.0
 """Most seconds that the end of a worker waits for its files on a disk."""
 FULL_WITHIN_S = 2.0
@@ -521,10 +523,11 @@ class WorkerGroup(ProcessGroup):
 
     - A failure that follows from another worker's failure. If that worker is in this group and ends soon, the group
       reports its failure instead. It also does if an exception has ended that worker's script, and not yet its process.
-      The group then also calls `raised` with each failure that follows.
+      The group then also calls `failed_too` with each failure that follows.
     - A worker's end by a signal that schedulers send to all processes of a node, or by a shell's exit code for such a
       signal. If the agent gets that signal too, before or after, the node leaves and no worker has failed. If it does
-      not, this worker has failed first, even if others fail meanwhile: they may have needed it.
+      not, this worker has failed first, even if others fail meanwhile: they may have needed it. But a worker that has
+      crashed meanwhile, or that an exception of its own has ended, has failed first: it may have sent the signal.
     - The success of workers that handle such a signal, because they may have exited 0 because of it. If no restart is
       left, the group holds back their other exit codes, too.
     """
@@ -538,6 +541,7 @@ class WorkerGroup(ProcessGroup):
         failed: Callable[[Failure], None],
         stopped: Callable[[list[int]], None],
         raised: Callable[[Failure], None] = lambda failure: None,
+        failed_too: Callable[[Failure], None] = lambda failure: None,
         exited: Callable[[int], None] = lambda pid: None,
         leftovers: ListLeftovers | None = None,
         is_last: bool = False,
@@ -545,6 +549,7 @@ class WorkerGroup(ProcessGroup):
     ) -> None:
         """`signals`: signals that a scheduler sends to every process of a node. `raised` is called at the beginning of
         a stop if no failure was reported. It gets the failure of a worker whose script an exception had ended before.
+        `failed_too` is called, after `failed`, with each other failure that came before the reported one was known.
         `exited` is called with the pid of each worker that has exited, before it is reaped. `is_last`: whether a
         failure ends the run, as no restart is left. `progress_times` returns when each worker last reported progress,
         by local rank and the event loop's clock.
@@ -553,15 +558,15 @@ class WorkerGroup(ProcessGroup):
         self._signals, self._is_last, self._progress_times = signals, is_last, progress_times
         self._exiting = exited
         self._succeeded, self._failed, self._stopped, self._raised = succeeded, failed, stopped, raised
+        self._failed_too = failed_too
         self._settled = False
         """Whether the group has called back how it ended, or is being stopped."""
         self._suspect: Failure | None = None
-        """The first failure that may follow from a signal that the agent may be about to get too. Until there is one,
-        the first failure that follows from another worker's."""
+        """The failure to report if no other is found: see `_outranks_suspect`."""
         self._settling: asyncio.TimerHandle | None = None
         """Timer until which the suspect's cause may become known."""
         self._suspect_is_evicted = False
-        """Whether it may follow from such a signal."""
+        """Whether it, or the one before it, may follow from a signal that the agent may be about to get too."""
         self._suspected_at = 0.0
         """Time, by the event loop's clock, of that failure."""
         self.signal_until = 0.0
@@ -578,8 +583,6 @@ class WorkerGroup(ProcessGroup):
         """Programs that still ran when the worker that had started them ended by itself."""
         self._seen: list[Failure] = []
         """Failures of workers that have exited before the group reported one."""
-        self.other_failures: list[Failure] = []
-        """Those beside the reported one: failures that follow from it, or that have come after it."""
         self.failed_at: float | None = None
         """Time, by the event loop's clock, at which a worker first ended without an exit code of 0."""
         self._oom: OomWatch | None = None
@@ -741,16 +744,16 @@ class WorkerGroup(ProcessGroup):
             return
         if may_be_evicted:
             self.signal_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
-        is_suspect = failure is not None and (self._suspect is None or (is_cause and not self._is_cause_suspected))
+        is_suspect = failure is not None and self._outranks_suspect(failure)
         if is_suspect:
-            self._suspect, self._suspect_is_evicted = failure, may_be_evicted
+            self._suspect, self._suspect_is_evicted = failure, self._suspect_is_evicted or may_be_evicted
             self._suspected_at = worker.ended_at or 0.0
         if self._suspect is None:
             if self._is_empty():
                 self._succeed()
         elif not self._alive and not self._suspect_is_evicted:
             self._fail(self._suspect)
-        elif is_suspect:
+        elif is_suspect and (may_be_evicted or not self._settling):
             if self._settling:
                 self._settling.cancel()
             after = asyncio.get_running_loop().call_later
@@ -762,7 +765,7 @@ class WorkerGroup(ProcessGroup):
         assert suspect
         if self._settled:
             return
-        cause = self._find_raised() if suspect.consequence else None
+        cause = self._find_raised() if suspect.consequence or self._was_asked_to_end(suspect) else None
         try:
             if suspect.consequence and not cause:
                 cause = await self._find_recorded(self._suspected_at)
@@ -775,10 +778,25 @@ class WorkerGroup(ProcessGroup):
         """Whether the suspect's failure follows from no other worker's."""
         return self._suspect is not None and not self._suspect.consequence
 
+    def _outranks_suspect(self, failure: Failure) -> bool:
+        """Return whether the failure is more likely to be the first one of the round than the suspect.
+
+        If a worker was asked to end, another worker may have asked it because of an error of its own.
+        """
+        if self._suspect is None or failure.consequence:
+            return self._suspect is None
+        is_own = bool(failure.error) and not self._was_asked_to_end(failure)
+        has_reason = is_own or _signal_of(failure.exit_code) in CRASHES
+        return self._suspect.consequence or (self._was_asked_to_end(self._suspect) and has_reason)
+
+    def _was_asked_to_end(self, failure: Failure) -> bool:
+        """Return whether the failed worker has ended by a signal that other processes send."""
+        return _signal_of(failure.exit_code) in self._signals
+
     def _may_be_evicted(self, worker: Worker) -> bool:
         """Return whether the worker may have ended because of a signal that its agent may be about to get too."""
         code = worker.exit_code or 0
-        if -code in self._signals or code - SIGNAL_IN_EXIT_CODE in self._signals:
+        if _signal_of(code) in self._signals:
             return True
         return worker.may_get_signal and (code == 0 or (code > 0 and self._is_last))
 
@@ -800,14 +818,19 @@ class WorkerGroup(ProcessGroup):
         if self._settled:
             return
         self._settle(self._failed, failure)
-        self.other_failures = [each for each in self._seen if each is not failure]
-        for other in self.other_failures:
-            asyncio.get_running_loop().call_soon(self._raised, other)
+        for other in self._seen:
+            if other is not failure:
+                asyncio.get_running_loop().call_soon(self._failed_too, other)
 
     def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
         if not self._settled:
             self._settled = True
             asyncio.get_running_loop().call_soon(callback, *args)
+
+
+def _signal_of(exit_code: int) -> int:
+    """Return the signal that has killed a worker, or the program in its shell; not positive if there is none."""
+    return -exit_code if exit_code < 0 else exit_code - SIGNAL_IN_EXIT_CODE
 
 
 async def _is_node_full() -> bool:

@@ -107,7 +107,8 @@ NAMED = {
         f"more than {s(recorded_causes.CONTINUES_S)} after the error",
         f"more than {HOURS[recorded_causes.NOTICED_WITHIN_S]} after the error",
         f"named for up to {HOURS[recorded_causes.NOTICED_WITHIN_S]} after",
-        f"of a node exit 0, the agent waits up to {s(recorded_errors.LOOK_WITHIN_S)}",
+        f"the report of this success waits up to {s(group.CAUSE_TIMEOUT_S)} for the errors",
+        f"error that it finds within {s(recorded_errors.LOOK_WITHIN_S)}",
     ),
     "explanation/threat-model.md": (
         f"line and headers | {kib(request_handler.MOST_HEAD_BYTES)}",

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from math import inf
 from pathlib import Path
@@ -25,11 +27,15 @@ from rdzv_protocol.queries import Notice, Noticed, QueryAnswer
 from node_agent import agent as agent_module
 from node_agent import words
 from node_agent.agent import Agent
+from node_agent.features import recorded_errors
 from node_agent.features import words as features
 from node_agent.features.checks import NodeChecks
+from node_agent.features.event_log import EventLog
 from node_agent.features.extension_locks import ExtensionLocks
 from node_agent.features.file_timer import WorkerTimers
 from node_agent.features.hangs import Hangs
+from node_agent.features.metrics import Metrics
+from node_agent.features.metrics.feature import FAILURES, AgentMetrics
 from node_agent.features.notices import Notices
 from node_agent.features.notices import words as notices
 from node_agent.features.notices.notice_board import HANDLER_INTERVAL_S
@@ -43,6 +49,7 @@ from node_agent.features.warm import words as warm_words
 from node_agent.kernel.core.backoff import ServerLost, Unreachable
 from node_agent.kernel.core.command import Command
 from node_agent.kernel.core.events import Signalled
+from node_agent.kernel.core.machine import State
 from node_agent.kernel.leave_signals import LeaveSignals
 from node_agent.kernel.processes.orphans import Orphans
 from node_agent.kernel.processes.process import own_children
@@ -181,6 +188,111 @@ async def test_a_failure_is_reported_with_its_evidence_and_the_next_round_starts
         assert (await agent.server.hears(ReportRequest, 2)).round == 2
         await agent.server.answers(finish(succeeded=False))
         assert await agent.exit_code() == 1
+
+
+LOSES_THE_OTHER = """
+if [ $LOCAL_RANK = 0 ]; then echo 'RuntimeError: gloo: Connection closed by peer' >&2; exit 1; fi
+read go < $GATE
+exit 3
+"""
+
+
+async def test_features_learn_the_failure_of_a_round_and_not_those_that_follow_from_it(tmp_path: Path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    options = (Metrics(metrics_port=("localhost", 0)), EventLog(event_log_handler="console"))
+    variables = {"PATH": os.environ["PATH"], "GATE": str(gate)}
+    async with rig(LOSES_THE_OTHER, workers=2, environment=variables, features=options) as agent:
+        await agent.server.answers(start(local_world_size=2, group_rank=0, first_rank=0))
+        await until(lambda: list(agent.agent.workers()) == [1])
+        await asyncio.to_thread(gate.write_text, "go\n")
+        assert (await agent.server.hears(ReportRequest)).failure.rank == 1
+        failed = words.progress.worker_failed
+        await until(lambda: has_message("\n".join(agent.console.lines), failed, rank=0, error=""))
+        (failures,) = (each.value for each in agent.feature(AgentMetrics).samples() if each.metric is FAILURES)
+        assert failures == 1
+        await agent.server.answers(finish(succeeded=False))
+        assert await agent.exit_code() == 1
+    events = [json.decode(line)["metadata"] for line in agent.console.text(2).splitlines() if line.startswith(b"{")]
+    ends = {each["global_rank"]: each["state"] for each in events if each["state"] != "START" and each["worker_id"]}
+    assert ends == {0: "TERMINATED", 1: "FAILED"}
+
+
+SLOW_DISK_S = 1_000.0
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Yield an event until which the disk of the error files hangs. Rank 0 has recorded an error there."""
+    answers = threading.Event()
+
+    def recorded(paths: Sequence[str]) -> dict[int, str]:
+        answers.wait()
+        return {0: "ValueError: boom"}
+
+    monkeypatch.setattr(recorded_errors, "recorded", recorded)
+    monkeypatch.setattr(recorded_errors, "LOOK_WITHIN_S", SLOW_DISK_S)
+    yield answers
+    answers.set()
+
+
+async def has_succeeded(agent: Rig) -> None:
+    await has_started(agent)
+    await until(lambda: agent.agent.machine.state is State.SUCCEEDED)
+
+
+async def test_a_success_is_reported_although_the_disk_of_the_error_files_hangs(disk: threading.Event):
+    """The agent logs the error when it knows it."""
+    async with rig("exit 0") as agent:
+        await has_succeeded(agent)
+        assert (await agent.server.hears(ReportRequest)).errors == ()
+        await agent.server.answers(finish())
+        disk.set()
+        assert await agent.exit_code() == 0
+        assert features.exited_0_with_error(0, "ValueError: boom") in agent.console.lines
+
+
+async def succeeded_and_waits(agent: Rig, disk: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "CAUSE_TIMEOUT_S", SLOW_DISK_S)
+    await has_succeeded(agent)
+    assert not agent.server.of(ReportRequest)
+
+
+async def test_no_leave_overtakes_the_report_of_a_success(disk: threading.Event, monkeypatch: pytest.MonkeyPatch):
+    async with rig("exit 0") as agent:
+        await succeeded_and_waits(agent, disk, monkeypatch)
+        agent.agent.leave("SIGTERM", "the machine is preempted")
+        await asyncio.sleep(0)
+        assert not agent.server.of(LeaveRequest)
+        disk.set()
+        await agent.server.hears(LeaveRequest)
+        report, leave = (each for each in agent.server.requests if isinstance(each, ReportRequest | LeaveRequest))
+        assert isinstance(report, ReportRequest) and isinstance(leave, LeaveRequest)
+        assert [(each.rank, each.error) for each in report.errors] == [(0, "ValueError: boom")]
+        assert not leave.retracts_success
+        assert await agent.exit_code() == ExitCode.START_AGAIN
+
+
+async def test_the_end_of_a_round_does_not_drop_the_report_of_a_success(
+    disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    async with rig("exit 0") as agent:
+        await succeeded_and_waits(agent, disk, monkeypatch)
+        await agent.server.answers(stop(1))
+        await agent.server.hears(JoinRequest, 2)
+        disk.set()
+        report = await agent.server.hears(ReportRequest)
+        assert (report.round, report.failure) == (1, None)
+
+
+async def test_a_repeated_report_of_a_success_contains_its_errors(disk: threading.Event):
+    disk.set()
+    async with rig("exit 0") as agent:
+        await has_succeeded(agent)
+        await agent.server.hears(ReportRequest)
+        agent.agent._runner._perform(agent.agent.machine.report(1, None))
+        repeated = await agent.server.hears(ReportRequest, 2)
+        assert [(each.rank, each.error) for each in repeated.errors] == [(0, "ValueError: boom")]
 
 
 async def test_rounds_close_all_descriptors_of_their_workers():

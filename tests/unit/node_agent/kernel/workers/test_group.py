@@ -51,6 +51,7 @@ class Crew:
         self.calls: list[str] = []
         self.failures: list[Failure] = []
         self.raised: list[Failure] = []
+        self.failed_too: list[Failure] = []
         self.left: list[int] = []
         self.error_file = ""
         self.error_files: list[str] = []
@@ -77,6 +78,7 @@ class Crew:
             failed=self._failed,
             stopped=self._stopped,
             raised=self.raised.append,
+            failed_too=self.failed_too.append,
             is_last=self.is_last,
             progress_times=lambda: self.progress,
             leftovers=None if self.leftovers is None else lambda: self.leftovers,
@@ -232,13 +234,13 @@ async def test_a_consequence_waits_for_its_cause(crew, gate):
 
 
 async def test_a_failure_that_follows_from_another_workers_is_reported_after_it(crew, gate):
-    group = crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; exit 3"), sh("exec sleep 1000"))
+    crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; exit 3"), sh("exec sleep 1000"))
     await suffered(crew)
     await gate.open()
-    await until(lambda: crew.raised)
+    await until(lambda: crew.failed_too)
     assert [failure.rank for failure in crew.failures] == [11]
-    assert [(failure.rank, failure.consequence) for failure in crew.raised] == [(10, True)]
-    assert group.other_failures == crew.raised
+    assert [(failure.rank, failure.consequence) for failure in crew.failed_too] == [(10, True)]
+    assert not crew.raised
 
 
 @pytest.mark.parametrize("is_evicted", [True, False])
@@ -256,10 +258,10 @@ async def test_a_worker_that_a_signal_has_ended_is_not_hidden_by_one_that_fails_
         await crew.all_reaped(group)
         group.stop(signal.SIGTERM, NEVER_S)
         await crew.calls_back("stopped")
-        assert (crew.calls, crew.raised) == (["stopped"], [])
+        assert (crew.calls, crew.raised, crew.failed_too) == (["stopped"], [], [])
     else:
-        await until(lambda: crew.raised)
-        assert [failure.exit_code for failure in (*crew.failures, *crew.raised)] == [-signal.SIGTERM, 3]
+        await until(lambda: crew.failed_too)
+        assert [failure.exit_code for failure in (*crew.failures, *crew.failed_too)] == [-signal.SIGTERM, 3]
 
 
 LOSES = "trap 'exit 0' TERM; read go < $GATE; echo 'RuntimeError: gloo: Connection closed by peer' >&2; exit 1"
@@ -273,8 +275,8 @@ async def test_a_consequence_of_workers_that_handle_signals_waits_for_its_cause(
     await gate.open()
     await until(lambda: len(group.pids) == 1)
     await last.open()
-    await until(lambda: crew.raised)
-    assert [(failure.rank, failure.exit_code) for failure in (*crew.failures, *crew.raised)] == [(11, 3), (10, 1)]
+    await until(lambda: crew.failed_too)
+    assert [(failure.rank, failure.exit_code) for failure in (*crew.failures, *crew.failed_too)] == [(11, 3), (10, 1)]
 
 
 @pytest.mark.parametrize("is_evicted", [True, False])
@@ -290,10 +292,71 @@ async def test_a_worker_that_has_lost_one_which_a_signal_ended_is_not_blamed(cre
         assert crew.calls == []
         group.stop(signal.SIGTERM, NEVER_S)
         await crew.calls_back("stopped")
-        assert (crew.calls, crew.raised) == (["stopped"], [])
+        assert (crew.calls, crew.raised, crew.failed_too) == (["stopped"], [], [])
     else:
-        await until(lambda: crew.raised)
-        assert [(failure.rank, failure.exit_code) for failure in (*crew.failures, *crew.raised)] == [(11, -15), (10, 1)]
+        await until(lambda: crew.failed_too)
+        assert [(failure.rank, failure.exit_code) for failure in (*crew.failures, *crew.failed_too)] == [
+            (11, -15),
+            (10, 1),
+        ]
+
+
+TRACEBACK = """\
+echo 'Traceback (most recent call last):' >&2
+echo '  File "train.py", line 7, in <module>' >&2
+echo "ValueError: boom" >&2
+"""
+
+
+@pytest.mark.parametrize("is_evicted", [True, False])
+@pytest.mark.parametrize(
+    ("end", "is_last", "exit_code"),
+    [
+        (f"{TRACEBACK} exit 1", False, 1),
+        (f"trap 'exit 0' TERM; {TRACEBACK} exit 1", True, 1),
+        ("ulimit -c 0; kill -SEGV $$", False, -signal.SIGSEGV),
+    ],
+    ids=["exception", "exception of a worker that handles signals", "crash"],
+)
+async def test_a_worker_that_fails_by_itself_may_have_asked_the_other_one_to_end(
+    crew, gate, monkeypatch, end, is_last, exit_code, is_evicted
+):
+    """A script may signal its siblings before it raises its exception again."""
+    if is_evicted:
+        monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    crew.is_last = is_last
+    group = crew.start(sh("echo pid=$$; kill -TERM $$"), sh(f"read go < {gate.path}; {end}"))
+    await ended(int(await crew.said(b"[0]:pid=")))
+    await until(lambda: len(group.pids) == 1)
+    await gate.open()
+    if is_evicted:
+        await crew.all_reaped(group)
+        group.stop(signal.SIGTERM, NEVER_S)
+        await crew.calls_back("stopped")
+        assert (crew.calls, crew.raised, crew.failed_too) == (["stopped"], [], [])
+    else:
+        await until(lambda: crew.failed_too)
+        assert [each.exit_code for each in (*crew.failures, *crew.failed_too)] == [exit_code, -signal.SIGTERM]
+
+
+async def test_a_worker_that_takes_its_time_to_exit_may_have_asked_the_other_one_to_end(crew, gate):
+    crew.start(raises("ValueError: boom"), sh(f"read go < {gate.path}; kill -TERM $$"))
+    await crew.complains(b"ValueError")
+    await gate.open()
+    await until(lambda: crew.failed_too)
+    assert [(each.rank, each.exit_code) for each in (*crew.failures, *crew.failed_too)] == [(10, 1), (11, -15)]
+
+
+async def test_the_first_of_several_workers_that_got_a_signal_is_named(crew, gate):
+    """Python writes a KeyboardInterrupt, which is no error of the worker's own."""
+    group = crew.start(
+        sh("kill -TERM $$"),
+        sh(f"read go < {gate.path}; {TRACEBACK.replace('ValueError', 'KeyboardInterrupt')} kill -INT $$"),
+    )
+    await until(lambda: len(group.pids) == 1)
+    await gate.open()
+    await until(lambda: crew.failed_too)
+    assert [each.exit_code for each in (*crew.failures, *crew.failed_too)] == [-signal.SIGTERM, -signal.SIGINT]
 
 
 async def test_a_worker_that_a_signal_ends_after_a_consequence_begins_a_whole_timeout(crew, gate, monkeypatch):
@@ -480,9 +543,9 @@ async def test_a_failure_that_follows_from_a_recorded_error_is_reported_too(crew
     crew.error_files = ["", recording]
     crew.start(sh(SUFFERS), records(recording, "ValueError: boom"))
     await crew.calls_back("failed")
-    await until(lambda: crew.raised)
+    await until(lambda: crew.failed_too)
     assert [failure.rank for failure in crew.failures] == [11]
-    assert [(failure.rank, failure.consequence) for failure in crew.raised] == [(10, True)]
+    assert [(failure.rank, failure.consequence) for failure in crew.failed_too] == [(10, True)]
 
 
 async def test_a_failure_is_reported_even_if_the_search_for_its_cause_fails(crew, monkeypatch):
