@@ -171,7 +171,7 @@ def diagnose(
     if in_file := recorded.traceback.splitlines()[-MOST_LINES:]:
         found = find_error(in_file)
     else:
-        found = StderrError() if status.signal in _FROM_OUTSIDE else find_error(stderr)
+        found = StderrError() if status.signal in _FROM_OUTSIDE else find_error(stderr, status.signal)
     error = one_line(recorded.error.splitlines()) or found.error
     traceback = in_file or found.traceback
     written = [recorded.error or found.error, *reversed(traceback or stderr[-SEARCHED_LINES:])]

@@ -33,14 +33,25 @@ _REFUSED = re.compile(
 )
 """Line by Python, after its own name, if it cannot run what its command line names. It then exits."""
 _CXX_WHAT = re.compile(r"\s+what\(\):\s+(.*)")
-_UNFINISHED = re.compile(
-    r"^(?![\s|+]*(?:Exception Group )?Traceback).*?\S *?(?:\[rank\d+\]: ?)?"
-    r"((?:  \+ Exception Group )?Traceback \(most recent call last\):|Exception in thread .+:"
-    r"|Fatal Python error: (?:Aborted|Bus error|Floating-point exception|Illegal instruction|Segmentation fault)"
-    r"|terminate called after throwing an instance of '.+')$"
-)
-"""First line of an error after output without a newline, such as a progress bar. The margin of an exception group is
-no such output."""
+_TRACEBACK = "Traceback (most recent call last):"
+_GROUP = "Exception Group "
+_IN_THREAD = "Exception in thread "
+_CRASHES = {
+    f"Fatal Python error: {crash}": signal
+    for crash, signal in (
+        ("Aborted", "SIGABRT"),
+        ("Bus error", "SIGBUS"),
+        ("Floating-point exception", "SIGFPE"),
+        ("Illegal instruction", "SIGILL"),
+        ("Segmentation fault", "SIGSEGV"),
+    )
+}
+"""First lines of the fault handler, with the signals that end the process then."""
+_FIRST_LINE_ENDS = (*_CRASHES, ":", "'")
+"""Ends of all first lines of an error."""
+_DUMP = re.compile(r"(?:Current thread|Thread|Stack) .*\(most recent call first\):")
+_DUMP_WITHIN = 3
+"""Most lines from the fault handler's first line to its first stack."""
 
 
 class StderrError(Struct, frozen=True):
@@ -60,15 +71,56 @@ class StderrError(Struct, frozen=True):
     """Name of the thread that the exception has ended; empty if that is the main thread, or not known."""
 
 
-def find_error(lines: Sequence[str]) -> StderrError:
+def find_error(lines: Sequence[str], signal: str = "") -> StderrError:
     """Return the last error in these lines. In a chain of exceptions, the last one ended the process, and the first one
     was the cause.
+
+    `signal`: name of the signal that ended the process; empty if it has not ended, or without a signal.
     """
-    plain = [_UNFINISHED.sub(r"\1", _RANK.sub("", line, count=1) if _RANK.match(line) else line) for line in lines]
+    plain = _plain(lines, signal)
     for look in (_fatal, _traceback, _cxx, _refused):
         if found := look(plain, lines):
             return found
     return StderrError()
+
+
+def _plain(lines: Sequence[str], signal: str) -> list[str]:
+    """Return the lines without torch's marks. The first line of an error does not have the output before it that did
+    not end its line, such as a progress bar.
+    """
+    plain = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in lines]
+    ends = [at for at, line in enumerate(plain) if line.endswith(_FIRST_LINE_ENDS)]
+    last = next((at for at in reversed(ends) if plain[at].endswith(_TRACEBACK)), -1)
+    for at in ends:
+        start = _start(plain[at], plain[at + 1 : at + 1 + _DUMP_WITHIN], signal, is_before_traceback=at < last)
+        if plain[at][:start].strip():
+            plain[at] = plain[at][start:]
+    return plain
+
+
+def _start(line: str, following: Sequence[str], signal: str, *, is_before_traceback: bool) -> int:
+    """Return where an error begins in its first line, 0 if the line is no such line or only quotes one.
+
+    A log line may quote a child's crash. So a crash after other text needs further signs that it ended this process.
+    """
+    if line.endswith(_TRACEBACK):
+        return _start_of_traceback(line)
+    for crash, signal_of_crash in _CRASHES.items():
+        if line.endswith(crash):
+            signs = (signal == signal_of_crash, any(map(_DUMP.match, following)), not is_before_traceback)
+            return len(line) - len(crash) if sum(signs) >= 2 else 0
+    if line.endswith(":"):
+        return max(line.find(_IN_THREAD), 0)
+    is_own = signal == "SIGABRT" or (following and _CXX_WHAT.match(following[0]))
+    terminated = _CXX.search(line) if is_own else None
+    return terminated.start() if terminated else 0
+
+
+def _start_of_traceback(line: str) -> int:
+    """Return where a traceback begins in its first line, 0 if only an exception group's margin is before it."""
+    before = line.removesuffix(_TRACEBACK)
+    of_group = before.removesuffix(f"  + {_GROUP}")
+    return len(of_group) if of_group.removesuffix(_GROUP).strip(" \t|+") else 0
 
 
 def _traceback(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:

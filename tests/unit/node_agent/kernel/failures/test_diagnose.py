@@ -57,6 +57,14 @@ def test_an_exit_status_in_words(exit_code, status, meaning):
     assert found.cause == (words.failures.with_meaning(status, meaning) if meaning else status)
 
 
+@pytest.mark.parametrize(("exit_code", "is_crash"), [(-11, True), (139, True), (1, False)])
+def test_the_signal_decides_whether_a_crash_after_other_text_ended_the_worker(exit_code: int, is_crash: bool) -> None:
+    """Children of a crashed worker write tracebacks too, because they have lost their parent."""
+    crash = ("50%|###  |Fatal Python error: Segmentation fault", "", "Current thread 0x7f00 (most recent call first):")
+    found = evidence(exit_code, *crash, '  File "train.py", line 7 in step', "", *TRACEBACK)
+    assert found.error == ("Fatal Python error: Segmentation fault" if is_crash else "ValueError: boom")
+
+
 @pytest.mark.parametrize("exit_code", [-9, 137])
 def test_a_kill_for_lack_of_memory_is_named_where_it_is_known(exit_code):
     out_of_memory = words.failures.out_of_memory("2 GiB")
