@@ -16,8 +16,10 @@ from node_agent.kernel.processes.prctl import PR_SET_PDEATHSIG, prctl
 
 _STDIN, _STDOUT, STDERR = range(3)
 DEVNULL = subprocess.DEVNULL
-USED_UP = 0.8
-"""Share of the limit on processor time from which it counts as used up: the kernel counts both in different ways."""
+_CPU_TIME_ERROR, _LEAST_CPU_TIME_ERROR_S = 0.01, 0.3
+"""Error of the processor time in /proc, as a share of a limit, and at least in seconds. It is a measured time, but
+Linux compares the limit with a count of its clock's ticks.
+"""
 KILL_TIMEOUT_S = 30.0
 """Seconds after which a child counts as surviving SIGKILL, as it may in uninterruptible sleep."""
 _CAUGHT = (b"SigCgt",)
@@ -291,7 +293,8 @@ def _is_in(mask: int, signum: int) -> bool:
 def has_used_up_cpu_time(pid: int) -> bool:
     """Return whether a process has used the processor time of its hard limit, for which Linux kills it with SIGKILL.
 
-    The process may be a zombie. Return False if its state cannot be read.
+    Its children do not count: each has the limit for itself. At the soft limit, Linux sends SIGXCPU, unless both limits
+    are equal. The process may be a zombie. Return False if its state cannot be read.
     """
     try:
         limit_s = resource.prlimit(pid, resource.RLIMIT_CPU)[1]
@@ -300,7 +303,12 @@ def has_used_up_cpu_time(pid: int) -> bool:
     except (OSError, ValueError):
         return False
     used_s = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-    return limit_s != resource.RLIM_INFINITY and used_s >= USED_UP * limit_s
+    return limit_s != resource.RLIM_INFINITY and reaches_cpu_limit(used_s, limit_s)
+
+
+def reaches_cpu_limit(used_s: float, limit_s: int) -> bool:
+    """Return whether the processor time of a process, as /proc shows it, is so near its limit that Linux kills it."""
+    return used_s >= limit_s - max(_LEAST_CPU_TIME_ERROR_S, _CPU_TIME_ERROR * limit_s)
 
 
 def given_up(pid: int) -> str:

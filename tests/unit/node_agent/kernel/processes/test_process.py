@@ -10,7 +10,15 @@ import pytest
 from node_agent import words
 from node_agent.kernel.processes import process
 from node_agent.kernel.processes.orphans_helper import LIMIT, MARK, limit_for
-from node_agent.kernel.processes.process import DEVNULL, CommandProcess, given_up, outlived_kill, own_children, state
+from node_agent.kernel.processes.process import (
+    DEVNULL,
+    CommandProcess,
+    given_up,
+    outlived_kill,
+    own_children,
+    reaches_cpu_limit,
+    state,
+)
 from tests.support.message_search import has_message, pattern
 
 
@@ -76,3 +84,24 @@ def test_a_limit_that_is_in_use_stays(soft: int, hard: int) -> None:
 
 def test_without_a_mark_a_child_has_no_limit() -> None:
     assert limits("") == ["unlimited", "unlimited"]
+
+
+HOUR_S = 3600
+
+
+@pytest.mark.parametrize(
+    ("used_s", "limit_s", "is_reached"),
+    [
+        (0.6, 1, False),
+        (0.9, 1, True),
+        (3.4, 4, False),
+        (3.8, 4, True),
+        (4.1, 4, True),
+        (23.5 * HOUR_S, 24 * HOUR_S, False),
+        (23.9 * HOUR_S, 24 * HOUR_S, True),
+    ],
+)
+def test_a_limit_on_processor_time_is_reached_only_within_the_error_of_its_count(
+    used_s: float, limit_s: int, is_reached: bool
+) -> None:
+    assert reaches_cpu_limit(used_s, limit_s) == is_reached

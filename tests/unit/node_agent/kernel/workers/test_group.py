@@ -1072,16 +1072,29 @@ async def test_a_restart_does_not_wait_for_processes_in_other_sessions(
     assert helper.poll() == (-signal.SIGTERM if is_signalled else None)
 
 
-@pytest.mark.parametrize("limit", ["1", "unlimited"])
-async def test_a_worker_that_the_kernel_has_killed_for_its_processor_time_is_reported_so(crew, limit):
+BURNS = "import os, time\nwhile time.process_time() < {}: pass"
+
+
+@pytest.mark.parametrize(
+    ("limit", "command", "is_used_up"),
+    [
+        ("1", "while :; do :; done", True),
+        ("unlimited", "kill -KILL $$", False),
+        ("3", f"exec python3 -c '{BURNS.format(2.5)}\nos.kill(os.getpid(), 9)'", False),
+        ("1", f"for _ in 1 2; do python3 -c '{BURNS.format(0.4)}'; done; kill -KILL $$", False),
+    ],
+    ids=["used up", "no limit", "near the limit", "its children's"],
+)
+async def test_a_worker_that_the_kernel_has_killed_for_its_processor_time_is_reported_so(
+    crew, limit, command, is_used_up
+):
     """If the soft limit equals the hard one, Linux sends SIGKILL instead of SIGXCPU."""
-    used_up = "while :; do :; done" if limit == "1" else "kill -KILL $$"
-    crew.start(sh(f"ulimit -t {limit}; {used_up}"))
+    crew.start(sh(f"ulimit -t {limit}; {command}"))
     await crew.calls_back("failed")
     (failure,) = crew.failures
     assert failure.exit_code == -signal.SIGKILL
-    assert failure.cause.endswith(words.failures.CPU_TIME_USED_UP) == (limit == "1")
-    assert (failure.hint == words.failures.SEE_ULIMIT_T) == (limit == "1")
+    assert failure.cause.endswith(words.failures.CPU_TIME_USED_UP) == is_used_up
+    assert (failure.hint == words.failures.SEE_ULIMIT_T) == is_used_up
 
 
 HOARD = "hoard = []\nwhile True: hoard.append(bytearray(1 << 20))"
