@@ -29,7 +29,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     threads, fds = _threads(), _open_descriptors()
     yield
     assert _threads() <= threads
-    assert _open_descriptors() == fds
+    assert _open_descriptors().items() <= fds.items()  # gRPC may still close channels of an earlier test
 
 
 def _start_what_stays() -> None:
