@@ -289,7 +289,7 @@ class Action(Struct, frozen=True, kw_only=True):
 
 
 def _input(name: str, kind: object) -> Input | None:
-    """Return the field as an input; None if nobody is asked for it."""
+    """Return the field as an input. Return None if the field has no input."""
     value = get_args(kind)[0] if type(None) in get_args(kind) else kind
     metadata = {type(each): each for each in getattr(value, "__metadata__", ())}
     if Asked not in metadata:

@@ -76,7 +76,7 @@ class AgentServer:
         return AgentProtocol(self)
 
     def may_be_agents(self, data: bytes) -> bool:
-        """Whether `data` begins a request to a path of agents."""
+        """Return whether `data` begins a request to a path of agents."""
         return data.startswith(self._starts)
 
     async def shutdown(self, timeout_s: float) -> None:
@@ -118,7 +118,7 @@ class AgentProtocol:
         self._task: asyncio.Task[None] | None = None
         """Task that answers the current request."""
         self._received, self._pieces = b"", 0
-        """What has arrived of the next request, and in how many pieces."""
+        """Received part of the next request, and the number of its pieces."""
         self._later = b""
         """Data that arrived while the current request was being answered."""
         self._is_paused = self._is_closing = False
@@ -191,7 +191,7 @@ class AgentProtocol:
             self._task = asyncio.get_running_loop().create_task(self._respond(request, self._connection))
 
     def _parse(self, data: bytes, connection: HttpConnection) -> "_Parsed | None":
-        """Parse what has arrived of a request. Return None if aiohttp has to handle it.
+        """Parse the received part of a request. Return None if aiohttp has to handle it.
 
         That includes a stranger's request without all of its body: aiohttp refuses it by its head.
         """
@@ -212,7 +212,7 @@ class AgentProtocol:
         http.data_received(data)
 
     def _forget(self) -> None:
-        """Forget the connection: this protocol has no more part in it."""
+        """Forget the connection, because it has closed or because aiohttp handles it from now on."""
         self._server.idle.stop(self)
         self._server.open.discard(self)
         self._transport = self._connection = None
@@ -238,7 +238,7 @@ class AgentProtocol:
             self._transport.close()
 
     def _take_later(self) -> None:
-        """Handle what has arrived meanwhile, or wait for the next request."""
+        """Handle the data that arrived meanwhile, or wait for the next request."""
         connection = self._connection
         if self._transport is None or connection is None or connection.is_closed:
             return

@@ -218,16 +218,19 @@ async def test_features_learn_the_failure_of_a_round_and_not_those_that_follow_f
     assert ends == {0: "TERMINATED", 1: "FAILED"}
 
 
-SLOW_DISK_S = 1_000.0
+SLOW_DISK_S, DISK_HANGS_S = 1_000.0, 40.0
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Yield an event until which the disk of the error files hangs. Rank 0 has recorded an error there."""
+    """Yield an event until which the disk of the error files hangs. Rank 0 has recorded an error there.
+
+    A test that fails does not set the event, and its agent waits for the disk.
+    """
     answers = threading.Event()
 
     def recorded(paths: Sequence[str]) -> dict[int, str]:
-        answers.wait()
+        answers.wait(DISK_HANGS_S)
         return {0: "ValueError: boom"}
 
     monkeypatch.setattr(recorded_errors, "recorded", recorded)

@@ -76,7 +76,7 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("data", UNUSUAL.values(), ids=UNUSUAL)
-def test_an_unusual_request_is_aiohttps(data: bytes) -> None:
+def test_aiohttp_handles_an_unusual_request(data: bytes) -> None:
     assert parse(data) is None
 
 
@@ -243,7 +243,7 @@ LARGE = b"".join(name + b": " + b"x" * (MOST_BYTES // 2) + b"\r\n" for name in (
      [request(paths.POLL, PollRequest(run_id="r", agent_id="a", revision=0), LARGE)]],
     ids=["many pieces", "large"],
 )  # fmt: skip
-async def test_a_request_in_many_pieces_or_a_large_one_is_aiohttps(pieces: list[bytes], site: Site) -> None:
+async def test_aiohttp_handles_a_large_request_and_one_in_many_pieces(pieces: list[bytes], site: Site) -> None:
     peer = await site.connect()
     assert (await peer.asks(POLL))[0] == 409
     sent = 0
@@ -262,7 +262,7 @@ async def test_a_stranger_is_refused_by_the_head_of_its_request() -> None:
 
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
-async def test_requests_of_peers_that_are_gone_before_their_turns_disturb_nobody(site: Site, is_reset: bool) -> None:
+async def test_requests_of_peers_that_have_left_do_not_disturb_other_turns(site: Site, is_reset: bool) -> None:
     """As when many agents are killed at once."""
     errors: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))

@@ -243,6 +243,13 @@ async def test_a_failure_that_follows_from_another_workers_is_reported_after_it(
     assert not crew.raised
 
 
+async def stops_without_a_failure(crew, group):
+    """The agent gets the signal, too, and stops the group."""
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert (crew.calls, crew.raised, crew.failed_too) == (["stopped"], [], [])
+
+
 @pytest.mark.parametrize("is_evicted", [True, False])
 async def test_a_worker_that_a_signal_has_ended_is_not_hidden_by_one_that_fails_after_it(
     crew, gate, monkeypatch, is_evicted
@@ -256,9 +263,7 @@ async def test_a_worker_that_a_signal_has_ended_is_not_hidden_by_one_that_fails_
     await gate.open()
     if is_evicted:
         await crew.all_reaped(group)
-        group.stop(signal.SIGTERM, NEVER_S)
-        await crew.calls_back("stopped")
-        assert (crew.calls, crew.raised, crew.failed_too) == (["stopped"], [], [])
+        await stops_without_a_failure(crew, group)
     else:
         await until(lambda: crew.failed_too)
         assert [failure.exit_code for failure in (*crew.failures, *crew.failed_too)] == [-signal.SIGTERM, 3]
@@ -290,9 +295,7 @@ async def test_a_worker_that_has_lost_one_which_a_signal_ended_is_not_blamed(cre
     await crew.all_reaped(group)
     if is_evicted:
         assert crew.calls == []
-        group.stop(signal.SIGTERM, NEVER_S)
-        await crew.calls_back("stopped")
-        assert (crew.calls, crew.raised, crew.failed_too) == (["stopped"], [], [])
+        await stops_without_a_failure(crew, group)
     else:
         await until(lambda: crew.failed_too)
         assert [(failure.rank, failure.exit_code) for failure in (*crew.failures, *crew.failed_too)] == [
@@ -331,9 +334,7 @@ async def test_a_worker_that_fails_by_itself_may_have_asked_the_other_one_to_end
     await gate.open()
     if is_evicted:
         await crew.all_reaped(group)
-        group.stop(signal.SIGTERM, NEVER_S)
-        await crew.calls_back("stopped")
-        assert (crew.calls, crew.raised, crew.failed_too) == (["stopped"], [], [])
+        await stops_without_a_failure(crew, group)
     else:
         await until(lambda: crew.failed_too)
         assert [each.exit_code for each in (*crew.failures, *crew.failed_too)] == [exit_code, -signal.SIGTERM]
