@@ -49,6 +49,14 @@ SELDOM: dict[str, tuple[str, dict[str, Any], int, tuple[Callable[[RunStory], Non
             lambda story: story.everything_arrives_again(),
         ),
     ),
+    "a join arrives again of the witness of a loss in a round that went on after the server's restart": (
+        "2", {"max_restarts": 0}, 2, (
+            lambda story: story.the_server_restarts(),
+            lambda story: story.an_agent_falls_silent(0, 2, False),
+            lambda story: story.a_consequence_is_reported(9, "time"),
+            lambda story: story.everything_arrives_again(),
+        ),
+    ),
     "nodes vanish together: their leases count from then": (
         "3:4", {}, 3, (
             lambda story: story.time_passes(1.25, False),
