@@ -38,7 +38,7 @@ from rdzv_server.http import (
     request_handler,
     webhook,
 )
-from rdzv_server.service import event_file, exclusion_command, run_log, traces, watch
+from rdzv_server.service import event_file, exclusion_command, idle_shutdown, run_log, traces, watch
 from rdzvctl import client, commands
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -86,10 +86,7 @@ NAMED = {
         f"at most {cordons.MOST_EXCLUSIONS}", f"run's own, {cordons.MOST_OF_RUN}",
         f"after {silent_runs.GIVES_PLACE_S / 60:g} minutes",
     ),
-    "../CHANGELOG.md": (
-        f"handler {IN_WORDS[len(group.LOOKS_S)]} times in {LAST_LOOK} s, first after {LOOKS[0]} s",
-        f"from {tls_config.EXPIRES_SOON.days} days before its certificate",
-    ),
+    "../CHANGELOG.md": (f"from {tls_config.EXPIRES_SOON.days} days before its certificate",),
     "development/adr/0014-root-cause-of-failures.md": (
         f"more than {s(recorded_causes.CONTINUES_S)} after the error",
         f"more than {HOURS[recorded_causes.NOTICED_WITHIN_S]} after the error",
@@ -161,6 +158,7 @@ NAMED = {
         f"Up to {mib(event_file.MOST_WAITING_BYTES)} of lines", f"at most {webhook.MOST_AT_ONCE} events",
         f"within {s(webhook.ANSWER_S)}",
     ),
+    "reference/exit-codes.md": (f"at most {idle_shutdown.ENDED_S / 60:g} minutes after every run",),
     "reference/health.md": (f"after {s(health.NO_AGENTS_S)}", f"stalled after {s(health.STALLED_START_S)}"),
     "reference/http-api.md": (f"once in {s(examination.OPERATORS_PAUSE_S)}",),
     "reference/page.md": (f"at most {watch_view.MOST_QUIET} nodes", f"At most {watch.MOST_WATCHERS}"),
@@ -169,6 +167,7 @@ NAMED = {
         f"and the last {flag_values.LOG_LINES} lines",
         f"at most {flag_values.MOST_LOG_LINES:,} lines and {kib(queries.LOG_BYTES)}",
         f"({s(client.DEFAULT_TIMEOUT_S)})",
+        f"reads an answer for {s(client.LAST_BYTE_S)} and up to {client.LARGEST_ANSWER >> 30} GiB",
     ),
     "reference/sizing.md": (
         f"| {config.OTHER_FILES} + one for each agent", f"| 60 MB | {config.OTHER_FILES + 1_000:,} |",
