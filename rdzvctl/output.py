@@ -6,16 +6,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TextIO
 
+from rdzv_protocol.states import TONE_OF, Tone
+
 from rdzvctl import words
-from rdzvctl.views.tables import STYLES, Table
+from rdzvctl.views.tables import Table
 
 GAP = "  "
 RICH_GAP = "   "
 """Space between two columns of a table that rich draws."""
 LEAST = 12
 """Fewest characters for the first and the last column of a table on a terminal, unless their cells are shorter."""
+COLOURS: Mapping[Tone, str] = {
+    "bad": "red",
+    "busy": "yellow",
+    "calm": "cyan",
+    "none": "",
+    "done": "green",
+    "good": "green",
+}
 ANSI = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
-"""Codes of the colours in `STYLES`."""
+"""Codes of the colours."""
 MOST_KEPT = 24
 """Most characters of a cell that a flat table keeps on any terminal; the last column is shortened first."""
 
@@ -247,7 +257,7 @@ def _coloured(line: str, facts: Mapping[str, str]) -> str:
 
 def _style_of(cell: str) -> str:
     """Return the colour of a cell; empty for none."""
-    return STYLES.get(cell.partition(" ")[0].rstrip(","), "")
+    return COLOURS[TONE_OF.get(cell.replace(" ", "_"), "none")]
 
 
 def by_rich(table: Table, width: int, has_colours: bool) -> str:

@@ -1,5 +1,6 @@
-"""Phases of a run and states of its health, as the status, the metrics, the page and `rdzvctl` name them."""
+"""Phases of a run, states of its health and tones, as the status, the metrics, the page and `rdzvctl` name them."""
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
@@ -24,3 +25,23 @@ Health = Literal[
 ]
 HEALTH: tuple[Health, ...] = get_args(Health)
 """States of health, the worst first."""
+
+Tone = Literal["bad", "busy", "calm", "none", "done", "good"]
+"""What the colour of a word tells: `bad` and `busy` need attention."""
+TONES: tuple[Tone, ...] = get_args(Tone)
+"""All tones, the most urgent first."""
+_OF_TONE: Mapping[Tone, tuple[str, ...]] = {
+    "bad": (
+        "failed", "missing", "gone", "unhealthy", "undecided", "hung", "unreachable", "looping", "detecting", "lost",
+    ),
+    "busy": (
+        "restarting", "stopping", "draining", "silent", "disconnected", "cordoned", "excluded", "held", "slow",
+        "stalled", "overdue", "lacks_nodes", "last_restart_spent",
+    ),
+    "calm": ("forming", "starting", "waiting", "below_size"),
+    "none": ("standby",),
+    "done": ("finishing", "succeeded", "checkpointing"),
+    "good": ("running", "training", "ok"),
+}  # fmt: skip
+TONE_OF: Mapping[str, Tone] = {word: tone for tone, words in _OF_TONE.items() for word in words}
+"""Tones of phases, of states of health and of nodes, and of parts of a run's time. Other words are `busy`."""

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from msgspec import structs
 from rdzv_protocol import errors, paths
 from rdzv_protocol.actions import Action
-from rdzv_protocol.states import HEALTH, PHASES, Phase
+from rdzv_protocol.states import HEALTH, PHASES, TONE_OF, TONES, Phase
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
@@ -368,6 +368,7 @@ def _environment() -> Environment:
     environment.globals |= {"static": _static, "path_of": path_of, "node_path_of": node_path_of}
     environment.globals |= {"paths": paths, "ROWS": ROWS}
     environment.globals |= {"phases": PHASES, "phases_by_need": PHASES_BY_NEED, "states_of_health": HEALTH}
+    environment.globals |= {"tones": TONES, "tone_of": TONE_OF}
     environment.filters |= {"duration": _duration, "utc": _utc}
     return environment
 

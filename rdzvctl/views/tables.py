@@ -9,38 +9,9 @@ from rdzvctl import words
 from rdzvctl.answers import Fields, is_absent
 from rdzvctl.views import state
 
-STYLES = {
-    "unhealthy": "red",
-    "undecided": "red",
-    "hung": "red",
-    "lacks": "yellow",
-    "unreachable": "red",
-    "silent": "red",
-    "looping": "red",
-    "overdue": "yellow",
-    "stalled": "yellow",
-    "slow": "yellow",
-    "last": "yellow",
-    "running": "green",
-    "succeeded": "green",
-    "finishing": "green",
-    "forming": "yellow",
-    "restarting": "yellow",
-    "waiting": "yellow",
-    "stopping": "yellow",
-    "standby": "cyan",
-    "cordoned": "cyan",
-    "excluded": "cyan",
-    "draining": "yellow",
-    "failed": "red",
-    "gone": "red",
-    "disconnected": "red",
-}
-"""Colours of states. The names of the states are always shown, too."""
-
 
 class Table(NamedTuple):
-    """Rows of texts below their headings. A cell that begins with a word in `STYLES` may have its colour."""
+    """Rows of texts below their headings. A cell that is a word in `TONE_OF` may have the colour of its tone."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]

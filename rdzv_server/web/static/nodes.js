@@ -5,8 +5,8 @@
 const MOST_CARDS = 256; // more nodes are small cells without text, in a block for each state or place
 const MOST_OPEN = 1024; // most cells that are shown by default; in a larger run only those of blocks that need attention
 const NO_PLACE = "no place given";
-const TONES_FIRST = ["bad", "busy", "calm", "none", "done", "good"]; // order of the blocks
-const CALM = TONES_FIRST.indexOf("calm"); // from here on no block needs attention
+const TONES = document.body.dataset.tones.split(" "); // order of the blocks
+const CALM = TONES.indexOf("calm"); // from here on no block needs attention
 
 const cells = new Map(); // by the key of the node, or of the missing seat
 const blocks = new Map(); // by state or place: { block, title, button, asked: true or false if the viewer has opened or folded it }
@@ -119,7 +119,7 @@ function arrange(parent, wanted) {
   });
 }
 
-const urgency = (word) => TONES_FIRST.indexOf(TONES[word] || "busy");
+const urgency = (word) => TONES.indexOf(toneOf(word));
 const groupOf = (cell) => (grouping === "state" ? cell.word : cell.node.place || NO_PLACE);
 
 function drawBlocks(list, sorted) {

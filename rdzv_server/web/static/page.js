@@ -4,12 +4,7 @@
 
 const SILENCE_MS = 15000; // the server sends something every 5 s
 const AGAIN_MS = 1000;
-const TONES = {
-  starting: "calm", training: "good", checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
-  restarting: "busy", stopping: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", excluded: "busy", draining: "busy",
-  missing: "bad", failed: "bad", unhealthy: "bad",
-  hung: "bad", unreachable: "bad", looping: "bad", overdue: "busy", stalled: "busy", last_restart_spent: "busy", lacks_nodes: "busy", undecided: "bad", below_size: "calm",
-};
+const TONE_OF = JSON.parse(document.body.dataset.toneOf);
 const ORDER = document.body.dataset.phases.split(" "); // phases of runs that need a person come first
 const ENDINGS = { starts: "starts in", gives_up: "gives up in", ends: "ends in" };
 
@@ -26,8 +21,11 @@ function fill(element, text) {
   if (element && element.textContent !== text) element.textContent = text;
 }
 
+// Other words of policies ask for attention.
+const toneOf = (word) => TONE_OF[word] || (word ? "busy" : "none");
+
 function toned(element, word) {
-  element.dataset.tone = TONES[word] || (word ? "busy" : "none"); // words of policies ask for attention
+  element.dataset.tone = toneOf(word);
   return element;
 }
 

@@ -5,7 +5,7 @@
 const timeline = {
   EVERY_S: 10, SOONEST_S: 1, // between two requests to the server
   LABELS: 98, LANE: 18, CHART: 56, LEAST: 1.5, // pixels
-  PHASES: { forming: "calm", running: "good", checkpointing: "done", "standing still": "bad", "lost work": "bad" },
+  LANES: { forming: "forming", running: "running", checkpointing: "checkpointing", "standing still": "detecting", "lost work": "lost" }, // and their words in TONE_OF
   MARKS: { fault: ["faults", "bad"], warning: ["warnings", "busy"], notice: ["notices", "calm"], node: ["nodes", "calm"], action: ["actions", "done"], server: ["server", "busy"] },
   STEPS_S: [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 1209600],
 
@@ -94,21 +94,21 @@ const timeline = {
 
   drawLanes(shapes, y) {
     const top = {}, tall = this.LANE - 5;
-    for (const lane of Object.keys(this.PHASES)) {
+    for (const lane of Object.keys(this.LANES)) {
       top[lane] = y;
       this.label(shapes, y + tall - 2, lane);
       shapes.push(this.shape("line", { class: "floor", x1: this.LABELS, x2: this.width - 8, y1: y + tall, y2: y + tall }));
       y += this.LANE;
     }
-    const box = (lane, from, to, share, tone) => {
+    const box = (lane, from, to, share, word = this.LANES[lane]) => {
       const x = this.x(from), width = Math.max(this.LEAST, this.x(to) - x), height = Math.max(2, tall * share);
-      shapes.push(this.shape("rect", { x, y: top[lane] + tall - height, width, height, "data-fill": tone || this.PHASES[lane] }));
+      shapes.push(this.shape("rect", { x, y: top[lane] + tall - height, width, height, "data-fill": TONE_OF[word] }));
     };
     for (const round of this.data.rounds) {
       if (round.first !== round.last) {
         this.shares(round).forEach(([lane, share]) => box(lane, round.opened_at, round.ended_at ?? this.end, share));
       } else {
-        this.partsOf(round).forEach(([lane, from, to]) => (lane === "starting" ? box("running", from, to, 0.5, "calm") : box(lane, from, to, 1)));
+        this.partsOf(round).forEach(([lane, from, to]) => (lane === "starting" ? box("running", from, to, 0.5, lane) : box(lane, from, to, 1)));
       }
     }
     const alone = new Set(this.data.rounds.filter((round) => round.first === round.last).map((round) => round.first));

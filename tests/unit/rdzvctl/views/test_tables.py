@@ -60,7 +60,6 @@ def test_troubled_runs_come_first_and_their_row_says_what_is_wrong() -> None:
     assert [row[2] for row in rows] == ["hung", "looping", "ok", "below size"], "the worst first"
     verdict = hang_words.reported("a", 0, hang_words.hang(HUNG), "", singled_out=True)
     assert rows[0][-1].startswith(f"for 1m2s: {verdict}")
-    assert output.STYLES["hung"] == output.STYLES["looping"] == "red"
 
 
 def test_nodes_are_listed_by_rank_then_standbys_then_gone_nodes() -> None:
@@ -117,6 +116,12 @@ def test_a_table_fits_into_its_terminal(width: int) -> None:
     assert all(len(line) <= width for line in drawn.splitlines())
     if width == 200:
         assert "[bold]x[/] a-long-run-id" in drawn, "markup of an id is text"
+
+
+def test_only_a_cell_that_is_a_state_has_its_colour() -> None:
+    cells = ("hung", "last restart spent", "failed to start")
+    drawn = output.as_records(tables.Table(("RUN", *"123", "REASON"), [("r", *cells, "")]), 80, True)
+    assert re.findall(r"\x1b\[(3\d)m([^\x1b]+)", drawn) == [("31", "hung"), ("33", "last restart spent")]
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
