@@ -1,9 +1,8 @@
-"""Garbage collection at times when no request waits, and often enough that strangers cannot fill memory with garbage.
+"""Garbage collection as rarely as it may be: while the server examines all objects, it answers no request.
 
 Python examines new objects when 10,000 more have been made than freed. While 10,000 nodes are answered and ask again,
 the server frees as many objects as it makes. Python then examined 190,000 objects at a time, for up to 0.1 s. So the
-server sets new objects aside soon after each request, and examines all objects when garbage may have gathered. See
-ADR 53.
+server sets new objects aside soon after each request, and examines all objects only if it has grown. See ADR 53.
 """
 
 import asyncio
@@ -19,21 +18,20 @@ objects, and Python would look through all of them repeatedly while a large run 
 YOUNG_S = 0.01
 """Seconds after a first request in which new objects are set aside: only a full collection examines them then."""
 FEW = 100
-"""Number of closed connections after which all garbage is collected in a quiet moment, and free memory goes back to
-the system."""
+"""Number of closed connections after which free memory goes back to the system in a quiet moment."""
 CHECK_DELAY_S = 1.0
-"""Seconds after a request or a closed connection in which the server checks whether a full collection is due."""
+"""Seconds after a request or a closed connection in which the server checks what is due."""
 GROWN, GROWN_BYTES = 1.25, 16 << 20
 """Growth of the process since the last full collection after which one is due, as a ratio plus a number of bytes."""
 STEADY_BYTES = 1 << 20
 """Growth between two checks below which the process counts as not growing."""
 MOST_LOOKS = 30
-"""Number of checks with a grown process after which all garbage is collected even in a busy moment. Usually a large run
-is forming then, or strangers come and go, and neither leaves garbage."""
+"""Number of checks with a grown process after which all garbage is collected. Usually a large run is forming before, or
+strangers come and go, and neither leaves garbage."""
 
 
 class GarbageCollector:
-    """Collector that examines nothing while requests come, and everything when much garbage may have gathered."""
+    """Collector that examines nothing until much garbage may have gathered, and then everything."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -57,23 +55,27 @@ class GarbageCollector:
         gc.freeze()
 
     def _look(self) -> None:
-        """Make a full collection if one is due, now or at a later check."""
+        """Make a full collection or give memory back if that is due, now or at a later check."""
         size = resident_bytes()
         is_quiet = self._closings == self._closings_seen and size < self._before_bytes + STEADY_BYTES
         self._closings_seen, self._before_bytes = self._closings, size
         has_grown, has_closed = size > self._kept_bytes * GROWN + GROWN_BYTES, self._closings >= FEW
         self._grown_looks += has_grown
-        if (has_closed and is_quiet) or self._grown_looks > MOST_LOOKS:
-            self._collect()
-        elif has_grown or has_closed:
+        if self._grown_looks > MOST_LOOKS:
+            gc.unfreeze()
+            gc.collect()
+            self._give_back()
+            self._grown_looks, self._kept_bytes = 0, self._before_bytes
+            return
+        if has_closed and is_quiet:
+            self._give_back()
+        if has_grown or self._closings >= FEW:
             self._looks.start(None)
 
-    def _collect(self) -> None:
-        self._closings = self._closings_seen = self._grown_looks = 0
-        gc.unfreeze()
-        gc.collect()
+    def _give_back(self) -> None:
         give_back()
-        self._before_bytes = self._kept_bytes = resident_bytes()
+        self._closings = self._closings_seen = 0
+        self._before_bytes = resident_bytes()
 
 
 def resident_bytes() -> int:
