@@ -1,6 +1,8 @@
 """Checks that SQLite does not make: whether another program removed or shortened the state file, or it lost changes."""
 
+import fcntl
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -8,6 +10,7 @@ from rdzv_server.storage.base import StoreBroken
 from rdzv_server.words import storage as words
 
 DIGITS = 20
+PROBE_BYTES = 4_096
 
 
 @dataclass(slots=True)
@@ -87,8 +90,8 @@ class LastRecord:
                 text = file.read(DIGITS + 1)
         except FileNotFoundError:
             return None
-        except OSError:
-            raise StoreBroken(words.cannot_open(self.path)) from None
+        except OSError as error:
+            raise StoreBroken(words.cannot_open(self.path, error.strerror)) from None
         return int(text) if text.strip().isdigit() else 0
 
     def _broken(self, what: str) -> StoreBroken:
@@ -101,3 +104,25 @@ def size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+def refusal(path: str) -> OSError | None:
+    """Return the error of the file system if it refuses to lock and write a small file beside `path`, else None.
+
+    SQLite does not report such an error.
+    """
+    probe = f"{path}-probe"
+    try:
+        file = os.open(probe, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(file, bytes(PROBE_BYTES))
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except OSError as error:
+        return error
+    finally:
+        with suppress(OSError):
+            os.unlink(probe)
+    return None

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import logging
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -29,7 +30,7 @@ from rdzv_server.storage.base import (
     internal_error,
     of_another_format,
 )
-from rdzv_server.storage.file_watch import LastRecord, OpenFile, size
+from rdzv_server.storage.file_watch import LastRecord, OpenFile, refusal, size
 from rdzv_server.storage.record_codec import (
     MalformedRecord,
     OfLaterVersion,
@@ -96,6 +97,14 @@ OWN_ERRORS = (
     sqlite3.NotSupportedError,
 )  # fmt: skip
 """Errors of SQLite that are faults of this server, not of the file."""
+NOT_PERMITTED = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
+}  # fmt: skip
+"""Errors of the file system that do not pass by themselves."""
+LOCK_ERRORS = {"SQLITE_IOERR_LOCK", "SQLITE_IOERR_RDLOCK", "SQLITE_IOERR_UNLOCK", "SQLITE_IOERR_CHECKRESERVEDLOCK"}
+READ_ERRORS = {"SQLITE_IOERR_READ", "SQLITE_IOERR_SHORT_READ", "SQLITE_IOERR_CORRUPTFS"}
+_UNREAD = re.compile(r"unable to get the page\. error code=(\d+)")
+"""Verdict of SQLite about a page that it could not read, with the code of the error."""
 
 T = TypeVar("T")
 Statement = tuple[str, Sequence[object]]
@@ -180,17 +189,48 @@ class SqliteStore:
         except OWN_ERRORS as error:
             raise internal_error(self.path, error) from error
         except (sqlite3.DatabaseError, MalformedRecord) as error:
+            if isinstance(error, sqlite3.DatabaseError) and self._is_whole():
+                raise StoreUnavailable(words.disk_fails(self.path)) from error
             is_later = isinstance(error, OfLaterVersion)
             raise damaged(self.path, error, is_later=is_later, restore=words.COPY_OR_MOVE_AWAY) from error
 
+    def _is_whole(self) -> bool:
+        """Return whether no damage is found in the open file: if its disk fails to read, SQLite also reports damage."""
+        try:
+            return self._file is not None and not self._damage(self._file)
+        except (StoreUnavailable, sqlite3.Error):  # the disk still fails
+            return True
+
+    def _damage(self, file: sqlite3.Connection) -> str:
+        """Return what is damaged in the file, "" if nothing. Raises `StoreUnavailable` if its disk fails."""
+        (verdict,) = file.execute("PRAGMA quick_check(1)").fetchone()
+        unread = _UNREAD.search(verdict)
+        if unread and int(unread[1]) & 0xFF == sqlite3.SQLITE_IOERR:
+            raise StoreUnavailable(words.disk_fails(self.path))
+        return "" if verdict == "ok" else str(verdict)
+
     def _unavailable(self, error: sqlite3.OperationalError) -> Exception:
+        kind = getattr(error, "sqlite_errorname", "")
+        if kind in READ_ERRORS:
+            return StoreUnavailable(words.disk_fails(self.path))
+        if kind == "SQLITE_FULL":
+            return StoreUnavailable(words.cannot_write(self.path, error))
+        found = refusal(self.path)
+        if kind in LOCK_ERRORS or (found and found.errno == errno.ENOLCK):
+            return StoreUnavailable(words.cannot_lock(self.path, found.strerror if found else error))
         if "locked" in str(error):
             return StoreBroken(words.in_use(self.path))
         if os.path.isdir(self.path):
             return StoreBroken(words.is_a_folder(self.path))
         if "unable to open" in str(error):
-            return StoreBroken(words.cannot_open(self.path))
-        return StoreUnavailable(words.cannot_write(self.path, error))
+            return self._cannot_open(found) if found else StoreBroken(words.cannot_open(self.path, error))
+        return StoreUnavailable(words.cannot_write(self.path, found.strerror if found else error))
+
+    def _cannot_open(self, error: OSError) -> Exception:
+        """Return the error for a file that cannot be opened: a person has to act, or the failure may pass."""
+        if error.errno in NOT_PERMITTED:
+            return StoreBroken(words.cannot_open(self.path, error.strerror))
+        return StoreUnavailable(words.cannot_write(self.path, error.strerror))
 
     def _load(self) -> list[Record]:
         self._file = self._open()
@@ -238,9 +278,8 @@ class SqliteStore:
         os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with closing(sqlite3.connect(new, isolation_level=None)) as copy:
             old.backup(copy)
-            (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict != "ok" or _last_id(copy) < _last_id(old):
-                raise sqlite3.DatabaseError(verdict)
+            if damage := self._damage(copy) or ("" if _last_id(copy) >= _last_id(old) else words.INCOMPLETE_COPY):
+                raise sqlite3.DatabaseError(damage)
 
     def _records(self) -> list[Record]:
         assert self._file
@@ -315,9 +354,7 @@ class SqliteStore:
         except FileExistsError:
             pass
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise StoreUnavailable(words.cannot_write(self.path, error.strerror)) from None
-            raise sqlite3.OperationalError("unable to open") from None
+            raise self._cannot_open(error) from None
 
     def _check(self, file: sqlite3.Connection, *, has_wal: bool) -> bool:
         """Return whether the file is empty. Raises `StoreBroken` if it is not this server's, or has another format."""
@@ -325,9 +362,8 @@ class SqliteStore:
         (tables,) = file.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if application_id != APPLICATION_ID and tables:
             raise StoreBroken(words.another_programs(self.path))
-        (verdict,) = file.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
+        if damage := self._damage(file):
+            raise sqlite3.DatabaseError(damage)
         (version,) = file.execute("PRAGMA user_version").fetchone()
         if tables and version != FORMAT:
             raise of_another_format(self.path, f"format {version}", FORMAT, words.MOVE_FILE_AWAY)

@@ -89,8 +89,8 @@ def in_use(path: str) -> str:
     return f"{path} is in use by another rdzv-server: stop that one, or give this one another file with --store"
 
 
-def cannot_open(path: str) -> str:
-    return f"cannot open {path}: check that its folder exists and that this user may write to it"
+def cannot_open(path: str, why: object) -> str:
+    return f"cannot open {path} ({why}): check that its folder exists and that this user may write to it"
 
 
 def not_closed(path: str, after_s: float) -> str:
@@ -107,6 +107,20 @@ def is_a_folder(path: str) -> str:
 
 def cannot_write(path: str, why: object) -> str:
     return f"cannot write to {path}: {why}"
+
+
+def disk_fails(path: str) -> str:
+    return f"cannot read {path}: its disk failed to read a part of it"
+
+
+INCOMPLETE_COPY = "the copy is not complete"
+
+
+def cannot_lock(path: str, why: object) -> str:
+    return (
+        f"cannot lock {path} ({why}): check that its file system supports locks, or name a file on a local disk with "
+        "--store"
+    )
 
 
 def another_programs(path: str) -> str:

@@ -1,12 +1,13 @@
-"""A disk that hangs: a FUSE file system with the files of another folder, which does not answer requests while it
-hangs.
+"""A disk that hangs or fails: a FUSE file system with the files of another folder, which does not answer requests while
+it hangs.
 
 As a program it runs a command that sees the disk, in a separate mount namespace, and exits with the command's code:
 
-    python hanging_disk.py FOLDER MOUNT_POINT CONTROL COMMAND...
+    python hanging_disk.py [--no-locks] FOLDER MOUNT_POINT CONTROL COMMAND...
 
-CONTROL is a named pipe: after `h` the disk hangs, after `a` it answers again. The program prints "held" as soon as a
-process waits for a hanging disk. Nothing is cached, so every system call about a file waits.
+CONTROL is a named pipe: after `h` the disk hangs, after `r` reads fail, after `q` the quota is used up, and after `a`
+it answers again. The program prints "held" as soon as a process waits for a hanging disk. Nothing is cached, so every
+system call about a file waits. With --no-locks, no file can be locked, as on a network disk without a lock service.
 """
 
 import ctypes
@@ -28,6 +29,9 @@ _MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
 _LARGEST_REQUEST = 1 << 20
 _MAX_WRITE = 1 << 17
 _DIRECT_IO = 1
+_POSIX_LOCKS = 1 << 1
+_FAILURES = {b"r": (15, errno.EIO), b"q": (16, errno.EDQUOT)}
+"""Requests that fail after a byte of CONTROL, READ or WRITE, and with which error."""
 _ROOT = 1
 _SIZE, _MODE = 1 << 3, 1
 """Attributes of SETATTR that are supported."""
@@ -37,7 +41,10 @@ Reply = Callable[[int, bytes], bytes]
 class HangingDisk:
     """Answers requests of the kernel, by `fuse_kernel.h` 7.31, with files below a folder."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, has_locks: bool) -> None:
+        self.failure = 0, 0
+        """Kind of the requests that fail now, and their error; 0, 0 for none."""
+        flags = 0 if has_locks else _POSIX_LOCKS  # with this flag, the kernel asks for locks here
         self._paths = {_ROOT: folder}
         self._nodes = {folder: _ROOT}
         self._answers: dict[int, Reply] = {
@@ -51,7 +58,7 @@ class HangingDisk:
             18: lambda node, body: self._done(os.close, *struct.unpack_from("Q", body)),  # RELEASE
             20: lambda node, body: b"",  # FSYNC; there is no FLUSH, because the end of a process would wait for it
             27: lambda node, body: bytes(16), 29: lambda node, body: b"",  # OPENDIR, RELEASEDIR
-            26: lambda node, body: struct.pack("IIIIHHIIHHI28x", 7, 31, 1 << 17, 0, 12, 9, _MAX_WRITE, 1, 0, 0, 0),
+            26: lambda node, body: struct.pack("IIIIHHIIHHI28x", 7, 31, 1 << 17, flags, 12, 9, _MAX_WRITE, 1, 0, 0, 0),
         }  # fmt: skip
 
     def answer(self, request: bytes) -> bytes | None:
@@ -60,6 +67,10 @@ class HangingDisk:
         if opcode in (2, 36, 42):  # FORGET, INTERRUPT, BATCH_FORGET
             return None
         try:
+            if opcode in (31, 32, 33):  # GETLK, SETLK, SETLKW
+                raise OSError(errno.ENOLCK, "")
+            if opcode == self.failure[0]:
+                raise OSError(self.failure[1], "")
             answer = self._answers.get(opcode)
             if answer is None:
                 raise OSError(errno.ENOSYS, "")
@@ -170,8 +181,10 @@ def why_no_fuse() -> str:
     return tried.stderr.decode().strip().rpartition("\n")[2]
 
 
-def main(folder: str, mount_point: str, control: str, *command: str) -> int:
+def main(*arguments: str) -> int:
     """Mount the disk, run the command, and serve the disk until the command has ended."""
+    has_locks = arguments[0] != "--no-locks"
+    folder, mount_point, control, *command = arguments[not has_locks :]
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     _checked(_libc.unshare(_CLONE_NEWNS))
     _checked(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
@@ -182,13 +195,14 @@ def main(folder: str, mount_point: str, control: str, *command: str) -> int:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.execvp(command[0], command)
     ended, told = os.pidfd_open(child), os.open(control, os.O_RDWR | os.O_NONBLOCK)
-    disk, hangs, is_held = HangingDisk(folder), False, False
+    disk, hangs, is_held = HangingDisk(folder, has_locks=has_locks), False, False
     while True:
         ready, _, _ = select.select([ended, told, *([] if hangs and is_held else [device])], [], [])
         if ended in ready:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if told in ready:
-            hangs, is_held = os.read(told, 1) == b"h", False
+            byte = os.read(told, 1)
+            hangs, is_held, disk.failure = byte == b"h", False, _FAILURES.get(byte, (0, 0))
             print("hangs" if hangs else "answers", flush=True)
         elif hangs:
             is_held = True
@@ -208,7 +222,8 @@ def _checked(result: int) -> None:
 class Disk:
     """Folder of a test that programs see as such a disk."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_locks: bool = True) -> None:
+        self._flags = () if has_locks else ("--no-locks",)
         self.path = folder / "disk"
         """Path of the disk, for the program that sees it."""
         self.files = folder / "files"
@@ -220,10 +235,17 @@ class Disk:
 
     def command(self, *command: str) -> tuple[str, ...]:
         """Return the command of a program that sees the disk."""
-        return (sys.executable, __file__, str(self.files), str(self.path), str(self._control), *command)
+        disk = (str(self.files), str(self.path), str(self._control))
+        return (sys.executable, __file__, *self._flags, *disk, *command)
 
     def hang(self) -> None:
         self._control.write_text("h")
+
+    def fail_to_read(self) -> None:
+        self._control.write_text("r")
+
+    def use_up_quota(self) -> None:
+        self._control.write_text("q")
 
     def answer(self) -> None:
         self._control.write_text("a")
