@@ -13,10 +13,17 @@ from typing import ClassVar
 
 
 class ProtocolError(Exception):
-    """A refusal. `str(error)` is one line that says what is wrong and what to do."""
+    """A refusal. `str(error)` is one line that says what is wrong and what to do.
+
+    `brief`: phrase about an agent that may not join, for people who wait for its node; empty for other refusals.
+    """
 
     code: ClassVar[str] = "protocol_error"
     status: ClassVar[int] = 400
+
+    def __init__(self, message: str = "", *, brief: str = "") -> None:
+        super().__init__(message)
+        self.brief = brief
 
     def __init_subclass__(cls, *, code: str, status: int) -> None:
         cls.code, cls.status = code, status

@@ -159,12 +159,16 @@ class _Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def conflicts(self, run: RunSettings) -> list[str]:
         """Return one phrase for each setting in which the run differs, with both values and the flag that sets it."""
+        return [words.flags.other_setting(*each) for each in self.differences(run)]
+
+    def differences(self, run: RunSettings) -> list[tuple[str, Any, Any]]:
+        """Return the flag of each setting in which the run differs, with the run's value and the one asked for."""
         asked = {name: value for name, value in self._asked().items() if value != getattr(run, name)}
         sizes = {name: asked.pop(name) for name in _SIZES if name in asked}
-        differences = [words.flags.other_setting(flag_of(each), getattr(run, each), asked[each]) for each in asked]
+        differences = [(flag_of(each), getattr(run, each), asked[each]) for each in asked]
         if sizes:
             here = structs.replace(run, **sizes | {"legal_sizes": self._asked().get("legal_sizes", ())})
-            return [words.flags.other_setting("--nnodes", _nnodes(run), _nnodes(here)), *differences]
+            return [("--nnodes", _nnodes(run), _nnodes(here)), *differences]
         return differences
 
     def _asked(self) -> dict[str, Any]:

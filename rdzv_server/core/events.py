@@ -191,7 +191,12 @@ class RoundCompleted(Struct, frozen=True):
 
 
 class JoinTimedOut(Struct, frozen=True):
-    """The round has had too few nodes for `join_timeout_s`."""
+    """The round has had too few nodes for `join_timeout_s`.
+
+    `refused`: nodes whose agents might not join it, with the reasons; empty from an older server.
+    """
+
+    refused: str = ""
 
 
 class CauseNotFound(Struct, frozen=True):

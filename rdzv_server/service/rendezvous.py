@@ -297,13 +297,23 @@ class Rendezvous:
         """
         join = event.join
         while True:
-            machine = await self._driver.submit(join.run_id, event)
+            machine = await self._admit(event)
             run = machine.run
             if join.node_rank is None or join.agent_id in run.agents or run.stage.is_end:
                 return machine
             holder = run.node_ranks.get(join.node_rank, "")
             if (until := run.leases.probed_until.get(holder)) is not None:
                 await self._answer((join.run_id, holder), until - self._driver.now())
+
+    async def _admit(self, event: events.NodeJoined) -> RunMachine:
+        """Let the driver handle a join. If the agent may not join, those that wait for its node learn the reason."""
+        join = event.join
+        try:
+            return await self._driver.submit(join.run_id, event)
+        except ProtocolError as error:
+            if error.brief and (attempts := self._driver.registry.attempts_of(join.run_id)):
+                admission.note_refused(attempts[-1], join.node_id, error.brief)
+            raise
 
     async def _answer(self, key: AgentKey, within_s: float) -> None:
         """Return when the agent polls, or after `within_s` seconds."""

@@ -48,11 +48,21 @@ def other_settings(run_id: str, conflicts: Iterable[str]) -> str:
     )
 
 
+def asks_for_other_settings(asked: Iterable[str]) -> str:
+    """The same agent, for people who wait for its node. `asked`: its values beside the run's."""
+    return ", ".join(asked)
+
+
 def other_program(run_id: str, theirs: str, first_node: str, ours: str, node_id: str) -> str:
     return (
         f"run {run_id} runs {theirs} on node {first_node}, but node {node_id} would run {ours}. "
         "Give another --run-id if these are two runs, or give each program of one run its own --role"
     )
+
+
+def runs_other_program(ours: str, theirs: str) -> str:
+    """The same agent, for people who wait for its node."""
+    return f"{ours} instead of {theirs}"
 
 
 Likeness = Literal["nothing", "program", "command"]
@@ -91,6 +101,11 @@ def node_rank_taken(node_rank: int, run_id: str, node_id: str, last_rank: int, *
     if last_rank == 0:
         return f"{taken}, which has one node. Give another --run-id to start another run, or no --node-rank to stand by"
     return f"{taken}: give each node its own --node-rank, from 0 to {last_rank}"
+
+
+def claims_taken_rank(node_rank: int, holder: str) -> str:
+    """The same agent, for people who wait for its node. `holder`: the node that has the rank."""
+    return f"--node-rank {node_rank}, which node {holder} has"
 
 
 def resized(run_id: str, sizes: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """Why an agent waits, in a forming round or beside a running one, and why a round starts."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from rdzv_protocol.text import count, span
@@ -50,6 +50,12 @@ def all_unfit(evidence: Iterable[str], number: int) -> str:
     """Evidence against the first few unfit nodes."""
     more = f"; and {number - NAMES} more" if number > NAMES else ""
     return "; ".join(islice(evidence, NAMES)) + more
+
+
+def refused(why: Mapping[str, str]) -> str:
+    """`why`: nodes whose agents may not join, each with the reason. Only the first few are named."""
+    more = f" and {len(why) - NAMES} more" if len(why) > NAMES else ""
+    return ", ".join(f"{node_id} ({each})" for node_id, each in islice(why.items(), NAMES)) + more
 
 
 # Reasons why a round starts.
@@ -129,6 +135,7 @@ def too_few(
     gone: str = "",
     cordoned: str = "",
     excluded: str = "",
+    refused: str = "",
     unfit: str = "",
 ) -> str:
     """A round is below its minimum. Each text is a phrase; empty if there is nothing to say."""
@@ -138,6 +145,7 @@ def too_few(
     text += gone and f"; gone: {gone}"
     text += cordoned and f"; cordoned: {cordoned}"
     text += excluded and f"; excluded: {excluded}"
+    text += refused and f"; refused: {refused}"
     return text + (unfit and f"; {unfit}")
 
 

@@ -83,6 +83,17 @@ async def test_why_without_a_run_names_the_runs_that_have_failed_beside_the_only
     assert ctl.explanation.earlier_failed(1, "worker").rstrip(".") in (await rdzvctl("why", "a", endpoint=at)).lines[0]
 
 
+async def test_why_names_a_node_whose_agent_may_not_join(cluster: Cluster) -> None:
+    """So does every other view of the run, the consoles of the agents that wait, and the reason of its end."""
+    waiting = await cluster.node("a", "--nnodes", "2", "--last-call-timeout", "500", "--lease", "2")
+    await waiting.line(completion.waiting_for(1))
+    assert await (await cluster.node("b", "--nnodes", "3")).exit_code() == ExitCode.REFUSED
+    reason = completion.too_few(1, 1, 2, "a", refused=completion.refused({"b": "--nnodes 3 instead of 2"}))
+    out = (await rdzvctl("why", endpoint=cluster.endpoint)).lines
+    assert reason in out[0]
+    await waiting.line(re.escape(reason))
+
+
 async def test_workers_that_still_run_after_others_of_their_node_finished_are_named(cluster: Cluster) -> None:
     """Status, why, page and metrics show the same, within one poll of the agent."""
     first, last = await cluster.nodes("a", "--run-id", "r", "--lease", "1")

@@ -67,6 +67,11 @@ def other_setting(flag: str, theirs: object, asked: object) -> str:
     return f"{flag} is {_value(theirs)} in the run, but {_value(asked)} here"
 
 
+def setting_asked(flag: str, theirs: object, asked: object) -> str:
+    """The same setting, as a phrase about the agent."""
+    return f"{flag} {_value(asked)} instead of {_value(theirs)}"
+
+
 def _value(setting: object) -> str:
     """Return a setting as its flag takes it. A switch is on or off."""
     if isinstance(setting, bool):

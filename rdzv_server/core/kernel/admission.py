@@ -9,7 +9,7 @@ one machine share its host name unless each has its own `--node-id`.
 
 import re
 from collections.abc import Collection, Sequence
-from itertools import islice
+from itertools import islice, starmap
 from math import inf
 
 from msgspec import Struct
@@ -17,12 +17,14 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import SCALE_UP_NOTICE_S, RequestedSettings, RunSettings
+from rdzv_protocol.text import clip, printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE
+from rdzv_protocol.words.flags import setting_asked
 
 from rdzv_server.core.events import NodeJoined
 from rdzv_server.core.kernel import agent_secrets, legal_sizes
 from rdzv_server.core.kernel.protocols import Machine
-from rdzv_server.core.kernel.run import Agent, AgentState, Run, Stage
+from rdzv_server.core.kernel.run import Agent, AgentState, Run, Stage, keep_latest
 from rdzv_server.words import admission as words
 
 MOST_AGENTS = 100_000
@@ -31,6 +33,8 @@ MOST_GRACE_S = 3_600.0
 """Longest `disconnect_grace_s` of a new run, in seconds: an agent with a closed connection takes memory this long."""
 MOST_NAMESAKES = 16
 """Most agents of one node id that a newcomer is compared with. An id that more agents share identifies none of them."""
+REFUSED_BYTES, MOST_REFUSED = 200, 16
+"""Most bytes of the phrase about a refused agent, and most nodes whose agents' refusals are remembered."""
 RECENTLY_S = 1.0
 """If the server heard a waiting agent less than this many seconds ago, it is alive: no host restarts that fast."""
 
@@ -96,6 +100,12 @@ def _check_newcomer(machine: Machine, event: NodeJoined, now: float) -> NodeJoin
     return event if claimed.replaces == event.replaces else replace(event, replaces=claimed.replaces)
 
 
+def note_refused(run: Run, node_id: str, brief: str) -> None:
+    """Remember that the forming round lacks a node whose agent may not join, and forget the oldest beyond the limit."""
+    if run.stage is Stage.FORMING:
+        keep_latest(run.refused, node_id, clip(printable(brief), REFUSED_BYTES), MOST_REFUSED)
+
+
 def note_join(machine: Machine, event: NodeJoined, now: float) -> None:
     """Renew the lease of an agent that repeats its join, and probe the agents that a newcomer may replace."""
     run, join = machine.run, event.join
@@ -124,7 +134,8 @@ def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> Non
     if join.agent_id in run.departed_ids or join.after_round > 0:
         raise AgentFenced(words.fenced(join.agent_id, join.node_id, run.run_id))
     if join.settings != agreed and (found := conflicts(run, join)):
-        raise SettingsConflict(words.other_settings(run.run_id, found))
+        asked = starmap(setting_asked, _asked(run, join).differences(run.settings))
+        raise SettingsConflict(words.other_settings(run.run_id, found), brief=words.asks_for_other_settings(asked))
 
 
 def check_program(run: Run, join: JoinRequest) -> None:
@@ -140,7 +151,8 @@ def check_program(run: Run, join: JoinRequest) -> None:
     if not (ours and theirs) or ours == theirs or re.sub(_DIGITS, "", ours) == re.sub(_DIGITS, "", theirs):
         return
     if run.stage.is_end or run.leases.is_connected(first.agent_id):
-        raise SettingsConflict(words.other_program(run.run_id, theirs, first.node_id, ours, join.node_id))
+        told = words.other_program(run.run_id, theirs, first.node_id, ours, join.node_id)
+        raise SettingsConflict(told, brief=words.runs_other_program(ours, theirs))
 
 
 def check_command(run: Run, join: JoinRequest) -> None:
@@ -197,8 +209,12 @@ def _check_is_wanted(run: Run, join: JoinRequest) -> None:
 
 def conflicts(run: Run, join: JoinRequest) -> list[str]:
     """Return phrases about settings in which the run differs from the join, except limits that an operator has set."""
-    asked = replace(join.settings, min_nodes=None, max_nodes=None) if run.is_resized else join.settings
-    return asked.conflicts(run.settings)
+    return _asked(run, join).conflicts(run.settings)
+
+
+def _asked(run: Run, join: JoinRequest) -> RequestedSettings:
+    """Return the settings that the agent asks for, without limits that an operator has set for the run."""
+    return replace(join.settings, min_nodes=None, max_nodes=None) if run.is_resized else join.settings
 
 
 def _claim(run: Run, join: JoinRequest, now: float) -> Claim:
@@ -223,7 +239,8 @@ def _claim(run: Run, join: JoinRequest, now: float) -> Claim:
     if join.node_rank is not None and holder is not None and holder not in replaces and holder not in probes:
         node_id, last = run.agents[holder].node_id, run.settings.max_nodes - 1
         is_same = node_id == join.node_id
-        raise NodeRankTaken(words.node_rank_taken(join.node_rank, run.run_id, node_id, last, is_same_node=is_same))
+        told = words.node_rank_taken(join.node_rank, run.run_id, node_id, last, is_same_node=is_same)
+        raise NodeRankTaken(told, brief=words.claims_taken_rank(join.node_rank, node_id))
     return Claim(tuple(replaces), probes, holder in probes)
 
 

@@ -218,8 +218,11 @@ def _gone(run: Run) -> list[str]:
     return [departure.node_id for departure in vacated(run)]
 
 
-def shortfall(run: Run) -> str:
-    """Return the sentence about a round below its minimum: which nodes are there, and which are missing."""
+def shortfall(run: Run, refused: str | None = None) -> str:
+    """Return the sentence about a round below its minimum: which nodes are there, and which are missing.
+
+    `refused`: what it says about refused agents, from a fact; None for those that the server has refused in this round.
+    """
     low, nodes = legal_sizes.smallest(run.settings), len(run.waiting)
     return words.too_few(
         low - nodes,
@@ -231,8 +234,14 @@ def shortfall(run: Run) -> str:
         gone=words.names(gone, len(gone)) if (gone := _gone(run)) else "",
         cordoned=_kept_out(run, excluded=False),
         excluded=_kept_out(run, excluded=True),
+        refused=not_admitted(run) if refused is None else refused,
         unfit=_unfit(left_unfit(run)),
     )
+
+
+def not_admitted(run: Run) -> str:
+    """Return the nodes whose agents may not join and that have not joined since, with the reasons; empty if none."""
+    return words.refused({node_id: why for node_id, why in run.refused.items() if node_id not in run.node_ids})
 
 
 def _kept_out(run: Run, *, excluded: bool) -> str:

@@ -323,7 +323,7 @@ class RunMachine:
         forming_until = completion.deadline(run) if self._may_complete else None
         if forming_until is not None and now >= forming_until:
             if run.opening.min_since is None:
-                return events.JoinTimedOut()
+                return events.JoinTimedOut(completion.not_admitted(run))
             return events.RoundCompleted(completion.expired(run))
         if run.verdict_at is not None and (at := worker_reports.decides_at(run)) is not None and now >= at:
             return events.CauseNotFound()
@@ -482,7 +482,7 @@ class RunMachine:
 
     def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
         self.run.join_timed_out = True
-        self.end(Stage.FAILED, runs.join_timeout(completion.shortfall(self.run)), None, now)
+        self.end(Stage.FAILED, runs.join_timeout(completion.shortfall(self.run, fact.refused)), None, now)
 
     def _superseded(self, fact: events.RunSuperseded, now: float) -> None:
         """End the run, in which no agent is heard.
@@ -503,6 +503,7 @@ class RunMachine:
         run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
         run.succeeded, run.succeeded_at, run.failed, run.first_of_round = set(), {}, set(), None
         run.doubt, run.doubts = "", 0
+        run.refused.clear()
         run.move_all(ordered, AgentState.RUNNING)
         for agent in ordered:
             agent.round = run.round
@@ -536,6 +537,7 @@ class RunMachine:
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
         run.unheard_since, run.leases.awaits_witness = None, False
+        run.refused.clear()
         progress.clear(run)
         run.finished.clear()
         run.still_running = ""

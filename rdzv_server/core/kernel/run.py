@@ -505,6 +505,8 @@ class Run(RunState, kw_only=True):
     """Summary of `progress`, which takes the same time to read in a larger run."""
     finished: dict[str, FinishedSign] = field(default_factory=dict)
     """Workers of the running round that have finished while others of their node run, by agent. The latest is last."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Latest nodes whose agents may not join the forming round, each with the reason. It is a sign, too."""
     held: str = ""
     """Phrase about what the forming round, which could complete, waits for; empty if no policy holds it."""
     set_apart: str = ""

@@ -12,6 +12,7 @@ EXAMPLES: Examples = {
     completion.names: [{"node_ids": ("a", "b"), "number": 2}, {"node_ids": tuple("abcdef"), "number": 6}],
     completion.joined: [{"nodes": 2, "names": "a, b"}, {"nodes": 0, "names": ""}],
     completion.all_unfit: [{"evidence": tuple("abcdef"), "number": 6}],
+    completion.refused: [{"why": {"a": "<why>"}}, {"why": dict.fromkeys("abcdef", "<why>")}],
     completion.all_joined: [{"nodes": 3}, {"nodes": 1}],
     completion.too_few: [
         {"missing": 1, "nodes": 0, "low": 1, "names": ""},
@@ -25,6 +26,7 @@ EXAMPLES: Examples = {
             "gone": "d, e",
             "cordoned": "c",
             "excluded": "f",
+            "refused": "<refused>",
             "unfit": "<unfit>",
         },
     ],

@@ -66,6 +66,8 @@ async def test_a_live_holder_is_probed_and_keeps_its_node_rank_at_once():
             await join(server, "new", LONG_S)
         assert not polling.done()
         polling.cancel()
+        (run,) = server.rendezvous.runs()
+        assert run.refused == {"new": words.claims_taken_rank(0, "old")}
 
 
 async def test_a_silent_holder_loses_its_node_rank_after_half_a_lease():

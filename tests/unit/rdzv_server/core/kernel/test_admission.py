@@ -1,7 +1,9 @@
 """Admission: which agents may join, which get a seat, and which replace another."""
 
+from typing import Any
+
 import pytest
-from rdzv_protocol.errors import AgentFenced, MalformedMessage, ServerUnavailable, SettingsConflict
+from rdzv_protocol.errors import AgentFenced, MalformedMessage, ProtocolError, ServerUnavailable, SettingsConflict
 from rdzv_protocol.messages import Finish, Wait
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
@@ -9,9 +11,9 @@ from rdzv_server.core.kernel import admission
 from rdzv_server.core.kernel.admission import MOST_NAMESAKES, RECENTLY_S
 from rdzv_server.core.kernel.run import AgentState, Stage
 from rdzv_server.words import admission as words
-from rdzv_server.words import completion, losses
+from rdzv_server.words import completion, losses, runs
 from tests.support.message_search import has_message, pattern
-from tests.support.scenario import Scenario, a_join, running, settings_of
+from tests.support.scenario import Scenario, a_join, durable, replayed, running, settings_of
 from tests.support.stories import check, stories
 
 # Settings.
@@ -357,3 +359,45 @@ def test_the_ids_of_agents_that_are_gone_are_bounded(monkeypatch):
         run.join("b", after_round=1)
     run.join("b")
     assert run.run.agents.keys() == {"a", "b"}
+
+
+# Nodes that may not join, for those that wait for them.
+
+
+def refuse(run: Scenario, node_id: str, **asked: Any) -> None:
+    """Let an agent join that is refused, as the service does."""
+    with pytest.raises(ProtocolError) as refusal:
+        run.join(node_id, **asked)
+    admission.note_refused(run.run, node_id, refusal.value.brief)
+
+
+def test_a_round_that_lacks_nodes_names_those_that_may_not_join_with_the_reasons():
+    run = Scenario("4")
+    run.join("a", program="train.py")
+    refuse(run, "b", settings=settings_of("3", max_restarts=5))
+    refuse(run, "c", program="other.py")
+    why = {
+        "b": words.asks_for_other_settings(["--nnodes 3 instead of 4", "--max-restarts 5 instead of 0"]),
+        "c": words.runs_other_program("other.py", "train.py"),
+    }
+    told = completion.refused(why)
+    assert run.directive("a").reason == completion.too_few(3, 1, 4, "a", refused=told)
+    run.join("b")
+    del why["b"]
+    told = completion.refused(why)
+    assert run.directive("a").reason == completion.too_few(2, 2, 4, "a, b", refused=told)
+    run.passes(run.run.settings.join_timeout_s)
+    assert run.run.end_reason == runs.join_timeout(completion.too_few(2, 2, 4, "a, b", refused=told))
+    assert durable(replayed(run.created, run.records)) == durable(run.run)
+
+
+def test_what_is_remembered_of_refused_agents_is_limited_and_ends_with_the_round():
+    run = Scenario("2")
+    for number in range(100):
+        admission.note_refused(run.run, f"n{number}", "x" * 1_000)
+    assert list(run.run.refused) == [f"n{number}" for number in range(100 - admission.MOST_REFUSED, 100)]
+    assert {len(why) for why in run.run.refused.values()} == {admission.REFUSED_BYTES}
+    run.join("a", "b")
+    assert run.stage is Stage.RUNNING and not run.run.refused
+    admission.note_refused(run.run, "c", "x")
+    assert not run.run.refused
