@@ -74,8 +74,8 @@ class Replica:
         self._election = election
         self._address = address
         self._make_driver = make_driver
-        self._broken = ""
-        """Reason why this server cannot lead the shard; empty if it can."""
+        self.broken = ""
+        """Reason why this server could not lead the shard when it last tried; empty if it could."""
         self._other: Leader | None = None
         self._losses = 0
         """Losses of etcd that `leadership` takes into account."""
@@ -88,7 +88,7 @@ class Replica:
     async def run(self) -> None:
         """Lead whenever possible, forever; resign when cancelled.
 
-        Raises errors after which the server cannot continue.
+        Raises errors after which the server cannot continue: `StoreBroken` if it cannot lead this shard.
         """
         while True:
             leadership = await self._election.win(self._follow)
@@ -104,10 +104,13 @@ class Replica:
                 await asyncio.shield(leadership.resign())
                 await term.end()  # rejects agents, when another server may already lead
 
-    async def follow_others(self, why: str) -> None:
-        """Follow the leaders of the shard, forever: this server cannot lead it. `why`: the reason."""
-        self._broken, self._election.is_candidate = why, False
-        await self._election.win(self._follow)
+    async def follow_others(self, for_s: float) -> None:
+        """Follow the leaders of the shard, for `for_s` seconds: this server could not lead it."""
+        self._election.is_candidate = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(for_s):
+                await self._election.win(self._follow)
+        self._election.is_candidate = True
 
     async def _act_until_over(self, term: Term) -> str:
         """Act as the leader. While the leadership is not certain, decide nothing, and reject agents."""
@@ -123,6 +126,7 @@ class Replica:
                 await first_of(self._follower.catch_up_at_last(term.driver), term.driver.crashed())
                 term.driver.heard()
             self._set(term, None)
+            self.broken = ""
             log.info(words.leads(self._shard, len(term.driver.runs())))
             follows = [self._follower.run(term.driver)] if self._follower else []
             await first_of(term.driver.crashed(), *follows)
@@ -229,7 +233,7 @@ class Replica:
             return self.term.rendezvous.state().unhealthy_reason
         if not self._other:
             membership = self._election.membership
-            if why := self._broken or membership.outage_reason or self._election.outage.reason:
+            if why := self.broken or membership.outage_reason or self._election.outage.reason:
                 return words.no_leader_found(why)
             is_cut_off = membership.view and not membership.is_current
             return words.LEADER_UNCERTAIN if is_cut_off else words.NO_LEADER

@@ -54,6 +54,9 @@ from rdzv_server.words import service as service_words
 
 log = logging.getLogger("rdzv_server")
 
+LEAVE_S = 60.0
+"""Seconds for which a server leaves a shard to the others after it could not lead it."""
+
 
 class Sharding:
     """Answers to agents and operators about all shards, led here or elsewhere. `run` leads and follows."""
@@ -77,7 +80,6 @@ class Sharding:
             )
             for shard in range(config.shards)
         ]
-        self._broken: set[int] = set()
         self._closed = asyncio.Event()
         self._started_at = self.now()
 
@@ -100,14 +102,16 @@ class Sharding:
 
     async def _lead(self, shard: int) -> None:
         """Lead a shard whenever possible. If its records cannot be used, the other shards continue."""
-        try:
-            await self._replicas[shard].run()
-        except StoreBroken as error:
-            self._broken.add(shard)
-            if len(self._broken) == len(self._replicas):
-                raise
-            log.error(words.shard_broken(shard, str(error)))
-            await self._replicas[shard].follow_others(str(error))
+        replica = self._replicas[shard]
+        while True:
+            try:
+                await replica.run()
+            except StoreBroken as error:
+                replica.broken = str(error)
+                if all(each.broken for each in self._replicas):
+                    raise
+                log.error(words.shard_broken(shard, replica.broken, LEAVE_S))
+                await replica.follow_others(LEAVE_S)
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
         """Answer with the run's shard.

@@ -33,8 +33,11 @@ def hands_over_to(address: str) -> str:
     return f"handing over to {address}, which leads fewer shards"
 
 
-def shard_broken(shard: int, why: str) -> str:
-    return f"shard {shard}: this server cannot lead it; the other shards continue: {why}"
+def shard_broken(shard: int, why: str, again_s: float) -> str:
+    return (
+        f"shard {shard}: this server cannot lead it, and tries again after {again_s:g} s if no other server leads it; "
+        f"the other shards continue: {why}"
+    )
 
 
 CANNOT_TAKE_OVER = "cannot take over yet"

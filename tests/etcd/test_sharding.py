@@ -21,6 +21,7 @@ from tests.support.scenario import Connection, a_join, settings_of
 
 need_etcd()
 
+from rdzv_server.cluster import sharding  # noqa: E402
 from rdzv_server.cluster.election import OWNER_FIRST_S  # noqa: E402
 from rdzv_server.cluster.membership import READY  # noqa: E402
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
@@ -295,6 +296,17 @@ async def test_damaged_records_stop_only_their_own_shard(start, client, prefix, 
     assert not first.running.done() and first.led == [0, 1, 3]
     second = start("b:1")
     await until(lambda: second.led and len(first.led) <= 2)
+
+
+async def test_a_server_leads_a_shard_again_after_its_records_are_repaired(start, client, prefix, caplog, monkeypatch):
+    monkeypatch.setattr(sharding, "LEAVE_S", 0.1)
+    foreign = f"{prefix}/shards/2/records/x".encode()
+    await client.transact([], [put(foreign, b"not ours")])
+    server = start("a:1")
+    await until(lambda: caplog.text.count(foreign.decode()) == 2)
+    assert server.led == [0, 1, 3] and server.shards.state().unhealthy_reason is None
+    await client.transact([], [delete(foreign)])
+    await server.leads(SHARDS)
 
 
 async def test_a_shard_whose_leader_breaks_is_led_by_another_server_though_etcd_refused_its_resignation(
