@@ -59,4 +59,4 @@ def _ours(length: int) -> Iterator[int]:
 def _torchs(length: int) -> Iterable[int]:
     from torch.utils.data import DistributedSampler
 
-    return DistributedSampler(range(length), num_replicas=RANKS, rank=0)  # type: ignore[arg-type]
+    return DistributedSampler(range(length), num_replicas=RANKS, rank=0)

@@ -111,7 +111,7 @@ def whole(low: int, high: int, names: tuple[str, ...] = ()) -> Read:
     return read
 
 
-def number(low: float, high: float, *, is_seconds: bool = False) -> Read:
+def number(low: float, high: float, *, is_seconds: bool = False) -> Callable[[object], float]:
     def read(given: object) -> float:
         with suppress(ValueError, OverflowError):
             if isinstance(given, str | int | float) and low <= float(given) <= high:
@@ -122,7 +122,7 @@ def number(low: float, high: float, *, is_seconds: bool = False) -> Read:
     return read
 
 
-def seconds(low: float = 0, high: float = 10**6) -> Read:
+def seconds(low: float = 0, high: float = 10**6) -> Callable[[object], float]:
     return number(low, high, is_seconds=True)
 
 

@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, closing
 from dataclasses import fields, replace
 from functools import partial
@@ -418,6 +418,17 @@ def fail(message: str, exit_code: ExitCode = ExitCode.BAD_INPUT) -> NoReturn:
     raise SystemExit(exit_code)
 
 
+_NEEDED: Mapping[str, tuple[str, Callable[[str], str]]] = {
+    "take_over_after_s": ("stand_by_for", words.needs_stand_by_for),
+    "exclude_for_s": ("exclude_after", words.needs_exclude_after),
+    "on_exclude": ("exclude_after", words.needs_exclude_after),
+    "tls_client_ca": ("tls_cert", words.needs_certificate),
+    "read_token_file": ("token_file", words.needs_token_file),
+    "admin_token_file": ("token_file", words.needs_token_file),
+}
+"""Fields that only work with another one, and the message if it is missing."""
+
+
 def parse(argv: list[str] | None = None) -> ServerConfig:
     """Parse a command line into settings. Ends the process with exit code 2 if it has a mistake."""
     given = vars(make_parser().parse_args(argv))
@@ -432,24 +443,16 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         fail(words.NEVER_IDLE)
     if config.is_one_of_several and config.stand_by_for:
         fail(words.NEVER_STANDS_BY)
-    if "take_over_after_s" in given and not config.stand_by_for:
-        fail(words.needs_stand_by_for(flag_of("take_over_after_s")))
     pairs = (("tls_cert", "tls_key"), ("etcd_cert", "etcd_key"), ("webhook", "webhook_secret_file"))
     for one, other in pairs:
         if (one in given) != (other in given):
             fail(flag_words.belong_together(flag_of(one), flag_of(other)))
-    if config.exclude_after is None:
-        for name in ("exclude_for_s", "on_exclude"):
-            if name in given:
-                fail(words.needs_exclude_after(flag_of(name)))
+    for name, (other, needs_other) in _NEEDED.items():
+        if name in given and not getattr(config, other):
+            fail(needs_other(flag_of(name)))
     program = (config.on_exclude or "").split(" ", 1)[0]
     if "/" in program and not os.access(program, os.X_OK):
         fail(words.not_executable(program))
-    if config.tls_client_ca is not None and config.tls_cert is None:
-        fail(words.NO_OWN_CERTIFICATE)
-    for name in ("read_token_file", "admin_token_file"):
-        if name in given and config.token_file is None:
-            fail(words.needs_token_file(flag_of(name)))
     if config.otel:
         from rdzv_protocol.tracing import missing
 

@@ -52,7 +52,7 @@ def writing() -> Iterator[None]:
 def write(text: str, *, at_once: bool = False) -> None:
     """Write one line, or several, to stdout. `at_once`: whether to flush them."""
     with writing():
-        print(text, flush=at_once)  # noqa: T201
+        print(text, flush=at_once)
 
 
 def flush() -> None:
@@ -117,13 +117,13 @@ class Output:
 
     def note(self, text: str) -> None:
         """Write one line for people to stderr, beside the output."""
-        print(f"rdzvctl: {text}", file=sys.stderr)  # noqa: T201
+        print(f"rdzvctl: {text}", file=sys.stderr)
 
     def progress(self, text: str) -> None:
         """Show what is in progress, as one line on a terminal that replaces the previous one; "" clears it."""
         if sys.stderr.isatty():
             shown = text[: max(0, self.size().columns - 1)]
-            print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
 
     def paragraph(self, text: str) -> None:
         """Write the text, wrapped to the terminal's width; in a pipe on one line."""
@@ -182,12 +182,12 @@ class Output:
     def screen(self) -> Iterator[None]:
         """Use the whole terminal until the block ends; then the last content is left below the command."""
         self._frame = []
-        print("\x1b[?1049h\x1b[?25l", end="")  # noqa: T201
+        print("\x1b[?1049h\x1b[?25l", end="")
         try:
             yield
         finally:
             last, self._frame = self._frame, None
-            print("\x1b[?25h\x1b[?1049l", *last, sep="\n", flush=True)  # noqa: T201
+            print("\x1b[?25h\x1b[?1049l", *last, sep="\n", flush=True)
 
     def show(self, draw: Callable[[], None]) -> None:
         """Show what `draw` writes in place of the previous content, as much as the terminal has lines for."""
@@ -197,7 +197,7 @@ class Output:
         shown, more = self._frame, len(self._frame) - (height - 1)
         if more > 1:
             shown = [*self._frame[: height - 1], words.runs.more_lines(more)]
-        print("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in shown), end="\x1b[J", flush=True)  # noqa: T201
+        print("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in shown), end="\x1b[J", flush=True)
 
 
 def _shortened(table: Table, width: int) -> Table:
@@ -285,5 +285,5 @@ def by_rich(table: Table, width: int, has_colours: bool) -> str:
 
 def confirmed(question: str, stdin: TextIO) -> bool:
     """Return whether a person at the terminal agrees. Pressing only Enter does not count."""
-    print(words.actions.asks(question), end=" ", file=sys.stderr, flush=True)  # noqa: T201
+    print(words.actions.asks(question), end=" ", file=sys.stderr, flush=True)
     return stdin.readline().strip().lower() in ("y", "yes")

@@ -73,9 +73,9 @@ def _fields(seen: Seen) -> dict[str, Any]:
     return {name: getattr(seen, name) for name in seen.__struct_fields__}
 
 
-def smi(*fields: str, of: str = "gpu") -> list[list[str]]:
+def smi(*fields: str) -> list[list[str]]:
     """Return rows of nvidia-smi. Raises `Skipped` if this machine has no NVIDIA GPU."""
-    command = ["nvidia-smi", f"--query-{of}={','.join(fields)}", "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.SubprocessError) as error:

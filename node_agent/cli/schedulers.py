@@ -49,7 +49,6 @@ def _of(*variables: str, read: Callable[[str], str] = str.strip) -> Source:
 
 
 NOTHING = Source(())
-NO_PROBLEM: Callable[[Environment], str] = lambda environment: ""  # noqa: E731
 
 
 class Scheduler(NamedTuple):
@@ -75,7 +74,7 @@ class Scheduler(NamedTuple):
     """Whether a job keeps the same nodes, so that none of them is ever replaced."""
     address_of: Callable[[str], str] = str
     """Return the address of a host, given the scheduler's name for it."""
-    problem: Callable[[Environment], str] = NO_PROBLEM
+    problem: Callable[[Environment], str] = lambda environment: ""
     """Return what is wrong with the start of this agent, and what to do, from its environment; empty if nothing is."""
     without_host: str = words.MASTER_ADDR
     """Advice for the error message if the scheduler does not give the host of the server."""

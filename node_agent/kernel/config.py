@@ -76,7 +76,7 @@ class Options(Struct, frozen=True, kw_only=True):
         return ()
 
 
-O = TypeVar("O", bound=Options)  # noqa: E741
+OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
         """Signals that a scheduler sends to every process of a node: those that are handled, and the defaults."""
         return frozenset(signal.Signals[name] for name in (*SIGNALS, *self.signals, *self.program_signals))
 
-    def options(self, kind: type[O]) -> O:
+    def options(self, kind: type[OptionsT]) -> OptionsT:
         """Return the options of a feature."""
         return next((each for each in self.features if isinstance(each, kind)), None) or kind()
 

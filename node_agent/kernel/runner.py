@@ -96,7 +96,7 @@ class Runner:
         where: str,
         host: Host,
         loop: asyncio.AbstractEventLoop,
-        capabilities: Capabilities = Capabilities(),  # noqa: B008
+        capabilities: Capabilities = Capabilities(),
         *,
         member: Callable[[bool], None] | None = None,
         completed: Callable[[ReportRequest], Awaitable[ReportRequest]] | None = None,

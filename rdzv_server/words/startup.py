@@ -60,7 +60,8 @@ def not_executable(program: str) -> str:
     return f"--on-exclude: {program} is not an executable program: check the path, and chmod +x it"
 
 
-NO_OWN_CERTIFICATE = "--tls-client-ca needs --tls-cert and --tls-key, too"
+def needs_certificate(flag: str) -> str:
+    return f"{flag} needs --tls-cert and --tls-key, too"
 
 
 def needs_token_file(flag: str) -> str:

@@ -330,7 +330,7 @@ async def test_a_server_knows_why_it_cannot_take_a_free_shard(
     start: Callable[..., Server], client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start("a:1")
-    server.election._client = Failing(client, FULL)  # type: ignore[assignment]
+    server.election._client = Failing(client, FULL)
     await until(lambda: server.election.outage.reason)
     assert server.election.outage.reason == "etcd: database space exceeded"
     assert server.membership.outage_reason is None and not server.win.done()
@@ -351,7 +351,7 @@ async def test_a_shard_that_cannot_be_taken_while_etcd_is_silent_does_not_log_an
 ) -> None:
     """The membership and the lease use the same etcd, and say so once for all shards."""
     server = start("a:1")
-    server.election._client = failing = Failing(client, error)  # type: ignore[assignment]
+    server.election._client = failing = Failing(client, error)
     async with asyncio.timeout(PATIENCE_S):
         await failing.failed.wait()
         failing.failed.clear()

@@ -51,7 +51,7 @@ class Replicas(Cluster):
     At the end it checks every answer: at most one server has acted for a shard.
     """
 
-    servers: list[Replica]  # type: ignore[assignment]
+    servers: list[Replica]
     has_forgotten = False
     """Whether an operator made the servers forget a run. Its agents are refused and join again."""
 

@@ -77,7 +77,7 @@ async def test_why_without_a_run_names_the_runs_that_have_failed_beside_the_only
     await cluster.nodes("c", "--run-id", "fine", *PATIENT, nproc=1)
     state, _, *failed = (await rdzvctl("why", endpoint=at)).lines
     assert state.startswith("Run fine has been running for ")
-    assert [re.match(r"(\w+): failed \d+s ago: .* Next: Read ", line)[1] for line in failed] == ["b", "a"]  # type: ignore[index]
+    assert [re.match(r"(\w+): failed \d+s ago: .* Next: Read ", line)[1] for line in failed] == ["b", "a"]
     assert len((await rdzvctl("why", "fine", endpoint=at)).lines) == 2
     await cluster.nodes("a", "--run-id", "a", *PATIENT, nproc=1)
     assert ctl.explanation.earlier_failed(1, "worker").rstrip(".") in (await rdzvctl("why", "a", endpoint=at)).lines[0]
@@ -513,7 +513,7 @@ async def test_a_command_that_follows_ends_with_its_reader_even_without_events(
     )
     async with asyncio.timeout(PATIENCE_S):
         assert watching.stdout and await watching.stdout.readline()
-        watching.stdout._transport.close()  # type: ignore[attr-defined]
+        watching.stdout._transport.close()
         assert await watching.wait() == 128 + signal.SIGPIPE
 
 
@@ -600,7 +600,7 @@ async def test_a_leader_that_has_lost_its_etcd_does_not_pass_for_one(unserved: R
 
 
 async def test_runs_of_all_shards_are_listed(hub: object, etcd: object, request: pytest.FixtureRequest) -> None:
-    async with Replicas(hub, etcd, "ctl-shards", shards=4) as sharded:  # type: ignore[arg-type]
+    async with Replicas(hub, etcd, "ctl-shards", shards=4) as sharded:
         flags = ("--shards", "4", "--rebalance-after", "0.2")
         servers = [await sharded.replicate(*flags), await sharded.replicate(*flags)]
         await servers[1].leads()

@@ -12,10 +12,10 @@ from tests.support.rdzvctl import rdzvctl
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "rdzvctl.md").read_text()
 
 
-def block(section: str, number: int = 0) -> list[list[str]]:
-    """Return the words of the `rdzvctl` commands in a console block of a section."""
+def block(section: str) -> list[list[str]]:
+    """Return the words of the `rdzvctl` commands in the first console block of a section."""
     text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
-    lines = re.findall(r"```console\n(.*?)```", text, re.DOTALL)[number].splitlines()
+    lines = re.findall(r"```console\n(.*?)```", text, re.DOTALL)[0].splitlines()
     return [shlex.split(line, comments=True)[2:] for line in lines if line.startswith("$ rdzvctl")]
 
 

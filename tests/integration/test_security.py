@@ -179,7 +179,7 @@ def of_process(pid: int) -> str:
 
 async def misplaced(server: Server, authority: Authority, node: tuple[str, str]) -> list[str]:
     """Ask for the status with the tokens in wrong places. Return what the server answers."""
-    context = authority.credentials(node).context()  # type: ignore[arg-type]
+    context = authority.credentials(node).context()
     token = SECRETS["admins"]
     bodies = []
     status = (paths.STATUS, {"Authorization": f"Bearer {SECRETS['readers']}"})

@@ -40,9 +40,9 @@ class Nodes(Cluster):
     async def start(self, *flags: str, env: Mapping[str, str] | None = None) -> Program:
         return await self.agent(str(len(self.agents)), *flags, env=env)
 
-    async def static(self, rank: int, *flags: str, nnodes: str = "2") -> Program:
+    async def static(self, rank: int, *flags: str) -> Program:
         master = ("--master-addr", "127.0.0.1", "--master-port", str(self.port))
-        return await self.start("--nnodes", nnodes, "--node-rank", str(rank), *master, *PATIENT, *flags)
+        return await self.start("--nnodes", "2", "--node-rank", str(rank), *master, *PATIENT, *flags)
 
     async def c10d(self, *flags: str, nnodes: str = "2") -> Program:
         backend = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "job")

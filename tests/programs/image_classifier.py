@@ -105,7 +105,7 @@ def main() -> None:
     validation = make_loader(IMAGES // 4, seed=2, shuffle=False)
     best = 0.0
     for epoch in range(args.epochs):
-        training.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        training.sampler.set_epoch(epoch)
         adjust_learning_rate(optimizer, epoch)
         train(training, model, optimizer, epoch)
         best = max(best, top1 := validate(validation, model))

@@ -52,10 +52,10 @@ class Story(Cluster):
 
         self.until(reached, within_s, f"runs on {[agent.name for agent in agents]}")
 
-    def restarts_on(self, *agents: AgentProcess, within_s: float = SOON_S) -> None:
+    def restarts_on(self, *agents: AgentProcess) -> None:
         """Check `runs_on` after an event that has just happened."""
         self.passes(0.001)
-        self.runs_on(*agents, within_s=within_s)
+        self.runs_on(*agents)
 
     def copy_of_first_join_arrives(self, agent: AgentProcess, agent_id: str) -> None:
         """Deliver the agent's first join once more, over a separate connection."""

@@ -151,7 +151,7 @@ def serve(orders: socket.socket, modules: Sequence[str]) -> None:
     before = dict(os.environ)
     for module in modules:
         load(module)
-    for each in weakref.finalize._registry:  # type: ignore[attr-defined]
+    for each in weakref.finalize._registry:
         each.atexit = False  # otherwise modules would clean up at the end, for example each of torch's operators
     gc.freeze()  # otherwise the garbage collector of each fork would make the kernel copy all pages
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
@@ -232,7 +232,7 @@ def end(main: Callable[[], object]) -> NoReturn:
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
         code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):

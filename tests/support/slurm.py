@@ -193,7 +193,7 @@ class Slurm:
             stdout=subprocess.PIPE,
             text=True,
             timeout=within_s,
-            **where,  # type: ignore[call-overload]
+            **where,
         ).stdout.strip()
 
     def submit(self, *words: str, env: Mapping[str, str] | None = None) -> str:

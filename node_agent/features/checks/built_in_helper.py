@@ -260,9 +260,9 @@ def main(argument: str) -> int:
     for name, verdict, text in verdicts:
         if verdict in ("UNFIT", "warn") or not asked.is_brief:
             line = f"{name}: {text}" if asked.is_brief else f"{name:<{width}} {verdict:<8} {text}"
-            print(line, flush=True)  # noqa: T201
+            print(line, flush=True)
     if asked.is_brief and asked.seen:
-        print(of_links.SEEN + json.dumps(asked.seen), flush=True)  # noqa: T201
+        print(of_links.SEEN + json.dumps(asked.seen), flush=True)
     return os.EX_OSERR if any(verdict == "UNFIT" for _, verdict, _ in verdicts) else os.EX_OK
 
 

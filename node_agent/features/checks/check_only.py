@@ -18,10 +18,10 @@ def run_checks_only(options: NodeChecks, config: AgentConfig) -> ExitCode:
         try:
             code = subprocess.run(command, env=config.environment, timeout=options.pre_join_check_timeout).returncode
         except subprocess.TimeoutExpired:
-            print(words.check_too_slow(options.pre_join_check_timeout))  # noqa: T201
+            print(words.check_too_slow(options.pre_join_check_timeout))
             code = ExitCode.NODE_UNFIT.value
         is_unfit |= code == ExitCode.NODE_UNFIT
         if code not in (0, ExitCode.NODE_UNFIT):
-            print(words.check_broken(code))  # noqa: T201
-    print(words.verdict(config.join.node_id, is_unfit))  # noqa: T201
+            print(words.check_broken(code))
+    print(words.verdict(config.join.node_id, is_unfit))
     return ExitCode.NODE_UNFIT if is_unfit else ExitCode.SUCCEEDED

@@ -20,9 +20,9 @@ def main(folder: str) -> int:
     try:
         is_same = written_and_read(folder)
     except OSError as error:
-        print(error.strerror or error)  # noqa: T201
+        print(error.strerror or error)
         return CANNOT
-    print(f"{time.monotonic() - began:.3f}")  # noqa: T201
+    print(f"{time.monotonic() - began:.3f}")
     return 0 if is_same else OTHER_BYTES
 
 

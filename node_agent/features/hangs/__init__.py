@@ -49,8 +49,8 @@ def progress_limits(given: object) -> "ProgressLimits":
         return ProgressLimits()
     with suppress(ValueError):
         every = seconds(0.1)(given)
-        preparation_s = max(every, UNSEEN_S)  # type: ignore[call-overload]
-        return ProgressLimits(start_s=every, step_s=every, checkpoint_s=every, preparation_s=preparation_s)  # type: ignore[arg-type]
+        preparation_s = max(every, UNSEEN_S)
+        return ProgressLimits(start_s=every, step_s=every, checkpoint_s=every, preparation_s=preparation_s)
     found = {}
     for part in text(given).split(","):
         key, _, limit = part.partition("=")
@@ -60,7 +60,7 @@ def progress_limits(given: object) -> "ProgressLimits":
             from node_agent.features.hangs import words
 
             raise ValueError(words.not_progress_limits(part)) from None
-    return ProgressLimits(**found)  # type: ignore[arg-type]
+    return ProgressLimits(**found)
 
 
 def rules(given: object) -> "tuple[LogRule, ...]":

@@ -123,7 +123,7 @@ class AgentMachine:
         join: JoinRequest,
         *,
         server: str,
-        capabilities: Capabilities = Capabilities(),  # noqa: B008
+        capabilities: Capabilities = Capabilities(),
         connect_timeout_s: float = inf,
         server_lost_timeout_s: float = inf,
         exits_when_excluded: bool = False,

@@ -61,8 +61,8 @@ class Side:
         except Exception as error:
             if type(error).__name__ != "ChildFailedError":
                 raise
-            rank, failure = error.get_first_failure()  # type: ignore[attr-defined]
-            return {"name": error.name, "first": [rank, *failed(failure)]}  # type: ignore[attr-defined]
+            rank, failure = error.get_first_failure()
+            return {"name": error.name, "first": [rank, *failed(failure)]}
 
     def _streams(self, value: Any) -> Any:
         if isinstance(value, dict):

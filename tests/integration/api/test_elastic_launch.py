@@ -247,9 +247,9 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
 def test_events_go_to_a_handler_that_the_program_has_registered_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler.emit = records.append
     module = SimpleNamespace(_log_handlers={"mine": handler})
-    monkeypatch.setitem(sys.modules, "torch.distributed.elastic.events.handlers", module)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch.distributed.elastic.events.handlers", module)
     elastic_launch(alone(1, event_log_handler="mine"), "true")()
     states = [json.loads(record.getMessage())["metadata"]["state"] for record in records]
     assert states == ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED", "SUCCEEDED"]

@@ -430,7 +430,7 @@ def test_close_kills_the_remaining_workers(
     context.close(timeout=0.2)
     assert time.monotonic() - began < 10
     assert not is_running(pid)
-    assert context.wait(0).failures[0].exitcode == -signal.SIGKILL  # type: ignore[union-attr]
+    assert context.wait(0).failures[0].exitcode == -signal.SIGKILL
     assert caplog.messages == [words.workers.killed_late([0], "SIGTERM", 0.2, limit="")]
 
 

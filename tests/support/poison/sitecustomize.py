@@ -30,5 +30,5 @@ def _raise_instead(run: Run) -> Phase:
     return _phase(run)
 
 
-machine._RULES[WorkersFailed] = replace(_rule, apply=_raise_half_way)  # type: ignore[index]
+machine._RULES[WorkersFailed] = replace(_rule, apply=_raise_half_way)
 run_view.phase = _raise_instead

@@ -238,8 +238,8 @@ def test_unsaved_work_is_lost_and_all_times_add_up():
     assert (ledger.total_s, ledger.node_s) == (1010.0, 600.0)
 
 
-def torchrun_year(*faults: Fault, days: float = 1.0, **policy: float) -> TorchrunYear:
-    return TorchrunYear(8, list(faults), TorchrunPolicy(spares=0.0, shrink=0.5, **policy), COSTS, days).play()
+def torchrun_year(*faults: Fault, **policy: float) -> TorchrunYear:
+    return TorchrunYear(8, list(faults), TorchrunPolicy(spares=0.0, shrink=0.5, **policy), COSTS, 1.0).play()
 
 
 def test_torchrun_waits_for_the_time_out_and_for_a_person_when_the_rendezvous_host_dies():

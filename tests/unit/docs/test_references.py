@@ -88,13 +88,13 @@ def test_decision_records_are_numbered_in_a_row_by_name_and_heading() -> None:
     records = sorted((ROOT / "docs/development/adr").glob("0*.md"))
     numbers = list(range(1, len(records) + 1))
     assert [int(record.name[:4]) for record in records] == numbers
-    assert [int(re.match(r"# (\d+)\. ", record.read_text())[1]) for record in records] == numbers  # type: ignore[index]
+    assert [int(re.match(r"# (\d+)\. ", record.read_text())[1]) for record in records] == numbers
 
 
 def test_the_record_about_dependencies_names_each_dependency() -> None:
     tables = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = chain.from_iterable(tables["project"]["optional-dependencies"].values())
     needed = [*tables["project"]["dependencies"], *tables["build-system"]["requires"], *extras]
-    names = {re.match(r"[\w-]+", requirement)[0] for requirement in needed} - {"rdzv-server"}  # type: ignore[index]
+    names = {re.match(r"[\w-]+", requirement)[0] for requirement in needed} - {"rdzv-server"}
     rows = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs/development/adr/0006-dependencies.md").read_text(), re.MULTILINE)
     assert names - set(re.findall(r"[\w-]+", " ".join(rows))) == set()

@@ -64,7 +64,7 @@ def test_every_setting_is_explained(capsys):
         ((*ETCD, "--exit-when-idle", "5"), words.NEVER_IDLE),
         ((*ETCD, "--etcd-key", "x"), flag_words.belong_together("--etcd-cert", "--etcd-key")),
         (("--tls-cert", "x"), flag_words.belong_together("--tls-cert", "--tls-key")),
-        (("--tls-client-ca", "x"), words.NO_OWN_CERTIFICATE),
+        (("--tls-client-ca", "x"), words.needs_certificate("--tls-client-ca")),
         (("--admin-token-file", "x"), words.needs_token_file("--admin-token-file")),
         (("--read-token-file", "x"), words.needs_token_file("--read-token-file")),
     ],

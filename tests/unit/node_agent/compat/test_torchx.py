@@ -143,7 +143,7 @@ def test_a_module_its_arguments_its_names_and_its_environment(monkeypatch: pytes
 )
 def test_invalid_values_are_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
-        ddp(**given)  # type: ignore[arg-type]
+        ddp(**given)
 
 
 def _write() -> Iterator[Path]:

@@ -10,10 +10,10 @@ from node_agent.data import ElasticLoader, ElasticSampler, merge_states, words
 from tests.unit.node_agent.data.loaders import Ahead
 
 
-def shares(world_size: int, length: int = 10, batch_size: int = 4, **how: bool) -> list[list[list[int]]]:
-    """Return what each rank gets of each batch."""
+def shares(world_size: int, length: int = 10, **how: bool) -> list[list[list[int]]]:
+    """Return what each rank gets of each batch of 4."""
     ranks = range(world_size)
-    samplers = [ElasticSampler(length, batch_size, rank=rank, world_size=world_size, **how) for rank in ranks]
+    samplers = [ElasticSampler(length, 4, rank=rank, world_size=world_size, **how) for rank in ranks]
     batches = [list(batch) for batch in zip(*samplers, strict=True)]
     assert {len(sampler) for sampler in samplers} == {len(batches)}
     return batches
@@ -84,7 +84,7 @@ def test_rank_and_world_size_match_the_environment(monkeypatch: pytest.MonkeyPat
 )
 def test_invalid_arguments_are_refused(how: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError) as error:
-        ElasticSampler(**{"length": 10, "batch_size": 4, "rank": 0, "world_size": 2, **how})  # type: ignore[arg-type]
+        ElasticSampler(**{"length": 10, "batch_size": 4, "rank": 0, "world_size": 2, **how})
     assert str(error.value) == message
 
 

@@ -100,7 +100,7 @@ def test_torchdatas_state_at_an_epochs_end_is_the_next_epoch(processes: int, bat
 
 
 def shards_of(rank: int, world_size: int) -> Any:
-    class Numbers(ElasticShards[int, int], data.IterableDataset):  # type: ignore[misc, name-defined]
+    class Numbers(ElasticShards[int, int], data.IterableDataset):
         """Each shard is some consecutive numbers."""
 
         def read(self, shard: int, start: int) -> Iterator[int]:

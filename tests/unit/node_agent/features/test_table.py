@@ -31,7 +31,7 @@ print(*(name for name in sys.argv[1:] if name in sys.modules))
 
 @pytest.mark.parametrize("name", [*HEAVY, *(name for name, _ in UNASKED)])
 def test_every_feature_is_there(name: str) -> None:
-    assert issubclass(load(name), Feature)  # type: ignore[arg-type]
+    assert issubclass(load(name), Feature)
 
 
 def test_an_agent_without_features_imports_none() -> None:

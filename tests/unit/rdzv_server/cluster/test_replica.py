@@ -104,7 +104,7 @@ class Server:
     def __init__(self) -> None:
         self.store = SharedStore()
         self.election = GivenElection()
-        self.replica = Replica(self.election, "a:29400", lambda number: Driver(Registry(3_600.0), self.store))  # type: ignore[arg-type]
+        self.replica = Replica(self.election, "a:29400", lambda number: Driver(Registry(3_600.0), self.store))
         self.running = asyncio.create_task(self.replica.run())
 
     async def lead(self, number: int = 5) -> GivenLeadership:

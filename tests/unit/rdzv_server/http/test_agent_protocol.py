@@ -42,7 +42,7 @@ HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: server\r\n\r\n"
 
 
 def request(path: str, message: object, extra: bytes = b"") -> bytes:
-    body = encode(message)  # type: ignore[arg-type]
+    body = encode(message)
     head = f"POST {path} HTTP/1.1\r\n".encode() + HOST + KIND + extra
     return head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
 
@@ -195,7 +195,7 @@ async def a_site(access: Access | None = None, **limits: float) -> AsyncIterator
     bound = bind("127.0.0.1", 0)
     with ExitStack() as peers:
         async with RendezvousServer() as server:
-            await server.listen(bound, access=access, limits=Limits(**limits))  # type: ignore[arg-type]
+            await server.listen(bound, access=access, limits=Limits(**limits))
             yield Site(server, bound.getsockname()[1], peers)
 
 

@@ -49,7 +49,7 @@ def bounds(turns: Turns, held: Mock | None = None) -> Mock:
 def test_reading_continues_when_there_is_room_unless_aiohttp_has_stopped_it(is_full: bool, turns: Turns) -> None:
     http, transport = Http(is_full), Mock(spec=asyncio.Transport)
     transport.is_closing.return_value = False
-    line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), Mock())  # type: ignore[arg-type, return-value]
+    line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), Mock())
     line.connection_made(transport)
     for _ in range(MOST_WAITING):
         assert not transport.pause_reading.called
@@ -65,7 +65,7 @@ def stranger_at(http: Http, turns: Turns, held: Mock) -> tuple[HttpConnection, M
     """Return a connection without an accepted request, with its transport."""
     transport = Mock(spec=asyncio.Transport)
     transport.is_closing.return_value = False
-    line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())  # type: ignore[arg-type, return-value]
+    line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())
     line.connection_made(transport)
     return line, transport
 
@@ -128,7 +128,7 @@ def test_data_after_a_refused_head_is_read_in_turns_and_not_kept(turns: Turns) -
 def test_a_strangers_request_is_dropped_when_it_has_closed_the_connection(turns: Turns) -> None:
     """Without this, each closed connection of a crowd kept its data and its parser in memory until two more turns."""
     http, gone = Http(is_full=False), Mock()
-    line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), gone)  # type: ignore[arg-type, return-value]
+    line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), gone)
     line.connection_made(Mock(spec=asyncio.Transport))
     line.data_received(b"GET /v1/status HTTP/1.1\r\n\r\n")
     line.connection_lost(None)
@@ -154,7 +154,7 @@ def test_a_known_agents_request_is_handled_although_it_has_closed_the_connection
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_data_read_with_the_opening_needs_no_other_turn_unless_it_is_a_look(method: str, turns: Turns) -> None:
     http, held = Http(is_full=False), Mock()
-    line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())  # type: ignore[arg-type, return-value]
+    line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())
     head = f"{method} /v1/status HTTP/1.1\r\n\r\n".encode()
     line.received = 2 * head
     transport = Mock(spec=asyncio.Transport)
@@ -177,7 +177,7 @@ def test_memory_of_an_incomplete_request_counts_though_it_came_with_the_opening(
 ) -> None:
     http, held = Http(is_full=False), Mock()
     http.is_whole = is_whole
-    line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())  # type: ignore[arg-type, return-value]
+    line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())
     line.received = REQUEST
     transport = Mock(spec=asyncio.Transport)
     transport.is_closing.return_value = False

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import socket
 import weakref
-from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
+from asyncio.selector_events import _SelectorSocketTransport
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path

@@ -130,7 +130,7 @@ async def test_a_connection_opens_and_ends_on_any_event_loop(is_asyncios: bool) 
     with bind("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()) as peer:
         owner = Listener(bound, Mock(), Limits(), None, closed)
         if not is_asyncios:
-            owner._loop = OtherLoop()  # type: ignore[assignment]
+            owner._loop = OtherLoop()
         connection, http = opened(owner, bound.accept()[0])
         await until(lambda: http.connection_made.called)
         peer.close()

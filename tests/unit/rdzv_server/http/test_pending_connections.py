@@ -120,7 +120,7 @@ async def test_an_evicted_connection_of_the_same_batch_is_not_read_and_the_other
             everyone_else.set()
 
     for number, (peer, accepted) in enumerate(pairs):
-        silent.wait(accepted, lambda number=number: hear(number))  # type: ignore[misc]
+        silent.wait(accepted, lambda number=number: hear(number))
         peer.send(b"G")
     async with asyncio.timeout(PATIENCE_S):
         await everyone_else.wait()

@@ -138,9 +138,9 @@ async def test_the_wall_clock_is_reported_at_first_and_when_it_was_set(clock):
 LAST = Record(RUN_ID, 1, 110.0, JoinTimedOut())
 
 
-def created(boot_id: str, offset_s: float = 0.0, wall_at: float = WALL_AT) -> Record:
+def created(boot_id: str, offset_s: float) -> Record:
     settings = RunSettings(min_nodes=1, max_nodes=1)
-    return Record(RUN_ID, 1, 100.0, RunCreated(RUN_ID, 1, True, settings, wall_at, Incarnation(boot_id, offset_s)))
+    return Record(RUN_ID, 1, 100.0, RunCreated(RUN_ID, 1, True, settings, WALL_AT, Incarnation(boot_id, offset_s)))
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,13 @@ from tests.support.scenario import a_failure, a_join, settings_of
 from tests.unit.rdzv_server.service.driven_server import PATIENCE_S, Server, StartServer
 
 
-def breaks(monkeypatch, kind: type, run_id: str = "poison") -> None:
-    """Make the core raise an error in the middle of handling an event of this kind, in one run."""
+def breaks(monkeypatch, kind: type) -> None:
+    """Make the core raise an error in the middle of handling an event of this kind, in the run `poison`."""
     rule = machine_module._RULES[kind]
 
     def raise_half_way(machine, fact, now):
         rule.apply(machine, fact, now)
-        if machine.run.run_id == run_id:
+        if machine.run.run_id == "poison":
             raise AssertionError("a contradiction")
 
     monkeypatch.setitem(machine_module._RULES, kind, replace(rule, apply=raise_half_way))

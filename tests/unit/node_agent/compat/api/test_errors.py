@@ -133,7 +133,7 @@ def test_except_clauses_with_torchs_classes_catch_our_errors(monkeypatch: pytest
             raise AssertionError("ours makes the message")
 
     module = ModuleType(TORCHS_ERRORS)
-    module.ChildFailedError = Theirs  # type: ignore[attr-defined]
+    module.ChildFailedError = Theirs
     monkeypatch.setitem(sys.modules, TORCHS_ERRORS, module)
     failures = {0: ProcessFailure(0, 1, 3, "")}
     error = in_torchs_terms(ChildFailedError)("train", failures, "the report")

@@ -40,9 +40,9 @@ def test_valid_keys_are_accepted_in_any_order() -> None:
 
 def test_a_list_is_not_accepted_as_a_map() -> None:
     with pytest.raises(TypeError, match=pattern(words.api.not_a_map, what="args", kind="list")):
-        check_ranks([()], "args")  # type: ignore[arg-type]
+        check_ranks([()], "args")
     with pytest.raises(TypeError, match=pattern(words.api.not_an_environment, what="envs[0]", given=None)):
-        check_environments({0: None})  # type: ignore[dict-item]
+        check_environments({0: None})
 
 
 @pytest.mark.torch
@@ -163,4 +163,4 @@ def test_reify_makes_the_folders(tmp_path: Path) -> None:
 
 
 def test_default_specs_are_equal_by_what_they_ask_for() -> None:
-    assert DefaultLogsSpecs(tee=Std.OUT) == DefaultLogsSpecs(tee=1) != DefaultLogsSpecs(tee=Std.ERR)  # type: ignore[arg-type]
+    assert DefaultLogsSpecs(tee=Std.OUT) == DefaultLogsSpecs(tee=1) != DefaultLogsSpecs(tee=Std.ERR)

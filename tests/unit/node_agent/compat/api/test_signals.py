@@ -41,7 +41,7 @@ def test_ctrl_c_stays_pythons() -> None:
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda signum, frame: None])
 def test_signals_that_the_program_handles_or_ignores_are_left_alone(handler: object) -> None:
-    signal.signal(signal.SIGUSR1, handler)  # type: ignore[arg-type]
+    signal.signal(signal.SIGUSR1, handler)
     watch = SignalWatch(NAMES, lambda signum: None)
     assert signal.getsignal(signal.SIGUSR1) is handler
     watch.close()

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -139,10 +139,8 @@ class Node:
         assert await process.stdout.readline() == b"up\n"
         return process.pid
 
-    async def examine(
-        self, *pids: int, limit_s: float = LIMIT_S, variables: Mapping[str, str] | None = None
-    ) -> Evidence:
-        targets = [Target(rank=rank, pid=pid, environment=variables or {}) for rank, pid in enumerate(pids)]
+    async def examine(self, *pids: int, limit_s: float = LIMIT_S) -> Evidence:
+        targets = [Target(rank=rank, pid=pid, environment={}) for rank, pid in enumerate(pids)]
         return await gather(targets, str(self.folder / "evidence"), [sys.executable], self.environment, limit_s)
 
     def kept(self, name: str) -> str:

@@ -229,7 +229,7 @@ VISIBLE = {  # CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, whether the GPUs are of 
 @pytest.mark.parametrize(("devices", "order", "is_one_kind", "found"), VISIBLE.values(), ids=VISIBLE)
 def test_visible_devices(devices: str | None, order: str, is_one_kind: bool, found: str) -> None:
     names = ("H100",) * 3 if is_one_kind else ("H100", "A100", "H100")
-    gpus = [Gpu(index, f"GPU-{'abc'[index]}1", name, None) for index, name in enumerate(names)]  # type: ignore[arg-type]
+    gpus = [Gpu(index, f"GPU-{'abc'[index]}1", name, None) for index, name in enumerate(names)]
     assert "".join(gpu.uuid[4] for gpu in visible(gpus, devices, order)) == found
 
 

@@ -22,7 +22,7 @@ def tmpdir_of_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def folder(log_dir: Path | None = None, run_id: str = "nightly", **flags: object) -> RunFolder:
-    options = LogOptions(log_dir=log_dir and str(log_dir), **flags)  # type: ignore[arg-type]
+    options = LogOptions(log_dir=log_dir and str(log_dir), **flags)
     return RunFolder(options, run_id, TempDir())
 
 
@@ -76,7 +76,7 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
 def test_the_folder_of_log_files_is_known_before_it_exists(
     tmp_path: Path, log_dir: str | None, flags: dict[str, Std], is_told: bool
 ) -> None:
-    run = folder(log_dir and tmp_path / log_dir, **flags)  # type: ignore[arg-type]
+    run = folder(log_dir and tmp_path / log_dir, **flags)
     told = run.will_have
     assert bool(told) == is_told and not os.path.exists(told)
     assert not told or Path(run.open_attempt(1, 1)).parent == Path(told)
@@ -97,7 +97,7 @@ def test_without_a_log_dir_error_files_go_with_the_agent(tmpdir_of_the_agent: Pa
 def test_without_a_log_dir_requested_files_are_kept(tmpdir_of_the_agent: Path, flags: dict[str, object]) -> None:
     run = folder(**flags)
     attempt = Path(run.open_attempt(1, 2))
-    assert run.is_kept and wants_files(LogOptions(**flags))  # type: ignore[arg-type]
+    assert run.is_kept and wants_files(LogOptions(**flags))
     assert attempt.parent.name.startswith("nightly_")
     assert attempt.parent.parent.parent == tmpdir_of_the_agent
     assert stat.S_IMODE(attempt.parent.parent.stat().st_mode) == 0o700, "it is in a folder that others can read"

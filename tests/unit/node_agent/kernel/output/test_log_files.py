@@ -51,7 +51,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.console = FakeConsole()
-        self.files = LogFiles(self.console, outlook=OUTLOOK)  # type: ignore[arg-type]
+        self.files = LogFiles(self.console, outlook=OUTLOOK)
         self._logs: list[Log] = []
 
     def open(self, name: str | Path = "log", *, shown: bool = True) -> Log:

@@ -49,7 +49,7 @@ class Agent:
             command=Command(()), join=join(run_id="nightly", node_id="gpu-a", role="trainer", local_world_size=nproc),
             logs=options, environment=environment or {},
         )  # fmt: skip
-        self.logs = AgentLogs(config, self.console, self.scratch, pytest.fail)  # type: ignore[arg-type]
+        self.logs = AgentLogs(config, self.console, self.scratch, pytest.fail)
         self.environments: list[dict[str, str]] = []
 
     async def round(self, program: str = SAYS_WHO, number: int = 1) -> None:

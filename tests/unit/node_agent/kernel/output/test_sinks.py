@@ -142,7 +142,7 @@ async def test_a_closed_sink_leaves_no_timer_or_reader(console, impatient):
     lines = Lines("", console, OUT)
     lines.take(b"half")
     lines.end()
-    assert all(timer.cancelled() for timer in loop._scheduled)  # type: ignore[attr-defined]
+    assert all(timer.cancelled() for timer in loop._scheduled)
 
 
 async def test_the_output_of_a_single_worker_passes_unchanged(console):

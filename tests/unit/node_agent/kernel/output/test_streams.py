@@ -86,7 +86,7 @@ async def test_a_child_that_outlives_the_worker_and_keeps_its_pipe_does_not_bloc
 
 async def test_a_child_that_never_stops_writing_does_not_block_the_agent(console, pipe):
     """The child has the worker's pipe, and fills it faster than it is read."""
-    pipe.relay._read = lambda: 1 << 16  # type: ignore[method-assign]
+    pipe.relay._read = lambda: 1 << 16
     pipe.relay.finish()
 
 

@@ -137,9 +137,9 @@ def sh(script: str) -> tuple[str, ...]:
     return ("sh", "-c", script)
 
 
-def stubborn(signum: str = "TERM") -> tuple[str, ...]:
+def stubborn() -> tuple[str, ...]:
     """Return the command of a worker that ignores requests to end."""
-    return sh(f"trap '' {signum}; echo ready; while :; do sleep 0.05; done")
+    return sh("trap '' TERM; echo ready; while :; do sleep 0.05; done")
 
 
 @pytest.fixture
@@ -390,9 +390,9 @@ def raises(error: str) -> tuple[str, ...]:
     return sh("; ".join(f"echo '[rank7]: {line}' >&2" for line in lines) + "; exec sleep 1000")
 
 
-def records(path: str, error: str, then: str = "exec sleep 1000") -> tuple[str, ...]:
+def records(path: str, error: str) -> tuple[str, ...]:
     """Return the command of a worker that has written its error file and takes its time to exit."""
-    return sh(f"echo '{json.dumps(error_file.content(error))}' > {path}; echo recorded; {then}")
+    return sh(f"echo '{json.dumps(error_file.content(error))}' > {path}; echo recorded; exec sleep 1000")
 
 
 @pytest.fixture

@@ -318,7 +318,7 @@ def test_agents_are_not_asked_for_a_cause_that_is_known_or_that_a_restart_will_f
         run = Scenario("2", max_restarts=max_restarts)
         for name in "ab":
             run.join(name, queries=("find_cause",))
-        run.fails("b", **changes)  # type: ignore[arg-type]
+        run.fails("b", **changes)
         assert not run.asked(FindCause)
 
 
