@@ -56,6 +56,9 @@ FULL_WITHIN_S = 2.0
 CHECK_INTERVAL_S = 1.0
 """Seconds between two checks whether a writing worker handles signals, and before the first check of a copy of another
 process."""
+HELD_SHARE = 0.02
+"""Part of a worker's age for which the group holds its success if no look has seen a handler, `CAUSE_TIMEOUT_S` at
+most."""
 LOOKS_S = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 """Ages of workers, in seconds, at which they are checked although the agent is idle. Each is twice the one before, so a
 handler that a silent worker has installed is seen before the worker is twice as old."""
@@ -109,6 +112,7 @@ class Worker:
         self.spec, self.pid = spec, process.pid
         self._streams, self._process = streams, process
         self._spares, self._on_end, self._matters, self._signals = spares, on_end, matters, signals
+        self._began_at = asyncio.get_running_loop().time()
         self.exit_code: int | None = None
         """Exit code, negative for a signal; None while the worker runs."""
         self.ended_at: float | None = None
@@ -123,6 +127,17 @@ class Worker:
         """Evidence from the disk, once it has been read."""
         self._has_used_up_cpu_time = False
         self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def held_s(self) -> float:
+        """Seconds for which an exit code of 0 does not count yet, because a signal may have caused it.
+
+        A look may have missed a handler: the worker is new, or handles only SIGINT, or its wrapper is in Python. So an
+        unseen handler counts, too, but only for a short part of the worker's age.
+        """
+        if self.may_get_signal or self.ended_at is None:
+            return CAUSE_TIMEOUT_S
+        return min(HELD_SHARE * (self.ended_at - self._began_at), CAUSE_TIMEOUT_S)
 
     @property
     def last_output_at(self) -> float:
@@ -528,8 +543,8 @@ class WorkerGroup(ProcessGroup):
       signal. If the agent gets that signal too, before or after, the node leaves and no worker has failed. If it does
       not, this worker has failed first, even if others fail meanwhile: they may have needed it. But a worker that has
       crashed meanwhile, or that an exception of its own has ended, has failed first: it may have sent the signal.
-    - The success of workers that handle such a signal, because they may have exited 0 because of it. If no restart is
-      left, the group holds back their other exit codes, too.
+    - A success, because the workers may have exited 0 because of such a signal: see `Worker.held_s`. If no restart is
+      left, the group holds back other exit codes of workers that handle such a signal, too.
     """
 
     def __init__(
@@ -570,7 +585,9 @@ class WorkerGroup(ProcessGroup):
         self._suspected_at = 0.0
         """Time, by the event loop's clock, of that failure."""
         self.signal_until = 0.0
-        """Time until which the agent may still get the signal that ended a worker. The group cannot succeed before."""
+        """Time until which the agent may still get the signal that ended a worker."""
+        self._succeeds_at = 0.0
+        """Time before which the group cannot succeed, because a signal may have caused an exit code of 0."""
         self._looking: asyncio.Task[None] | None = None
         """Search for an error that a worker had recorded before the stop."""
         self._set_up_at = asyncio.get_running_loop().time() + CHECK_INTERVAL_S
@@ -731,7 +748,8 @@ class WorkerGroup(ProcessGroup):
         if worker.exit_code != 0 and self.failed_at is None:
             self.failed_at = worker.ended_at
         if worker.exit_code == 0:
-            self.finished_at[worker.spec.local_rank] = asyncio.get_running_loop().time()
+            now = self.finished_at[worker.spec.local_rank] = asyncio.get_running_loop().time()
+            self._succeeds_at = max(self._succeeds_at, now + worker.held_s)
             if raised := worker.raised():
                 self.uncaught[worker.spec.local_rank] = raised.error
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
@@ -802,7 +820,7 @@ class WorkerGroup(ProcessGroup):
 
     def _succeed(self) -> None:
         loop = asyncio.get_running_loop()
-        if (held_s := self.signal_until - loop.time()) > 0:
+        if (held_s := self._succeeds_at - loop.time()) > 0:
             loop.call_later(held_s, self._settle, self._succeeded)
         else:
             self._settle(self._succeeded)

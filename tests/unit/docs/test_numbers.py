@@ -61,6 +61,7 @@ def s(seconds: float) -> str:
 IN_WORDS = {4: "four", 6: "six"}
 HOURS = {3_600.0: "an hour"}
 *LOOKS, LAST_LOOK = (f"{age_s:g}" for age_s in group.LOOKS_S)
+EQUAL_AGE = s(group.CAUSE_TIMEOUT_S / group.HELD_SHARE)
 MORE_DIGITS = r"[,.]?\d"
 # fmt: off
 NAMED = {
@@ -94,6 +95,8 @@ NAMED = {
     ),
     "development/adr/0055-success-before-an-eviction.md": (
         f"except {IN_WORDS[len(group.LOOKS_S)]} times in a worker's first {LAST_LOOK} s: after {LOOKS[0]} s",
+        f"for {group.HELD_SHARE * 100:g} % of the worker's age**, at most {s(group.CAUSE_TIMEOUT_S)}",
+        f"From an age of {EQUAL_AGE} on",
     ),
     "development/adr/0072-agent-requests-without-aiohttp.md": (
         f"at most {agent_protocol.MOST_HEADERS} headers",
@@ -104,6 +107,7 @@ NAMED = {
         f"more than {s(recorded_causes.CONTINUES_S)} after the error",
         f"more than {HOURS[recorded_causes.NOTICED_WITHIN_S]} after the error",
         f"named for up to {HOURS[recorded_causes.NOTICED_WITHIN_S]} after",
+        f"within {group.HELD_SHARE * 100:g} % of the worker's age", f"so after {EQUAL_AGE} also within",
         f"the report of this success waits up to {s(group.CAUSE_TIMEOUT_S)} for the errors",
         f"error that it finds within {s(recorded_errors.LOOK_WITHIN_S)}",
     ),

@@ -751,6 +751,41 @@ async def test_the_success_of_workers_without_signal_handlers_counts_at_once(cre
     await crew.calls_back("succeeded")
 
 
+CATCHES_CTRL_C = """
+import os, time
+try:
+    print("ready", flush=True)
+    time.sleep(1000)
+except KeyboardInterrupt:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("worker", "name"),
+    [
+        ((sys.executable, "-c", CATCHES_CTRL_C), "SIGINT"),
+        ((sys.executable, "-c", "import os; os.read(0, 1)"), ""),
+    ],
+    ids=["a handler that every Python program has", "no handler"],
+)
+async def test_a_success_is_held_for_a_part_of_the_worker_s_age_even_if_no_handler_was_seen(
+    crew, monkeypatch, worker, name
+):
+    """No look can exclude a handler: it may be newer than the last look."""
+    monkeypatch.setattr(workers, "HELD_SHARE", NEVER_S * 1e3)
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start(worker)
+    if name:
+        await crew.says(b"ready\n")
+        os.kill(group.pids[0], signal.Signals[name])
+    await crew.all_reaped(group)
+    assert not crew.calls
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["stopped"], "the signal came, so the workers have not succeeded"
+
+
 HAS_CHILD = """
 import os, subprocess, sys
 with subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE) as child:
