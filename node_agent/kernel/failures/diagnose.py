@@ -171,7 +171,9 @@ def diagnose(
     if in_file := recorded.traceback.splitlines()[-MOST_LINES:]:
         found = find_error(in_file)
     else:
-        found = StderrError() if status.signal in _FROM_OUTSIDE else find_error(stderr, status.signal)
+        by_exception = ended.exit_code == UNCAUGHT
+        is_killed = status.signal in _FROM_OUTSIDE
+        found = StderrError() if is_killed else find_error(stderr, status.signal, by_exception=by_exception)
     error = one_line(recorded.error.splitlines()) or found.error
     traceback = in_file or found.traceback
     written = [recorded.error or found.error, *reversed(traceback or stderr[-SEARCHED_LINES:])]

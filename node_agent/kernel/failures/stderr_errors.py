@@ -20,6 +20,13 @@ _CHAINED = re.compile(
 )
 _THREAD = re.compile(r"Exception (?:in|ignored in) thread (?:started by:? )?(.+?):?$")
 """Line by Python before the traceback of an exception that has ended a thread other than the main one."""
+_BOX = re.compile(r"╭─+ Traceback \(most recent call last\) ─+╮$")
+"""First line of a traceback by the library rich."""
+_END_OF_BOX = re.compile("╰─")
+_NO_CAUSE = re.compile(r"Exception ignored (?!in thread )|--- Logging error ---$")
+"""Line before the traceback of an exception that Python catches itself, such as one of `__del__`. It ends nothing."""
+_OF_ANOTHER = re.compile(r"(Exception (ignored )?in thread |Process .{1,200}:$|(future|handle): <)")
+"""Line before the traceback of an exception that has ended a thread, a child of multiprocessing or an asyncio task."""
 _FATAL_THREAD = re.compile(r"Current thread ")
 MOST_AFTER = 10
 """Most lines after an exception that may be its message, if torch has not marked them."""
@@ -71,17 +78,43 @@ class StderrError(Struct, frozen=True):
     """Name of the thread that the exception has ended; empty if that is the main thread, or not known."""
 
 
-def find_error(lines: Sequence[str], signal: str = "") -> StderrError:
+def find_error(lines: Sequence[str], signal: str = "", *, by_exception: bool = False) -> StderrError:
     """Return the last error in these lines. In a chain of exceptions, the last one ended the process, and the first one
     was the cause.
 
-    `signal`: name of the signal that ended the process; empty if it has not ended, or without a signal.
+    `signal`: name of the signal that ended the process; empty if it has not ended, or without a signal. `by_exception`:
+    whether its exit code is that of an uncaught exception. Then a later error of a thread or child follows from it.
     """
     plain = _plain(lines, signal)
-    for look in (_fatal, _traceback, _cxx, _refused):
-        if found := look(plain, lines):
+    own = _until_own(plain, lines, by_exception=by_exception)
+    is_boxed = _last(plain[:own], _BOX) > _last(plain[:own], _HEADER)
+    if found := _fatal(plain) or (_boxed if is_boxed else _traceback)(plain[:own], lines[:own]):
+        return found
+    for look in (_cxx, _refused):
+        if found := look(plain):
             return found
     return StderrError()
+
+
+def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool) -> int:
+    """Return the number of lines up to the end of the traceback that may have ended the process.
+
+    While Python exits, threads and children that need the main thread fail, and so does the cleaning up. Their
+    tracebacks come after the one that ended the script. Errors of threads, children and tasks count if there is no
+    other one. They also count if the other one may have been caught: it has no mark by torch, and the exit code is
+    another.
+    """
+    until, of_another = len(plain), None
+    while (header := max(_last(plain[:until], _HEADER), _last(plain[:until], _BOX))) >= 0:
+        begin, _ = _chain(plain, header)
+        before = plain[begin - 1] if begin else ""
+        if _NO_CAUSE.search(before):
+            until = begin - 1
+        elif _OF_ANOTHER.match(before):
+            of_another, until = of_another or until, begin - 1
+        else:
+            return until if by_exception or _RANK.match(lines[header]) else of_another or until
+    return of_another or until
 
 
 def _plain(lines: Sequence[str], signal: str) -> list[str]:
@@ -157,6 +190,27 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None
     return StderrError(error, tuple(plain[begin:last]), is_uncaught, first_error, tuple(first_lines), thread)
 
 
+def _boxed(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:
+    """Return a traceback that the library rich has drawn."""
+    header = _last(plain, _BOX)
+    error, after = _below_box(plain, header)
+    if not error:
+        return None
+    begin = header
+    while begin >= 2 and _CHAINED.match(plain[begin - 2]):
+        begin = max(_last(plain[: begin - 2], _BOX), 0)
+    first_error, first_after = _below_box(plain, begin) if begin < header else ("", begin)
+    return StderrError(
+        error, tuple(plain[begin:after]), bool(_RANK.match(lines[header])), first_error, tuple(plain[begin:first_after])
+    )
+
+
+def _below_box(plain: Sequence[str], header: int) -> tuple[str, int]:
+    """Return the exception below the box that begins with this line, and the index of the line after it."""
+    end = next((at for at in range(header, len(plain)) if _END_OF_BOX.match(plain[at])), len(plain))
+    return (plain[end + 1].strip(), end + 2) if end + 1 < len(plain) else ("", header)
+
+
 def _in_group(lines: Sequence[str]) -> Sequence[str]:
     """Return those of the lines after a group's own that are about the exceptions in it."""
     return lines[: _last(lines, _END_OF_GROUP) + 1]
@@ -180,7 +234,7 @@ def _ends_frames(line: str) -> bool:
     return bool(inner.strip()) and not inner[0].isspace()
 
 
-def _fatal(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:
+def _fatal(plain: Sequence[str]) -> StderrError | None:
     """Return the error as Python's fault handler prints it. Torch's `@record` switches that handler on."""
     at = _last(plain, _FATAL)
     if at < 0:
@@ -193,7 +247,7 @@ def _fatal(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:
     return StderrError(dump[0].strip(), tuple(dump))
 
 
-def _cxx(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:
+def _cxx(plain: Sequence[str]) -> StderrError | None:
     at = _last(plain, _CXX)
     if at < 0:
         return None
@@ -203,7 +257,7 @@ def _cxx(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:
     return StderrError(f"{kind[1]}: {what[1]}" if what else kind[1], tuple(plain[at:]))
 
 
-def _refused(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None:
+def _refused(plain: Sequence[str]) -> StderrError | None:
     """Return why Python could not run the script or module at all. This is the last line then."""
     written = [line for line in plain if line.strip()]
     refused = _REFUSED.match(written[-1]) if written else None

@@ -156,6 +156,17 @@ def test_the_first_exception_of_a_chain_decides_what_to_blame(in_file):
     assert (full.hint, full.blame, full.consequence) == (words.hints.GPU_MEMORY_FULL, "program", False)
 
 
+@pytest.mark.parametrize(
+    "before", ["Exception in thread Thread-1 (watch):", "Exception ignored in: <function Group.__del__>"]
+)
+def test_a_peer_that_is_lost_while_python_exits_does_not_make_the_own_error_a_consequence(before):
+    found = evidence(1, *TRACEBACK, before, *TRACEBACK[:2], CLOSED)
+    assert (found.error, found.consequence, found.hint) == (TRACEBACK[-1], False, "")
+    assert evidence(1, *TRACEBACK[:2], CLOSED, before, *TRACEBACK).consequence
+    caught = evidence(3, *TRACEBACK, "Exception in thread Thread-1 (watch):", *TRACEBACK[:2], CLOSED)
+    assert caught.consequence, "no uncaught exception ends a process with 3"
+
+
 def test_old_output_is_not_searched_for_a_known_error():
     old = "n7:77:150 [1] NCCL WARN socketProgress: Connection closed by remote peer n8<42830>"
     assert evidence(1, old, *map(str, range(SEARCHED_LINES - 1))).consequence

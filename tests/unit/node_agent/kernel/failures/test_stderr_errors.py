@@ -295,3 +295,87 @@ def test_a_chain_of_exceptions_of_a_thread_names_the_thread() -> None:
     script = "import threading\ndef load():\n  try: {}[1]\n  except KeyError as e: raise OSError(5, 'lost') from e\n"
     found = find_error(written_by(script + "threading.Thread(target=load, name='loader').start()"))
     assert (found.error, found.first_error, found.thread) == ("OSError: [Errno 5] lost", "KeyError: 1", "loader")
+
+
+FAILS_FIRST = "ValueError: boom"
+CLEANUPS = {
+    "an object that is deleted": "class A:\n  def __del__(self): raise OSError('late')\na = A()",
+    "an exit handler": "import atexit\n@atexit.register\ndef flush(): raise OSError('late')",
+    "a chain in an exit handler": (
+        "import atexit\n@atexit.register\ndef flush():\n"
+        "  try: {}[1]\n  except KeyError as e: raise OSError('late') from e"
+    ),
+    "a log record": "import atexit, logging\natexit.register(logging.warning, '%d', 'x')",
+}
+AFTER_THE_MAIN_THREAD = """
+import {module}, sys
+hook = sys.excepthook
+def after(*raised):
+  hook(*raised)
+  {fail}
+sys.excepthook = after
+def load(): raise OSError('late')
+async def step(): load()
+async def train():
+  task = asyncio.create_task(step())
+  await asyncio.sleep(0)
+"""
+OTHERS = {
+    name: AFTER_THE_MAIN_THREAD.format(module=module, fail=fail)
+    for name, module, fail in (
+        ("a thread", "threading", "threading.Thread(target=load).start()"),
+        ("a child", "multiprocessing", "multiprocessing.get_context('fork').Process(target=load).start()"),
+        ("a task", "asyncio", "asyncio.run(train())"),
+    )
+}
+
+
+def with_own_marked(lines: list[str]) -> list[str]:
+    """Mark the lines of the uncaught exception as torch does."""
+    end = lines.index(FAILS_FIRST) + 1
+    return [*(f"[rank3]: {line}" for line in lines[:end]), *lines[end:]]
+
+
+@pytest.mark.parametrize("prepare", [*CLEANUPS.values(), *OTHERS.values()], ids=[*CLEANUPS, *OTHERS])
+def test_an_error_while_python_exits_does_not_hide_the_one_that_ended_the_script(prepare: str) -> None:
+    lines = written_by(f"{prepare}\nraise ValueError('boom')")
+    assert lines.index(FAILS_FIRST) < len(lines) - 2, "another traceback follows"
+    found = find_error(["step 1", *lines], by_exception=True)
+    assert (found.error, found.thread) == (FAILS_FIRST, "")
+    assert not any("late" in line for line in found.traceback)
+    marked = find_error(["step 1", *with_own_marked(lines)])
+    assert (marked.error, marked.traceback[-1], marked.is_uncaught) == (FAILS_FIRST, FAILS_FIRST, True)
+
+
+@pytest.mark.parametrize("cleanup", CLEANUPS.values(), ids=CLEANUPS)
+def test_an_exception_that_python_has_caught_itself_is_no_error(cleanup: str) -> None:
+    assert find_error(written_by(f"{cleanup}\nraise SystemExit(4)")) == StderrError()
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_the_error_of_a_thread_a_task_or_a_child_counts_if_the_one_before_may_have_been_caught(other: str) -> None:
+    lines = written_by(f"{other}\nraise ValueError('boom')")
+    assert find_error(lines).error == "OSError: late"
+    assert find_error(lines[lines.index(FAILS_FIRST) + 1 :], by_exception=True).error == "OSError: late"
+
+
+def drawn_by_rich(script: str) -> list[str]:
+    return written_by(f"from rich.traceback import install; install(show_locals=True)\n{script}")
+
+
+def test_a_traceback_that_rich_has_drawn_is_found() -> None:
+    raised = drawn_by_rich("def load(): raise ValueError('boom\\nwith details')\nload()")
+    found = find_error(["step 1", *raised])
+    assert (found.error, found.first_error, found.is_uncaught) == ("ValueError: boom", "", False)
+    assert found.traceback == tuple(raised[: len(found.traceback)]) and found.traceback[-1] == found.error
+    assert find_error([f"[rank3]: {line}" for line in raised]).is_uncaught
+    assert find_error([*raised, *written_by("raise KeyError('b')")]).error == "KeyError: 'b'"
+    assert find_error([*written_by("raise KeyError('b')"), *raised]).error == "ValueError: boom"
+    assert find_error(raised[: raised.index("ValueError: boom")]) == StderrError()
+
+
+def test_the_first_exception_of_a_chain_that_rich_has_drawn_is_found() -> None:
+    lines = drawn_by_rich("try: {}[7]\nexcept KeyError as e: raise RuntimeError('failed') from e")
+    found = find_error(["step 1", *lines])
+    assert (found.error, found.first_error) == ("RuntimeError: failed", "KeyError: 7")
+    assert found.first_lines == found.traceback[: len(found.first_lines)] and found.first_lines[-1] == "KeyError: 7"
