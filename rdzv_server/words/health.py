@@ -109,6 +109,11 @@ def stacks(run_id: str) -> str:
     return f"See what the workers are doing: rdzvctl stacks {run_id}"
 
 
+def no_progress_reported(run_id: str) -> str:
+    """A run that seems to be well, as far as a server can know that does not hear of its workers' progress."""
+    return f"The workers report no progress, so the server cannot tell whether they advance. {stacks(run_id)}"
+
+
 def restart(run_id: str, lacks: int = 0) -> str:
     """`lacks`: how many nodes the next round would lack, because nodes of this round are cordoned or leave."""
     if lacks:

@@ -8,12 +8,14 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from rdzv_protocol.shell import quoted
 from rdzv_protocol.states import Phase
 
 from rdzv_server.core.kernel import admission, completion, finishing, legal_sizes, notices
 from rdzv_server.core.kernel.run import HISTORY, Agent, AgentState, Departure, FailureRecord, Run, Stage
-from rdzv_server.core.policies import POLICIES, restart_cost
+from rdzv_server.core.policies import POLICIES, restart_cost, time_ledger
 from rdzv_server.words import completion as completion_words
+from rdzv_server.words import health as health_words
 from rdzv_server.words import runs
 
 NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
@@ -189,6 +191,13 @@ def _more_gone(run: Run) -> int:
 def end_failure(run: Run) -> FailureRecord | None:
     """Return the first failure of the round in which a failure ended the run; None if no failure did."""
     return run.first_of_round if run.end_failure else None
+
+
+def no_progress(run: Run) -> str:
+    """Return the sentence about a running round of a run whose workers report no progress; empty if they do."""
+    if phase(run) != "running" or run.stage.is_end or time_ledger.present(run) != "running":
+        return ""
+    return health_words.no_progress_reported(quoted(run.run_id))
 
 
 def restart_sentence(run: Run) -> str:

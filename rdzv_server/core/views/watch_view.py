@@ -70,6 +70,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run, now).items()} or None,
         time_in=time_ledger.present(run),  # the time after `time_since` is added to this one
         time_since=clock(time_ledger.since(run)),
+        no_progress=run_view.no_progress(run) or None,
         restarts_took=run_view.restart_sentence(run) or None,
         missing=_missing(run, clock) or None,
         broken_links=list(map(asdict, network_status.view(run))) or None,

@@ -388,6 +388,7 @@ function drawRun() {
     fill(byId("health-others"), health.others ? `Also: ${health.others.map(worded).join(", ")}` : "");
     drawSteps(byId("health-next"), health.next);
   }
+  drawSteps(byId("no-progress"), run.no_progress && !isTroubled(run) ? [run.no_progress] : []);
   document.querySelectorAll(".head button[data-path]").forEach((button) => {
     const ended = run.ended_at !== undefined;
     button.hidden = button.dataset.ofEnded ? !run.can_be_forgotten : ended;

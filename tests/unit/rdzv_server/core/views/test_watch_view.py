@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rdzv_server.core.views import status_view, watch_view
 from rdzv_server.core.views.watch_view import difference, merge
-from rdzv_server.words import completion
-from tests.support.scenario import Scenario, running
+from rdzv_server.words import completion, health
+from tests.support.scenario import RUN_ID, Scenario, running
 from tests.support.stories import play
 
 names = st.text(max_size=3)
@@ -104,3 +104,13 @@ def test_a_view_names_the_last_failure_without_its_evidence_once_another_round_h
     status = status_view.view(run.run, run.now)
     assert status.last_failure and (status.failed_rounds, status.last_failure.node_id) == (2, "b")
     assert not status.last_failure.stderr_tail and status.first_failure and status.first_failure.stderr_tail
+
+
+def test_a_view_says_that_workers_report_no_progress_until_they_do() -> None:
+    run = Scenario("2")
+    run.join("a")
+    assert "no_progress" not in watch_view.view(run.run, run.now, wall)
+    run.join("b")
+    assert watch_view.view(run.run, run.now, wall)["no_progress"] == health.no_progress_reported(RUN_ID)
+    run.tells("a", lowest_step=1, highest_step=1)
+    assert "no_progress" not in watch_view.view(run.run, run.now, wall)
