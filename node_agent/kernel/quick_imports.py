@@ -1,15 +1,15 @@
 """Imports modules with up-to-date bytecode in half of the time that Python's own finder takes.
 
 Python's finder supports many kinds of modules in many folders, and looks for each of them. Nearly all modules of an
-agent are of one kind.
+agent are of one kind. The others are Python's own modules of machine code, which are all in one folder.
 """
 
 import os
 import sys
-from _imp import _fix_co_filename  # type: ignore[attr-defined]
+from _imp import _fix_co_filename, extension_suffixes  # type: ignore[attr-defined]
 from collections.abc import Sequence
 from importlib._bootstrap import ModuleSpec
-from importlib._bootstrap_external import MAGIC_NUMBER, SourceFileLoader
+from importlib._bootstrap_external import MAGIC_NUMBER, ExtensionFileLoader, SourceFileLoader
 from marshal import loads
 from types import CodeType, ModuleType
 
@@ -20,9 +20,23 @@ PACKAGES = frozenset({
 PYTHONS_OWN = sys.stdlib_module_names.difference(sys.builtin_module_names)
 """Modules that are found in Python's folder, before the user's folders: a `queue.py` there would break the agent."""
 _FOLDER = os.path.dirname(os.__file__)
+_MACHINE_CODE_FOLDER = f"{sys.base_exec_prefix}/{sys.platlibdir}/{os.path.basename(_FOLDER)}/lib-dynload"
+_SUFFIX = extension_suffixes()[0]
 _BYTECODE = f".{sys.implementation.cache_tag}.pyc"
 _CHUNK = 1 << 16
 """Bytes that one read asks for: more than nearly all files contain."""
+
+
+def _names_of_machine_code() -> frozenset[str]:
+    try:
+        files = os.listdir(_MACHINE_CODE_FOLDER) if _MACHINE_CODE_FOLDER in sys.path else ()
+    except OSError:
+        return frozenset()
+    return frozenset(file.removesuffix(_SUFFIX) for file in files if file.endswith(_SUFFIX))
+
+
+MACHINE_CODE = _names_of_machine_code()
+"""Modules of machine code in Python's folder for them; none if this Python keeps them elsewhere."""
 
 
 def begin() -> None:
@@ -42,6 +56,8 @@ class QuickFinder:
         """Return the specification that Python's finder would return, with the code; None if this finder cannot."""
         package, _, stem = name.rpartition(".")
         if not package and name in PYTHONS_OWN:
+            if name in MACHINE_CODE:
+                return _machine_code(name)
             folder = _FOLDER
         elif path and len(path) == 1 and package.partition(".")[0] in PACKAGES:
             folder = path[0]
@@ -54,6 +70,13 @@ class QuickFinder:
                 return _specification(name, package := f"{folder}/{stem}", "__init__", package)
         except OSError:
             return None
+
+
+def _machine_code(name: str) -> ModuleSpec:
+    path = f"{_MACHINE_CODE_FOLDER}/{name}{_SUFFIX}"
+    spec = ModuleSpec(name, ExtensionFileLoader(name, path), origin=path)
+    spec.has_location = True
+    return spec
 
 
 def _specification(name: str, folder: str, stem: str, package: str = "") -> ModuleSpec | None:

@@ -49,7 +49,7 @@ class CordonFollower:
 
     async def catch_up_at_last(self, driver: Driver) -> None:
         """Catch up, even if etcd does not answer for a long time. Raises `StoreBroken`."""
-        outage = Outage(words.CORDONS_NOT_FOLLOWED, logs_silence=False)
+        outage = Outage(lambda: words.CORDONS_NOT_FOLLOWED, logs_silence=False)
         await outage.outlast(lambda: self.catch_up(driver), RETRY_S)
 
     async def run(self, driver: Driver) -> None:

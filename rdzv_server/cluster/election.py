@@ -34,7 +34,7 @@ class Election:
         self._client = client
         self._key = membership.leader_key(shard)
         self.outage = Outage(
-            words.CANNOT_TAKE_OVER, words.CAN_TAKE_OVER, logs_silence=False, shared=membership.refusals
+            lambda: words.CANNOT_TAKE_OVER, lambda: words.CAN_TAKE_OVER, logs_silence=False, shared=membership.refusals
         )
         """Outage in which etcd answers, but does not let this server take the free shard: its database may be full."""
         self.is_candidate = True

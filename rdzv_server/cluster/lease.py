@@ -31,7 +31,7 @@ class Lease:
         self._ttl_s = ttl_s
         self._certain_until = 0.0
         self._extend(sent_at, ttl_s)
-        self._outage = Outage(words.LEASE_CONSEQUENCE, words.LEASE_RENEWED)
+        self._outage = Outage(lambda: words.LEASE_CONSEQUENCE, lambda: words.LEASE_RENEWED)
         self._given_up = asyncio.Event()
         self._renewing = asyncio.create_task(self._renew(), name="lease")
 

@@ -83,7 +83,7 @@ class Listener:
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
         self._warned: set[str] = set()
         """Peers whose share is full, and "" if all places are taken: each was logged once."""
-        self._outage = Outage(over=words.ACCEPTS_AGAIN)
+        self._outage = Outage(over=lambda: words.ACCEPTS_AGAIN)
         self.closed_for = Counter[str](dict.fromkeys(REASONS, 0))
         """Number of connections that the server has closed, by reason."""
         self._refusals = RefusalLog()

@@ -55,7 +55,7 @@ class Webhook:
         """Number of the last acknowledged event by run id, if it has been read from the store."""
         self._changed = asyncio.Event()
         self._failures = 0
-        self._outage = Outage(words.WEBHOOK_CONSEQUENCE, words.webhook_answers(self._name))
+        self._outage = Outage(lambda: words.WEBHOOK_CONSEQUENCE, lambda: words.webhook_answers(self._name))
 
     def observe(self, effects: Iterable[Effect]) -> None:
         """Note the runs with new events."""

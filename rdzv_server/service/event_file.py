@@ -34,7 +34,7 @@ class EventFile:
         self._descriptor = _open(path)
         self._waiting = bytearray()
         self._left_out = 0
-        self._outage = Outage(words.EVENTS_WAIT, words.event_log_is_back(path))
+        self._outage = Outage(lambda: words.EVENTS_WAIT, lambda: words.event_log_is_back(path))
         self._must_reopen = False
         self._called = asyncio.Event()
         self._turn = asyncio.Lock()

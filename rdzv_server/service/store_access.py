@@ -42,7 +42,7 @@ class StoreAccess:
         failing: Callable[[], None],
         outages: OutageLog | None = None,
     ) -> None:
-        self.outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK, clock, shared=outages)
+        self.outage = Outage(lambda: words.NOTHING_DECIDED, lambda: words.STORE_IS_BACK, clock, shared=outages)
         self._store, self._measurements, self._clock, self._failing = store, measurements, clock, failing
         self._accepted_at = 0.0
 

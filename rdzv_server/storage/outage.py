@@ -16,6 +16,7 @@ from rdzv_server.words import storage as words
 log = logging.getLogger("rdzv_server")
 
 T = TypeVar("T")
+Sentence = Callable[[], str]
 
 
 class OutageLog:
@@ -43,14 +44,16 @@ class Outage:
 
     def __init__(
         self,
-        consequence: str = words.TRYING_AGAIN,
-        over: str = etcd_words.ANSWERS,
+        consequence: Sentence = lambda: words.TRYING_AGAIN,
+        over: Sentence = lambda: etcd_words.ANSWERS,
         clock: Callable[[], float] = time.monotonic,
         *,
         logs_silence: bool = True,
         shared: OutageLog | None = None,
     ) -> None:
-        """`logs_silence`: whether a store that does not answer is an outage here, or only one that refuses something.
+        """`consequence`, `over`: return the sentences to log, which nobody needs before the first outage.
+
+        `logs_silence`: whether a store that does not answer is an outage here, or only one that refuses something.
 
         Several parts of a server may need the same store. One of them logs that it does not answer. `shared`: the log
         of the outages that differ from this one only in their part; None if there are none.
@@ -68,14 +71,14 @@ class Outage:
         if isinstance(reason, StoreSilent) and not self._logs_silence:
             return
         if self.reason is None:
-            self._log.begins(self, words.outage(reason, self._consequence))
+            self._log.begins(self, words.outage(reason, self._consequence()))
             self.since = self._clock()
         self.reason = str(reason)
 
     def end(self, over: str = "") -> None:
         """Note that there is no outage, again or still. `over`: the line to log, in place of the usual one."""
         if self.reason is not None:
-            self._log.ends(self, over or self._over)
+            self._log.ends(self, over or self._over())
         self.reason = None
 
     def close(self) -> None:

@@ -97,6 +97,13 @@ def test_a_normal_start_loads_one_words_module(loaded) -> None:
     assert words == ["node_agent.words", "node_agent.words.progress"]
 
 
+def test_a_normal_start_loads_few_words_modules_of_the_server(loaded) -> None:
+    """It loads the modules of what the run's events say, and of the faults that nodes can have."""
+    words = {name for name in loaded if name.startswith("rdzv_server.words.")}
+    assert words == {f"rdzv_server.words.{name}" for name in ("completion", "nodes", "runs", "service")}
+    assert "rdzv_protocol.words.run" not in loaded
+
+
 def test_a_normal_start_defers_heavy_imports(loaded) -> None:
     assert DEFERRED.isdisjoint(loaded)
 

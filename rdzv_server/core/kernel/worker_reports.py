@@ -1,12 +1,12 @@
 """Agents' reports of how their workers have ended: which reports are new, and what follows for the run."""
 
 from msgspec.structs import replace
+from rdzv_protocol import words as protocol_words
 from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.messages import Failure, ReportedError
 from rdzv_protocol.node_conditions import condition
 from rdzv_protocol.queries import FindCause, Query, QueryAnswer
 from rdzv_protocol.text import clip, printable
-from rdzv_protocol.words import run as told
 
 from rdzv_server.core import events
 from rdzv_server.core.kernel import (
@@ -149,9 +149,9 @@ def _doubt(machine: Machine, agent_id: str, error: ReportedError, now: float) ->
     """Warn of a worker's error, although it exited 0. The end of the run names the first one and counts the others."""
     run, node_id = machine.run, machine.agent(agent_id).node_id
     rank, text = error.rank, clip(printable(error.error), ERROR_BYTES)
-    run.doubt, run.doubts = run.doubt or told.reported_error(rank, text), run.doubts + 1
+    run.doubt, run.doubts = run.doubt or protocol_words.run.reported_error(rank, text), run.doubts + 1
     if run.doubts <= MOST_DOUBTS:
-        machine.record_event("warning", told.exited_0_with_error(rank, text), now, node_id=node_id)
+        machine.record_event("warning", protocol_words.run.exited_0_with_error(rank, text), now, node_id=node_id)
 
 
 def take_back(run: Run, agent: Agent) -> None:

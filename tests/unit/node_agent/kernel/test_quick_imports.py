@@ -13,7 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from node_agent.kernel.quick_imports import PACKAGES, QuickFinder
+from node_agent.kernel.quick_imports import MACHINE_CODE, PACKAGES, PYTHONS_OWN, QuickFinder
+from tests.support.cases import case
 
 NAME = "node_agent.made_up"
 SOURCE = "NUMBER = 1\n\n\ndef twice():\n    return 2 * NUMBER\n"
@@ -122,6 +123,17 @@ def test_no_folder_of_the_packages_has_two_modules_of_one_name(package) -> None:
         assert not sources & compiled and not sources.intersection(folders), path
 
 
+def test_pythons_modules_of_machine_code_are_what_its_finder_makes_of_them(tmp_path, monkeypatch) -> None:
+    """They come before a user's module of the same name, such as `resource.py`."""
+    expected = {name: PathFinder.find_spec(name) for name in MACHINE_CODE & PYTHONS_OWN}
+    assert not {"zlib", "select"} - expected.keys() - {*sys.builtin_module_names}
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, pythons in expected.items():
+        (tmp_path / f"{name}.py").touch()
+        with case(name):
+            assert QuickFinder.find_spec(name) == pythons
+
+
 @pytest.mark.parametrize("name", ["queue", "logging", "concurrent"])
 def test_pythons_own_modules_come_from_pythons_folder(name, tmp_path, monkeypatch) -> None:
     (tmp_path / f"{name}.py").touch()
@@ -131,8 +143,8 @@ def test_pythons_own_modules_come_from_pythons_folder(name, tmp_path, monkeypatc
     assert found and found.origin == PathFinder.find_spec(name, [os.path.dirname(os.__file__)]).origin
 
 
-@pytest.mark.parametrize("name", ["time", "_socket", "pytest", "nowhere"])
-def test_modules_of_machine_code_and_of_other_folders_are_left_to_pythons_finder(name) -> None:
+@pytest.mark.parametrize("name", ["time", "pytest", "nowhere"])
+def test_modules_inside_python_and_of_other_folders_are_left_to_pythons_finder(name) -> None:
     assert QuickFinder.find_spec(name) is None
 
 
