@@ -203,11 +203,7 @@ async def _serve(
         if manager:
             manager.ready()
             manager.watch(loop.call_later, partial(_status, server))
-        if limits.connections < FEW_CONNECTIONS:
-            most_files = _file_limit() if config.max_connections is None else None
-            log.warning(words.few_connections(limits.connections, most_files))
-        for level, note in security.notes(address):
-            log.log(level, note)
+        _warn(config, limits, security, address)
         if config.exit_when_idle_s is not None and isinstance(server, RendezvousServer):
             from rdzv_server.service.idle_shutdown import IdleWatch
 
@@ -225,12 +221,20 @@ async def _serve(
         except Exception:
             log.exception(words.CANNOT_CONTINUE)
             return ExitCode.FAILED
-        exit_code = ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
-        if stand_by and all(run.membership is None for run in server.service.runs()):
-            exit_code = ExitCode.START_AGAIN
-        if stand_by and stand_by.is_back and not (watch and watch.has_verdict):
-            exit_code = ExitCode.START_AGAIN
-    return exit_code
+        if stand_by:
+            never_ran = all(run.membership is None for run in server.service.runs())
+            if never_ran or (stand_by.is_back and not (watch and watch.has_verdict)):
+                return ExitCode.START_AGAIN
+        return ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
+
+
+def _warn(config: ServerConfig, limits: Limits, security: Security, address: str) -> None:
+    """Log what an operator should know about how this server was started."""
+    if limits.connections < FEW_CONNECTIONS:
+        most_files = _file_limit() if config.max_connections is None else None
+        log.warning(words.few_connections(limits.connections, most_files))
+    for level, note in security.notes(address):
+        log.log(level, note)
 
 
 def _code_before_serving(config: ServerConfig) -> ExitCode:

@@ -26,6 +26,13 @@ def test_each_state_has_a_tone_and_the_page_each_tone_of_a_badge_and_of_a_bar() 
     assert [tone for tone in TONES if STYLE_SHEET.count(f"[data-tone={tone}] {{") != 2] == []
 
 
+def test_the_reference_of_the_page_has_each_state_of_a_node() -> None:
+    page = (ROOT / "docs" / "reference" / "page.md").read_text()
+    rows = re.findall(r"(?m)^\| (`.*?`) \|", page.partition("### The nodes")[2].partition("\n### ")[0])
+    told = set(re.findall(r"`(\w+)`", " ".join(rows)))
+    assert {*get_args(Quiet), *(str(state) for state in AgentState)} - {""} <= told <= TONE_OF.keys()
+
+
 def test_the_page_orders_all_phases() -> None:
     assert sorted(PHASES_BY_NEED) == sorted(PHASES)
 
