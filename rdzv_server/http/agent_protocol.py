@@ -149,8 +149,6 @@ class AgentProtocol:
         if self.is_full and self._transport:
             self._transport.pause_reading()
 
-    def eof_received(self) -> None: ...
-
     def pause_writing(self) -> None:
         self._is_paused = True
 

@@ -151,6 +151,52 @@ def test_a_known_agents_request_is_handled_although_it_has_closed_the_connection
     assert http.received == REQUEST and http.is_lost
 
 
+def agent_at(http: Http, turns: Turns, gone: Mock, tls: object = None) -> tuple[HttpConnection, Mock]:
+    """Return a connection with an accepted request, with its transport."""
+    transport = Mock(spec=asyncio.Transport)
+    transport.is_closing.return_value = False
+    transport.get_extra_info.side_effect = {"sslcontext": tls}.get
+    line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), gone)  # type: ignore[arg-type, return-value]
+    line.connection_made(transport)
+    line.is_unauthenticated = False
+    return line, transport
+
+
+def test_a_connection_that_its_peer_closes_is_closed_in_its_turn_after_what_came_before(turns: Turns) -> None:
+    """Otherwise, if all nodes of a large run vanish at once, requests of other runs wait until all are closed."""
+    http, gone = Http(is_full=False), Mock()
+    line, transport = agent_at(http, turns, gone)
+    line.data_received(REQUEST)
+    assert line.eof_received(), "asyncio must not close it"
+    assert line.is_closed and line.is_lost and not transport.close.called
+    turns.pop(0)()
+    assert http.received == REQUEST and not transport.close.called
+    turns.pop(0)()
+    assert transport.close.called and not turns
+    line.connection_lost(None)
+    assert http.is_lost and not turns, "its end needs no other turn"
+    gone.assert_called_once_with(line)
+
+
+def test_a_connection_that_is_cut_before_its_turn_to_close_ends_once(turns: Turns) -> None:
+    http, gone = Http(is_full=False), Mock()
+    line, transport = agent_at(http, turns, gone)
+    assert line.eof_received()
+    line.connection_lost(ConnectionResetError())
+    while turns:
+        turns.pop(0)()
+    assert http.is_lost and not transport.close.called
+    gone.assert_called_once_with(line)
+
+
+def test_asyncio_closes_connections_with_tls_and_those_of_strangers_when_the_peer_does(turns: Turns) -> None:
+    line, _ = agent_at(Http(is_full=False), turns, Mock(), tls=object())
+    assert not line.eof_received()
+    stranger, _ = stranger_at(Http(is_full=False), turns, Mock())
+    assert not stranger.eof_received()
+    assert not turns and not line.is_closed
+
+
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_data_read_with_the_opening_needs_no_other_turn_unless_it_is_a_look(method: str, turns: Turns) -> None:
     http, held = Http(is_full=False), Mock()
