@@ -33,7 +33,7 @@ from rdzv_protocol.text import printable
 from rdzv_protocol.words import flags as flag_words
 
 from rdzv_server.auth.reload import BadTokenFile, Security
-from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, OTHER_FILES, Limits, ServerConfig
+from rdzv_server.config import CLUSTER, LISTEN, MOST_CONNECTIONS, OTHER_FILES, RUNS, WATCH, Limits, ServerConfig
 from rdzv_server.http.aiohttp_version import WrongAiohttp, import_without_authorities
 from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.http.garbage_collection import COLLECT_AFTER
@@ -65,11 +65,11 @@ Serves the rendezvous of any number of elastic PyTorch runs: the server decides 
 and counts restarts. Start one server where every node reaches it, then one node-agent on each node."""
 
 FIRST_DAY = {
-    "listen": ("host", "port", "allow_host"),
-    "keep runs": ("store", "retention_s", "exit_when_idle_s", "advertise"),
+    LISTEN: ("host", "port", "allow_host"),
+    RUNS: ("store", "retention_s", "exit_when_idle_s", "advertise"),
     "exclude bad nodes": ("exclude_after", "on_exclude"),
     "protect the server": ("token_file", "read_token_file", "admin_token_file", "tls_cert", "tls_key"),
-    "watch the server": ("log_format", "event_log", "webhook", "probe"),
+    WATCH: ("log_format", "event_log", "webhook", "probe"),
 }
 """Flags that --help shows, by task."""
 
@@ -481,7 +481,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="start no server; exit with 0 if a server answers at this port of this machine, else with 1",
     )
     add_print_completion(parser)
-    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    groups: dict[str, argparse._ActionsContainer] = {}
     for field in fields(ServerConfig):
         title = field.metadata["group"]
         if title not in groups:

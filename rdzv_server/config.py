@@ -119,13 +119,14 @@ SHARDS: Kind = ("N", _number(int, 1, MOST_SHARDS, words.whole_number(1, MOST_SHA
 URL: Kind = ("URL", str)
 WHERE: Kind = ("WHERE", str)
 
+LISTEN, RUNS, WATCH = "listen", "keep runs", "watch the server"
 NODES = "bad nodes (docs/how-to/bad-nodes.md)"
 EVENTS = "events of runs (docs/reference/events.md); on SIGHUP the server opens the file and reads the secret again"
 SECURITY = "security (docs/how-to/secure-a-server.md); on SIGHUP the server reads these files again"
 CLUSTER = "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"
 
 
-def _flag(default: object, kind: Kind | None, text: str, *, group: str = "", **more: object) -> Any:
+def _flag(default: object, kind: Kind | None, text: str, *, group: str, **more: object) -> Any:
     """Return a field of `ServerConfig` that a flag fills. `text` is its help, in which {} stands for the default.
 
     `kind`: None for a flag without a value.
@@ -134,6 +135,7 @@ def _flag(default: object, kind: Kind | None, text: str, *, group: str = "", **m
     return field(default=default, metadata={"group": group, "flag": {**value, "help": text.format(default), **more}})
 
 
+_listen, _runs, _watch = partial(_flag, group=LISTEN), partial(_flag, group=RUNS), partial(_flag, group=WATCH)
 _nodes = partial(_flag, group=NODES)
 _events = partial(_flag, group=EVENTS)
 _security, _cluster = partial(_flag, group=SECURITY), partial(_flag, group=CLUSTER)
@@ -143,11 +145,17 @@ _security, _cluster = partial(_flag, group=SECURITY), partial(_flag, group=CLUST
 class ServerConfig:
     """Settings of one server. Each has a flag of the same name, without the unit."""
 
-    host: str | None = _flag(None, HOST, "listen on this address (default: every address, IPv4 and IPv6)")
+    host: str | None = _listen(None, HOST, "listen on this address (default: every address, IPv4 and IPv6)")
     """Address to listen on: every address by default, since agents usually run elsewhere."""
-    port: int = _flag(DEFAULT_PORT, PORT, "listen on this port; 0 picks a free port (default: {})")
-    retention_s: float = _flag(RETENTION_S, SECONDS, "keep an ended run for SECONDS (default: {:g})")
-    store: str | None = _flag(
+    port: int = _listen(DEFAULT_PORT, PORT, "listen on this port; 0 picks a free port (default: {})")
+    listen_fd: int | None = _listen(
+        None,
+        DESCRIPTOR,
+        "serve on this socket, which the parent process has bound and listens on, instead of --host and --port. The "
+        "server finds a socket that systemd passes in LISTEN_FDS without this flag",
+    )
+
+    store: str | None = _runs(
         None,
         WHERE,
         "record runs here. sqlite:PATH: runs continue after a restart of the server. memory: runs do not outlive the "
@@ -155,48 +163,44 @@ class ServerConfig:
         "(default: a file for this port in the user's state folder; memory with --port 0)",
     )
     """Place of the records: memory with port 0, since a later server would not look for records at a random port."""
-    exit_when_idle_s: float | None = _flag(
+    retention_s: float = _runs(RETENTION_S, SECONDS, "keep an ended run for SECONDS (default: {:g})")
+    exit_when_idle_s: float | None = _runs(
         None,
         SECONDS,
         "exit when all runs have ended and all agents know this, or when no agent has been connected for SECONDS. "
         "The exit code is 0 if the last attempt of every run has succeeded, else 1 (default: serve until stopped)",
     )
-    stand_by_for: Sequence[Endpoint] = _flag(
+    stand_by_for: Sequence[Endpoint] = _runs(
         (),
         SERVERS,
         "serve only while none of these servers answers; exit with 75 when one of them is back (default: serve at "
         "once)",
     )
     """Servers that have precedence over this one. This server has none of their records."""
-    take_over_after_s: float = _flag(
+    take_over_after_s: float = _runs(
         10.0, SPAN, "with --stand-by-for, take over when none of those servers has answered for TIME (default: {:g} s)"
     )
     """Seconds of silence after which a server counts as gone: an agent's default lease."""
-    metrics_per_run: int = _flag(
-        LISTED_RUNS,
-        LISTED,
-        "give the N oldest active runs series of their own in GET /metrics (default: {}; 0: only totals)",
-    )
-    """Most runs with series of their own, about thirty for each run: a load that one Prometheus handles easily."""
-    log_format: str = _flag(
+
+    log_format: str = _watch(
         "text",
         NAME,
         "write log lines as text, or as json for log collectors (docs/how-to/logs.md); LOGLEVEL=WARNING hides "
         "routine lines (default: {})",
         choices=LOG_FORMATS,
     )
-    otel: bool = _flag(
+    otel: bool = _watch(
         False,
         None,
         "export an OpenTelemetry trace of each round. OTEL_* variables configure the export (OTLP over HTTP; "
         "docs/how-to/tracing.md); needs the extra otel",
     )
-    listen_fd: int | None = _flag(
-        None,
-        DESCRIPTOR,
-        "serve on this socket, which the parent process has bound and listens on, instead of --host and --port. The "
-        "server finds a socket that systemd passes in LISTEN_FDS without this flag",
+    metrics_per_run: int = _watch(
+        LISTED_RUNS,
+        LISTED,
+        "give the N oldest active runs series of their own in GET /metrics (default: {}; 0: only totals)",
     )
+    """Most runs with series of their own, about thirty for each run: a load that one Prometheus handles easily."""
 
     exclude_after: tuple[int, float] | None = _nodes(
         None,

@@ -63,9 +63,14 @@ MOST_COLUMNS = 120
 TORCHRUNS = {"--help", *(spelling for flag in FLAGS.values() for spelling in flag.torchruns)}
 
 
+FIRST_OF_ITS_TASK = "max_restarts"
+"""Flag that --help shows before the others of its task, since most people need only this one."""
+
+
 def _flags_by_task() -> dict[str, list[str]]:
     """Return the names of the flags that --help shows."""
-    return {task: [name for name, flag in FLAGS.items() if flag.task == task] for task in TASKS}
+    names = sorted(FLAGS, key=lambda name: name != FIRST_OF_ITS_TASK)
+    return {task: [name for name in names if FLAGS[name].task == task] for task in TASKS}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -46,7 +46,7 @@ ALARM = "a timer that the program has set (signal.alarm) expired"
 HUNG_UP = "another process or its terminal sent SIGHUP"
 BROKEN_PIPE = "wrote to a pipe whose reader has closed it"
 FORBIDDEN_SYSTEM_CALL = "it made a system call that its sandbox forbids"
-CPU_TIME_USED_UP = "it used up its CPU time limit"
+CPU_TIME_USED_UP = "it used up its limit on processor time"
 FILE_TOO_LARGE = "a file grew beyond its size limit"
 
 
@@ -106,7 +106,7 @@ USE_FAULTHANDLER = "run with PYTHONFAULTHANDLER=1 to see where; often two native
 SEE_STDERR = "a native library gave up; it usually says why on stderr"
 OTHER_CPU = "a library was built for a different CPU than this node's"
 ASK_WHO_SIGNALLED = "a scheduler, a person or the script itself sent the signal"
-SEE_ULIMIT_T = "see ulimit -t"
+SEE_ULIMIT_T = "raise the limit on processor time (ulimit -t), or save and end before it"
 
 
 def disk_full(folder: str) -> str:

@@ -51,7 +51,10 @@ CHECKPOINT_DAMAGED = (
 TOO_MANY_PROCESSES = (
     "this node's limit of processes and threads is used up: raise ulimit -u, or the container's pids limit"
 )
-TOO_MANY_FILES = "raise ulimit -n, or call torch.multiprocessing.set_sharing_strategy('file_system')"
+TOO_MANY_FILES = (
+    "this process has used up its limit of open files: raise ulimit -n, or call "
+    "torch.multiprocessing.set_sharing_strategy('file_system')"
+)
 
 HARDWARE_FAILED = "this node's hardware has failed: drain it, and start the agent on another node"
 SUSPECT_GPU = (

@@ -54,7 +54,7 @@ def log_dir_not_writable(log_dir: str) -> str:
 
 
 def console_too_slow(behind: int, folder: str) -> str:
-    return f"the console was too slow for the last {behind:,} bytes: see {folder}"
+    return f"the console was too slow to show the last {behind:,} bytes of output: read them in {folder}"
 
 
 def console_held(after_s: float) -> str:

@@ -70,8 +70,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         "S", "limit that wait to S seconds. A round that lasts twice as long resets the wait (default: 300)")] = 300.0
     """Longest wait of `restart_backoff_s`, in seconds. A round that lasts twice as long ends the row."""
     max_restarts_without_progress: Annotated[Tries, AskedBy(
-        "N", "end the run with exit code 70 after N restarts in a row without a higher step or a later checkpoint, as "
-        "node_agent.progress reports them (default: only --max-restarts counts)")] | None = None
+        "N", "end the run with exit code 70 after N restarts in a row without progress: a higher step or a later "
+        "checkpoint, as node_agent.progress reports them (default: only --max-restarts counts)")] | None = None
     """Number of charged restarts in a row without a higher step or a later checkpoint after which the run fails; None
     for no limit."""
     fatal_exit_codes: Annotated[Codes, AskedBy(

@@ -67,7 +67,7 @@ def cannot_cordon(node_id: str, why: str) -> str:
     return f"cannot cordon node {node_id} for this shard, too: {why}"
 
 
-CORDONS_NOT_FOLLOWED = "cannot follow cordons"
+CORDONS_NOT_FOLLOWED = "this server cannot read from etcd which nodes are cordoned"
 
 # Answers.
 

@@ -127,8 +127,8 @@ def too_few_files_for(connections: int, most: int, others: int) -> str:
 
 def few_connections(connections: int, most_files: int | None) -> str:
     """`most_files`: the limit of open files if that is the reason, or None if the flag is."""
-    why = f"this process may open {most_files} files (ulimit -Hn, LimitNOFILE=)" if most_files else ""
-    return f"room for {connections} connections, and an agent uses two: {why or 'see --max-connections'}"
+    limit = f"the limit of {most_files} open files (ulimit -Hn, LimitNOFILE=)" if most_files else "--max-connections"
+    return f"there is room for only {connections} connections, and an agent uses two: for more agents, raise {limit}"
 
 
 def nothing_answers(host: str, port: int, why: str) -> str:

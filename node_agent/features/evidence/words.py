@@ -53,7 +53,7 @@ def worker_server_answers(answer: str) -> str:
 
 
 def nothing_came(path: str) -> str:
-    return f"nothing was written to {path}"
+    return f"the worker wrote nothing to {path}"
 
 
 def analysis_too_slow(folder: str) -> str:

@@ -22,8 +22,8 @@ class Notices(Options, frozen=True, kw_only=True):
     # fmt: off
     notice_timeout: Annotated[float | None, ours(
         "S", seconds(), "before a node leaves (a signal, a drain, a preemption), tell the workers of all nodes to "
-        "save, and wait for them up to S seconds, but at most 4/5 of --shutdown-timeout (default: stop workers at "
-        "once, as torchrun does)", task=RESTART)] = None
+        "save. Wait for them up to S seconds, at most 4/5 of --shutdown-timeout (default: stop workers at once, as "
+        "torchrun does)", task=RESTART)] = None
     notice_signal: Annotated[str | None, ours(
         "NAME", signal_name, "with a notice, send this signal to each worker that handles it, and wait for those "
         "workers (default: wait only for workers that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK)")] = None
