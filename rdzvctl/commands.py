@@ -460,7 +460,10 @@ def _run_target(action: "Action", session: Session) -> tuple[Request, str, Reque
         return {"run_id": given["run_id"]}, words.actions.named_run(given["run_id"]), {}
     run = session.run(is_over=action.of_ended, needs_all=True)
     if not (run["can_be_forgotten"] if action.of_ended else not state.is_over(run)):
-        raise Refused(words.actions.nothing_to_do(action.name, lines.of_run(run)))
+        advice = next_steps.with_flags(words.actions.stop_first(run["run_id"]), session.program)
+        raise Refused(
+            words.actions.nothing_to_do(action.name, lines.of_run(run)), *((advice,) if action.of_ended else ())
+        )
     return {"run_id": run["run_id"]}, lines.of_run(run), {"round": run["round"]}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import span
 from rdzv_protocol.words.flags import did_you_mean
 
@@ -50,6 +51,11 @@ def stays_cordoned(node_id: str, command: str, for_s: float | None) -> str:
 
 def nothing_to_do(action: str, run: str) -> str:
     return f"nothing to {action}: {run}"
+
+
+def stop_first(run_id: str) -> str:
+    """For an action on ended runs that meets an active one."""
+    return f"stop the active run first: rdzvctl stop {quoted(run_id)}"
 
 
 def named_run(run_id: str) -> str:

@@ -6,7 +6,7 @@ from rdzv_protocol.words.flags import did_you_mean
 
 
 def see_help(why: str, program: str) -> str:
-    return f"{why} ({program} --help explains it)"
+    return f"{why} (see {program} --help)"
 
 
 def no_flag(flag: str, known: Sequence[str]) -> str:

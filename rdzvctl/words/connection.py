@@ -99,7 +99,7 @@ def no_server_answers(failures: Mapping[str, str]) -> str:
 
 
 def asked_because(source: str) -> str:
-    return f"this address is from {source}"
+    return f"rdzvctl used {source}"
 
 
 NAME_ITS_PORT = f"name rdzv-server's own port, {paths.DEFAULT_PORT} unless it has --port: rdzvctl --endpoint HOST:PORT"

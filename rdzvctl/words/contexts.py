@@ -107,4 +107,4 @@ def context_of(name: str, path: str) -> str:
     return f"context {name} of {path}"
 
 
-NOTHING_GIVEN = "the default, because no --endpoint, RDZV_ENDPOINT or context was given"
+NOTHING_GIVEN = "the default address, because you gave no --endpoint, RDZV_ENDPOINT or context"

@@ -43,6 +43,9 @@ async def test_an_action_that_has_nothing_to_do_says_so_and_fails(cluster: Clust
     for words, why in idle.items():
         done = await rdzvctl(*words, endpoint=cluster.endpoint)
         assert (done.code, done.out) == (ExitCode.FAILED, []) and ctl.actions.idle(why) in done.err[0]
+    done = await rdzvctl("forget", "r", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.FAILED and ctl.actions.nothing_to_do("forget", "run r: forming ") in done.err[0]
+    assert ctl.actions.stop_first("r") in done.err[1]
 
 
 async def test_a_resize_that_the_next_restart_would_wait_for_is_asked_about(cluster: Cluster) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,8 @@ _LIMITS = {
     "unseen": "unseen_s",
     "factor": "factor",
 }
+_CONSEQUENCES = "on_hang", "max_hang_restarts"
+"""Settings that say what follows a hang."""
 _RULE = r"([a-z]+(?:=[^,:\s]+)?(?:,[a-z]+(?:=[^,:\s]+)?)*):\s*(\S.*)"
 _RULE_KEYS: dict[str, tuple[str, Read]] = {
     "first": ("first_s", seconds(0.1)),
@@ -143,3 +145,11 @@ class Hangs(Options, frozen=True, kw_only=True):
         with suppress(ValueError):
             uninterruptible_s = float(plan.config.environment.get(UNINTERRUPTIBLE, ""))
         return replace(self, uninterruptible_s=uninterruptible_s if 0 < uninterruptible_s < inf else None)
+
+    def notes(self, plan: LaunchPlan, source: Callable[[str], str]) -> Iterator[str]:
+        settings = plan.config.join.settings
+        given = [source(each) for each in _CONSEQUENCES if getattr(settings, each) is not None]
+        if given and not self.watches:
+            from node_agent.features.hangs import words
+
+            yield words.detects_no_hangs(given)

@@ -41,6 +41,15 @@ def work_is_done(line: str) -> str:
     return f"a worker reports that all work is done ({line!r}): --log-rule expects no more lines"
 
 
+def detects_no_hangs(flags: Sequence[str]) -> str:
+    """`flags`: the given flags that say what follows a hang."""
+    have = "has an effect" if len(flags) == 1 else "have an effect"
+    return (
+        f"{' and '.join(flags)} {have} only with hang detection, which is off on this node: turn it on with "
+        "--progress-timeout, --silence-timeout or --log-rule"
+    )
+
+
 def not_progress_limits(given: str) -> str:
     """For a wrong value of `--progress-timeout`."""
     return f"expected auto, a number of seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {given!r:.60}"
