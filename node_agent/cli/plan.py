@@ -122,6 +122,9 @@ def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
     for argument, given in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
         if given:
             yield words.cli.unknown_keys(arguments.source(argument), given, "".join(map(_instead_of_key, given)))
+    settings = config.join.settings
+    if settings.scale_up_cooldown_s is not None and settings.scale_up != "cooldown":
+        yield words.plan.cooldown_alone(arguments.source("scale_up_cooldown"))
 
 
 def _instead_of_key(key: str) -> str:

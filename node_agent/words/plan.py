@@ -73,6 +73,10 @@ def own_run(inherited: Sequence[str], run_id: str, address: str, rdzv_id: str, a
     )
 
 
+def cooldown_alone(source: str) -> str:
+    return f"{source} has an effect only with --scale-up cooldown"
+
+
 def no_endpoint(source: str) -> str:
     return f"no {source}"
 

@@ -598,6 +598,7 @@ def test_a_mistake_is_answered_with_the_correct_command(argv, says, tmp_path, mo
             {"SLURM_STEP_NUM_NODES": "4"},
             words.rendezvous.several_nodes("SLURM_STEP_NUM_NODES", "4", is_of_a_scheduler=True),
         ),
+        (["--scale-up-cooldown", "9"], {}, words.plan.cooldown_alone("--scale-up-cooldown")),
         (["--on-hang", "restart"], {}, hangs.detects_no_hangs(["--on-hang"])),
         (
             ["--max-hang-restarts", "2"],
@@ -607,7 +608,7 @@ def test_a_mistake_is_answered_with_the_correct_command(argv, says, tmp_path, mo
     ],
     ids=[
         *("a key", "key of a flag", "a limit", "a variable", "torch's variable", "another variable", "a scheduler"),
-        *("what follows no hang", "two flags of no hang"),
+        *("a cooldown alone", "what follows no hang", "two flags of no hang"),
     ],
 )
 def test_values_with_less_effect_are_reported_with_advice(argv, environment, note, tmp_path, monkeypatch):
@@ -623,6 +624,12 @@ def test_what_follows_a_hang_is_not_reported_if_hangs_are_detected(detection, tm
     variables = {} if detection else {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "60"}
     flags = (detection,) if detection else ()
     assert plan("--on-hang=fail", *flags, "train.py", **variables).notes == ()
+
+
+def test_a_cooldown_with_its_policy_is_not_reported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert plan("--scale-up=cooldown", "--scale-up-cooldown=9", "train.py").notes == ()
 
 
 def test_a_variable_of_another_program_is_not_reported(tmp_path, monkeypatch):
