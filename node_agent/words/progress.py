@@ -68,10 +68,11 @@ def restarts_charged(restarts: int, charged: int) -> str:
 
 
 def run_took(seconds: Mapping[str, float], ettr: float | None) -> str:
-    """Time of the run by category, and its effective part if that is known."""
-    parts = ", ".join(f"{length(spent)} {name}" for name, spent in seconds.items() if spent)
+    """Time of the run by category, without those that took none, and its effective part if that is known."""
+    shown = {name: length(spent) for name, spent in seconds.items()}
+    parts = ", ".join(f"{spent} {name}" for name, spent in shown.items() if spent != length(0.0))
     ratio = "" if ettr is None else f"; effective training time ratio {ettr:.3f}"
-    return f"the run took {length(sum(seconds.values()))}: {parts}{ratio}"
+    return f"the run took {length(sum(seconds.values()))}{parts and f': {parts}'}{ratio}"
 
 
 OMP_NUM_THREADS = "OMP_NUM_THREADS=1 for each worker, so that workers share the cores; set it to tune your application"

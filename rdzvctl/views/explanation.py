@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rdzv_protocol.states import ENDS
-from rdzv_protocol.text import printable
+from rdzv_protocol.text import age, printable
 
 from rdzvctl import words
 from rdzvctl.answers import Fields
@@ -90,7 +90,7 @@ def time_line(run: Fields) -> str:
     if spent["training"] is None:  # the workers have reported no progress
         spent["running"] -= sum(spent[part] for part in parts)
     names = ("running" if spent["training"] is None else "training", *parts, "forming", "restarting", "waiting")
-    shown = {name: spent[name] for name in names if spent[name]}
+    shown = {name: spent[name] for name in names if age(spent[name]) != age(0.0)}
     return words.explanation.time_went_into(shown, spent["ettr"]) if shown else ""
 
 

@@ -24,7 +24,8 @@ EXAMPLES: Examples = {
         for seconds, ettr in (
             ({"training": 90.0, "checkpointing": 0.0, "lost": 8.04, "restarting": 1.96}, 0.9),
             ({"training": 172_800.0, "checkpointing": 7_200.0, "forming": 150.0}, 0.96),
-            ({"running": 6.2, "detecting": 12.0, "restarting": 0.3}, None),
+            ({"running": 0.04}, None),
+            ({"running": 6.2, "detecting": 12.0, "restarting": 0.3, "forming": 0.04}, None),
         )
     ],
     leaving.rejoining: [{"reason": "<reason>", "slept_s": each} for each in (60.0, 0.0)],

@@ -291,7 +291,7 @@ def test_status_shows_what_all_restarts_took_with_the_steps_that_they_kept_and_r
 def test_a_run_says_what_its_time_went_into() -> None:
     went = ctl.explanation.time_went_into
     run = told(running("1", "a"))
-    run["time_s"] |= {"running": 7_500.0, "forming": 12.0}
+    run["time_s"] |= {"running": 7_500.0, "forming": 12.0, "waiting": 0.4}
     assert explanation.time_line(run) == went({"running": 7_500.0, "forming": 12.0}, None)
     run["time_s"] |= {"training": 7_200.0, "checkpointing": 0.0, "detecting": 60.0, "lost": 240.0, "ettr": 0.9585}
     assert explanation.time_line(run) == went(
