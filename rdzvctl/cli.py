@@ -246,13 +246,20 @@ def _read_by(read: Callable[[str], T]) -> Callable[[str], T]:
     return type_
 
 
-_seconds, _size = _read_by(seconds), _read_by(node_counts)
+_seconds, _node_counts = _read_by(seconds), _read_by(node_counts)
 
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise argparse.ArgumentTypeError(words.command_line.not_whole(text))
     return int(text)
+
+
+class _Size(argparse.Action):
+    """Argument MIN:MAX, which sets two fields."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        namespace.min_nodes, namespace.max_nodes = values
 
 
 class _Rank(argparse.Action):
@@ -286,7 +293,8 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
     else:
         _run(parser, "ended-runs" if action.of_ended else "live-runs")
     if "min_nodes" in action.fields:
-        parser.add_argument("size", metavar="MIN:MAX", type=_size, help="the new limits of the run's number of nodes")
+        size = "the new limits of the run's number of nodes"
+        parser.add_argument("size", metavar="MIN:MAX", type=_node_counts, action=_Size, help=size)
     for name, asked, is_time in ((each.name, each.asked, each.is_time) for each in action.inputs if each.asked.flag):
         metavar, read = ("TIME", _seconds) if is_time else ("N", _whole)
         parser.add_argument(asked.flag, dest=name, metavar=metavar, type=read, help=asked.help)

@@ -388,9 +388,10 @@ def _follow_logs(session: Session, place: lines.Worker, found: list[Fields]) -> 
 def act(action: "Action", session: Session) -> None:
     """Have the action carried out after the user has confirmed it. The request id makes a repetition harmless."""
     given, out = session.given, session.out
+    asked = {name: given[name] for name in action.fields if name in given}
     target, shown, seen = _node_target(action, session) if action.of_node else _run_target(action, session)
     if action.question and sys.stdin.isatty() and not given.get("yes"):
-        costs = _costs(action, session, target)
+        costs = _costs(action, session, target | asked)
         out.note(shown)
         if costs["sentence"]:
             out.note(words.actions.costs(printable(costs["sentence"])))
@@ -401,10 +402,8 @@ def act(action: "Action", session: Session) -> None:
         **{name: seen[name] for name in action.fields if name in seen},
         "reason": clip(printable(given.get("reason", "")), MOST_REASON_BYTES),
         "request_id": given.get("request_id") or f"rdzvctl-{os.urandom(8).hex()}",
-        **{name: given[name] for name in action.fields if name in given},
+        **asked,
     }
-    if "size" in given:
-        body["min_nodes"], body["max_nodes"] = given["size"]
     done = _asked_for(session, action, body)
     message = done.get("message", "done")
     if out.is_json:
@@ -441,11 +440,10 @@ def _asked_for(session: Session, action: "Action", body: Request) -> Fields:
         raise Unreachable(told.outcome_unknown(outage or str(error)), *help_lines, again) from None
 
 
-def _costs(action: "Action", session: Session, target: Request) -> Fields:
-    """Return what the action would cost; unknown from an older server."""
-    size = dict(zip(("min_nodes", "max_nodes"), session.given.get("size", ()), strict=False))
+def _costs(action: "Action", session: Session, wanted: Request) -> Fields:
+    """Return what the action would cost; unknown from an older server. `wanted`: its target and the fields given."""
     try:
-        return session.client.costs(action.name, target | size)
+        return session.client.costs(action.name, wanted)
     except Refused:
         return Fields(sentence="", is_high=True)
 

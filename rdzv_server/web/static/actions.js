@@ -18,13 +18,12 @@ function ask(button) {
     field.hidden = !asks.includes(field.dataset.ask);
     field.querySelector("input").value = "";
   });
-  if (asks.includes("min_nodes")) {
-    byId("ask-min_nodes").value = shown.run.min_nodes;
-    byId("ask-max_nodes").value = shown.run.max_nodes;
+  for (const input of numbers()) {
+    input.value = shown.run[input.name];
+    input.oninput = () => drawCost(button);
   }
   notice("");
   drawCost(button);
-  byId("ask-min_nodes").oninput = byId("ask-max_nodes").oninput = () => drawCost(button);
   const requestId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // the same for all attempts, so that the action is carried out once
   dialog.querySelector("form").onsubmit = (event) => {
     event.preventDefault();
@@ -33,13 +32,15 @@ function ask(button) {
   dialog.showModal();
 }
 
-let costOf = null; // action and size whose cost is wanted
+const numbers = () => byId("dialog").querySelectorAll("[data-ask]:not([hidden]) input[type=number]"); // they change the run
+
+let costOf = null; // action and numbers whose cost is wanted
 
 async function drawCost(button) {
   const query = new URLSearchParams({ action: button.dataset.path.split("/").at(-1) });
   if (button.dataset.node) query.set("node_id", button.dataset.node);
   else query.set("run_id", runId);
-  if (button.dataset.asks.includes("min_nodes")) ["min_nodes", "max_nodes"].forEach((name) => query.set(name, byId(`ask-${name}`).value || 0));
+  numbers().forEach((input) => query.set(input.name, input.value || 0));
   const wanted = costOf = query.toString();
   fill(byId("dialog-cost"), "");
   const answer = await fetch(`/v1/costs?${wanted}`, { headers: { Accept: "application/json" } }).catch(() => null);
