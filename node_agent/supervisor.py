@@ -53,6 +53,7 @@ from node_agent.kernel.processes.orphans import (
 )
 from node_agent.kernel.processes.orphans_helper import END_S, MARK
 from node_agent.kernel.processes.process import STDERR, tie_to_parent, to_handle
+from node_agent.kernel.processes.system_calls import pidfd_open
 
 SILENCE_S = 15.0
 """Seconds of silence after which a server counts as gone. A server sends something every five seconds."""
@@ -200,7 +201,7 @@ def _wait_for_guardian() -> None:
         ends = select.poll()
         with ExitStack() as opened:
             for pid in guardians:
-                descriptor = os.pidfd_open(pid)  # also of a child that has ended, until it is reaped
+                descriptor = pidfd_open(pid)  # also of a child that has ended, until it is reaped
                 opened.callback(os.close, descriptor)
                 ends.register(descriptor, select.POLLIN)
             ends.poll(1000 * left_s)

@@ -27,6 +27,7 @@ from node_agent.kernel.core.effects import Level
 from node_agent.kernel.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
 from node_agent.kernel.output.folder import why_unusable
 from node_agent.kernel.output.routing import streams_to_files
+from node_agent.kernel.processes.system_calls import why_no_pidfd
 from node_agent.kernel.workers import nesting
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     command = worker_command.find(arguments, environment, use_env=use_env) if arguments.script else Command(())
     devices = _devices(arguments, inherited)
     config = _config(arguments, target, inherited, command, devices)
-    for check in (_check_nesting, _check_devices, _check_descriptors, _check_port):
+    for check in (_check_nesting, _check_devices, _check_system_calls, _check_descriptors, _check_port):
         check(arguments, config)
     if found:
         notes = [found.line, *rendezvous.ignored_master(arguments, target)]
@@ -292,6 +293,12 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
     if name and visible is not None and len(visible) < workers:
         source = arguments.source("virtual_local_rank")
         raise UsageError(words.plan.too_few_gpus(source, workers, name, config.environment[name], len(visible)))
+
+
+def _check_system_calls(arguments: Arguments, config: AgentConfig) -> None:
+    """Refuse a kernel or a container in which the agent could not see that a worker has ended."""
+    if why := why_no_pidfd():
+        raise UsageError(words.workers.no_pidfd(why))
 
 
 def _check_descriptors(arguments: Arguments, config: AgentConfig) -> None:

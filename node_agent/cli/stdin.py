@@ -14,6 +14,7 @@ from node_agent.cli.worker_command import SHELLS
 from node_agent.kernel import early_signals
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.command import Command
+from node_agent.kernel.processes.system_calls import memfd_create
 
 _READ_BYTES = 1 << 20
 _LOOK_S = 0.2
@@ -31,7 +32,7 @@ def program_of(command: Command) -> int:
     """
     if not reads_program(command.for_worker(0), is_python=command.is_python) or (sys.stdin and sys.stdin.isatty()):
         return -1
-    file = os.memfd_create("node-agent-program", os.MFD_CLOEXEC)
+    file = memfd_create("node-agent-program")
     with open(file, "wb", closefd=False) as copy:
         while part := _read(sys.stdin.fileno()) if sys.stdin else b"":
             copy.write(part)

@@ -19,6 +19,13 @@ def no_cpu_left(cpus: Collection[int]) -> str:
     return f"this process may no longer use any of the CPUs {shown}; check the cpuset"
 
 
+def no_pidfd(why: str) -> str:
+    return (
+        f"this process may not use pidfd_open and pidfd_send_signal ({why}), with which the agent watches workers: it "
+        "needs Linux 5.3 or newer. In a container, update the container engine or change its seccomp profile"
+    )
+
+
 def cannot_kill(pid: int) -> str:
     return f"could not kill process {pid} in time; no longer waiting for it"
 

@@ -37,6 +37,7 @@ from node_agent.compat.api.child import (
 )
 from node_agent.compat.api.pickled_call import PickledCall
 from node_agent.kernel.processes.process import ChildProcess, CommandProcess, Process
+from node_agent.kernel.processes.system_calls import memfd_create
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 START_METHODS: tuple[StartMethod, ...] = ("spawn", "fork", "forkserver")
@@ -53,7 +54,7 @@ class ChildSpec:
     cpus: Collection[int]
     gate: socket
     """Socket on which the worker reports that its value is ready, and then waits until it may exit."""
-    result: BinaryIO = field(default_factory=lambda: os.fdopen(os.memfd_create("result", os.MFD_CLOEXEC), "rb"))
+    result: BinaryIO = field(default_factory=lambda: os.fdopen(memfd_create("result"), "rb"))
     """A file in memory for the return value."""
 
 

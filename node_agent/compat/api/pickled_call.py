@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 
 from node_agent import words
 from node_agent.compat.api.child import Call, layers
+from node_agent.kernel.processes.system_calls import memfd_create
 
 
 class PickledCall:
@@ -125,7 +126,7 @@ def _is_of_the_source(function: Callable[..., Any]) -> bool:
 
 
 def _in_memory(data: bytes) -> BinaryIO:
-    file = open(os.memfd_create("call", os.MFD_CLOEXEC), "wb")  # noqa: SIM115
+    file = open(memfd_create("call"), "wb")  # noqa: SIM115
     file.write(data)
     file.flush()
     return file

@@ -39,6 +39,7 @@ if not __package__:  # isolated and run by its path: this package would not be f
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
 from node_agent.features.evidence import words
+from node_agent.kernel.processes.system_calls import pidfd_open, pidfd_send_signal
 
 Order = dict[str, Any]
 """Request of the agent. `workers`: a list of objects with `rank`, `pid`, `server` (socket of torch's worker server),
@@ -208,12 +209,12 @@ class Examination:
         pid, path, signum = worker["pid"], worker["stacks"], worker["signal"]
         if not path or not os.path.exists(path):
             raise ValueError  # it was not forked warm
-        pidfd = os.pidfd_open(pid)
+        pidfd = pidfd_open(pid)
         try:
             if not (catches(pid, signum) and has_open(pid, path)):
                 raise ValueError(words.SIGNAL_NOT_CAUGHT)
             before = os.path.getsize(path)
-            signal.pidfd_send_signal(pidfd, signum)
+            pidfd_send_signal(pidfd, signum)
         finally:
             os.close(pidfd)
         text = self._written_upon_signal(path, before)

@@ -24,6 +24,11 @@ from contextlib import suppress
 from ctypes import POINTER, byref, c_char_p, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
+if not __package__:  # isolated and run by its path: this package would not be found
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
+
+from node_agent.kernel.processes.system_calls import pidfd_open
+
 LIBRARY = "libnvidia-ml.so.1"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.25
 """Least seconds between two checks: at first, and after repeated doubling. The driver frees what a dead process held
@@ -307,7 +312,7 @@ class Watch:
         for pid in pids:
             with suppress(OSError):
                 if not has_ended(pid):  # otherwise it may only be reaped: the wait would end at once
-                    opened.append(os.pidfd_open(pid))
+                    opened.append(pidfd_open(pid))
                     poll.register(opened[-1], select.POLLIN)
         try:
             ready = poll.poll(pause_s * 1000)

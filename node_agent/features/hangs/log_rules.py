@@ -18,6 +18,7 @@ from node_agent.features.hangs import log_rules_helper, words
 from node_agent.features.hangs.rule_source import LineMatch, LogRule
 from node_agent.kernel.processes.helper import Helper
 from node_agent.kernel.processes.process import STDERR, CommandProcess
+from node_agent.kernel.processes.system_calls import memfd_create
 
 CPU_S = 2.0
 """Seconds of processor time that all patterns together may take for one line."""
@@ -120,7 +121,7 @@ class LineMatcher:
             return CommandProcess(command, self._environment, STDERR, STDERR, stdin=line, pass_fds=(self._at,))
 
         try:
-            self._at = os.memfd_create("log-rules", os.MFD_CLOEXEC)
+            self._at = memfd_create("log-rules")
             os.ftruncate(self._at, log_rules_helper.NUMBER_BYTES)
             self._helper, self._is_stuck = Helper(start, self._ended), False
         except OSError as error:

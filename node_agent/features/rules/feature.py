@@ -21,6 +21,7 @@ from node_agent.features.rules import words
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.processes.bounded_command import run_bounded
+from node_agent.kernel.processes.system_calls import memfd_create
 
 CPU_S = 2
 """Seconds of processor time that the patterns of all rules may take together."""
@@ -59,7 +60,7 @@ class Unmatched(Exception):
 async def matched(rules: rules.FailureRules, failure: Failure, environment: Mapping[str, str]) -> Failure:
     """Return the failure with the verdict of the first rule that matches it. Raises `Unmatched`."""
     lines = (failure.cause, failure.error, *failure.traceback, *failure.stderr_tail)
-    asked = os.memfd_create("rules")
+    asked = memfd_create("rules")
     try:
         os.write(asked, json.dumps(((*rules.fatal_rule, *rules.retry_rule), lines, CPU_S)).encode())
         os.lseek(asked, 0, os.SEEK_SET)

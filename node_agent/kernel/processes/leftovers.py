@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from node_agent.kernel.processes.orphans_helper import Process, command_line, look_at
 from node_agent.kernel.processes.signalling import READER_S, SignalledProcesses, remaining_signalled_after_s
+from node_agent.kernel.processes.system_calls import pidfd_open, pidfd_send_signal
 
 GIVEN_UP_S = 1.0
 """Seconds after which a process counts as surviving SIGKILL, and the run no longer waits for it. Such a process sleeps
@@ -96,7 +97,7 @@ class Leftovers:
 
     def _watch(self, pid: int) -> None:
         try:
-            descriptor = os.pidfd_open(pid)
+            descriptor = pidfd_open(pid)
         except OSError:  # gone, or no descriptor is left: it is then ended with the round's other orphans
             return
         self._watched[pid] = descriptor
@@ -150,4 +151,4 @@ def _session(pid: int) -> int:
 
 def _send(descriptor: int, signum: int) -> None:
     with suppress(OSError):  # it is gone, or another user's
-        signal.pidfd_send_signal(descriptor, signum)
+        pidfd_send_signal(descriptor, signum)

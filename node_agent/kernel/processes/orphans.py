@@ -37,7 +37,6 @@ from node_agent.kernel.processes.orphans_helper import (
     look_at,
     write_roster,
 )
-from node_agent.kernel.processes.prctl import PR_SET_CHILD_SUBREAPER, prctl
 from node_agent.kernel.processes.process import (
     DEVNULL,
     KILL_TIMEOUT_S,
@@ -46,6 +45,7 @@ from node_agent.kernel.processes.process import (
     outlived_kill,
     own_children,
 )
+from node_agent.kernel.processes.system_calls import PR_SET_CHILD_SUBREAPER, memfd_create, prctl
 
 REPLACEMENT_S = 0.5
 """Seconds before a killed guardian is replaced."""
@@ -206,7 +206,7 @@ def adopt_orphans() -> bool:
 def _new_roster() -> int:
     """Return an unnamed file that the guardian reads when the agent is gone, -1 if no descriptor is left."""
     try:
-        return os.memfd_create("node-agent-roster", os.MFD_CLOEXEC)
+        return memfd_create("node-agent-roster")
     except OSError:
         return -1
 

@@ -22,6 +22,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+if not __package__:  # isolated and run by its path: this package would not be found
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
+
+from node_agent.kernel.processes.system_calls import pidfd_open, pidfd_send_signal
+
 MARK = "NODE_AGENT_ID"
 """Variable in the environment of every worker, inherited by all processes that the worker starts."""
 LIMIT = 10
@@ -127,14 +132,14 @@ def end(victims: Mapping[int, int], within_s: float) -> set[int]:
 def _kill(pid: int, when: int) -> int | None:
     """Kill a process. Return its pidfd, or None if it has ended before."""
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = pidfd_open(pid)
     except OSError:
         return None
     if began(pid) != when:  # the descriptor belongs to another process that has this pid now
         os.close(descriptor)
         return None
     with suppress(OSError):  # it has ended, or is another user's: the wait shows which
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        pidfd_send_signal(descriptor, signal.SIGKILL)
     return descriptor
 
 
@@ -260,7 +265,7 @@ def _of_program(task: str, name: str, place: int) -> list[bytes]:
 def has_ended(pid: int, within_s: float) -> bool:
     """Wait for the process to end. Return whether it is gone or a zombie in time."""
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:

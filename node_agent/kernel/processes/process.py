@@ -12,7 +12,7 @@ from typing import Protocol
 from node_agent import words
 from node_agent.kernel.processes.forking import Fork, NotSetUp
 from node_agent.kernel.processes.orphans_helper import MARK, becomes_readable, limit_for, mark_descendants
-from node_agent.kernel.processes.prctl import PR_SET_PDEATHSIG, prctl
+from node_agent.kernel.processes.system_calls import PR_SET_PDEATHSIG, pidfd_open, prctl, why_no_pidfd
 
 _STDIN, _STDOUT, STDERR = range(3)
 DEVNULL = subprocess.DEVNULL
@@ -68,11 +68,13 @@ class ChildProcess:
 
     def _watch(self) -> None:
         try:
-            self._pidfd = os.pidfd_open(self.pid)
-        except OSError:
+            self._pidfd = pidfd_open(self.pid)
+        except OSError as error:
             signal_group(self.pid, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(self.pid, 0)
+            if why := why_no_pidfd():
+                raise OSError(error.errno, words.workers.no_pidfd(why)) from error
             raise
         own_children.add(self.pid)
 

@@ -27,6 +27,7 @@ from node_agent.in_worker import (
     offset,
 )
 from node_agent.kernel.core.progress import Pace, Reading, Spent, summary
+from node_agent.kernel.processes.system_calls import memfd_create
 
 MOST_TRIES = 3
 """Most reads of a record that is replaced meanwhile. A worker that writes so fast does not hang."""
@@ -94,7 +95,7 @@ class ProgressFiles:
 
 
 def _create() -> int:
-    file = os.memfd_create("node-agent-progress", os.MFD_CLOEXEC)
+    file = memfd_create("node-agent-progress")
     os.ftruncate(file, FILE_BYTES)
     os.pwrite(file, MAGIC, 0)
     return file

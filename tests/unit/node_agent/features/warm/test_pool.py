@@ -16,6 +16,7 @@ from node_agent.features.warm import pool as pool_module
 from node_agent.features.warm import words
 from node_agent.features.warm.pool import WarmPool, WarmProcess
 from node_agent.kernel.core.command import Command
+from node_agent.kernel.processes import process as process_module
 from node_agent.kernel.processes.orphans import children, reap
 from node_agent.kernel.processes.process import CommandProcess, Process, own_children
 from tests.support.changes import PATIENCE_S
@@ -151,7 +152,7 @@ async def test_processes_that_cannot_be_watched_are_ended_and_workers_start_cold
     def fail(pid: int) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(os, "pidfd_open", fail)
+    monkeypatch.setattr(process_module, "pidfd_open", fail)
     await full(pool)
     assert said[1:] == [words.start_cold("Too many open files")]
     monkeypatch.undo()

@@ -23,6 +23,7 @@ from node_agent.kernel.config import SIDE_BY_SIDE
 from node_agent.kernel.failures import diagnose, error_file, oom, recorded_causes
 from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
+from node_agent.kernel.processes import process as process_module
 from node_agent.kernel.processes.orphans import children, family
 from node_agent.kernel.workers import group as workers
 from node_agent.kernel.workers.group import KilledLate, ProcessGroup, WorkerGroup
@@ -1194,7 +1195,7 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, monk
     def fail(*args):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    here = os if function == "pidfd_open" else type(asyncio.get_running_loop())
+    here = process_module if function == "pidfd_open" else type(asyncio.get_running_loop())
     before, descriptors = children(), len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(here, function, fail)
