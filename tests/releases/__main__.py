@@ -1,5 +1,6 @@
 """Record the present version into its folder (`make recording`), or with `--check` say if that has to be done."""
 
+import argparse
 import asyncio
 import json
 import sys
@@ -47,6 +48,10 @@ def unrecorded(version: str, present: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--check"]:
+    parser = argparse.ArgumentParser("python -m tests.releases", description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="record nothing; exit with 1 and the reason if it has to be done"
+    )
+    if parser.parse_args().check:
         sys.exit(unrecorded(VERSION, json.loads(json.dumps(promises(GOOD)))) or 0)
     asyncio.run(record())
