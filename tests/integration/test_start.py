@@ -27,9 +27,9 @@ except SystemExit:
 """
 """Agent that prints at its end which modules it has loaded."""
 DEFERRED = {"_hashlib", "_ssl", "inspect", "msgspec.inspect", "platform", "typing_extensions", "argparse"}
-DEFERRED |= {"textwrap", "tokenize", "locale", "shlex", "decimal", "datetime", "ctypes"}
+DEFERRED |= {"textwrap", "tokenize", "locale", "shlex", "shutil", "decimal", "datetime", "ctypes"}
 DEFERRED |= {"rdzv_server.core.views.health", "rdzv_server.config"}
-"""Modules that a healthy start does not load, because they take milliseconds and megabytes."""
+"""Modules that a healthy run does not load, because they take milliseconds and megabytes."""
 
 
 LATER_NOTHING_IS_IMPORTED = """

@@ -8,7 +8,6 @@ then continues. The counts there before are needed, so the agent looks while the
 """
 
 import os
-import re
 from collections.abc import Iterable
 
 from node_agent import words
@@ -81,8 +80,10 @@ class OomWatch:
 
     def _count(self, group: str) -> int:
         for name in _COUNTERS:
-            if found := re.search(r"^oom_kill (\d+)$", _read(f"{group}/{name}"), re.MULTILINE):
-                return int(found[1])
+            for line in _read(f"{group}/{name}").splitlines():
+                counter, _, count = line.partition(" ")
+                if counter == "oom_kill" and count.isdecimal():
+                    return int(count)
         return 0
 
     def _limit(self, folder: str) -> str:

@@ -61,9 +61,13 @@ class TempDir:
         with self._making:
             if not self.is_made:
                 return
-            import shutil
+            try:
+                for path, _, _ in os.walk(self.folder, topdown=False):
+                    os.rmdir(path)
+            except OSError:  # workers have left files; `shutil` is loaded only then, since it loads compression
+                import shutil
 
-            shutil.rmtree(self.folder, ignore_errors=True)
+                shutil.rmtree(self.folder, ignore_errors=True)
             self.is_made = False
             if self._is_locked:
                 self._unlock()
@@ -129,14 +133,16 @@ def _remove_left_over(parent: str) -> None:
 
     On a local disk this includes folders from before the last boot.
     """
-    is_known = os.access(_BOOT_ID, os.R_OK)  # otherwise no folder can be recognised
-    beginning = f"{PREFIX}-[0-9a-f]{{8}}" if is_known and _is_own_disk(parent) else _locked_prefix()
-    left_over = re.compile(f"{beginning}-[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
-    with suppress(OSError), os.scandir(parent) as entries:
-        for entry in entries:
-            if left_over.fullmatch(entry.name):
-                with suppress(OSError):  # it is in use, another user's, or just gone
-                    _remove_unless_locked(entry.path)
+    with suppress(OSError):
+        found = [name for name in os.listdir(parent) if name.startswith(f"{PREFIX}-")]
+        if not found:
+            return
+        is_known = os.access(_BOOT_ID, os.R_OK)  # otherwise no folder can be recognised
+        beginning = f"{PREFIX}-[0-9a-f]{{8}}" if is_known and _is_own_disk(parent) else _locked_prefix()
+        left_over = re.compile(f"{beginning}-[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
+        for name in filter(left_over.fullmatch, found):
+            with suppress(OSError):  # it is in use, another user's, or just gone
+                _remove_unless_locked(os.path.join(parent, name))
 
 
 def _is_own_disk(folder: str) -> bool:
