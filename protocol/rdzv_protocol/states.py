@@ -18,6 +18,7 @@ Health = Literal[
     "overdue",
     "looping",
     "stalled",
+    "unstable",
     "slow",
     "last_restart_spent",
     "below_size",
@@ -36,7 +37,7 @@ _OF_TONE: Mapping[Tone, tuple[str, ...]] = {
     ),
     "busy": (
         "restarting", "stopping", "draining", "silent", "disconnected", "cordoned", "excluded", "held", "slow",
-        "stalled", "overdue", "lacks_nodes", "last_restart_spent",
+        "stalled", "unstable", "overdue", "lacks_nodes", "last_restart_spent",
     ),
     "calm": ("forming", "starting", "waiting", "below_size"),
     "none": ("standby",),

@@ -40,6 +40,12 @@ def _progress(tells_steps: bool) -> str:
     return "a higher step or a later checkpoint" if tells_steps else "any progress"
 
 
+def unstable(most: int, within_s: float, cause: str, reason: str) -> str:
+    """`cause`: name of the cause of these restarts. `reason`: why the last one of them was necessary."""
+    because = cause.replace("_", " ")
+    return f"more than {most} restarts within {span(within_s)} with the cause {because}, most recently: {reason}"
+
+
 def worker_at(rank: int, node_id: str) -> str:
     return f"on rank {rank} of node {node_id}"
 
@@ -145,6 +151,10 @@ def stop_and_mend(run_id: str) -> str:
 
 def events(run_id: str) -> str:
     return f"See what used up its restarts: rdzvctl events {run_id}"
+
+
+def history(run_id: str) -> str:
+    return f"See what its restarts have in common: rdzvctl events {run_id}"
 
 
 def keep_out(node_id: str) -> str:

@@ -13,7 +13,7 @@ from rdzv_protocol import words as protocol_words
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.shell import quoted
 from rdzv_protocol.states import HEALTH, Health
-from rdzv_protocol.text import printable
+from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core.kernel import (
     admission,
@@ -26,7 +26,7 @@ from rdzv_server.core.kernel import (
     silent_runs,
 )
 from rdzv_server.core.kernel.policy import Finding
-from rdzv_server.core.kernel.run import Run, Stage
+from rdzv_server.core.kernel.run import Cause, Restart, Run, Stage
 from rdzv_server.core.policies import POLICIES, time_ledger
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.views import run_view
@@ -37,6 +37,10 @@ ROUNDS_OF_A_LOOP = 3
 """A run is looping if the same failure has ended this many rounds in a row."""
 DEPARTURES_OF_A_LOOP = 5
 """A run is looping, too, if departures of nodes have ended this many rounds in a row."""
+MOST_RESTARTS, OFTEN_WITHIN_S = 5, 3_600.0
+"""A run is unstable if it has restarted more often than this within so many seconds, for one of `_INVOLUNTARY`."""
+REASON_BYTES = 240
+"""Most bytes of the reason of a restart in a sentence about the run's health."""
 STALLED_START_S = 1_800.0
 """Seconds from a round's start without progress after which a run is stalled whose workers reported some before."""
 LACKS_NODES_S = 60.0
@@ -45,6 +49,9 @@ NO_AGENTS_S = 10.0
 """The same, if the run has no agent at all: nothing of it is left that could restart."""
 MOST_NAMED = 3
 """Most nodes that a sentence names."""
+
+_INVOLUNTARY = (Cause.WORKER_FAILURE, Cause.HANG, Cause.RETRIED, Cause.NODE_LOST, Cause.NODE_LEFT)
+"""Causes of restarts that nobody asked for."""
 
 Rule = Callable[[Run, float], Finding | None]
 
@@ -187,6 +194,39 @@ def _losing_nodes(run: Run, now: float) -> Finding | None:
     return Finding("looping", printable(sentence), row.since, tuple(steps))
 
 
+def _unstable(run: Run, now: float) -> Finding | None:
+    """Return a finding if failures or departures restart the run often, though it gets further: see `_looping`."""
+    if len(run.ledger) <= MOST_RESTARTS or _looping(run, now):
+        return None
+    rows = ([each for each in run.ledger if each.cause is cause] for cause in _INVOLUNTARY)
+    found = max((row for row in rows if _is_frequent(row, now)), key=len, default=None)
+    if found is None:
+        return None
+    number = len(found)  # of the restarts up to the one with which the state began, in the end
+    while _is_frequent(found[: number - 1], found[number - 1].at):
+        number -= 1
+    reason = clip(printable(found[-1].reason), REASON_BYTES)
+    sentence = words.unstable(MOST_RESTARTS, OFTEN_WITHIN_S, found[-1].cause.value, reason)
+    return Finding("unstable", sentence, found[number - 1].at, _steps_of_unstable(run, found))
+
+
+def _is_frequent(restarts: Sequence[Restart], now: float) -> bool:
+    """Return whether so many of these restarts were recent that the run was unstable at that time."""
+    return len(restarts) > MOST_RESTARTS and now - restarts[-MOST_RESTARTS - 1].at < OFTEN_WITHIN_S
+
+
+def _steps_of_unstable(run: Run, restarts: Sequence[Restart]) -> tuple[str, ...]:
+    history = words.history(quoted(run.run_id))
+    if restarts[-1].cause.is_failure:
+        record = run_view.last_failure(run) or run.first_failure
+        last = record.failure if record and record.failure.singled_out else None
+        return (_read_output(run, last.rank, last), history) if last else (history,)
+    went = Counter(gone.node_id for gone in run.departures if gone.at >= restarts[-MOST_RESTARTS - 1].at)
+    (node_id, times), *_ = went.most_common(1) or [("", 0)]
+    keeps_out = times >= ROUNDS_OF_A_LOOP and not admission.lacks(run, node_id)
+    return (words.keep_out(quoted(node_id)), history) if keeps_out else (history,)
+
+
 def _read_output(run: Run, rank: int, last: Failure | None) -> str:
     """Return where the output of the rank that fails is, as far as the agents of its node say."""
     agents = run.agents_of(last.node_id) if last else []
@@ -260,7 +300,16 @@ def _below_size(run: Run, now: float) -> Finding | None:
     return Finding("below_size", sentence, run.started_at, (words.why(quoted(run.run_id)),), is_trouble=False)
 
 
-_TIMED: tuple[Rule, ...] = (_undecided, _lacks_nodes, _silent, _overdue, _looping, _stalled, _last_restart_spent)
+_TIMED: tuple[Rule, ...] = (
+    _undecided,
+    _lacks_nodes,
+    _silent,
+    _overdue,
+    _looping,
+    _stalled,
+    _unstable,
+    _last_restart_spent,
+)
 """Rules whose findings begin or end only by time or by signs: a connection closes, or a step is reported."""
 RULES: tuple[Rule, ...] = (
     *(policy.finding for policy in POLICIES if "finding" in vars(policy)),

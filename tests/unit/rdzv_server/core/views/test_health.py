@@ -24,6 +24,7 @@ from rdzv_server.core.policies.network_check import words as network_words
 from rdzv_server.core.policies.stragglers import LOOKS
 from rdzv_server.core.runs.set_apart import SetApart, set_apart
 from rdzv_server.core.views import health, run_view, status_view, watch_view
+from rdzv_server.core.views.health import MOST_RESTARTS, OFTEN_WITHIN_S
 from rdzv_server.http.metrics import RUN_HEALTH, _Survey
 from rdzv_server.words import completion, finishing
 from rdzv_server.words import health as words
@@ -183,6 +184,26 @@ def last_restart_spent() -> Scenario:
     return run
 
 
+def unstable(times: int = MOST_RESTARTS + 1) -> Scenario:
+    """A worker fails every minute. The run gets further each time."""
+    run = running("1", "a", max_restarts=1_000, restart_backoff_s=0.0)
+    for step in range(1, times + 1):
+        run.passes(59.0)
+        run.tells("a", highest_step=step, step_s=1.0)
+        fails_again(run)
+    return run
+
+
+def loses_often(names: str, nodes: str = "2:3") -> Scenario:
+    """A node leaves every minute. The run gets further each time."""
+    run = running(nodes, "a", "b", "c", last_call_timeout_s=0.5)
+    for step, name in enumerate(names, 1):
+        run.passes(59.0)
+        run.tells("a", highest_step=step, step_s=1.0)
+        loses(run, name)
+    return run
+
+
 def below_size() -> Scenario:
     return running("2:4", "a", "b")
 
@@ -223,6 +244,11 @@ BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = 
         (read_console("a"), words.events(RUN_ID), words.stop_and_mend(RUN_ID)),
     ),
     "stalled": (stalled, words.stalled(60.0, 0.2, 7), 0.0, (words.stacks(RUN_ID), words.restart(RUN_ID))),
+    "unstable": (
+        unstable,
+        words.unstable(MOST_RESTARTS, OFTEN_WITHIN_S, "worker_failure", unstable().run.ledger[-1].reason), 360.0,
+        (read_console("a"), words.history(RUN_ID)),
+    ),
     "last_restart_spent": (
         last_restart_spent, words.last_restart_spent(1, 100.0), 1.0, (words.events(RUN_ID),),
     ),
@@ -248,6 +274,8 @@ OVER: dict[str, tuple[Callable[[], Scenario], Change]] = {
     "stalled, as its round ends": (stalled, lambda run: run.is_restarted()),
     "stalled, as a console takes output again": (console_held, lambda run: run.renews("a")),
     "slow": (slow, lambda run: run.steps(LONG, a=1.0, b=1.0)),
+    "unstable": (unstable, lambda run: run.passes(OFTEN_WITHIN_S - 300.0)),
+    "unstable, as it loops": (unstable, lambda run: fails_again(run, 3)),
     "last_restart_spent": (last_restart_spent, lambda run: run.passes(100.0)),
     "below_size": (below_size, lambda run: run.is_resized("2")),
     "unhealthy": (unhealthy, lambda run: run.is_stopped()),
@@ -597,6 +625,21 @@ def test_departures_of_a_run_that_makes_progress_are_not_a_loop() -> None:
     assert states(run) == []
 
 
+def test_a_run_that_restarts_often_is_unstable_since_the_restart_with_which_that_began() -> None:
+    assert states(unstable(MOST_RESTARTS)) == []
+    run = unstable(3 * MOST_RESTARTS)
+    assert [(each.state, each.since) for each in told(run)] == [("unstable", 360.0)]
+    run.restarts_from_a_snapshot()
+    assert states(run) == ["unstable"]
+
+
+def test_an_unstable_run_names_the_node_that_leaves_repeatedly_if_the_run_can_do_without_it() -> None:
+    (found,) = told(loses_often("bcbcbc", "1:3"))
+    assert (found.state, found.next) == ("unstable", (words.keep_out("b"), words.history(RUN_ID)))
+    (found,) = told(loses_often("cccccc", "3"))
+    assert found.next == (words.history(RUN_ID),)
+
+
 def test_an_operators_action_is_not_a_departure() -> None:
     run = losing_nodes("bbbb")
     run.is_restarted()
@@ -708,7 +751,7 @@ def test_a_healthy_run_is_ok_in_status_and_metrics_and_sends_nothing_to_watchers
     assert [each.labels[1] for each in samples if each.metric is RUN_HEALTH] == ["ok"]
 
 
-@pytest.mark.parametrize("story", [undecided, lacks_nodes, stalled, looping, last_restart_spent])
+@pytest.mark.parametrize("story", [undecided, lacks_nodes, stalled, looping, unstable, last_restart_spent])
 def test_states_that_begin_or_end_by_time_are_looked_for(story: Callable[[], Scenario]) -> None:
     run = story()
     assert health.timed(run.run, run.now) == tuple(states(run))
