@@ -221,7 +221,10 @@ class ServerConfig:
 
     event_log: str | None = _events(None, FILE, "append every event of every run to this file, as a line of JSON")
     webhook: str | None = _events(
-        None, URL, "send every event of every run to this URL, in order, and repeat it until the receiver accepts it"
+        None,
+        URL,
+        "send every event of every run to this URL, in order, and repeat it until the receiver accepts it; needs "
+        "--webhook-secret-file",
     )
     webhook_secret_file: str | None = _events(
         None, FILE, "sign requests to --webhook with the secret in this file, so that the receiver can verify them"

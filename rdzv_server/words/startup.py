@@ -15,7 +15,7 @@ def whole_number(low: int, high: int) -> str:
 A_DESCRIPTOR = "the number of a file descriptor"
 A_LEASE = "a whole number of seconds from 1 to 3600"
 A_PORT = "a port from 0 to 65535"
-A_NUMBER_OF_SECONDS = "a number of seconds"
+A_NUMBER_OF_SECONDS = "a number of seconds, at least 0"
 A_SPAN = f"{flags.A_TIME}, from 1s to 366d"
 
 
