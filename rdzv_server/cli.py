@@ -192,7 +192,7 @@ async def _serve(
             log.info(words.shuts_down(stopped.result()))
             return _code_before_serving(config)
         output.begin()
-        await server.listen(listener, security.tls, security.access, limits)
+        await server.listen(listener, security.tls, security.access, limits, expiries=security.expiries)
         if security.has_files or exports.has_files:
             loop.add_signal_handler(signal.SIGHUP, asked.set)
         import_late()

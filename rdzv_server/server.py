@@ -3,7 +3,7 @@
 import errno
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
@@ -21,6 +21,7 @@ from rdzv_server.words import startup as words
 
 if TYPE_CHECKING:
     import ssl
+    from datetime import datetime
 
     from rdzv_server.auth.authorization import Access
     from rdzv_server.config import Limits
@@ -75,8 +76,12 @@ class HttpServer(ABC):
         limits: "Limits | None" = None,
         *,
         read_only: bool = False,
+        expiries: "Callable[[], Mapping[str, datetime]]" = dict,
     ) -> None:
-        """Serve HTTP on a socket (see `bind`). `read_only`: refuse agents and operators' actions."""
+        """Serve HTTP on a socket (see `bind`). `read_only`: refuse agents and operators' actions.
+
+        `expiries`: returns when each certificate expires, by flag, for metrics.
+        """
         from rdzv_server.http.aiohttp_version import check
 
         check()
@@ -94,7 +99,7 @@ class HttpServer(ABC):
         self._http = self._api.serve(limits.idle_s)
         # A connection may close between two requests, when there is no handler to cancel.
         self._listener = Listener(bound, self._http, limits, tls, self.service.lost)
-        self._metrics.listener = self._listener
+        self._metrics.listener, self._metrics.expiries = self._listener, expiries
         self._listener.open()
         self._heard()
         if not read_only:

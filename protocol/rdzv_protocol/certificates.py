@@ -51,7 +51,16 @@ class Validity(NamedTuple):
 
 def validity(flag: str, cert: str) -> Validity:
     """Return the time in which the first certificate in this file of `flag` is valid. Raises `BadCertificate`."""
-    ((_, certificate),) = _elements(ssl.PEM_cert_to_DER_cert(_certificate(flag, cert)))
+    return _validity(_certificate(flag, cert))
+
+
+def validity_of_last(flag: str, bundle: str) -> Validity:
+    """Return the validity of the certificate in this file of `flag` that expires last. Raises `BadCertificate`."""
+    return max(map(_validity, _certificates(flag, bundle)), key=lambda each: each.ends_at)
+
+
+def _validity(pem: str) -> Validity:
+    ((_, certificate),) = _elements(ssl.PEM_cert_to_DER_cert(pem))
     signed = _elements(_elements(certificate)[0][1])
     _algorithm, _issuer, times, *_ = (content for tag, content in signed if tag == _SEQUENCE)  # RFC 5280, 4.1
     begins, ends = _elements(times)
@@ -78,8 +87,13 @@ def _elements(der: bytes) -> list[tuple[int, bytes]]:
 
 def _certificate(flag: str, path: str) -> str:
     """Return the first certificate in this file."""
-    if found := _CERTIFICATE.search(_text(flag, path)):
-        return found[0]
+    return _certificates(flag, path)[0]
+
+
+def _certificates(flag: str, path: str) -> list[str]:
+    """Return the certificates in this file."""
+    if found := _CERTIFICATE.findall(_text(flag, path)):
+        return found
     raise BadCertificate(words.tls.bad_file(flag, path, words.tls.NO_CERTIFICATE))
 
 

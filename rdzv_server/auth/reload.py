@@ -14,6 +14,7 @@ import os
 import ssl
 import stat
 from collections.abc import Callable, Iterator
+from datetime import datetime
 
 from rdzv_protocol.certificates import BadCertificate
 
@@ -29,7 +30,7 @@ DAY_S = 86_400.0
 MARGIN_S = 1.0
 """Seconds after a certificate's end at which the server looks at it: timers and the wall clock differ a little."""
 
-Files = tuple[Access, ssl.SSLContext | None, Certificate | None]
+Files = tuple[Access, ssl.SSLContext | None, list[Certificate]]
 """Contents of the files that the settings name."""
 Renew = Callable[[Access, ssl.SSLContext | None], None]
 
@@ -54,26 +55,38 @@ class Security:
             self._tls_files = TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
         self._names = ServerNames(config.allow_host)
         self._renewed = asyncio.Event()
-        self._etcd_certificate = Certificate.read("--etcd-cert", config.etcd_cert) if config.etcd_cert else None
-        self.access, self.tls, self._certificate = self._read()
+        of_etcd: tuple[tuple[words.CertificateFlag, str | None], ...] = (
+            ("--etcd-cert", config.etcd_cert), ("--etcd-ca", config.etcd_ca)
+        )  # fmt: skip
+        self._of_etcd = [Certificate.read(flag, path) for flag, path in of_etcd if path is not None]
+        """Certificates that etcd's client reads only at the start."""
+        self.access, self.tls, self._of_listener = self._read()
+
+    @property
+    def certificates(self) -> list[Certificate]:
+        """Certificates that this server uses now."""
+        return [*self._of_listener, *self._of_etcd]
 
     @property
     def has_files(self) -> bool:
         """Whether the settings name any files to read again."""
         return self._tls_files is not None or not self.access.is_open
 
+    def expiries(self) -> dict[str, datetime]:
+        """Return when each certificate in use expires, by flag."""
+        return {certificate.flag: certificate.validity.ends_at for certificate in self.certificates}
+
     def notes(self, address: str) -> Iterator[tuple[int, str]]:
         """Yield the lines that a person who starts the server should read, each with its log level."""
-        yield from self._notes(self._certificate)
-        if self._etcd_certificate:  # etcd's client reads it only at the start
-            yield from ((logging.WARNING, warning) for warning in self._etcd_certificate.warnings())
+        yield from self._notes(self._of_listener)
+        yield from _warnings(self._of_etcd)
         if self.access.is_open and not is_loopback(address):
             yield logging.WARNING, words.OPEN
 
-    def _notes(self, certificate: Certificate | None) -> Iterator[tuple[int, str]]:
-        if certificate:
-            yield logging.INFO, certificate.sentence
-            yield from ((logging.WARNING, warning) for warning in certificate.warnings())
+    def _notes(self, of_listener: list[Certificate]) -> Iterator[tuple[int, str]]:
+        if of_listener:
+            yield logging.INFO, of_listener[0].sentence
+            yield from _warnings(of_listener)
         secrets = [(flag, path) for _, flag, path in self._token_files]
         secrets += [("--tls-key", self._tls_files.key)] if self._tls_files else []
         yield from ((logging.WARNING, warning) for secret in secrets if (warning := exposure(*secret)))
@@ -87,7 +100,7 @@ class Security:
         except (BadTokenFile, BadCertificate) as error:
             log.error(words.not_renewed(str(error)))
             return
-        self.access, self.tls, self._certificate = found
+        self.access, self.tls, self._of_listener = found
         renew(self.access, self.tls)
         self._renewed.set()
         log.info(words.RENEWED)
@@ -102,18 +115,14 @@ class Security:
                 async with asyncio.timeout(self._next_look_s()):
                     await self._renewed.wait()
             except TimeoutError:
-                for certificate in self._certificates:
+                for certificate in self.certificates:
                     for warning in certificate.warnings():
                         log.warning("%s", warning)
 
     def _next_look_s(self) -> float | None:
         """Return the seconds until a certificate may need a warning; None without one."""
-        left_s = [certificate.left().total_seconds() + MARGIN_S for certificate in self._certificates]
+        left_s = [certificate.left().total_seconds() + MARGIN_S for certificate in self.certificates]
         return min([DAY_S, *(each for each in left_s if each > 0)]) if left_s else None
-
-    @property
-    def _certificates(self) -> list[Certificate]:
-        return [each for each in (self._certificate, self._etcd_certificate) if each]
 
     def _paths(self) -> list[str]:
         tls = self._tls_files
@@ -127,8 +136,13 @@ class Security:
     def _read(self) -> Files:
         access = Access([token for file in self._token_files for token in read_tokens(*file)], self._names)
         if self._tls_files is None:
-            return access, None, None
-        return access, self._tls_files.context(), self._tls_files.certificate()
+            return access, None, []
+        return access, self._tls_files.context(), self._tls_files.certificates()
+
+
+def _warnings(certificates: list[Certificate]) -> Iterator[tuple[int, str]]:
+    for certificate in certificates:
+        yield from ((logging.WARNING, warning) for warning in certificate.warnings())
 
 
 def read_tokens(role: Role, flag: str, path: str) -> list[Token]:

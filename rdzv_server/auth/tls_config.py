@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
-from rdzv_protocol.certificates import Validity, load_authorities, load_own, validity
+from rdzv_protocol.certificates import Validity, load_authorities, load_own, validity, validity_of_last
 
 from rdzv_server.words import auth as words
 
 EXPIRES_SOON = timedelta(days=14)
+AUTHORITIES: set[words.CertificateFlag] = {"--tls-client-ca", "--etcd-ca"}
+"""Flags whose files contain authorities. One is enough, so an old one may expire beside its successor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +35,18 @@ class TlsFiles:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def certificate(self) -> "Certificate":
-        """Read the certificate. Raises `rdzv_protocol.certificates.BadCertificate`."""
-        return Certificate.read("--tls-cert", self.cert)
+    def certificates(self) -> "list[Certificate]":
+        """Read the certificates. Raises `rdzv_protocol.certificates.BadCertificate`."""
+        authorities = [Certificate.read("--tls-client-ca", self.client_ca)] if self.client_ca is not None else []
+        return [Certificate.read("--tls-cert", self.cert), *authorities]
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Certificate that the server presents. `path`: its file, which may have been replaced since."""
+    """Certificate that the server uses, or of several authorities the one that expires last.
+
+    `path`: its file, which may have been replaced since.
+    """
 
     flag: words.CertificateFlag
     path: str
@@ -49,7 +55,7 @@ class Certificate:
     @classmethod
     def read(cls, flag: words.CertificateFlag, path: str) -> Self:
         """Read the file. Raises `rdzv_protocol.certificates.BadCertificate`."""
-        return cls(flag, path, validity(flag, path))
+        return cls(flag, path, (validity_of_last if flag in AUTHORITIES else validity)(flag, path))
 
     @property
     def sentence(self) -> str:

@@ -8,7 +8,8 @@ series from others.
 import asyncio
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 
 import rdzv_protocol
@@ -56,6 +57,12 @@ ELECTIONS_WON = _counter("elections_won_total", "Elections that this server has 
 EVENT_ERRORS = _counter(
     "event_errors_total",
     "Errors inside the server over an event that it passed to a stream, the page, the metrics, a file or a webhook.",
+)
+
+CERTIFICATE = _gauge(
+    "certificate_expiry_timestamp_seconds",
+    "Time at which the certificate in the file of this flag expires; of several authorities, the last one.",
+    "flag",
 )
 
 RUNS = _gauge("runs", "Runs that the server remembers, by phase; each attempt counts.", "phase")
@@ -144,6 +151,8 @@ class MetricsView:
     def __init__(self, service: Service, most_runs: int) -> None:
         self.listener: Listener | None = None
         """Listener whose connections are counted; None if the server does not listen."""
+        self.expiries: Callable[[], Mapping[str, datetime]] = dict
+        """Function that returns when each certificate expires, by flag."""
         self._service = service
         self._most_runs = most_runs
         self._turn = asyncio.Lock()
@@ -197,6 +206,8 @@ class MetricsView:
         yield Sample(SHARDS_LED, load.shards_led)
         yield Sample(ELECTIONS_WON, counted.elections_won)
         yield Sample(EVENT_ERRORS, counted.event_errors)
+        for flag, ends_at in self.expiries().items():
+            yield Sample(CERTIFICATE, ends_at.timestamp(), (flag,))
         excluded = sum(cordon.by == EXCLUDER for cordon in state.cordons)
         yield Sample(NODES_CORDONED, excluded, ("server",))
         yield Sample(NODES_CORDONED, len(state.cordons) - excluded, ("operator",))

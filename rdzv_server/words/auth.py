@@ -106,23 +106,24 @@ def tls(certificate: str, expires_at: datetime) -> str:
     return f"TLS: certificate {certificate} expires on {expires_at:%Y-%m-%d %H:%M} UTC"
 
 
-CertificateFlag = Literal["--tls-cert", "--etcd-cert"]
-_WITHOUT: dict[CertificateFlag, str] = {
-    "--tls-cert": "agents cannot connect", "--etcd-cert": "this server cannot use etcd"
-}  # fmt: skip
-_RENEWED_BY: dict[CertificateFlag, str] = {
-    "--tls-cert": "send SIGHUP to this server",
-    "--etcd-cert": "restart this server",
-}
+CertificateFlag = Literal["--tls-cert", "--tls-client-ca", "--etcd-cert", "--etcd-ca"]
+
+
+def _without(flag: CertificateFlag) -> str:
+    return "this server cannot use etcd" if flag.startswith("--etcd") else "agents cannot connect"
+
+
+def _renewed_by(flag: CertificateFlag) -> str:
+    return "restart this server" if flag.startswith("--etcd") else "send SIGHUP to this server"
 
 
 def certificate_expired(flag: CertificateFlag, path: str) -> str:
-    return f"{flag} {path} has expired: {_WITHOUT[flag]} until you replace it and {_RENEWED_BY[flag]}"
+    return f"{flag} {path} has expired: {_without(flag)} until you replace it and {_renewed_by(flag)}"
 
 
 def certificate_not_valid_yet(flag: CertificateFlag, path: str, begins_at: datetime) -> str:
     return (
-        f"{flag} {path} is not valid before {begins_at:%Y-%m-%d %H:%M} UTC: until then, {_WITHOUT[flag]}. Compare this "
+        f"{flag} {path} is not valid before {begins_at:%Y-%m-%d %H:%M} UTC: until then, {_without(flag)}. Compare this "
         "machine's clock"
     )
 
@@ -130,4 +131,4 @@ def certificate_not_valid_yet(flag: CertificateFlag, path: str, begins_at: datet
 def certificate_expires(flag: CertificateFlag, path: str, days: int) -> str:
     """`days`: whole days that are left."""
     left = count(days, "day") if days else "less than a day"
-    return f"{flag} {path} expires in {left}: replace it, and {_RENEWED_BY[flag]}"
+    return f"{flag} {path} expires in {left}: replace it, and {_renewed_by(flag)}"

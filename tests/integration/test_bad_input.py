@@ -69,8 +69,8 @@ SERVER_FLAGS = {
     ("--store", "memory:x"): "--store",
     ("--store", ""): "--store",
     ("--store", "etcd://a:0"): etcd_words.no_member("etcd://a:0", "a:0"),
-    ("--store", "etcd://a", "--etcd-ca", "/nowhere/ca"): etcd_words.cannot_read(
-        "/nowhere/ca", "No such file or directory"
+    ("--store", "etcd://a", "--etcd-ca", "/nowhere/ca"): tls_words.unreadable(
+        "--etcd-ca", "/nowhere/ca", "No such file or directory"
     ),
 }
 

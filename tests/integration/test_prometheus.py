@@ -14,6 +14,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from node_agent.features.metrics import words as metrics
 from rdzv_server.http.metrics import METRICS
+from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.message_search import pattern
 from tests.support.prometheus import Prometheus, promtool
@@ -145,10 +146,14 @@ def test_the_dashboard_is_what_grafanas_model_allows() -> None:
     assert all(panel["targets"] for panel in panels)
 
 
-async def test_every_query_of_the_dashboard_is_answered_by_a_real_prometheus(cluster: Cluster, tmp_path: Path) -> None:
+async def test_every_query_of_the_dashboard_is_answered_by_a_real_prometheus(
+    cluster: Cluster, authority: Authority, tmp_path: Path
+) -> None:
     """Variables are replaced by hand, because there is no Grafana here."""
-    prometheus = await Prometheus.watch(tmp_path, {"rdzv-server": [cluster.endpoint]})
-    workers = await cluster.nodes("a", "--run-id", "shown")
+    cert, key = authority.issue("server")
+    await cluster.serve("--tls-cert", cert, "--tls-key", key)
+    prometheus = await Prometheus.watch(tmp_path, {"rdzv-server": [cluster.endpoint]}, ca=authority.ca)
+    workers = await cluster.nodes("a", "--run-id", "shown", "--tls-ca", authority.ca)
     for step in (1, 2):  # without progress a run has no ratio of training time
         await workers[0].tell(f"progress {step}")
     await prometheus.shows('rdzv_runs{phase="running"}', 1)

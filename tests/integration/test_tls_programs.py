@@ -2,11 +2,14 @@
 
 import asyncio
 import signal
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from rdzv_protocol import paths
+from rdzv_protocol.certificates import validity
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.words import tls
 
@@ -19,6 +22,7 @@ from tests.support.message_search import pattern
 from tests.support.outages import REACHED
 from tests.support.process_info import is_running, until
 from tests.support.programs import PATIENCE_S, Server, refuses, start_agent
+from tests.support.prometheus import Scrape
 from tests.support.tcp_proxy import TcpProxy
 
 
@@ -162,6 +166,23 @@ async def test_new_connections_get_the_new_certificate_and_open_ones_continue(
     second = await connect()
     assert second.was_shown != first.was_shown
     assert await first.asks() == await second.asks() == b"HTTP/1.1 200 OK"
+
+
+async def test_metrics_have_the_end_of_the_certificate_in_use(
+    server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    def ends_at() -> float:
+        at = urllib.request.Request(f"https://127.0.0.1:{server.port}{paths.METRICS}")
+        with urllib.request.urlopen(at, context=authority.credentials().context()) as answer:
+            return Scrape(answer.read().decode())("rdzv_certificate_expiry_timestamp_seconds", flag="--tls-cert")
+
+    cert = str(tmp_path / "server.pem")
+    assert await asyncio.to_thread(ends_at) == validity("", cert).ends_at.timestamp()
+    authority.issue("server", days=30)
+    server.signal(signal.SIGHUP)
+    await server.line("SIGHUP: the server has")
+    while await asyncio.to_thread(ends_at) != validity("", cert).ends_at.timestamp():  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
 
 
 async def test_the_end_of_the_certificate_is_logged_when_it_comes(authority: Authority) -> None:

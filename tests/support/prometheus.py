@@ -58,14 +58,24 @@ class Prometheus(Program):
     port: int
 
     @classmethod
-    async def watch(cls, folder: Path, targets: Mapping[str, Sequence[str]], rules: Path | None = None) -> Self:
-        """Start it with its data in `folder`. `targets`: HOST:PORT of the programs to scrape, by job name."""
+    async def watch(
+        cls, folder: Path, targets: Mapping[str, Sequence[str]], rules: Path | None = None, ca: str = ""
+    ) -> Self:
+        """Start it with its data in `folder`. `targets`: HOST:PORT of the programs to scrape, by job name.
+
+        `ca`: file of the authority of their certificates; empty without TLS.
+        """
         need_prometheus()
         config = {
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [str(rules)] if rules else [],
             "scrape_configs": [
-                {"job_name": job, "static_configs": [{"targets": list(places)}]} for job, places in targets.items()
+                {
+                    "job_name": job,
+                    "static_configs": [{"targets": list(places)}],
+                    **({"scheme": "https", "tls_config": {"ca_file": ca}} if ca else {}),
+                }
+                for job, places in targets.items()
             ],
         }
         (folder / "prometheus.yaml").write_text(json.dumps(config))

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -91,6 +92,22 @@ async def test_a_certificate_that_expires_while_the_server_runs_is_reported_at_t
         await asyncio.sleep(0)  # it looks again in 0.05 s
         wall_clock.time += timedelta(seconds=0.1)
         await until(lambda: words.certificate_expired("--tls-cert", cert) in caplog.messages)
+
+
+@pytest.mark.parametrize("flag", ["--tls-client-ca", "--etcd-ca"])
+@pytest.mark.parametrize("days", [[-1, 5], [5, -1], [5]])
+def test_of_several_authorities_the_last_one_to_expire_counts(tmp_path, flag, days):
+    """An old authority may expire beside its successor."""
+    authority, bundle = Authority(tmp_path), tmp_path / "bundle"
+    certs = {each: authority.issue(f"ca{each}", days=each).cert for each in days}
+    bundle.write_text("".join(Path(cert).read_text() for cert in certs.values()))
+    cert, key = authority.issue("server")
+    of_listener = {"tls_cert": cert, "tls_key": key} if flag == "--tls-client-ca" else {}
+    security = Security(ServerConfig(**of_listener, **{flag[2:].replace("-", "_"): str(bundle)}))
+    assert security.expiries()[flag] == validity(flag, certs[5]).ends_at
+    warnings = [note for level, note in security.notes("127.0.0.1") if level == logging.WARNING]
+    assert warnings == [words.certificate_expires(flag, str(bundle), 4)]
+    assert security.expiries().keys() == ({flag, "--tls-cert"} if of_listener else {flag})
 
 
 def test_without_a_certificate_the_server_never_looks():

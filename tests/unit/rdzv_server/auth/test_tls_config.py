@@ -69,12 +69,14 @@ def test_when_a_certificate_expires(authority, days):
 
 def test_a_certificate_that_expires_soon_is_logged(authority):
     expired, soon, good = (authority.issue(f"server-{days}", days=days) for days in (-1, 5, 90))
-    assert list(TlsFiles(*expired).certificate().warnings()) == [words.certificate_expired("--tls-cert", expired.cert)]
-    assert list(TlsFiles(*soon).certificate().warnings()) == [words.certificate_expires("--tls-cert", soon.cert, 4)]
-    assert list(TlsFiles(*good).certificate().warnings()) == []
+    assert list(TlsFiles(*expired).certificates()[0].warnings()) == [
+        words.certificate_expired("--tls-cert", expired.cert)
+    ]
+    assert list(TlsFiles(*soon).certificates()[0].warnings()) == [words.certificate_expires("--tls-cert", soon.cert, 4)]
+    assert list(TlsFiles(*good).certificates()[0].warnings()) == []
 
 
 def test_a_certificate_that_is_not_valid_yet_is_logged(authority):
-    later = TlsFiles(*authority.issue("server", begins=1)).certificate()
+    later = TlsFiles(*authority.issue("server", begins=1)).certificates()[0]
     begins_at = later.validity.begins_at
     assert list(later.warnings()) == [words.certificate_not_valid_yet("--tls-cert", later.path, begins_at)]
