@@ -27,8 +27,10 @@ def make_store(name: str | None, port: int) -> tuple[Store, str]:
     if kind == "memory" and not place:
         return MemoryStore(), words.IN_MEMORY
     if kind == "sqlite" and place:
-        from rdzv_server.storage.sqlite import SqliteStore
-
+        try:
+            from rdzv_server.storage.sqlite import SqliteStore
+        except ImportError as error:  # Python was built on a machine without the headers of SQLite
+            raise StoreBroken(words.no_sqlite(str(error))) from None
         return SqliteStore(place), place
     raise StoreBroken(words.unknown_store(name))
 

@@ -28,6 +28,13 @@ def no_folder(folder: str, why: object) -> str:
     return f"cannot make the folder {folder} for the state ({why}): name another place with --store"
 
 
+def no_sqlite(why: str) -> str:
+    return (
+        f"this Python has no SQLite for the state ({why}): start rdzv-server with another Python, or build this one "
+        "again with SQLite's headers (libsqlite3-dev). With --store memory or etcd://, the server needs no SQLite"
+    )
+
+
 # A state that cannot be read. `place`: the file, or the part of etcd.
 
 COPY_OR_MOVE_AWAY = "a copy of it, or move it away"

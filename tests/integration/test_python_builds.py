@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from node_agent import words
+from rdzv_server.words import storage
+from tests.support.message_search import message_fields
 from tests.support.process_info import ended, guardians, until
 from tests.support.programs import Program, refuses
 
@@ -94,6 +96,13 @@ async def test_functions_return_their_values(older_python: str, tmp_path: Path) 
     program = await Program.start(older_python, str(script))
     assert await program.exit_code() == 0, program.err
     assert program.out == ["{0: '0', 1: '1'}"]
+
+
+async def test_a_server_whose_python_lacks_sqlite_says_what_to_do(tmp_path: Path) -> None:
+    lacks = "import sys; sys.modules['_sqlite3'] = None; from rdzv_server.__main__ import main; sys.exit(main())"
+    server = await Program.start(sys.executable, "-c", lacks, "--port", "0", "--store", f"sqlite:{tmp_path}/runs.db")
+    await refuses(server, "--store memory")
+    assert message_fields(server.err[-1], storage.no_sqlite)["why"].startswith("import of _sqlite3")
 
 
 @pytest.mark.parametrize("call", PIDFD_CALLS)
