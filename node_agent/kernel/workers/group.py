@@ -538,7 +538,8 @@ class WorkerGroup(ProcessGroup):
 
     - A failure that follows from another worker's failure. If that worker is in this group and ends soon, the group
       reports its failure instead. It also does if an exception has ended that worker's script, and not yet its process.
-      The group then also calls `failed_too` with each failure that follows.
+      The group then also calls `failed_too` with each failure that follows. An exit code without any error may follow
+      from such an exception, too: the script may have caught the loss of its peer and exited. This needs no wait.
     - A worker's end by a signal that schedulers send to all processes of a node, or by a shell's exit code for such a
       signal. If the agent gets that signal too, before or after, the node leaves and no worker has failed. If it does
       not, this worker has failed first, even if others fail meanwhile: they may have needed it. But a worker that has
@@ -758,7 +759,8 @@ class WorkerGroup(ProcessGroup):
             self._seen.append(failure)
         is_cause = failure is not None and not failure.consequence
         if failure and is_cause and not may_be_evicted and not self._is_cause_suspected:
-            self._fail(failure)
+            gives_no_reason = not failure.error and 0 < failure.exit_code <= SIGNAL_IN_EXIT_CODE
+            self._fail((gives_no_reason and self._find_raised()) or failure)
             return
         if may_be_evicted:
             self.signal_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
