@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 RUN_CONTINUES = "the run continues"
 RAISE_THE_LIMIT = "raise the limit on the size of files (ulimit -f, LimitFSIZE=)"
-WORKER_MAY_FAIL = "a worker that writes to this disk may fail: free space, or name another --log-dir"
+MAKE_ROOM = "free space (df -h) or inodes (df -i), or name another --log-dir"
+WORKER_MAY_FAIL = f"a worker that writes to this disk may fail: {MAKE_ROOM}"
 WORKER_AT_LIMIT = f"a worker that writes to it may fail: {RAISE_THE_LIMIT}"
 LINES_LOST = "lines are lost: its disk does not accept them"
 REMOVED = "it was removed while a worker wrote to it"
@@ -15,7 +16,7 @@ DISK_STILL_HANGS = "no answer since the last round: its disk hangs"
 
 def file_trouble(path: str, problem: str, outlook: str, loses_lines: bool) -> str:
     """`loses_lines`: whether the agent's own copy is cut short because the disk is full."""
-    advice = " without these lines: free space, or name another --log-dir" if loses_lines else ""
+    advice = f" without these lines: {MAKE_ROOM}" if loses_lines else ""
     return f"log files: {path}: {problem}; {outlook}{advice}"
 
 

@@ -47,7 +47,9 @@ def evidence(exit_code: int = 1, *stderr: str, recorded: ErrorFile | None = None
         (-13, "signal 13 (SIGPIPE)", words.failures.BROKEN_PIPE),
         (-14, "signal 14 (SIGALRM)", words.failures.ALARM),
         (-15, "signal 15 (SIGTERM)", words.failures.TERMINATED),
-        (-10, "signal 10 (SIGUSR1)", ""),
+        (-10, "signal 10 (SIGUSR1)", words.failures.NOT_HANDLED),
+        (140, words.failures.exit_code_of_signal(140, 12, "SIGUSR2"), words.failures.NOT_HANDLED),
+        (-3, "signal 3 (SIGQUIT)", words.failures.QUIT),
         (-35, "signal 35 (unknown)", ""),
     ],
 )
