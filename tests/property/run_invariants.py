@@ -15,6 +15,7 @@ from rdzv_server.core.events import (
     NodeJoined,
     RunCreated,
 )
+from rdzv_server.core.kernel import admission, legal_sizes
 from rdzv_server.core.kernel.machine import WALL_CLOCK_SLACK_S, RunMachine
 from rdzv_server.core.kernel.policy import Policies
 from rdzv_server.core.kernel.queries import MOST_OPEN
@@ -164,6 +165,13 @@ class RunInvariants(RuleBasedStateMachine):
     def the_last_formation_is_sound(self) -> None:
         for formation in self.formations[-1:]:
             _check_formation(formation, self.run_, *self.limits[-1])
+
+    @invariant()
+    def only_an_agent_that_would_get_a_seat_keeps_a_round_with_spares_uncertain(self) -> None:
+        run = self.run_
+        if run.stage is Stage.FORMING and len(run.waiting) > legal_sizes.largest(run.settings):
+            chosen = {agent.agent_id for agent in admission.choose(run)}
+            assert admission.is_uncertain(run) == bool(chosen & run.leases.uncertain.keys())
 
     @invariant()
     def ranks_follow_the_policy(self) -> None:

@@ -297,16 +297,24 @@ def choose(run: Run) -> list[Agent]:
 
 
 def is_uncertain(run: Run, besides: Collection[str] = ()) -> bool:
-    """Return whether one of the agents that would get a seat now must first give a sign of life.
+    """Return whether one of the agents that would get a seat in the forming round must first give a sign of life.
 
-    Agents in `besides` do not count.
+    Agents in `besides` do not count. With spares this is the same as a look at `choose`, which takes O(n): every event
+    asks it.
     """
     uncertain = run.leases.uncertain
     if not uncertain:
         return False
     if len(run.waiting) <= legal_sizes.largest(run.settings):
         return any(run.agents[each].state not in _SEATLESS and each not in besides for each in uncertain)
-    return any(agent.agent_id in uncertain for agent in choose(run))
+    taken = run.seats
+    old = run.survivors - len(run.stopping) - sum(agent_id in taken for agent_id in run.cordoned)
+    free = legal_sizes.fitting(run.settings, len(run.waiting)) - old
+    if free < 0:
+        return any(agent.agent_id in uncertain for agent in choose(run))
+    if any(each in taken and each in run.waiting for each in uncertain):
+        return True
+    return any(each in uncertain for each in islice((each for each in run.waiting if each not in taken), free))
 
 
 def free_seats(run: Run) -> int:
