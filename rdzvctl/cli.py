@@ -16,6 +16,7 @@ from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import LOG_LINES, LOG_STREAMS, MOST_LOG_LINES, node_counts, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
+from rdzv_protocol.standard_output import PIPE_CLOSED, discard
 from rdzv_protocol.states import HEALTH, PHASES
 from rdzv_protocol.text import printable
 
@@ -62,8 +63,8 @@ FLAGS = {
 }  # fmt: skip
 YES = ("--yes", "-y")
 """Flag of actions that ask for confirmation."""
-INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
-"""Exit codes that a shell returns for these signals."""
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code that a shell returns for this signal."""
 
 
 class Command(NamedTuple):
@@ -84,10 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (BrokenPipeError, ReaderGone):  # such as a pipe into head, also while a command waits for something to write
-        _discard_output()
+        discard()
         return PIPE_CLOSED
     except OutputFailed as failed:
-        _discard_output()
+        discard()
         _tell(f"error: {failed}")
         return ExitCode.FAILED
     finally:
@@ -113,11 +114,6 @@ def _open_closed_streams() -> None:
     inherited.correct()
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w")
-
-
-def _discard_output() -> None:
-    """Send what stdout has not written yet to /dev/null: Python would write it at the exit, and fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell(line: str, *more: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TextIO
 
+from rdzv_protocol import words as protocol_words
 from rdzv_protocol.states import TONE_OF, Tone
 
 from rdzvctl import words
@@ -46,7 +47,7 @@ def writing() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputFailed(words.command_line.cannot_write(str(error.strerror))) from None
+        raise OutputFailed(protocol_words.flags.cannot_write(str(error.strerror))) from None
 
 
 def write(text: str, *, at_once: bool = False) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rdzv_protocol import words
+from rdzv_protocol.standard_output import show
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 
@@ -24,8 +25,7 @@ class PrintCompletion(argparse.Action):
         except ImportError:
             parser.exit(1, words.flags.needs_shtab(parser.prog, spelling) + "\n")
         _without_colons(parser)
-        print(shtab.complete(parser, values, preamble=dict(self.preamble)))  # noqa: T201
-        parser.exit()
+        show(parser, f"{shtab.complete(parser, values, preamble=dict(self.preamble))}\n")
 
 
 def _without_colons(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,10 @@
 """Two pages of help: `--help` shows the flags of a first day, grouped by task; `--help-all` shows every flag."""
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from rdzv_protocol.standard_output import show
 
 Tasks = Mapping[str, Sequence[str]]
 """Names of flags' destinations, by the heading under which the short page shows them."""
@@ -41,5 +42,4 @@ class _Page(argparse.Action):
         self._page = page
 
     def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
-        parser._print_message(self._page(), sys.stdout)
-        parser.exit()
+        show(parser, self._page())

@@ -32,7 +32,3 @@ def not_whole(text: str) -> str:
 
 def not_within(most: int, text: str) -> str:
     return f"expected a number from 1 to {most}, not {text!r}"
-
-
-def cannot_write(why: str) -> str:
-    return f"cannot write to stdout: {why}"

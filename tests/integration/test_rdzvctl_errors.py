@@ -192,7 +192,7 @@ async def test_a_full_disk_behind_stdout(cluster: Cluster, words: tuple[str, ...
     await cluster.nodes("a", "--run-id", "training", nproc=1)
     code, err = await redirected(cluster, 'exec "$@" > /dev/full', *words)
     assert (code, err) == (
-        ExitCode.FAILED, f"rdzvctl: error: {ctl.command_line.cannot_write(os.strerror(errno.ENOSPC))}\n"
+        ExitCode.FAILED, f"rdzvctl: error: {flag_words.cannot_write(os.strerror(errno.ENOSPC))}\n"
     )  # fmt: skip
 
 

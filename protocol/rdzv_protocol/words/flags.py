@@ -14,6 +14,10 @@ def did_you_mean(given: str, known: Iterable[str], least: float = 0.6) -> str:
     return f"; did you mean {meant}?" if meant else ""
 
 
+def cannot_write(why: str) -> str:
+    return f"cannot write to stdout: {why}"
+
+
 def https_without_ca(source: str, tls_ca: str) -> str:
     return f"{source}: https needs {tls_ca}: give a file of CA certificates, or the word system"
 
