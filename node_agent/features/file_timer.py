@@ -16,6 +16,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, json
 from msgspec.structs import replace
+from rdzv_protocol.hang_sources import TIMER
 from rdzv_protocol.messages import Assignment, Failure
 from rdzv_protocol.text import clip, printable
 
@@ -90,7 +91,7 @@ class WorkerTimers(Feature):
         from node_agent.features.hangs.suspicion import Suspicion
 
         if (local_rank := self._local_rank(pid)) is not None:
-            suspect(self.kernel, Suspicion("timer", reason, (local_rank,)))
+            suspect(self.kernel, Suspicion(TIMER, reason, (local_rank,)))
 
     def _is_worker(self, pid: int) -> bool:
         return self._local_rank(pid) is not None

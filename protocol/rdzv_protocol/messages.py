@@ -363,8 +363,8 @@ class SuspectRequest(Struct, frozen=True, kw_only=True):
     agent_id: Id
     round: Round
     source: Name
-    """Source of the suspicion: `progress`, `silence` (counts once every node is silent), `uninterruptible`, `timer`, or
-    a log rule."""
+    """Source of the suspicion: `progress`, `silence` (counts once every node is silent), `uninterruptible`, `timer`,
+    `log rule N: PATTERN`, or `preparation (FLAG)` if the node does not start its workers within the limit of FLAG."""
     reason: Line
     ranks: Annotated[tuple[Rank, ...], Meta(max_length=1_024)]
     secret: Secret = ""

@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
+from rdzv_protocol import hang_sources
 
 from node_agent.flags import WATCH, Read, lines, number, ours, pattern, seconds, switch, text, whole
 from node_agent.kernel.config import LaunchPlan, Options, UsageError
@@ -128,10 +129,10 @@ class Hangs(Options, frozen=True, kw_only=True):
     @property
     def watches(self) -> tuple[str, ...]:
         sources = {
-            "progress": self.progress_timeout,
-            "silence": self.silence_timeout,
-            "log rule": self.log_rule,
-            "uninterruptible": self.uninterruptible_s,
+            hang_sources.PROGRESS: self.progress_timeout,
+            hang_sources.SILENCE: self.silence_timeout,
+            hang_sources.LOG_RULE: self.log_rule,
+            hang_sources.UNINTERRUPTIBLE: self.uninterruptible_s,
         }
         return tuple(source for source, given in sources.items() if given)
 

@@ -12,6 +12,7 @@ from math import inf
 from typing import Protocol
 
 from msgspec import Struct
+from rdzv_protocol.hang_sources import PREPARATION, SILENCE, UNINTERRUPTIBLE
 
 from node_agent.features.hangs import words
 from node_agent.features.hangs.progress_source import (
@@ -24,8 +25,6 @@ from node_agent.features.hangs.progress_source import (
 from node_agent.features.hangs.rule_source import LineMatch, LogRule, RuleSource
 from node_agent.features.hangs.suspicion import SHOWN, CountedTime, Signs, Suspicion
 
-PREPARATION = "preparation"
-"""Beginning of the source of a suspicion that a node does not start its workers."""
 LOOKS_A_LIMIT = 4
 """Looks within the shortest limit. Each look shows whether the agent was held up."""
 MAX_CHECK_INTERVAL_S = 10.0
@@ -58,9 +57,9 @@ class Silence:
         told_at = max((reading.at for reading in signs.readings.values()), default=0.0)  # it works, even if it is quiet
         silent_s = self._time.between(max(self._started_at, signs.last_sign_at, min(told_at, now)), now)
         if silent_s < limit_s:
-            return Suspicion("silence", "", ()), now + limit_s - silent_s
+            return Suspicion(SILENCE, "", ()), now + limit_s - silent_s
         reason = words.no_output(silent_s, limit_s)
-        return Suspicion("silence", reason, tuple(signs.last_output_at), silent_s, limit_s), inf
+        return Suspicion(SILENCE, reason, tuple(signs.last_output_at), silent_s, limit_s), inf
 
 
 class PreparationLimit(Struct, frozen=True):
@@ -116,7 +115,7 @@ class Uninterruptible:
         late = tuple(sorted(asleep))
         reason = words.uninterruptible(limit_s) if late else ""
         silent_s = limit_s if late else 0.0
-        return Suspicion("uninterruptible", reason, late, silent_s), now + limit_s / LOOKS_A_LIMIT
+        return Suspicion(UNINTERRUPTIBLE, reason, late, silent_s), now + limit_s / LOOKS_A_LIMIT
 
 
 class HangDetector:

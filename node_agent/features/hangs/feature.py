@@ -13,11 +13,12 @@ from math import inf
 from typing import Any
 
 from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.hang_sources import PREPARATION, SILENCE
 from rdzv_protocol.messages import Assignment, Reply
 
 from node_agent.features import hangs
 from node_agent.features.hangs import words
-from node_agent.features.hangs.detector import PREPARATION, HangDetector, preparation_limit
+from node_agent.features.hangs.detector import HangDetector, preparation_limit
 from node_agent.features.hangs.log_rules import Line, LineMatcher
 from node_agent.features.hangs.progress_source import Rhythm, Rhythms
 from node_agent.features.hangs.rule_source import LineMatch
@@ -194,7 +195,7 @@ def suspect(kernel: Kernel, found: Suspicion) -> None:
         text, level = words.work_is_done(found.reason), Level.ROUTINE
     elif ranks and source.startswith(PREPARATION):
         text, level = words.may_hang_before_start(found.reason), Level.WARNING
-    elif source == "silence" and assignment.group_world_size > 1:
+    elif source == SILENCE and assignment.group_world_size > 1:
         text, level = words.node_is_silent(found.reason) if ranks else words.NODE_WRITES_AGAIN, Level.ROUTINE
     elif found.is_untold and assignment.group_world_size > 1:
         text, level = words.node_reports_nothing(found.reason), Level.ROUTINE

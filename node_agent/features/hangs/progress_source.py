@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 
 from msgspec import Struct
+from rdzv_protocol.hang_sources import PROGRESS
 
 from node_agent.features.hangs import words
 from node_agent.features.hangs.suspicion import CountedTime, Signs, Suspicion
@@ -161,14 +162,14 @@ class ProgressSource:
             else:
                 due = min(due, now + limit_s - silent_s)
         if not late:
-            return Suspicion("progress", "", ()), due
+            return Suspicion(PROGRESS, "", ()), due
         late.sort()  # the worker furthest behind is first: the others wait for it
         *_, reason, limit_s = late[0]
         ranks = [each[2] for each in late]
         ranks += [rank for rank in silences if rank not in ranks and self._is_as_silent(signs, silences, rank, ranks)]
         is_untold = not (self._learned_of or any(map(self._reports, ranks)))
         silent_s = min(silences[rank] for rank in ranks)
-        return Suspicion("progress", reason, tuple(ranks), silent_s, limit_s, is_untold=is_untold), due
+        return Suspicion(PROGRESS, reason, tuple(ranks), silent_s, limit_s, is_untold=is_untold), due
 
     def _is_expected(self, local_rank: int) -> bool:
         """Return whether this worker has to report progress.

@@ -3,6 +3,7 @@
 from math import inf, isnan
 
 from msgspec import Struct
+from rdzv_protocol.hang_sources import LOG_RULE
 
 from node_agent.features.hangs import words
 from node_agent.features.hangs.suspicion import SHOWN, CountedTime, Signs, Suspicion
@@ -53,7 +54,7 @@ class RuleSource:
         self._beyond: dict[int, int] = {}
         """Consecutive numbers beyond the limits, by local rank."""
         self.is_over = self.may_be_over = False
-        name = f"log rule {number}"
+        name = f"{LOG_RULE} {number}"
         self.source = f"{name}: {rule.pattern}"[:SHOWN]
         """Source of suspicions that a line is overdue, which the next line takes back."""
         self._source_of_lines = f"{name} lines: {rule.pattern}"[:SHOWN]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from math import inf
 
 from msgspec import Struct
+from rdzv_protocol.hang_sources import SILENCE
 
 from rdzv_server.core import events
 from rdzv_server.core.events import PolicyFact
@@ -17,7 +18,7 @@ from rdzv_server.core.kernel.operations import RunRestarted
 from rdzv_server.core.kernel.progress import STALLED, pace
 from rdzv_server.core.kernel.run import ProgressSign, Run
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
-from rdzv_server.core.policies.hangs.suspicions import SILENCE, Suspicion
+from rdzv_server.core.policies.hangs.suspicions import Suspicion
 
 
 class ProgressMeasured(PolicyFact, frozen=True):

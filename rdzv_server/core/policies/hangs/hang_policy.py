@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, StaleRound, TooManyRequests
 from rdzv_protocol.events import EventKind
 from rdzv_protocol.exposition import Metric
+from rdzv_protocol.hang_sources import LOG_RULE, PROGRESS, SILENCE, TIMER, UNINTERRUPTIBLE
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.shell import quoted
 from rdzv_protocol.text import clip, printable
@@ -39,8 +40,6 @@ from rdzv_server.core.policies.hangs import examination, repeated_hangs, words
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import (
-    LOG_RULE,
-    SILENCE,
     Hang,
     HangFound,
     HangsState,
@@ -58,7 +57,7 @@ EXAMINED_AGAIN_AFTER_S = (0.0, 60.0, 120.0, 300.0)
 So nodes are not examined all the time if an agent suspects a hang and takes it back again and again. A hang that lasts
 is still examined.
 """
-_SURE = ("uninterruptible", "timer", LOG_RULE)
+_SURE = (UNINTERRUPTIBLE, TIMER, LOG_RULE)
 """Prefixes of sources that say something about a worker itself, not about what it waits for."""
 LASTING = 0.5
 """Part of a worker's silence after which other workers must have made progress to count as workers that continue."""
@@ -500,7 +499,7 @@ def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary:
 
 def _what_to_do(run: Run, guilty: Suspicion, summary: StackSummary) -> str:
     """Return advice for people: where to look and, if no worker has ever reported progress, what the script lacks."""
-    is_untold = guilty.source == "progress" and run.highest_step is None and not run.progress
+    is_untold = guilty.source == PROGRESS and run.highest_step is None and not run.progress
     return "; ".join(filter(None, (_where_to_look(summary), words.NEVER_TOLD if is_untold else "")))
 
 

@@ -13,17 +13,19 @@ user has raised the limit, or the agents have learned one. Hangs that the eviden
 are not part of a row. `--on-hang fail` and `--max-restarts-without-progress` take precedence.
 """
 
+from rdzv_protocol.hang_sources import LOG_RULE, PREPARATION, PROGRESS, SILENCE
+
 from rdzv_server.core.kernel import failed_rounds
 from rdzv_server.core.kernel.restart_budget import Verdict
 from rdzv_server.core.kernel.run import Cause, Run
 from rdzv_server.core.policies.hangs import words
-from rdzv_server.core.policies.hangs.suspicions import PREPARATION, Hang, HangFound, HangsState, RepeatedHangs
+from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, RepeatedHangs
 
 MOST_IN_ROW = 3
 """Number of restarts in a row by one source's limit after which its hangs are only reported."""
 STANDSTILL_S = 1_800.0
 """Seconds that a standstill must last after such a report to cost a restart: as long as a silent start may take."""
-_SETTINGS = {"progress": "--progress-timeout", "silence": "--silence-timeout"}
+_SETTINGS = {PROGRESS: "--progress-timeout", SILENCE: "--silence-timeout"}
 
 
 def is_withheld(run: Run, state: HangsState, fact: HangFound, verdict: Verdict | None, now: float) -> bool:
@@ -90,7 +92,7 @@ def _sentence(fact: HangFound) -> str:
 
 def _setting(source: str) -> str:
     """Return the flag that sets the limit of a source."""
-    if source.startswith("log rule "):
+    if source.startswith(LOG_RULE):
         return "--log-rule"
     if source.startswith(PREPARATION):
         return source.partition("(")[2].rstrip(")") or words.limit_of(source)

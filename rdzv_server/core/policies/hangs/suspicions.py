@@ -5,6 +5,7 @@ from math import inf
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+from rdzv_protocol.hang_sources import LOG_RULE, PREPARATION, SILENCE
 from rdzv_protocol.messages import Failure
 
 from rdzv_server.core.events import PolicyFact
@@ -33,14 +34,6 @@ class HangSuspected(PolicyFact, frozen=True):
     @property
     def is_of_rule(self) -> bool:
         return self.source.startswith(LOG_RULE)
-
-
-LOG_RULE = "log rule"
-"""Beginning of the sources of suspicions by rules about the workers' output."""
-
-
-PREPARATION = "preparation"
-"""Beginning of the sources of suspicions that a node does not start its workers; the flag follows in parentheses."""
 
 
 class HangFound(PolicyFact, frozen=True):
@@ -84,10 +77,6 @@ class HangVerdict(Struct, frozen=True):
     """Agent of the rank to blame; None if no rank is singled out. `node_id`, `rank`: its node, and this rank."""
     node_id: str | None = None
     rank: int | None = None
-
-
-SILENCE = "silence"
-"""Source of suspicions that count only if every node reports them and, after a node has finished, for as long again."""
 
 
 class Hang(Struct, dict=True):

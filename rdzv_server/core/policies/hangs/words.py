@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from rdzv_protocol import hang_sources
 from rdzv_protocol.evidence import ProcessState
 from rdzv_protocol.text import clip, printable
 
@@ -55,7 +56,10 @@ def log_rules_unwatched(node_id: str, more: int) -> str:
     return f"--log-rule watches only some nodes, because {who} it: start the agents of all nodes with it"
 
 
-UNWATCHED: Mapping[str, Callable[[str, int], str]] = {"silence": silence_unwatched, "log rule": log_rules_unwatched}
+UNWATCHED: Mapping[str, Callable[[str, int], str]] = {
+    hang_sources.SILENCE: silence_unwatched,
+    hang_sources.LOG_RULE: log_rules_unwatched,
+}
 """Messages about sources of hangs that some nodes have and others lack, by source."""
 
 

@@ -4,9 +4,10 @@ from math import inf
 from typing import Any
 
 import pytest
+from rdzv_protocol.hang_sources import PREPARATION
 
 from node_agent.features.hangs import progress_limits, words
-from node_agent.features.hangs.detector import PREPARATION, PreparationLimit, preparation_limit
+from node_agent.features.hangs.detector import PreparationLimit, preparation_limit
 from node_agent.features.hangs.progress_source import SHORTEST_S, UNSEEN_S, ProgressLimits
 from node_agent.features.hangs.rule_source import LogRule
 from node_agent.features.hangs.suspicion import Suspicion

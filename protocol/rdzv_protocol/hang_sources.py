@@ -1,0 +1,11 @@
+"""Sources of suspicions that workers hang, as `SuspectRequest.source` and `JoinRequest.watches` name them."""
+
+PROGRESS = "progress"
+SILENCE = "silence"
+"""Source of suspicions that count only if every node reports them and, after a node has finished, for as long again."""
+UNINTERRUPTIBLE = "uninterruptible"
+TIMER = "timer"
+LOG_RULE = "log rule"
+"""Beginning of the sources of suspicions by rules about the workers' output; the rule's number and pattern follow."""
+PREPARATION = "preparation"
+"""Beginning of the sources of suspicions that a node does not start its workers; the flag follows in parentheses."""
