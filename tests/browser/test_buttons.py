@@ -132,6 +132,10 @@ async def test_a_node_that_the_server_keeps_out_is_excluded(hub: WorkerHub, tab:
         await tab.is_accessible()
         await tab.page.set_viewport_size(PHONE)
         await tab.is_accessible()
+        await tab.open(cluster)
+        await tab.shows("#cordons tr", "Excluded: blamed 1 time within 1 h")
+        place = await tab.page.get_by_role("button", name="Uncordon node").bounding_box()
+        assert place and place["x"] + place["width"] <= PHONE["width"], "it is beyond the edge of the phone"
         await tab.go(f"http://{cluster.endpoint}/runs/r%2F1?plain=0")
         await tab.shows("tbody tr", re.compile(r"excluded.*excluded until .* UTC: blamed 1 time within 1 h"))
         await tab.is_accessible()

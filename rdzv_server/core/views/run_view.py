@@ -230,8 +230,11 @@ def world_size(run: Run) -> int:
 
 
 def present(run: Run) -> int:
-    """Return the number of nodes of the running round that are there, or that wait for the forming round."""
-    if run.stage is Stage.FORMING:
+    """Return the number of nodes of the running round that are there, or that wait for the forming round.
+
+    If the run has ended, its last round counts.
+    """
+    if run.stage is Stage.FORMING or workers_round(run) != run.round:
         return len(run.waiting)
     return run.survivors if run.membership else 0
 

@@ -149,10 +149,11 @@ function drawKeptOut(cordons) {
   // nodes that get no seat in any run, also nodes that are in no run now
   const named = cordons.map((cordon) => [cordon.node_id, cordon]);
   drawRows(byId("cordon-row"), byId("cordons"), cordonRows, named, (row, cordon) => {
-    const at = cordon.until && stamp(cordon.until);
+    const at = cordon.until && stamp(cordon.until), [what, why] = reasonOf(cordon);
+    const told = [what, why].filter(Boolean).join(cordon.excluded ? ": " : " ");
     fill(row.fields.node_id, cordon.node_id);
     row.fields.node_id.href = nodePath(cordon.node_id);
-    fill(row.fields.why, `${reasonOf(cordon).join(" ")}; until ${at || "an operator uncordons it"}`);
+    fill(row.fields.why, `${told}; until ${at || "an operator uncordons it"}`);
     row.querySelectorAll("button").forEach((button) => {
       button.dataset.node = cordon.node_id;
       button.setAttribute("aria-label", `${button.textContent} node ${cordon.node_id}`);

@@ -8,7 +8,7 @@ from rdzv_protocol.text import age
 
 from node_agent.flags import sort_key
 from rdzv_server.core.kernel.policy import NoSigns, Policy
-from rdzv_server.core.kernel.run import PolicyState, Run
+from rdzv_server.core.kernel.run import PolicyState, Run, Stage
 from rdzv_server.core.views import run_view, status_view, watch_view
 from rdzv_server.core.views.run_view import Missing, Outlook
 from rdzv_server.http.metrics import RUN_FINISHING, RUN_NODES, RUN_RESTARTS_LEFT, RUN_UNHEARD, RUN_WORLD_SIZE, _Survey
@@ -206,3 +206,18 @@ def test_during_a_notice_the_reason_says_which_node_leaves_why_and_until_when() 
     untimed = completion.running(1, 2, also=[completion.ends_soon(leaves)])
     assert run_view.outlook(run.run, run.now) == (untimed, "ends", run.now + 15.0)
     assert run_view.reason(run.run, run.now) == completion.running(1, 2, also=[completion.ends_soon(leaves, 15.0)])
+
+
+def test_an_ended_run_counts_the_nodes_of_its_last_round_even_if_that_never_started() -> None:
+    run = Scenario("2")
+    run.join("a")
+    run.passes(run.run.settings.join_timeout_s)
+    assert run.stage is Stage.FAILED and run_view.present(run.run) == 1
+    run = running("2", "a", "b")
+    run.is_lost("b")
+    run.join("a")
+    run.passes(run.run.settings.join_timeout_s)
+    assert run.stage is Stage.FAILED and run_view.present(run.run) == 1
+    run = running("2", "a", "b")
+    run.fails("a")
+    assert run.stage is Stage.FAILED and run_view.present(run.run) == 2
