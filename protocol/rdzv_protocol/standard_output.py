@@ -1,4 +1,4 @@
-"""Texts on stdout that end a program, such as help, also if their reader has ended or the disk is full."""
+"""Texts on stdout for people, such as help, also if their reader has ended or the disk is full."""
 
 import argparse
 import os
@@ -26,6 +26,15 @@ def show(parser: argparse.ArgumentParser, text: str) -> NoReturn:
             why = words.flags.cannot_write(str(error.strerror))
             parser.exit(ExitCode.FAILED, f"{parser.prog}: error: {why}\n")
     parser.exit()
+
+
+def say(line: str) -> None:
+    """Print a line. If stdout accepts none, as on a full disk, stderr gets the reason, and the program continues."""
+    try:
+        print(line, flush=True)  # noqa: T201
+    except OSError as error:
+        discard()
+        print(words.flags.cannot_write(str(error.strerror)), file=sys.stderr)  # noqa: T201
 
 
 def discard() -> None:

@@ -260,10 +260,18 @@ def main(argument: str) -> int:
     for name, verdict, text in verdicts:
         if verdict in ("UNFIT", "warn") or not asked.is_brief:
             line = f"{name}: {text}" if asked.is_brief else f"{name:<{width}} {verdict:<8} {text}"
-            print(line, flush=True)
+            _say(line)
     if asked.is_brief and asked.seen:
-        print(of_links.SEEN + json.dumps(asked.seen), flush=True)
+        _say(of_links.SEEN + json.dumps(asked.seen))
     return os.EX_OSERR if any(verdict == "UNFIT" for _, verdict, _ in verdicts) else os.EX_OK
+
+
+def _say(line: str) -> None:
+    """Print a line. A verdict counts even if stdout accepts no lines, as on a full disk."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _verdicts(asked: Asked) -> Iterator[tuple[str, str, str]]:

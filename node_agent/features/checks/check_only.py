@@ -3,6 +3,7 @@
 import subprocess
 
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.standard_output import say
 
 from node_agent.features.checks import NodeChecks, words
 from node_agent.features.checks.pre_join import commands
@@ -18,10 +19,10 @@ def run_checks_only(options: NodeChecks, config: AgentConfig) -> ExitCode:
         try:
             code = subprocess.run(command, env=config.environment, timeout=options.pre_join_check_timeout).returncode
         except subprocess.TimeoutExpired:
-            print(words.check_too_slow(options.pre_join_check_timeout))
+            say(words.check_too_slow(options.pre_join_check_timeout))
             code = ExitCode.NODE_UNFIT.value
         is_unfit |= code == ExitCode.NODE_UNFIT
         if code not in (0, ExitCode.NODE_UNFIT):
-            print(words.check_broken(code))
-    print(words.verdict(config.join.node_id, is_unfit))
+            say(words.check_broken(code))
+    say(words.verdict(config.join.node_id, is_unfit))
     return ExitCode.NODE_UNFIT if is_unfit else ExitCode.SUCCEEDED

@@ -1,5 +1,6 @@
 """Meaning of the command line, and what the program does with it."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.log_lines import LineFormat
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
+from rdzv_protocol.words import flags as flag_words
 
 from node_agent import words
 from node_agent.cli import main
@@ -300,6 +302,16 @@ def test_signals_have_their_usual_effects_during_checks_by_hand(signum):
         assert done.stdout.readline() == "begun\n"
         done.send_signal(signum)
         assert done.wait() == (ExitCode.FAILED if signum == signal.SIGINT else -signum)
+
+
+@pytest.mark.parametrize(("most_gib", "code"), [("0", ExitCode.SUCCEEDED), ("999999", ExitCode.NODE_UNFIT)])
+def test_a_check_by_hand_reaches_its_verdict_although_the_disk_of_its_output_is_full(most_gib, code):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "node_agent", "--check-only", "--check", f"disk={most_gib}"],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, f"{flag_words.cannot_write(os.strerror(errno.ENOSPC))}\n")
 
 
 def test_a_preemption_file_in_a_folder_without_access_is_refused(tmp_path, monkeypatch):
