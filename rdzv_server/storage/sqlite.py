@@ -115,7 +115,7 @@ class SqliteStore:
     """Store in the SQLite file at `path`."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = path = os.path.realpath(path) if os.path.islink(path) else path  # as SQLite names its other files
         self._thread = OneThread()
         self._file: sqlite3.Connection | None = None
         self._on_disk: list[OpenFile] = []
@@ -188,6 +188,8 @@ class SqliteStore:
             raise self._unavailable(error) from error
         except OWN_ERRORS as error:
             raise internal_error(self.path, error) from error
+        except OSError as error:
+            raise StoreUnavailable(words.cannot_write(self.path, error.strerror)) from error
         except (sqlite3.DatabaseError, MalformedRecord) as error:
             if isinstance(error, sqlite3.DatabaseError) and self._is_whole():
                 raise StoreUnavailable(words.disk_fails(self.path)) from error

@@ -337,6 +337,36 @@ async def test_a_replaced_file_is_not_changed_and_no_write_is_confirmed(store, f
     assert path.read_bytes() == b"theirs" and not wal_of(path).exists(), "it is not applied to the other file"
 
 
+async def test_a_replaced_file_whose_wal_cannot_be_renamed_is_unavailable(first, path):
+    await first.append(RECORDS)
+    path.with_name("other").write_bytes(b"theirs")
+    path.with_name("other").replace(path)
+    path.with_name(f"{path.name}-wal-replaced").mkdir()
+    with pytest.raises(StoreUnavailable, match=pattern(words.cannot_write, path=str(path))):
+        await first.append(RECORDS)
+    await first.close()
+    assert path.read_bytes() == b"theirs"
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_the_path_may_be_a_link_to_the_file(tmp_path, is_there):
+    (tmp_path / "far").mkdir()
+    path, link = tmp_path / "far" / "state.db", tmp_path / "link"
+    link.symlink_to(path)
+    if is_there:
+        path.touch()
+    for expected in ([], RECORDS):
+        store = SqliteStore(str(link))
+        assert await store.load() == expected
+        await store.append(RECORDS)
+        if not expected:
+            wal_of(path).unlink()
+            await store.append([])  # it is written again
+        await store.close()
+    assert link.is_symlink() and [file.name for file in tmp_path.iterdir() if file.is_file()] == ["link"]
+    assert is_there or stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 async def test_without_its_folder_the_store_is_unavailable_until_the_folder_is_back(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
