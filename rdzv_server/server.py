@@ -163,13 +163,14 @@ def import_http() -> None:
 
 
 def import_late() -> None:
-    """Import what a running server may need later: its sentences, and the summary of a run.
+    """Import what a running server may need later: its sentences, the summary of a run, and what answers operators.
 
     A server calls this once it listens: later it may have no file descriptor left, or another version may have been
     installed. Raises `OSError` or `ImportError`.
     """
     sentences.load()
-    import rdzv_server.core.views.summary_view  # noqa: F401
+    import rdzv_server.core.views.summary_view
+    import rdzv_server.service.operator_requests  # noqa: F401
 
 
 def bind(host: str | None, port: int) -> socket.socket:

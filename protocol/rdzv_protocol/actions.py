@@ -12,7 +12,7 @@ the server knows that from the token and the connection.
 see what they return.
 """
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 from msgspec import Meta, Struct
 
@@ -339,15 +339,5 @@ UNCORDON = Action(
 )  # fmt: skip
 ACTIONS = (STOP, RESTART, RESIZE, ADMIT, FORGET, DRAIN, CORDON, UNCORDON)
 """All actions, in the order of `rdzvctl --help`."""
-ActionKind = Literal[
-    "node_drained",
-    "node_cordoned",
-    "node_uncordoned",
-    "nodes_admitted",
-    "run_restarted",
-    "run_resized",
-    "run_stopped",
-]
-"""Kinds of the events that report an operator's action: see `events`."""
 ActionRequest = RunAction | NodeAction
 """Message of any action."""

@@ -10,10 +10,20 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from rdzv_protocol import words
-from rdzv_protocol.actions import ActionKind
 from rdzv_protocol.constraints import Count, Id, Line, Name, Rank, Round, Seconds, Sentence, WallClock
 from rdzv_protocol.messages import Failure, RunningTime, RunTime
 from rdzv_protocol.text import printable
+
+ActionKind = Literal[
+    "node_drained",
+    "node_cordoned",
+    "node_uncordoned",
+    "nodes_admitted",
+    "run_restarted",
+    "run_resized",
+    "run_stopped",
+]
+"""Kinds of the events that report an operator's action: see `actions`."""
 
 EventKind = Literal[
     "run_created",

@@ -3,21 +3,10 @@
 from __future__ import annotations  # `Annotated` takes time at every start of `node-agent --standalone`
 
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
-from rdzv_protocol.actions import (
-    ActionRequest,
-    AgentDescription,
-    DescribeRequest,
-    Done,
-    LogsRequest,
-    NodeAction,
-    StacksRequest,
-    WorkerLog,
-    WorkerStacks,
-)
 from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
@@ -27,6 +16,18 @@ from rdzv_server.core.nodes.cordons import CordonStatus, known_to
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.observers import Observer
+
+if TYPE_CHECKING:
+    from rdzv_protocol.actions import (
+        ActionRequest,
+        AgentDescription,
+        DescribeRequest,
+        Done,
+        LogsRequest,
+        StacksRequest,
+        WorkerLog,
+        WorkerStacks,
+    )
 
 Answered = TypeVar("Answered")
 Shows = Callable[[str], bool]
@@ -47,12 +48,13 @@ class OperatorRequest(Struct, frozen=True):
     @property
     def run_id(self) -> str | None:
         """Id of the run that the request is about; None for an action on a node, which is about all runs."""
-        return None if isinstance(self.message, NodeAction) else self.message.run_id
+        run_id: str | None = getattr(self.message, "run_id", None)
+        return run_id
 
 
 AnyRequest = Request | OperatorRequest | LeaderRequest
 """Any request. The leader of the run, or of the nodes, answers all requests except `LeaderRequest`."""
-Answer = Reply | Ack | Done | WorkerLog | WorkerStacks | AgentDescription | LeaderReply
+Answer: TypeAlias = "Reply | Ack | Done | WorkerLog | WorkerStacks | AgentDescription | LeaderReply"
 
 
 class Connection(Protocol):

@@ -1,41 +1,27 @@
-"""Answers to the requests of agents and operators: messages in, messages out."""
+"""Answers to the requests of agents: messages in, messages out. `operator_requests` answers those of operators."""
 
 import asyncio
-import logging
 import os
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
 
 from msgspec import structs
-from rdzv_protocol import actions, messages
-from rdzv_protocol.errors import (
-    AgentFenced,
-    NoAnswer,
-    ProtocolError,
-    QueryRefused,
-    ServerUnavailable,
-)
-from rdzv_protocol.queries import Description, LogTail, Refused
+from rdzv_protocol import messages
+from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip, printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE, hold_s
 
 from rdzv_server.core import events
-from rdzv_server.core.effects import CloseQuery
-from rdzv_server.core.kernel import admission, agent_secrets, duplicate_node_ids, operations
+from rdzv_server.core.kernel import admission, agent_secrets, duplicate_node_ids
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.node_history import Incident
-from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S, StacksAsked
-from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
 from rdzv_server.core.runs import mismatched_run_ids
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.fair_scheduler import scheduler
-from rdzv_server.service.inbox import OperatorQuery
 from rdzv_server.service.interface import (
     Answer,
     Answered,
@@ -52,8 +38,6 @@ from rdzv_server.words import admission as admission_words
 from rdzv_server.words import losses
 from rdzv_server.words import service as words
 
-log = logging.getLogger("rdzv_server")
-
 FIRST_HOLD_S = 1.0
 """Seconds after which a waiting join gets its first answer, so that a person soon sees what it waits for."""
 FIRST_HOLD_A_NODE_S = 2e-3
@@ -65,12 +49,9 @@ CROWD_HOLDS_PER_LEASE = 1.5
 If an answer only says what the round waits for, the agent asks again at once. That costs as much as the join did, and
 delays the round. An agent that knows its lease waits for three quarters of it.
 """
-Told = TypeVar("Told", LogTail, Description)
 _Told = messages.ReportRequest | messages.SuspectRequest | messages.LeaveRequest | messages.AnswerRequest
 LATE_BYTES = 1_000
 """Most bytes of a late report that the log shows."""
-AGENT_ANSWERS_S = 5.0
-"""Most seconds for an agent's answer to an operator's query: usually it takes a fraction of one."""
 
 
 class Rendezvous:
@@ -101,15 +82,10 @@ class Rendezvous:
                 return await self._poll(request, connection)
             case messages.LeaderRequest():
                 return messages.LeaderReply(leadership=self.leadership, leads=True)
-            case OperatorRequest(wanted, by, idle):
-                match wanted:
-                    case actions.StacksRequest():
-                        return await self._ask_for_stacks(wanted, by, connection)
-                    case actions.LogsRequest():
-                        return await self._ask_for_log(wanted, by, connection)
-                    case actions.DescribeRequest():
-                        return await self._ask_for_description(wanted, connection)
-                return await self._act(wanted, by, request.run_id, idle)
+            case OperatorRequest():
+                from rdzv_server.service import operator_requests  # `import_late` imports it before it is needed
+
+                return await operator_requests.answer(request, self._driver, connection, self.epoch)
         machine = self._machine_of_sender(request)
         if isinstance(request, messages.ReportRequest) and (request.progress or request.finished):
             renewed = events.LeaseRenewed(request.agent_id, request.progress, request.finished)
@@ -178,80 +154,6 @@ class Rendezvous:
             summary = read(run, lambda: summary_view.view(run, now), lambda why: None)
             reply = structs.replace(reply, summary=summary)
         return reply
-
-    async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str | None, idle: str) -> actions.Done:
-        """Carry out an operator's action. A request without an id gets a new one, since it does not repeat another one.
-
-        While nothing can be decided, the action is refused: carried out later, it might surprise.
-        """
-        if reason := self._driver.unhealthy_reason:
-            raise ServerUnavailable(reason)
-        request_id = wanted.request_id or os.urandom(8).hex()
-        answered = await self._driver.act(run_id, operations.fact_of(wanted, by, request_id, time.time(), idle))
-        if answered.is_unreported:
-            log.info("%s", words.done_by(answered.sentence, by))
-        return actions.Done(epoch=self.epoch, message=answered.sentence, changed=answered.has_changed)
-
-    async def _ask_agents(self, run_id: str, asked: OperatorQuery, connection: Connection) -> CloseQuery:
-        asked_at = self._driver.now()
-        try:
-            return await self._driver.ask_agent(run_id, asked)
-        finally:
-            connection.held(self._driver.now() - asked_at)
-
-    async def _ask_for_stacks(
-        self, wanted: actions.StacksRequest, by: str, connection: Connection
-    ) -> actions.WorkerStacks:
-        """Ask agents what their workers are doing. Raises `NoAnswer` if none can be reached, or the core's refusal."""
-        asked = StacksAsked(
-            token=os.urandom(8).hex(), rank=wanted.rank, reason=printable(wanted.reason), by=by,
-            within_s=EXAMINED_WITHIN_S,
-        )  # fmt: skip
-        closed = await self._ask_agents(wanted.run_id, asked, connection)
-        assert isinstance(closed.answer, StackSummary)
-        found = closed.answer
-        if not found.has_stacks:
-            raise NoAnswer("; ".join((words.no_stacks(found.sentence), *found.problems)))
-        return actions.WorkerStacks(
-            round=closed.round, sentence=found.sentence, stack=found.stack, node_id=found.folder_node,
-            folder=found.folder, problems=found.problems,
-        )  # fmt: skip
-
-    async def _ask_for_log(self, wanted: actions.LogsRequest, by: str, connection: Connection) -> actions.WorkerLog:
-        """Ask the worker's agent for the end of its log. Raises `NoAnswer`, `QueryRefused`, or the core's refusal."""
-        asked = events.LogAsked(
-            os.urandom(8).hex(), wanted.rank, wanted.stream, wanted.lines, wanted.offset, AGENT_ANSWERS_S
-        )
-        closed, tail = await self._answer_of(LogTail, wanted.run_id, asked, connection)
-        if wanted.offset is None:  # else it follows an earlier query
-            log.info("%s", words.log_was_read(wanted.run_id, wanted.rank, closed.node_id, by))
-        return actions.WorkerLog(
-            node_id=closed.node_id, rank=wanted.rank, round=closed.round, stream=wanted.stream,
-            path=tail.path, text=tail.text, offset=tail.offset, is_cut=tail.is_cut,
-        )  # fmt: skip
-
-    async def _ask_for_description(
-        self, wanted: actions.DescribeRequest, connection: Connection
-    ) -> actions.AgentDescription:
-        """Ask a node's agent for its description. Raises `NoAnswer`, `QueryRefused`, or the core's refusal."""
-        asked = events.DescriptionAsked(os.urandom(8).hex(), wanted.node_id, AGENT_ANSWERS_S)
-        closed, found = await self._answer_of(Description, wanted.run_id, asked, connection)
-        return actions.AgentDescription(node_id=closed.node_id, **structs.asdict(found))
-
-    async def _answer_of(
-        self, kind: type[Told], run_id: str, asked: OperatorQuery, connection: Connection
-    ) -> tuple[CloseQuery, Told]:
-        """Ask one agent, and return its answer. Raises `NoAnswer`, `QueryRefused`, or the core's refusal."""
-        closed = await self._ask_agents(run_id, asked, connection)
-        match closed.answer:
-            case None:
-                raise NoAnswer(words.agent_did_not_answer(closed.node_id, AGENT_ANSWERS_S))
-            case Refused(reason=reason):
-                raise QueryRefused(printable(reason))
-            case answer if isinstance(answer, kind):
-                return closed, answer
-            case _:
-                raise QueryRefused(words.another_query(closed.node_id))
 
     def lost(self, connection: Connection) -> None:
         self.connections.lost(connection)

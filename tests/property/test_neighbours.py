@@ -32,7 +32,7 @@ from rdzv_server.http import page
 from rdzv_server.http.events_endpoint import STREAM
 from rdzv_server.http.routes import ROUTES, Route
 from rdzv_server.server import RendezvousServer, bind
-from rdzv_server.service import operator_scheduler, rendezvous, watch
+from rdzv_server.service import operator_requests, operator_scheduler, rendezvous, watch
 from tests.support.messages import values
 from tests.support.scenario import durable, settings_of
 
@@ -387,8 +387,8 @@ def test_a_team_cannot_read_or_change_another_teams_runs(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rendezvous, "FIRST_HOLD_S", 0.0)
-        patch.setattr(rendezvous, "AGENT_ANSWERS_S", 0.1)
-        patch.setattr(rendezvous, "EXAMINED_WITHIN_S", 0.1)
+        patch.setattr(operator_requests, "AGENT_ANSWERS_S", 0.1)
+        patch.setattr(operator_requests, "EXAMINED_WITHIN_S", 0.1)
         patch.setattr(watch, "INTERVAL_S", 0.0)
         patch.setattr(operator_scheduler, "OTHERS", 0)
         patch.setattr(operator_scheduler, "LEAST_REST", 0)

@@ -39,7 +39,7 @@ from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.core.views import health
 from rdzv_server.service.interface import OperatorRequest
-from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
+from rdzv_server.service.operator_requests import AGENT_ANSWERS_S
 from rdzv_server.words import failures as failure_words
 from rdzv_server.words import losses
 from simulation.agent import HANGS_AT, AgentProcess

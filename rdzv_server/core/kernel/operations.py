@@ -3,16 +3,17 @@
 `RULES` has one rule for each action of `rdzv_protocol.actions`; the machine's dispatch and the kinds of stored records
 follow from it. A check returns the fact to record, or None for a request that was carried out before. One sentence
 describes what a transition does: the event's sentence, which also answers the request, and a repetition of the request.
+
+The messages of the actions are not imported here: a server without operators does not load them.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from rdzv_protocol import actions
-from rdzv_protocol.actions import ActionKind, ActionRequest
 from rdzv_protocol.errors import MalformedMessage, NoStandby, RunEnded
+from rdzv_protocol.events import ActionKind
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip, printable
 
@@ -23,6 +24,9 @@ from rdzv_server.core.kernel.policy import Rule
 from rdzv_server.core.kernel.protocols import Machine
 from rdzv_server.core.kernel.run import END_DELIVERED_WITHIN_S, Agent, AgentState, Cause, Leaving, Run, Stage
 from rdzv_server.words import operations as words
+
+if TYPE_CHECKING:
+    from rdzv_protocol.actions import ActionRequest, ResizeRequest
 
 REASON_BYTES, EVIDENCE_BYTES = 128, 192
 """Most bytes of a cordon's reason: for an operator's, as there may be a thousand of them, and for the server's."""
@@ -57,7 +61,7 @@ def check(machine: Machine, event: events.Operation, now: float) -> events.Fact 
     return event
 
 
-def check_size(wanted: actions.ResizeRequest) -> None:
+def check_size(wanted: "ResizeRequest") -> None:
     """Raise `MalformedMessage` if the minimum is above the maximum."""
     if wanted.min_nodes > wanted.max_nodes:
         raise MalformedMessage(words.min_above_max(wanted.min_nodes, wanted.max_nodes))
@@ -296,23 +300,28 @@ class ActionRule(Struct, frozen=True):
     """Sentence about why the action changes nothing in the run; empty if it changes something."""
 
 
-RULES: Mapping[type[ActionRequest], ActionRule] = {
-    actions.StopRequest: ActionRule(events.RunStopped, Rule(check_stop, stop)),
-    actions.RestartRequest: ActionRule(RunRestarted, Rule(check, restart), idle=restarts_nothing),
-    actions.ResizeRequest: ActionRule(RunResized, Rule(check_resize, resize), refuse=check_size, idle=resizes_nothing),
-    actions.AdmitRequest: ActionRule(events.ArrivalsAdmitted, Rule(check_admission, admit)),
-    actions.ForgetRequest: ActionRule(events.RunForgotten, Rule(check_forgotten, forget)),
-    actions.DrainRequest: ActionRule(events.NodeDrained, Rule(check_node, drain), drained),
-    actions.CordonRequest: ActionRule(events.NodeCordoned, Rule(check_node, cordon), cordoned),
-    actions.UncordonRequest: ActionRule(events.NodeUncordoned, Rule(check_node, uncordon), uncordoned),
+RULES: Mapping[str, ActionRule] = {
+    "stop": ActionRule(events.RunStopped, Rule(check_stop, stop)),
+    "restart": ActionRule(RunRestarted, Rule(check, restart), idle=restarts_nothing),
+    "resize": ActionRule(RunResized, Rule(check_resize, resize), refuse=check_size, idle=resizes_nothing),
+    "admit": ActionRule(events.ArrivalsAdmitted, Rule(check_admission, admit)),
+    "forget": ActionRule(events.RunForgotten, Rule(check_forgotten, forget)),
+    "drain": ActionRule(events.NodeDrained, Rule(check_node, drain), drained),
+    "cordon": ActionRule(events.NodeCordoned, Rule(check_node, cordon), cordoned),
+    "uncordon": ActionRule(events.NodeUncordoned, Rule(check_node, uncordon), uncordoned),
 }
-"""Rules of all actions, by the types of their messages."""
+"""Rules of all actions, by their names in `rdzv_protocol.actions`."""
 BY_FACT = {action.fact: action for action in RULES.values()}
 
 
-def fact_of(wanted: ActionRequest, by: str, request_id: str, wall_at: float, idle: str = "") -> events.Operation:
-    """Return the fact for an operator's message. `wall_at`: current wall-clock time. Raises `MalformedMessage`."""
-    action = RULES[type(wanted)]
+def fact_of(
+    name: str, wanted: "ActionRequest", by: str, request_id: str, wall_at: float, idle: str = ""
+) -> events.Operation:
+    """Return the fact for an operator's message, for the action of this name. `wall_at`: current wall-clock time.
+
+    Raises `MalformedMessage`.
+    """
+    action = RULES[name]
     action.refuse(wanted)
     more = {"reason": printable(wanted.reason), "by": by, "request_id": request_id, "wall_at": wall_at, "idle": idle}
     given = asdict(wanted) | more

@@ -12,8 +12,7 @@ from math import sqrt
 from typing import ClassVar, Literal, get_args
 
 from msgspec import Struct, field
-from rdzv_protocol.actions import ActionKind
-from rdzv_protocol.events import EventKind, RunEvent
+from rdzv_protocol.events import ActionKind, EventKind, RunEvent
 from rdzv_protocol.messages import Progress
 from rdzv_protocol.timing import hold_s
 

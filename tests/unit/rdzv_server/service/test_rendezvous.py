@@ -29,7 +29,7 @@ from rdzv_server.core.kernel.run import REQUESTS
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.views import summary_view
 from rdzv_server.server import RendezvousServer
-from rdzv_server.service import fair_scheduler, rendezvous
+from rdzv_server.service import fair_scheduler, operator_requests, rendezvous
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.words import admission as words
 from rdzv_server.words import losses
@@ -362,7 +362,7 @@ async def test_a_refusal_of_the_agent_reaches_the_operator_as_one_line():
 
 
 async def test_the_wait_for_a_silent_agent_is_bounded(monkeypatch):
-    monkeypatch.setattr(rendezvous, "AGENT_ANSWERS_S", 0.1)
+    monkeypatch.setattr(operator_requests, "AGENT_ANSWERS_S", 0.1)
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await a_running_agent(server)
         with pytest.raises(NoAnswer, match=pattern(service_words.agent_did_not_answer, node_id="a", limit_s=0.1)):

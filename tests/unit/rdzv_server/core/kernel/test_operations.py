@@ -19,9 +19,9 @@ from tests.support.stories import check, stories, until
 
 
 def test_every_action_has_a_rule_whose_fact_has_the_fields_of_its_message() -> None:
-    assert RULES.keys() == {action.request for action in actions.ACTIONS}
+    assert RULES.keys() == {action.name for action in actions.ACTIONS}
     for action in actions.ACTIONS:
-        assert set(action.fields) <= set(RULES[action.request].fact.__struct_fields__)
+        assert set(action.fields) <= set(RULES[action.name].fact.__struct_fields__)
 
 
 def happened(run: Scenario) -> list[tuple[str, str, str | None]]:

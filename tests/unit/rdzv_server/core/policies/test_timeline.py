@@ -8,8 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from msgspec import Struct
-from rdzv_protocol.actions import ActionKind
-from rdzv_protocol.events import EventKind
+from rdzv_protocol.events import ActionKind, EventKind
 
 from rdzv_server.core.policies.time_ledger import TimeLedger
 from rdzv_server.core.policies.timeline import LANES, MOST_SAMPLES, Lane, ProgressSampled, Timeline
