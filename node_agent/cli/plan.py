@@ -71,7 +71,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     command = worker_command.find(arguments, environment, use_env=use_env) if arguments.script else Command(())
     devices = _devices(arguments, inherited)
     config = _config(arguments, target, inherited, command, devices)
-    for check in (_check_nesting, _check_devices, _check_system_calls, _check_descriptors, _check_port):
+    for check in (_check_surroundings, _check_nesting, _check_devices, _check_descriptors, _check_port):
         check(arguments, config)
     if found:
         notes = [found.line, *rendezvous.ignored_master(arguments, target)]
@@ -295,8 +295,13 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
         raise UsageError(words.plan.too_few_gpus(source, workers, name, config.environment[name], len(visible)))
 
 
-def _check_system_calls(arguments: Arguments, config: AgentConfig) -> None:
-    """Refuse a kernel or a container in which the agent could not see that a worker has ended."""
+def _check_surroundings(arguments: Arguments, config: AgentConfig) -> None:
+    """Refuse an archive, a kernel or a container in which the agent could not watch workers or end what they leave.
+
+    Python cannot start helper programs that are inside an archive.
+    """
+    if not os.path.isfile(__file__):
+        raise UsageError(words.plan.in_an_archive(os.path.dirname(__file__)))
     if why := why_no_pidfd():
         raise UsageError(words.workers.no_pidfd(why))
 

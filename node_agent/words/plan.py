@@ -38,6 +38,13 @@ def too_few_gpus(source: str, workers: int, variable: str, value: str, gpus: int
     )
 
 
+def in_an_archive(folder: str) -> str:
+    return (
+        f"this program is inside an archive ({folder}), where its helper programs cannot start: unpack the archive, "
+        "or install the program with pip"
+    )
+
+
 def too_few_descriptors(limit: int, needed: int, workers: int) -> str:
     return (
         f"this process may open {limit} files, but needs {needed} for {count(workers, 'worker')}: raise the limit "

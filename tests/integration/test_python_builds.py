@@ -7,9 +7,12 @@ import sys
 import venv
 from errno import ENOSYS, EPERM
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
+import rdzv_protocol
 
+import node_agent
 from node_agent import words
 from rdzv_server.words import storage
 from tests.support.message_search import message_fields
@@ -96,6 +99,23 @@ async def test_functions_return_their_values(older_python: str, tmp_path: Path) 
     program = await Program.start(older_python, str(script))
     assert await program.exit_code() == 0, program.err
     assert program.out == ["{0: '0', 1: '1'}"]
+
+
+def archived(archive: Path) -> Path:
+    """Write an archive with the agent's packages."""
+    with ZipFile(archive, "w") as written:
+        for package in (node_agent, rdzv_protocol):
+            folder = Path(package.__path__[0])
+            for file in folder.rglob("*.py"):
+                written.write(file, file.relative_to(folder.parent))
+    return archive
+
+
+async def test_an_agent_inside_an_archive_is_refused(tmp_path: Path) -> None:
+    archive = archived(tmp_path / "agent.zip")
+    run = f"import sys; sys.path.insert(0, {str(archive)!r}); from node_agent.__main__ import main; sys.exit(main())"
+    agent = await Program.start(sys.executable, "-c", run, "--standalone", "--no-python", "true")
+    await refuses(agent, words.plan.in_an_archive(f"{archive}/node_agent/cli"))
 
 
 async def test_a_server_whose_python_lacks_sqlite_says_what_to_do(tmp_path: Path) -> None:
