@@ -224,7 +224,7 @@ class SqliteStore:
             return StoreBroken(words.in_use(self.path))
         if os.path.isdir(self.path):
             return StoreBroken(words.is_a_folder(self.path))
-        if "unable to open" in str(error):
+        if "unable to open" in str(error) or (kind.startswith("SQLITE_READONLY") and not self._file):
             return self._cannot_open(found) if found else StoreBroken(words.cannot_open(self.path, error))
         return StoreUnavailable(words.cannot_write(self.path, found.strerror if found else error))
 
@@ -354,7 +354,8 @@ class SqliteStore:
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
-            pass
+            if not os.access(self.path, os.R_OK | os.W_OK):
+                raise StoreBroken(words.cannot_open(self.path, words.NOT_WRITABLE)) from None
         except OSError as error:
             raise self._cannot_open(error) from None
 

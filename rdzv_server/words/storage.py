@@ -100,6 +100,9 @@ def cannot_open(path: str, why: object) -> str:
     return f"cannot open {path} ({why}): check that its folder exists and that this user may write to it"
 
 
+NOT_WRITABLE = "not writable"
+
+
 def not_closed(path: str, after_s: float) -> str:
     return f"{path} could not be closed within {after_s:g} s: its disk hangs; no confirmed record is lost"
 

@@ -7,7 +7,9 @@ import shutil
 import signal
 import sqlite3
 import stat
+import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
@@ -226,6 +228,33 @@ async def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(StoreBroken, match=pattern(words.cannot_open, path=store.path)):
         await store.load()
     await store.close()
+
+
+OPENS = """
+import asyncio, os, sys
+from rdzv_server.storage.sqlite import SqliteStore
+os.setuid(65534)
+try:
+    asyncio.run(SqliteStore(sys.argv[1]).load())
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+"""Program of another user that opens a state file."""
+
+
+@pytest.mark.skipif(bool(os.geteuid()), reason="needs root")
+@pytest.mark.parametrize(("mode", "of_folder"), [(0o644, 0o777), (0o666, 0o755)], ids=["file", "folder"])
+async def test_a_file_or_folder_that_this_user_may_not_write_to_is_named(first, path, mode, of_folder):
+    await first.close()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # pytest's own folders are private
+        other = shutil.copy(path, folder)
+        os.chmod(other, mode)
+        os.chmod(folder, of_folder)
+        opened = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", OPENS, other, stdout=subprocess.PIPE, cwd=Path(__file__).parents[4]
+        )
+        told, _ = await opened.communicate()
+    assert re.search(f"StoreBroken {pattern(words.cannot_open, path=other)}", told.decode())
 
 
 async def test_a_folder_in_place_of_the_file_is_named(tmp_path):
