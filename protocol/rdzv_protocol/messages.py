@@ -105,6 +105,10 @@ class Failure(Struct, frozen=True, kw_only=True):
 Failures = Annotated[tuple[Failure, ...], Meta(max_length=8)]
 
 
+FAILURE_CAUSES = ("worker_failure", "hang", "retried")
+"""Causes of a restart that follows from a failure of workers."""
+
+
 class RestartEntry(Struct, frozen=True, kw_only=True):
     """One line of the run's ledger: why `round` was opened, and whether the restart was charged to `max_restarts`."""
 

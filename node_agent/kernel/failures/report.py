@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from signal import Signals
 
-from rdzv_protocol.messages import Failure, Finish
+from rdzv_protocol.messages import FAILURE_CAUSES, Failure, Finish
 from rdzv_protocol.text import printable
 
 from node_agent import words
@@ -202,7 +202,7 @@ def _restarts(finish: Finish, root_round: int) -> Iterator[Line]:
         yield Mark.TEXT, f"  {words.failures.last_restarts(len(finish.restarts))}"
     seen: dict[str, str] = {}
     for entry in finish.restarts:
-        is_roots = entry.cause in ("worker_failure", "retried", "hang") and entry.round == root_round + 1
+        is_roots = entry.cause in FAILURE_CAUSES and entry.round == root_round + 1
         reason = "[0]" if is_roots else seen.get(entry.reason, entry.reason)
         like_this = words.failures.LIKE_ROOT if is_roots else words.failures.like_reason_before(entry.round)
         seen.setdefault(entry.reason, like_this)

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from msgspec import Struct, field
-from rdzv_protocol.messages import Directive, Failure, JoinRequest, Progress
+from rdzv_protocol.messages import FAILURE_CAUSES, Directive, Failure, JoinRequest, Progress
 from rdzv_protocol.queries import Noticed
 from rdzv_protocol.settings import RunSettings
 
@@ -89,7 +89,7 @@ class Cause(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        return self.is_charged or self is Cause.RETRIED
+        return self in FAILURE_CAUSES
 
 
 CHARGED: Mapping[Cause, Callable[[RunSettings], int | None]] = {
