@@ -50,7 +50,6 @@ REFRESH_S = 5.0
 """Most seconds between two overviews while watching: ages grow, and servers that do not lead do not report changes."""
 SETTLE_S = 0.3
 """Seconds in which changes are gathered, to be shown together."""
-EVENT_STREAM = "text/event-stream"
 PAGE = 1_000
 """Number of events to ask for at a time."""
 RETRY_S = 0.5
@@ -272,7 +271,7 @@ class Client:
         """Set `changed` with each event of a server's stream, while the stream lasts."""
         path = paths.WATCH + (f"?run_id={quote(run_id, safe='')}" if run_id is not None else "")
         with suppress(Failed, CtlError, OSError, http.client.HTTPException):
-            answer = self._open(endpoint(at), "GET", path, headers={"Accept": EVENT_STREAM})
+            answer = self._open(endpoint(at), "GET", path, headers={"Accept": paths.STREAM_TYPE})
             for line in lines_of(answer):
                 if line.startswith(b"data:"):
                     changed.set()
@@ -304,7 +303,7 @@ class Client:
         """
         is_told = False
         while True:
-            headers = {"Accept": EVENT_STREAM, "Last-Event-ID": str(after)}
+            headers = {"Accept": paths.STREAM_TYPE, "Last-Event-ID": str(after)}
             try:
                 stream = self.ask_leader(lambda answer: answer, "GET", paths.events_of(run_id), headers=headers)
                 is_told = False

@@ -47,6 +47,8 @@ NODE_PAGE = "/nodes/"
 """Prefix of the path of a node's page; the node's name follows, percent-encoded."""
 
 MEDIA_TYPE = "application/msgpack"
+STREAM_TYPE = "text/event-stream"
+"""Media type of streams of events."""
 DEFAULT_PORT = 29400
 
 

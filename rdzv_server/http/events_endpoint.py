@@ -40,7 +40,6 @@ RECENT = 256
 """Number of latest events of a run that are kept in memory for all its streams."""
 RETRY_MS = 1_000
 """Milliseconds after which a browser reconnects when its stream has ended."""
-STREAM = "text/event-stream"
 
 
 class _StreamedEvent:

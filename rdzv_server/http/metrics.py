@@ -189,7 +189,7 @@ class MetricsView:
 
     async def _samples(self) -> list[Sample]:
         samples = [*self._of_server(), *self._of_events(), *self._of_requests(), *self._of_store()]
-        survey = _Survey()
+        survey = Survey()
         for run in self._service.runs():
             now = self._service.now(run.run_id)
             is_listed = len(survey.ended if run.has_ended else survey.listed) < self._most_runs
@@ -261,7 +261,7 @@ class MetricsView:
         self._expect_timer()
 
 
-class _Survey:
+class Survey:
     """Numbers of runs and nodes, counted run by run."""
 
     def __init__(self) -> None:

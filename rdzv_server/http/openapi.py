@@ -27,7 +27,7 @@ Schema = dict[str, Any]
 Refusals = tuple[type[ProtocolError], ...]
 
 REFERENCE = "#/components/schemas/{name}"
-JSON, TEXT, EVENT_STREAM = "application/json", "text/plain", "text/event-stream"
+JSON, TEXT = "application/json", "text/plain"
 
 INFO = {
     "title": "rdzv-server",
@@ -166,7 +166,7 @@ def _responses(route: Route, media: str, refusals: Refusals) -> dict[str, Schema
         200: _content("Yes." if route.no else route.says or route.summary, answer_media, schema)
     }
     if route.streams:
-        answers[200]["content"][EVENT_STREAM] = {"schema": {"type": "string", "description": route.streams}}
+        answers[200]["content"][paths.STREAM_TYPE] = {"schema": {"type": "string", "description": route.streams}}
     if route.no:
         answers[503] = _content(route.no, answer_media, schema)
     for status in {refusal.status for refusal in refusals}:

@@ -40,7 +40,6 @@ from rdzv_server.http.events_endpoint import (
     DEFAULT_LIMIT,
     LAST_NUMBER,
     MOST_EVENTS,
-    STREAM,
     After,
     EventsView,
     Limit,
@@ -97,7 +96,7 @@ OTHER_PATHS = "other"
 """Name in the metrics for all paths outside the API: pages, their files, and unknown paths."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
 """Prefixes of user agents that get the status on several lines."""
-_STREAM_HEADERS = HEADERS | {"Content-Type": STREAM, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_STREAM_HEADERS = HEADERS | {"Content-Type": paths.STREAM_TYPE, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """Headers of a stream. The last one is for nginx, which otherwise keeps an answer back until it has some kilobytes."""
 
 
@@ -291,7 +290,7 @@ class HttpApi:
         """Answer with a page of events, or with a stream if the client accepts one."""
         run_id, query = _run_of(request), request.rel_url.query
         after = number_of("after", query.get("after"), 0, 0, LAST_NUMBER)
-        if STREAM in request.headers.get("Accept", "") and request.method != "HEAD":
+        if paths.STREAM_TYPE in request.headers.get("Accept", "") and request.method != "HEAD":
             after = number_of("Last-Event-ID", request.headers.get("Last-Event-ID"), after, 0, LAST_NUMBER)
             return await self._stream(request, self._events.stream(run_id, after))
         limit = number_of("limit", query.get("limit"), DEFAULT_LIMIT, 1, MOST_EVENTS)
@@ -485,7 +484,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     _question(
         paths.WATCH, HttpApi.follow, "The status, then each change of it: server-sent events.",
-        media=STREAM,
+        media=paths.STREAM_TYPE,
         says="An event `snapshot` with the document, then events `patch`, JSON merge patches (RFC 7386) of it, and "
         "`ping` while nothing changes. Times are seconds since 1970.",
         query=(("run_id", str, "Only this run, with its nodes. Default: all runs, each in a line."),),

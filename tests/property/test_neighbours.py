@@ -29,7 +29,6 @@ from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.http import page
-from rdzv_server.http.events_endpoint import STREAM
 from rdzv_server.http.routes import ROUTES, Route
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.service import operator_requests, operator_scheduler, rendezvous, watch
@@ -103,7 +102,7 @@ class Site:
         """Let team A read an address. A stream is read until it is closed."""
         headers = {"Authorization": f"Bearer {TOKENS['a']}", "Accept": accept}
         answer = await self.session.get(address, headers=headers, allow_redirects=False)
-        if answer.content_type == STREAM:
+        if answer.content_type == paths.STREAM_TYPE:
             self._streams.append((asyncio.create_task(self._read(address, answer)), answer))
         else:
             self.note(f"GET {address}", f"{answer.headers} {await answer.text()}", unquote(address).encode())
@@ -298,7 +297,9 @@ def looks() -> Iterator[tuple[str, str]]:
     known = {"run_id": (A_RUN, *B_RUNS), "pretty": ("1",), "after": ("0",), "limit": ("9",)}
     for route in ROUTES:
         for path in _addresses(route) if route.method == "GET" else ():
-            for accept in ("application/json", STREAM) if route.streams else (route.media or "application/json",):
+            for accept in (
+                ("application/json", paths.STREAM_TYPE) if route.streams else (route.media or "application/json",)
+            ):
                 yield path, accept
                 for name, _, _ in route.query:
                     for value in known.get(name, ("1",)):
@@ -352,7 +353,7 @@ async def happens(story: list[tuple[str, str, str]], attacks: dict[str, Any]) ->
             with suppress(KeyError):
                 await DEEDS[deed](theirs[run_id, node])
         for address, accept in looks():
-            if accept != STREAM:
+            if accept != paths.STREAM_TYPE:
                 await site.look(address, accept)
         site.stop_clock()
         mine = Agent(site, "a", A_RUN, SHARED)

@@ -25,7 +25,7 @@ from rdzv_server.core.policies.stragglers import LOOKS
 from rdzv_server.core.runs.set_apart import SetApart, set_apart
 from rdzv_server.core.views import health, run_view, status_view, watch_view
 from rdzv_server.core.views.health import MOST_RESTARTS, OFTEN_WITHIN_S
-from rdzv_server.http.metrics import RUN_HEALTH, _Survey
+from rdzv_server.http.metrics import RUN_HEALTH, Survey
 from rdzv_server.words import completion, finishing
 from rdzv_server.words import health as words
 from tests.support.scenario import HUNG, RUN_ID, Scenario, running
@@ -736,7 +736,7 @@ def test_the_worst_comes_first_and_the_others_are_named() -> None:
         "state": shown.state, "sentence": shown.sentence, "since": pytest.approx(run.now - shown.age_s),
         "next": shown.next, "others": ["last_restart_spent"], "is_trouble": True,
     }  # fmt: skip
-    samples = _Survey().samples_of(run.run, run.now, is_listed=True)
+    samples = Survey().samples_of(run.run, run.now, is_listed=True)
     assert [each.labels[1] for each in samples if each.metric is RUN_HEALTH] == states(run)
 
 
@@ -747,7 +747,7 @@ def test_a_healthy_run_is_ok_in_status_and_metrics_and_sends_nothing_to_watchers
         "next_of": {},
     }  # fmt: skip
     assert "health" not in watch_view.summary(run.run, run.now, lambda at: at)
-    samples = _Survey().samples_of(run.run, run.now, is_listed=True)
+    samples = Survey().samples_of(run.run, run.now, is_listed=True)
     assert [each.labels[1] for each in samples if each.metric is RUN_HEALTH] == ["ok"]
 
 

@@ -11,7 +11,7 @@ from rdzv_server.core.kernel.policy import NoSigns, Policy
 from rdzv_server.core.kernel.run import PolicyState, Run, Stage
 from rdzv_server.core.views import run_view, status_view, watch_view
 from rdzv_server.core.views.run_view import Missing, Outlook
-from rdzv_server.http.metrics import RUN_FINISHING, RUN_NODES, RUN_RESTARTS_LEFT, RUN_UNHEARD, RUN_WORLD_SIZE, _Survey
+from rdzv_server.http.metrics import RUN_FINISHING, RUN_NODES, RUN_RESTARTS_LEFT, RUN_UNHEARD, RUN_WORLD_SIZE, Survey
 from rdzv_server.words import completion, notices
 from rdzvctl.answers import decoded
 from rdzvctl.views import explanation, tables
@@ -41,7 +41,7 @@ def test_status_watch_and_metrics_are_made_of_one_model() -> None:
         assert status["reason"].startswith(watched["reason"]) and watched["reason"] == run_view.outlook(run, now).reason
         assert now - status["phase_age_s"] == watched["since"] == run.stage_since
         if not run.stage.is_end:
-            found = _Survey().samples_of(run, now, is_listed=True)
+            found = Survey().samples_of(run, now, is_listed=True)
             samples = {(each.metric, *each.labels[1:]): each.value for each in found}
             assert samples[RUN_WORLD_SIZE,] == status["world_size"]
             states = [node["state"] for node in status["nodes"]]
@@ -81,7 +81,7 @@ def test_numbers_of_nodes_are_the_same_in_the_status_on_the_page_in_metrics_and_
     (row,) = tables.runs_table([decoded(json.encode(status))]).rows
     assert row[5] == nodes
     if not run.stage.is_end:
-        samples = {each.metric: each.value for each in _Survey().samples_of(run, now, is_listed=True)}
+        samples = {each.metric: each.value for each in Survey().samples_of(run, now, is_listed=True)}
         assert samples[RUN_FINISHING] == (status.finishing.age_s if status.finishing else 0.0)
         assert samples[RUN_UNHEARD] == (status.unheard_s or 0.0)
         assert samples[RUN_RESTARTS_LEFT] == status.restarts_left
