@@ -66,6 +66,8 @@ class Notices(Feature):
         if answer.listening:
             message = words.saved(query.reason, answer.acknowledged, answer.listening, loop.time() - told_at)
             log(message, Level.NOTICE, "noticed")
+        elif started.group.by_local_rank:
+            log(words.none_listens(query.reason), Level.NOTICE, "noticed")
         return answer
 
     async def close(self) -> None:

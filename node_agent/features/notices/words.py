@@ -34,5 +34,12 @@ def signal_not_handled(signal_name: str, local_ranks: Collection[int]) -> str:
     return f"{signal_name} would end a worker that does not handle it: {which} will get it after setting a handler"
 
 
+def none_listens(reason: str) -> str:
+    return (
+        f"{reason}: no worker of this node listens to notices, so the agent waits for none. A script listens if it "
+        "calls node_agent.notice(), or handles the signal of --notice-signal"
+    )
+
+
 def saved(reason: str, acknowledged: int, listening: int, after_s: float) -> str:
     return f"{reason}: {acknowledged} of {listening} listening workers have saved after {after_s:.1f} s"

@@ -343,6 +343,17 @@ async def test_workers_with_a_notice_are_not_suspected_even_if_they_save_for_lon
         assert not agent.server.of(SuspectRequest)
 
 
+async def test_a_notice_to_workers_that_do_not_listen_says_how_they_can():
+    async with rig("echo a step; exec sleep 60", features=(Notices(gives_notices=True),)) as agent:
+        await has_workers(agent)
+        answers: list[QueryAnswer] = []
+        agent.agent._queries._answered = lambda number, answer: answers.append(answer)
+        agent.agent._queries.ask(NOTICE)
+        await until(lambda: answers)
+        assert answers == [Noticed(listening=0, acknowledged=0)]
+        assert notices.none_listens(NOTICE.reason) in agent.console.lines
+
+
 HANDLES_A_NOTICE_WHEN_IT_STOPS = f"""
 trap 'trap "echo got it" USR2; sleep {2 * HANDLER_INTERVAL_S}; echo stopped; exit' TERM
 sleep 600 & sleep 0.05; echo a step; wait
