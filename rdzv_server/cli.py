@@ -89,7 +89,7 @@ EPILOG = f"""\
   node-agent --endpoint HOST:{DEFAULT_PORT} --nnodes 2 --nproc 8 train.py     join a run, on each node
   curl HOST:{DEFAULT_PORT}{STATUS}              show every run, its nodes, and which nodes are missing until when
 
-Exit codes: 0 stopped; 1 the server cannot continue; 2 bad input; 75 etcd is out of reach, start the server again.
+Exit codes: 0 stopped; 1 the server cannot continue; 2 bad input; 75 the store fails, start the server again.
 Ctrl-C or SIGTERM stops the server. Workers continue, and their agents retry until a server is back."""
 
 
