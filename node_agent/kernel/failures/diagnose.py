@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 from rdzv_protocol.evidence import LastError
 from rdzv_protocol.messages import Blame, Failure
-from rdzv_protocol.text import clip, last_lines, one_line, printable
+from rdzv_protocol.text import clip, last_lines, printable
 
 from node_agent import words
 from node_agent.kernel.failures import error_file, hints
 from node_agent.kernel.failures.error_file import ErrorFile
-from node_agent.kernel.failures.stderr_errors import StderrError, find_error
+from node_agent.kernel.failures.stderr_errors import StderrError, find_error, headline
 from node_agent.kernel.output.disk_space import is_full
 from node_agent.kernel.processes.temp_dir import FALLBACK
 
@@ -174,7 +174,7 @@ def diagnose(
         by_exception = ended.exit_code == UNCAUGHT
         is_killed = status.signal in _FROM_OUTSIDE
         found = StderrError() if is_killed else find_error(stderr, status.signal, by_exception=by_exception)
-    error = one_line(recorded.error.splitlines()) or found.error
+    error = headline([printable(line) for line in recorded.error.splitlines()]) or found.error
     traceback = in_file or found.traceback
     written = [recorded.error or found.error, *reversed(traceback or stderr[-SEARCHED_LINES:])]
     if status.signal == "SIGABRT":

@@ -30,6 +30,8 @@ _OF_ANOTHER = re.compile(r"(Exception (ignored )?in thread |Process .{1,200}:$|(
 _FATAL_THREAD = re.compile(r"Current thread ")
 MOST_AFTER = 10
 """Most lines after an exception that may be its message, if torch has not marked them."""
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.<>]*(:|$)")
+"""Line below the frames of a traceback: the exception with its message. A stack that was printed has none."""
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
 _FATAL = re.compile(r"Fatal Python error: ")
 _CXX = re.compile(r"terminate called after throwing an instance of '(.+)'")
@@ -40,6 +42,12 @@ _REFUSED = re.compile(
 )
 """Line by Python, after its own name, if it cannot run what its command line names. It then exits."""
 _CXX_WHAT = re.compile(r"\s+what\(\):\s+(.*)")
+_ABORT = re.compile(
+    r".{0,400}: Assertion .+ failed\.?$|\*\*\* .{1,200} \*\*\*: terminated$|Fatal glibc error: "
+    r"|double free or corruption|corrupted (size|double-linked list)"
+    r"|(free|malloc|malloc_consolidate|realloc|munmap_chunk)\(\): |terminate called without an active exception$"
+)
+"""Line by the C or C++ library before it aborts the process."""
 _TRACEBACK = "Traceback (most recent call last):"
 _GROUP = "Exception Group "
 _IN_THREAD = "Exception in thread "
@@ -93,7 +101,16 @@ def find_error(lines: Sequence[str], signal: str = "", *, by_exception: bool = F
     for look in (_cxx, _refused):
         if found := look(plain):
             return found
-    return StderrError()
+    at = _last(plain, _ABORT) if signal == "SIGABRT" else -1
+    return StderrError(plain[at].strip(), tuple(plain[at:])) if at >= 0 else StderrError()
+
+
+def headline(lines: Sequence[str]) -> str:
+    """Return the first line of an error that is not blank. If it ends with a colon, its message begins on a later line,
+    which follows.
+    """
+    written = [line.strip() for line in lines if any(map(str.isalnum, line))]
+    return " ".join(written[: 2 if written and written[0].endswith(":") else 1])
 
 
 def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool) -> int:
@@ -160,12 +177,16 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None
     """Return a traceback, even if its beginning is lost, or only the frame that comes with a syntax error."""
     frame = _last(plain, _FRAME)
     end = next((at for at in range(frame + 1, len(plain)) if _ends_frames(plain[at])), None) if frame >= 0 else None
+    has_exception = end is not None and _EXCEPTION.match(_GROUP_MARGIN.sub("", plain[end], count=1).strip())
+    start = _start_of_frames(plain, frame)
+    is_stack = not has_exception and start > 0 and not plain[start - 1].endswith(_TRACEBACK)
+    if is_stack and (before := _traceback(plain[:start], lines[:start])):
+        return before  # the stack was printed after it
     if end is None:
         return None
-    error = _GROUP_MARGIN.sub("", plain[end], count=1).strip()
     header = _last(plain[:frame], _HEADER)
     if header < 0 and any(not line[:1].isspace() for line in plain[:frame]):
-        if not _SYNTAX.match(error):
+        if not _SYNTAX.match(plain[end]):
             return None  # a frame without a traceback before it: a printed stack
         header = frame
     last = len(lines)  # a message may have some lines, so the lines after it belong to it...
@@ -178,6 +199,7 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None
     is_uncaught = bool(_RANK.match(lines[end]))
     in_group = _in_group(plain[end + 1 :]) if _GROUP_MARGIN.match(plain[end]) else []
     last = max(last, end + 1 + len(in_group))
+    error = headline([_GROUP_MARGIN.sub("", plain[end], count=1), *plain[end + 1 : last]])
     of_thread = _THREAD.match(plain[begin - 1]) if begin else None
     thread = of_thread[1] if of_thread else ""
     if begin == start:
@@ -209,6 +231,11 @@ def _below_box(plain: Sequence[str], header: int) -> tuple[str, int]:
     """Return the exception below the box that begins with this line, and the index of the line after it."""
     end = next((at for at in range(header, len(plain)) if _END_OF_BOX.match(plain[at])), len(plain))
     return (plain[end + 1].strip(), end + 2) if end + 1 < len(plain) else ("", header)
+
+
+def _start_of_frames(plain: Sequence[str], frame: int) -> int:
+    """Return where the lines of frames begin to which this one belongs."""
+    return next((at + 1 for at in range(frame - 1, -1, -1) if not plain[at][:1].isspace()), 0)
 
 
 def _in_group(lines: Sequence[str]) -> Sequence[str]:

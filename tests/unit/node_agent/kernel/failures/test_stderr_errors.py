@@ -379,3 +379,61 @@ def test_the_first_exception_of_a_chain_that_rich_has_drawn_is_found() -> None:
     found = find_error(["step 1", *lines])
     assert (found.error, found.first_error) == ("RuntimeError: failed", "KeyError: 7")
     assert found.first_lines == found.traceback[: len(found.first_lines)] and found.first_lines[-1] == "KeyError: 7"
+
+
+@pytest.mark.parametrize(
+    "prints",
+    ["traceback.print_stack()", "logging.warning('closing', stack_info=True)", "faulthandler.dump_traceback()"],
+    ids=["traceback", "logging", "faulthandler"],
+)
+def test_a_stack_that_is_printed_after_an_exception_does_not_hide_it(prints: str) -> None:
+    imports = "import atexit, faulthandler, logging, traceback"
+    lines = written_by(f"{imports}\natexit.register(lambda: {prints})\nraise ValueError('boom')")
+    for after in ((), ("wandb is done",)):
+        found = find_error(["step 1", *lines, *after])
+        assert found.error == FAILS_FIRST and found.traceback[0] == HEADER
+        assert find_error([*with_own_marked(lines), *after]).is_uncaught
+
+
+def test_a_line_of_another_thread_between_the_frames_of_a_traceback_does_not_hide_its_error() -> None:
+    caught, lines = written_by("raise KeyError('b')"), written_by("def load(): raise ValueError('boom')\nload()")
+    for between in range(1, len(lines) - 1):
+        assert find_error([*caught, *lines[:between], "step 5", *lines[between:]]).error == FAILS_FIRST
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (
+            "inductor raised:\\nCppCompileError: no compiler\\n\\nSet TORCH_LOGS",
+            "inductor raised: CppCompileError: no compiler",
+        ),
+        ("\\n\\n  the batch is bad", "the batch is bad"),
+        ("\\n=====\\n/train.py FAILED\\n-----", "/train.py FAILED"),
+        ("boom:", "boom:"),
+    ],
+)
+def test_a_message_that_begins_on_a_later_line_is_part_of_the_error(message: str, error: str) -> None:
+    lines = written_by(f"raise ValueError('{message}')")
+    assert find_error(lines).error == f"ValueError: {error}"
+    marked = [f"[rank3]: {line}" for line in lines]
+    assert find_error([*marked, "wandb is done"]).error == f"ValueError: {error}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python: malloc.c:2617: sysmalloc: Assertion `(old_top == initial_top (av))' failed.",
+        "double free or corruption (!prev)",
+        "free(): invalid pointer",
+        "malloc(): corrupted top size",
+        "corrupted size vs. prev_size",
+        "*** stack smashing detected ***: terminated",
+        "Fatal glibc error: pthread_mutex_lock.c:94 (___pthread_mutex_lock): assertion failed",
+        "terminate called without an active exception",
+    ],
+)
+def test_what_the_c_library_writes_before_an_abort_is_the_error(line: str) -> None:
+    assert find_error(["step 1", line, "wandb is done"], "SIGABRT").error == line
+    assert find_error(["step 1", line, "wandb is done"]) == StderrError(), "the process has not aborted"
+    assert find_error([*RAISED, line], "SIGABRT").error == RAISED[-1]
