@@ -538,8 +538,7 @@ class WorkerGroup(ProcessGroup):
 
     - A failure that follows from another worker's failure. If that worker is in this group and ends soon, the group
       reports its failure instead. It also does if an exception has ended that worker's script, and not yet its process.
-      The group then also calls `failed_too` with each failure that follows. An exit code without any error may follow
-      from such an exception, too: the script may have caught the loss of its peer and exited. This needs no wait.
+      The group then also calls `failed_too` with each failure that follows.
     - A worker's end by a signal that schedulers send to all processes of a node, or by a shell's exit code for such a
       signal. If the agent gets that signal too, before or after, the node leaves and no worker has failed. If it does
       not, this worker has failed first, even if others fail meanwhile: they may have needed it. But a worker that has
@@ -759,8 +758,7 @@ class WorkerGroup(ProcessGroup):
             self._seen.append(failure)
         is_cause = failure is not None and not failure.consequence
         if failure and is_cause and not may_be_evicted and not self._is_cause_suspected:
-            gives_no_reason = not failure.error and 0 < failure.exit_code <= SIGNAL_IN_EXIT_CODE
-            self._fail((gives_no_reason and self._find_raised()) or failure)
+            self._fail(failure)
             return
         if may_be_evicted:
             self.signal_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
@@ -834,12 +832,17 @@ class WorkerGroup(ProcessGroup):
             self._stopped(list(self._alive))
 
     def _fail(self, failure: Failure) -> None:
-        """Report the failure of this round, and then the others that came before it was known."""
+        """Report the failure of this round, and then the others that came before it was known.
+
+        An exception may have ended the script of a worker that has not exited yet. It is reported as one of the others:
+        the failed worker may have exited because of it.
+        """
         if self._settled:
             return
+        raised = self._find_raised()
         self._settle(self._failed, failure)
-        for other in self._seen:
-            if other is not failure:
+        for other in (*self._seen, *((raised,) if raised else ())):
+            if other.rank != failure.rank:
                 asyncio.get_running_loop().call_soon(self._failed_too, other)
 
     def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
