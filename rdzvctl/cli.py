@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import rdzv_protocol
@@ -79,7 +80,7 @@ class Command(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line and return the exit code: see `--help`."""
-    _open_closed_streams()
+    _prepare_streams()
     try:
         return _carry_out(argv)
     except KeyboardInterrupt:
@@ -109,11 +110,16 @@ def _carry_out(argv: Sequence[str] | None) -> int:
         return error.exit_code
 
 
-def _open_closed_streams() -> None:
-    """Use /dev/null in place of a closed stdout or stderr: otherwise the next socket would get its number."""
+def _prepare_streams() -> None:
+    """Use /dev/null in place of a closed stdout or stderr: otherwise the next socket would get its number.
+
+    Names and output of workers may have characters that stdout's encoding has not: escape these, as stderr does.
+    """
     inherited.correct()
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _tell(line: str, *more: str) -> None:

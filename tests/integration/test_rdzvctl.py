@@ -131,6 +131,24 @@ async def test_a_command_of_why_can_be_copied_for_any_source_of_the_endpoint(clu
         assert shown[0].startswith("rank 0 of run night: local rank 0 on node a ")
 
 
+@pytest.mark.parametrize(
+    "encoding", [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+)
+async def test_characters_that_the_encoding_of_stdout_has_not_are_escaped(
+    cluster: Cluster, encoding: dict[str, str]
+) -> None:
+    await cluster.nodes("\u6a5f", "--nnodes", "1", "--run-id", "r", nproc=1)
+
+    async def written(*words: str) -> str:
+        program = await Program.start(*RDZVCTL, *words, env={**environment(cluster.endpoint), **encoding})
+        assert await program.exit_code() == 0, program.err
+        return "\n".join(program.out)
+
+    assert "\\u6a5f" in await written("status", "r")
+    assert "node \\u6a5f joined" in await written("events", "r")
+    assert json.loads(await written("status", "r", "--json"))
+
+
 async def test_json_is_the_servers_own(cluster: Cluster) -> None:
     at = cluster.endpoint
     await (await cluster.node("a", "--nnodes", "2", "--run-id", "r")).line(completion.waiting_for(1))

@@ -199,6 +199,7 @@ def become(
     os.setsid()
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  the old one expects a file of the old kind, such as a pipe
     if os.isatty(0):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.closerange(3, 1 << 16)
