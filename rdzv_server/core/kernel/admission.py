@@ -312,6 +312,9 @@ def is_uncertain(run: Run, besides: Collection[str] = ()) -> bool:
     free = legal_sizes.fitting(run.settings, len(run.waiting)) - old
     if free < 0:
         return any(agent.agent_id in uncertain for agent in choose(run))
+    if not taken:
+        spares = set(islice(reversed(run.waiting), len(run.waiting) - free))
+        return any(each in run.waiting and each not in spares for each in uncertain)
     if any(each in taken and each in run.waiting for each in uncertain):
         return True
     return any(each in uncertain for each in islice((each for each in run.waiting if each not in taken), free))

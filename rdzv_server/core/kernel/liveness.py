@@ -264,12 +264,14 @@ class Leases:
         """Return whether the agent has no connection, as after a restart of the server, and owes a sign of life."""
         return agent_id in self.uncertain and agent_id in self.unconnected
 
-    def is_heard_since(self, agent_id: str, at: float) -> bool:
-        """Return whether the server has heard the agent since this time, and it is certain. While facts are replayed,
-        no agent has a lease.
-        """
-        is_certain = agent_id not in self.uncertain and agent_id not in self.excused
-        return is_certain and self.renewed_at.get(agent_id, -inf) >= at
+    def unheard_since(self, at: float) -> Iterator[str]:
+        """Yield the agents that are uncertain, or that the server has not heard since this time, perhaps twice."""
+        yield from self.uncertain
+        yield from self.excused
+        for agent_id, renewed_at in self.renewed_at.items():
+            if renewed_at >= at:
+                return
+            yield agent_id
 
     def should_return_by(self, agent_ids: Iterable[str]) -> float:
         """Return when these absent agents would be back if only their path had been broken.

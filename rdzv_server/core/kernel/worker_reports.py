@@ -107,8 +107,8 @@ def decides_at(run: Run) -> float | None:
         return None
     if not restart_budget.awaits_cause(run, root):
         return run.verdict_at
-    others = run.running.keys() - run.failed
-    if not notices.explains(run, root) and not all(run.leases.is_heard_since(other, root.at) for other in others):
+    unheard = run.leases.unheard_since(root.at)
+    if not notices.explains(run, root) and any(each in run.running and each not in run.failed for each in unheard):
         return None
     return max(run.verdict_at, run.leases.certain_at + restart_budget.CAUSE_WINDOW_S)
 
