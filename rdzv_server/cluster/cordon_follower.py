@@ -13,6 +13,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_server.core import events, journals
 from rdzv_server.core.nodes.state import NodesState
 from rdzv_server.service.driver import Driver
+from rdzv_server.storage.base import StoreBroken
 from rdzv_server.storage.etcd import folder_of, read_journal
 from rdzv_server.storage.etcd_client import EtcdClient, end_of
 from rdzv_server.storage.outage import Outage
@@ -48,12 +49,19 @@ class CordonFollower:
                 log.warning(words.cannot_cordon(fact.node_id, str(error)))
 
     async def catch_up_at_last(self, driver: Driver) -> None:
-        """Catch up, even if etcd does not answer for a long time. Raises `StoreBroken`."""
+        """Catch up, even if etcd does not answer for a long time.
+
+        If shard 0's journal is damaged, this shard keeps the cordons that it knows: its runs need a leader more.
+        """
         outage = Outage(lambda: words.CORDONS_NOT_FOLLOWED, logs_silence=False)
-        await outage.outlast(lambda: self.catch_up(driver), RETRY_S)
+        try:
+            await outage.outlast(lambda: self.catch_up(driver), RETRY_S)
+        except StoreBroken as error:
+            self._revision = self._client.revision
+            log.error(words.keeps_cordons(str(error)))
 
     async def run(self, driver: Driver) -> None:
-        """Apply everything that shard 0 records, forever. Raises `StoreBroken`."""
+        """Apply everything that shard 0 records, forever."""
         while True:
             await self._client.changed(self._folder, self._revision + 1, end_of(self._folder))
             await self.catch_up_at_last(driver)

@@ -69,6 +69,11 @@ def cannot_cordon(node_id: str, why: str) -> str:
 
 CORDONS_NOT_FOLLOWED = "this server cannot read from etcd which nodes are cordoned"
 
+
+def keeps_cordons(why: str) -> str:
+    return f"{CORDONS_NOT_FOLLOWED}, and keeps the cordons that it knows: {why}"
+
+
 # Answers.
 
 

@@ -27,9 +27,11 @@ from rdzv_server.cluster.membership import READY  # noqa: E402
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
 from rdzv_server.cluster.sharding import Sharding  # noqa: E402
 from rdzv_server.config import ServerConfig  # noqa: E402
+from rdzv_server.core import journals  # noqa: E402
 from rdzv_server.service import store_access  # noqa: E402
 from rdzv_server.service.interface import OperatorRequest  # noqa: E402
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable  # noqa: E402
+from rdzv_server.storage.etcd import folder_of  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, end_of, put  # noqa: E402
 from rdzv_server.words import cluster as words  # noqa: E402
 from rdzv_server.words import service as service_words  # noqa: E402
@@ -296,6 +298,20 @@ async def test_damaged_records_stop_only_their_own_shard(start, client, prefix, 
     assert not first.running.done() and first.led == [0, 1, 3]
     second = start("b:1")
     await until(lambda: second.led and len(first.led) <= 2)
+
+
+async def test_damaged_records_about_nodes_stop_no_shard(start, client, prefix, caplog):
+    """All shards follow shard 0's cordons. Runs need a leader more than the latest cordons."""
+    damaged = folder_of(f"{prefix}/shards/0", *journals.NODES) + b"%016x" % 1
+    first = start("a:1")
+    await first.leads(SHARDS)
+    await client.transact([], [put(damaged, b"not ours")])
+    await until(lambda: caplog.text.count(damaged.decode()) == SHARDS - 1)
+    assert all(has_message(line, words.keeps_cordons) for line in caplog.messages if damaged.decode() in line)
+    assert len(first.led) == SHARDS
+    await client.transact([], [delete(damaged)])
+    await first.shards.ask(OperatorRequest(CordonRequest(node_id="n"), "me"), OPERATOR)
+    await until(lambda: all("n" in term.driver.registry.nodes.state.cordons for term in first.shards._terms()))
 
 
 async def test_a_server_leads_a_shard_again_after_its_records_are_repaired(start, client, prefix, caplog, monkeypatch):
