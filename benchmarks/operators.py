@@ -22,7 +22,7 @@ import aiohttp
 from rdzv_protocol import paths
 
 from benchmarks.stage import LOG_TAIL, Broken, Program, Stage
-from rdzv_server.http.events_endpoint import MOST_STREAMS, STREAM
+from rdzv_server.http.events_endpoint import MOST_STREAMS
 from rdzv_server.service.watch import MOST_WATCHERS
 
 WATCH_ALL, WATCH_LARGE, WATCH_SMALL = 20, 20, 80
@@ -147,7 +147,7 @@ class _Process:
     async def _follow(self, client: aiohttp.ClientSession, kind: str, path: str, opened: asyncio.Event) -> None:
         async with AsyncExitStack() as stack:
             async with self._opening:
-                answer = await stack.enter_async_context(self._answered(client, path, {"Accept": STREAM}))
+                answer = await stack.enter_async_context(self._answered(client, path, {"Accept": paths.STREAM_TYPE}))
             opened.set()
             async for _ in answer.content.iter_any():
                 self._answers[f"stream of {kind}"] += 1
