@@ -143,8 +143,10 @@ def exit_upon(signum: int, path: str) -> None:
     report_and_wait(path)
 
 
-def report_and_wait(path: str) -> None:
+def report_and_wait(path: str, ignored: tuple[int, ...] = ()) -> None:
     """Connect to a listener, send the pid, and exit when the connection closes or a signal comes."""
+    for signum in ignored:
+        signal.signal(signum, signal.SIG_IGN)
     with report(path) as connection:
         while connection.recv(100):
             pass
