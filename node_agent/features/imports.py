@@ -23,7 +23,7 @@ MODULES = (
     "node_agent.kernel.failures.recorded_causes", "node_agent.kernel.failures.report", "node_agent.words.agent",
     "node_agent.words.connection", "node_agent.words.devices", "node_agent.words.failures", "node_agent.words.hints",
     "node_agent.words.leaving", "node_agent.words.output", "node_agent.words.workers", "node_agent.features.words",
-    "rdzv_protocol.words.codec", "rdzv_protocol.words.run", "rdzv_protocol.words.tls",
+    "rdzv_protocol.words.codec", "rdzv_protocol.words.run", "rdzv_protocol.words.tls", "traceback",
 )  # fmt: skip
 
 

@@ -4,18 +4,21 @@ Such a module is loaded on first use. A library's regular expressions are compil
 """
 
 import gc
-import os
 import re
 import sys
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 _CO_COROUTINE = 0x80
 """Value of `inspect.CO_COROUTINE`."""
+
+
+_OF_TRACEBACKS = ("traceback", "linecache")
+"""Modules that a library uses only to show an exception. The second one loads `tokenize`, which compiles patterns."""
 
 
 def begin() -> None:
@@ -41,24 +44,26 @@ def end() -> None:
 def import_asyncio() -> None:
     """Import asyncio without TLS, which takes five megabytes, and without `inspect`, which takes seven milliseconds.
 
-    `subprocess`, which asyncio imports, uses `locale` only for pipes of text.
+    `subprocess`, which asyncio imports, uses `locale` only for pipes of text, and `socket` uses `array` only to pass
+    descriptors.
     """
-    _import_early("asyncio", later=("ssl", "asyncio.sslproto", "inspect", "locale"))
+    later = ("ssl", "asyncio.sslproto", "asyncio.staggered", "inspect", "locale", "array")
+    _import_early("asyncio", later=(*later, *_OF_TRACEBACKS))
 
 
 def import_logging() -> None:
-    """Import logging without `tokenize` and `textwrap`, which only a traceback needs."""
-    _import_early("logging", later=("tokenize", "textwrap"))
+    """Import logging without what only a traceback needs."""
+    _import_early("logging", later=_OF_TRACEBACKS)
 
 
 def import_msgspec() -> None:
     """Import msgspec without its schema part, which needs `typing` where `typing_extensions` is not installed.
 
-    `uuid`, which msgspec imports, asks `platform` for the operating system. Its JSON schemas use `textwrap`. No message
-    has a `decimal`. msgspec makes one `ForwardRef` only to learn which arguments the class takes. That would compile
-    the argument, for which Python makes the 119 types of `ast`.
+    Its JSON schemas use `textwrap`. No message has a `decimal` or a `uuid`, and none is written as TOML or YAML.
+    msgspec makes one `ForwardRef` only to learn which arguments the class takes. That would compile the argument, for
+    which Python makes the 119 types of `ast`.
     """
-    later = ("platform", "msgspec.inspect", "textwrap", "decimal", "datetime")
+    later = ("msgspec.inspect", "msgspec.toml", "msgspec.yaml", "textwrap", "decimal", "uuid", "datetime")
     with _replaced(typing, "ForwardRef", lambda name, is_class=False: None):
         _import_early("msgspec", later=later, absent=("typing_extensions",))
 
@@ -71,6 +76,10 @@ def import_msgpack() -> None:
 def _is_coroutine_function(function: object) -> bool:
     code = getattr(function, "__code__", None)
     return code is not None and bool(code.co_flags & _CO_COROUTINE)
+
+
+def _extract_stack(frame: FrameType | None = None, limit: int | None = None) -> Any:
+    return import_module("traceback").extract_stack(frame or sys._getframe(1), limit)
 
 
 def _variables(name: str) -> Mapping[str, object]:
@@ -87,8 +96,9 @@ _ANSWERS: Mapping[str, Mapping[str, object]] = {
         "isfunction": lambda value: isinstance(value, FunctionType),
         "unwrap": lambda function: function,
     },
-    "decimal": {"Decimal": type("Decimal", (), {})},  # msgspec looks for fields of this type
-    "platform": {"system": lambda: os.uname().sysname},
+    "decimal": {"Decimal": type("Decimal", (), {})},  # msgspec looks for fields of these types
+    "traceback": {"extract_stack": _extract_stack},  # asyncio calls it in debug mode
+    "uuid": {"UUID": type("UUID", (), {}), "SafeUUID": SimpleNamespace(unknown=None)},
     "datetime": _variables("_datetime"),  # the same types, without their other form in Python
 }
 """Names that are looked up in a module at every start, with answers that do not need the module."""

@@ -98,8 +98,7 @@ def _specification(name: str, folder: str, stem: str, package: str = "") -> Modu
 
 def _header(modified_at: int, size: int) -> bytes:
     """Return the beginning of a file with bytecode that was compiled from source of this time and size."""
-    fields = (0, modified_at & 0xFFFF_FFFF, size & 0xFFFF_FFFF)
-    return MAGIC_NUMBER + b"".join(field.to_bytes(4, "little") for field in fields)
+    return MAGIC_NUMBER + ((modified_at & 0xFFFF_FFFF) << 32 | (size & 0xFFFF_FFFF) << 64).to_bytes(12, "little")
 
 
 def _content(path: str) -> bytes:

@@ -28,6 +28,7 @@ except SystemExit:
 """Agent that prints at its end which modules it has loaded."""
 DEFERRED = {"_hashlib", "_ssl", "inspect", "msgspec.inspect", "platform", "typing_extensions", "argparse"}
 DEFERRED |= {"textwrap", "tokenize", "locale", "shlex", "shutil", "decimal", "datetime", "ctypes"}
+DEFERRED |= {"array", "linecache", "traceback", "uuid"}
 DEFERRED |= {"rdzv_server.core.views.health", "rdzv_server.config", "rdzv_protocol.actions"}
 """Modules that a healthy run does not load, because they take milliseconds and megabytes."""
 

@@ -9,7 +9,6 @@ if that raises nothing, the run continues.
 """
 
 from collections.abc import Sequence
-from traceback import extract_tb
 
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import Directive, Finish, Wait
@@ -211,8 +210,10 @@ def sentence_of(run_id: str, error: Exception) -> str:
 
 def own_error(error: Exception) -> str:
     """Describe an exception that is a fault of this server: what was raised, and where."""
-    where = extract_tb(error.__traceback__)
     what = clip(printable(f"{type(error).__name__}{f': {error}' if str(error) else ''}"), ERROR_BYTES)
-    if not where:
+    where = error.__traceback__
+    if where is None:
         return words.own_error(what)
-    return words.own_error(what, where[-1].filename.rpartition("/")[2], where[-1].lineno or 0)
+    while where.tb_next:
+        where = where.tb_next
+    return words.own_error(what, where.tb_frame.f_code.co_filename.rpartition("/")[2], where.tb_lineno)
