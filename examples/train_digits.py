@@ -125,7 +125,7 @@ class Trainer:
 
     @torch.no_grad()
     def accuracy(self, samples: Samples) -> float:
-        """Return the fraction of `samples` that is recognised. Each worker tests its share."""
+        """Return the fraction of `samples` that is recognized. Each worker tests its share."""
         mine = samples.share()
         correct = (self.model(mine.images).argmax(dim=1) == mine.labels).sum()
         dist.all_reduce(correct)

@@ -173,7 +173,7 @@ class Driver:
         self._arm()
 
     def heard(self, unheard_s: float = 0.0) -> None:
-        """Do not penalise agents for silence until now: for `unheard_s` seconds this server was not there for them."""
+        """Do not penalize agents for silence until now: for `unheard_s` seconds this server was not there for them."""
         self._clock.answered_nobody(unheard_s)
 
     async def crashed(self) -> None:

@@ -13,7 +13,7 @@ from node_agent.features.evidence import gather as module
 from node_agent.features.evidence.gather import Target, gather
 from node_agent.kernel.environment import WORKER_SERVER
 from rdzv_server.core.policies.hangs import words
-from rdzv_server.core.policies.hangs.stack_summary import summarise
+from rdzv_server.core.policies.hangs.stack_summary import summarize
 from tests.support.launchers import free_port
 
 pytestmark = pytest.mark.torch
@@ -77,7 +77,7 @@ async def is_named(deadlocked: list[Target], folder: Path, environment: Mapping[
     evidence = await gather(deadlocked, str(folder), [sys.executable], environment, 75.0)
     assert evidence.problems == ()
     assert [(group.ranks, group.collective) for group in evidence.groups] == [((0,), 4), ((1,), 3)]
-    summary = summarise({"a": evidence}, {})
+    summary = summarize({"a": evidence}, {})
     places = [words.place("all_reduce", "train.py", 10), words.place("skip_it", "train.py", 13)]
     ranks = [words.ranks_at([rank], 2, place, ProcessState.ALIVE) for rank, place in enumerate(places)]
     assert summary.sentence == "; ".join([*ranks, words.blame([1], words.OUTSIDE_COLLECTIVE)])

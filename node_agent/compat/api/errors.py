@@ -1,7 +1,7 @@
 """Failures of workers as a program sees them: torch's classes, with the same attributes and wording.
 
 If the program has imported torch's own classes, the raised exception is an instance of torch's class too. So `except
-ChildFailedError` works with either class, and torch's `@record` recognises the exception.
+ChildFailedError` works with either class, and torch's `@record` recognizes the exception.
 """
 
 import atexit

@@ -1,7 +1,7 @@
 """The agent's own temporary folder, for files that workers need only while the agent lives.
 
 If the agent is killed, its guardian removes the folder. If both are killed, the next agent of this user on this machine
-removes it when it exits. It recognises such a folder because no process holds its lock any more.
+removes it when it exits. It recognizes such a folder because no process holds its lock any more.
 
 Nodes may share TMPDIR, and a lock on a network file system may be visible only on its own node. So the folder's name
 identifies the machine and its boot. On a local disk, a folder from an earlier boot is certainly left over. On other
@@ -103,7 +103,7 @@ def _locked_prefix() -> str:
     try:
         with open(_BOOT_ID, "rb") as file:
             machine = file.read()
-    except OSError:  # the folder can then never be recognised as left over
+    except OSError:  # the folder can then never be recognized as left over
         machine = os.urandom(_RANDOM_BYTES)
     return f"{PREFIX}-{crc32(machine):08x}"
 
@@ -137,7 +137,7 @@ def _remove_left_over(parent: str) -> None:
         found = [name for name in os.listdir(parent) if name.startswith(f"{PREFIX}-")]
         if not found:
             return
-        is_known = os.access(_BOOT_ID, os.R_OK)  # otherwise no folder can be recognised
+        is_known = os.access(_BOOT_ID, os.R_OK)  # otherwise no folder can be recognized
         beginning = f"{PREFIX}-[0-9a-f]{{8}}" if is_known and _is_own_disk(parent) else _locked_prefix()
         left_over = re.compile(f"{beginning}-[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
         for name in filter(left_over.fullmatch, found):

@@ -334,7 +334,7 @@ class Registry:
             return []
 
     def restart(self, now: float, incarnation: Incarnation) -> None:
-        """Begin an incarnation of the server after the replay. Agents are not penalised for the server's downtime."""
+        """Begin an incarnation of the server after the replay. Agents are not penalized for the server's downtime."""
         self._incarnation = incarnation
         self.nodes.begin_incarnation(incarnation)
         for machine in self._machines.values():

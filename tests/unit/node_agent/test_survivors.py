@@ -286,7 +286,7 @@ def test_a_state_in_parts_is_complete_when_each_part_has_been_saved(
         ("Connection reset by peer", False),
     ],
 )
-def test_errors_of_peers_are_recognised(text: str, is_peers: bool) -> None:
+def test_errors_of_peers_are_recognized(text: str, is_peers: bool) -> None:
     error = ValueError("in the loop")
     error.__cause__ = RuntimeError(text)
     assert survivors.is_of_a_peer(error) is is_peers

@@ -21,7 +21,7 @@ from rdzv_server.core.kernel.progress import STALLED
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.run import Agent, Run, Stage
 from rdzv_server.core.policies.hangs import words
-from rdzv_server.core.policies.hangs.stack_summary import StackSummary, summarise
+from rdzv_server.core.policies.hangs.stack_summary import StackSummary, summarize
 
 REASON_BYTES = 240
 EXAMINED_WITHIN_S = 10.0
@@ -112,7 +112,7 @@ def _closed(
         case Refused():
             pass  # its workers have ended, or it has left: other messages report both
     if not asked.left:
-        asked.done(kernel, summarise(asked.evidence, asked.silent, hangs=asked.hangs), now)
+        asked.done(kernel, summarize(asked.evidence, asked.silent, hangs=asked.hangs), now)
 
 
 def _runs(run: Run, agent: Agent) -> bool:

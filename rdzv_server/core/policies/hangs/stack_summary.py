@@ -152,10 +152,10 @@ class _Facts(Struct, kw_only=True):
     count: int
 
 
-def summarise(
+def summarize(
     evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[int]], *, hangs: bool | None = True
 ) -> StackSummary:
-    """Summarise the nodes' evidence, by node id. `silent`: ranks of the nodes that did not answer in time.
+    """Summarize the nodes' evidence, by node id. `silent`: ranks of the nodes that did not answer in time.
 
     `hangs`: whether the run hangs. If False, its steps continue and no rank is to blame; None if that is unknown.
     """

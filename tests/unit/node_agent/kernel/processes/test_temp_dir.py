@@ -57,7 +57,7 @@ def test_the_temporary_folder_is_removed(tmp_path):
 
 
 def test_the_folder_of_an_agent_killed_with_its_guardian_is_removed_by_the_next_one(tmp_path):
-    """The folder of a living agent stays, recognised by its lock, and so does another program's."""
+    """The folder of a living agent stays, recognized by its lock, and so does another program's."""
     living, next_one = made(), made()
     kept = [
         living.path("error.json"),

@@ -26,7 +26,7 @@ from rdzv_server.core.policies.hangs.stack_summary import (
     SENTENCE_BYTES,
     StackSummary,
     place_of,
-    summarise,
+    summarize,
 )
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
@@ -88,15 +88,15 @@ def parts(*of_summary: str) -> str:
 
 
 def summary_of(*groups: StackGroup, silent: dict[str, list[int]] | None = None) -> StackSummary:
-    """Summarise the stacks of as many nodes as there are groups."""
+    """Summarize the stacks of as many nodes as there are groups."""
     evidence = {f"node{number}": Evidence(groups=(each,)) for number, each in enumerate(groups)}
-    return summarise(evidence, silent or {})
+    return summarize(evidence, silent or {})
 
 
 def test_the_rank_that_is_not_in_the_collective_is_named() -> None:
     waiting = Evidence(groups=(group([8, 9, 10, 11, 12, 13, 14, 15]),))
     odd = Evidence(groups=(group([0, 1, 2, 3, 4, 5, 6]), group(7, DATA_LOADER)))
-    summary = summarise({"a": odd, "b": waiting}, {})
+    summary = summarize({"a": odd, "b": waiting}, {})
     assert summary.sentence == parts(do(range(15), of=16), do(7, AT_LOADER))
     assert [(culprit.rank, culprit.node_id) for culprit in summary.culprits] == [(7, "a")]
     assert summary.stack[-2:] == (
@@ -123,7 +123,7 @@ def test_a_rank_that_is_a_step_ahead_may_be_to_blame() -> None:
 
 def test_nccls_own_message_comes_last() -> None:
     said = ("#0-0 (78db) MISMATCH", "  Rank 7 has launched up to operation 60 -- GPU 3")
-    summary = summarise({"a": Evidence(groups=(group([0, 1]),)), "b": Evidence(groups=(group([2]),), nccl=said)}, {})
+    summary = summarize({"a": Evidence(groups=(group([0, 1]),)), "b": Evidence(groups=(group([2]),), nccl=said)}, {})
     assert summary.sentence.endswith(f"; {words.nccl_says([said[0], said[1].strip()])}")
 
 
@@ -185,7 +185,7 @@ def raised(rank: int, **more: Any) -> LastError:
 def test_a_rank_whose_script_has_ended_with_an_exception_is_to_blame(
     groups: list[StackGroup], errors: list[LastError], culprits: list[int]
 ) -> None:
-    summary = summarise({"a": Evidence(groups=tuple(groups), errors=tuple(errors))}, {})
+    summary = summarize({"a": Evidence(groups=tuple(groups), errors=tuple(errors))}, {})
     assert [culprit.rank for culprit in summary.culprits] == culprits
     assert (summary.error, summary.traceback) == (
         (f"ValueError: boom {culprits[0]}", ("Traceback:", "boom")) if culprits else ("", ())
@@ -210,7 +210,7 @@ def test_a_rank_that_an_exception_has_cost_a_thread_is_named_with_the_exception(
     groups: list[StackGroup], errors: list[LastError], culprit: int | None, why: str
 ) -> None:
     """It is to blame only if nothing better singles a rank out: the exception may be older than the hang."""
-    summary = summarise({"a": Evidence(groups=tuple(groups), errors=tuple(errors))}, {})
+    summary = summarize({"a": Evidence(groups=tuple(groups), errors=tuple(errors))}, {})
     assert summary.why == why and not summary.proves_hang
     own = [error for error in errors if not error.is_consequence]
     named = words.thread_ended(own[0].rank, own[0].thread, own[0].error, len(own) - 1) if own else ""
@@ -221,7 +221,7 @@ def test_a_rank_that_an_exception_has_cost_a_thread_is_named_with_the_exception(
 
 def test_an_operators_look_at_a_healthy_run_names_a_lost_thread_and_does_not_blame_a_rank() -> None:
     evidence = {"a": Evidence(groups=(group([0, 1]),), errors=(raised(1, thread="loader"),))}
-    summary = summarise(evidence, {}, hangs=False)
+    summary = summarize(evidence, {}, hangs=False)
     assert words.thread_ended(1, "loader", "ValueError: boom 1", 0) in summary.sentence
     assert not summary.culprits and not summary.error
 
@@ -253,7 +253,7 @@ def test_a_rank_in_an_exit_handler_of_its_own_is_to_blame_if_its_exception_has_l
     frames: tuple[Frame, ...], traceback: tuple[str, ...], is_to_blame: bool
 ) -> None:
     error = LastError(rank=0, error="ValueError: boom", traceback=traceback, is_uncaught=not traceback)
-    summary = summarise({"a": Evidence(groups=(group(0, frames), group([1, 2])), errors=(error,))}, {})
+    summary = summarize({"a": Evidence(groups=(group(0, frames), group([1, 2])), errors=(error,))}, {})
     assert (summary.why == words.HAS_RAISED) is is_to_blame
     if is_to_blame:
         assert [culprit.rank for culprit in summary.culprits] == [0]
@@ -261,7 +261,7 @@ def test_a_rank_in_an_exit_handler_of_its_own_is_to_blame_if_its_exception_has_l
 
 
 def test_an_exit_handler_without_an_exception_does_not_blame_a_rank() -> None:
-    summary = summarise({"a": Evidence(groups=(group([0, 1, 2], IN_HANDLER), group(3, OWN_LOOP)))}, {})
+    summary = summarize({"a": Evidence(groups=(group([0, 1, 2], IN_HANDLER), group(3, OWN_LOOP)))}, {})
     assert summary.why != words.HAS_RAISED
     assert summary.sentence.startswith(parts(do(range(3), of=4), do(3, AT_OWN_LOOP)))
 
@@ -393,7 +393,7 @@ def test_a_run_without_a_suspected_hang_has_no_verdict_about_one(
     hangs: bool | None, groups: list[StackGroup], culprits: list[int], sentence: str
 ) -> None:
     evidence = {f"node{number}": Evidence(groups=(each,)) for number, each in enumerate(groups)}
-    summary = summarise(evidence, {}, hangs=hangs)
+    summary = summarize(evidence, {}, hangs=hangs)
     assert [culprit.rank for culprit in summary.culprits] == culprits
     assert summary.sentence == sentence
 
@@ -483,7 +483,7 @@ def test_any_evidence_gives_a_sentence_whose_culprits_were_there(
     evidence: dict[str, list[StackGroup]], errors: dict[str, tuple[LastError, ...]], silent: dict[str, list[int]]
 ) -> None:
     said = {node: Evidence(groups=tuple(groups), errors=errors.get(node, ())) for node, groups in evidence.items()}
-    summary = summarise(said, silent)
+    summary = summarize(said, silent)
     ranks_of = {node: {rank for each in groups for rank in each.ranks} for node, groups in evidence.items()}
     ranks_of |= {node: set(ranks) for node, ranks in silent.items()}
     assert 0 < len(summary.sentence.encode()) <= SENTENCE_BYTES
@@ -492,7 +492,7 @@ def test_any_evidence_gives_a_sentence_whose_culprits_were_there(
     assert all(culprit.rank in ranks_of[culprit.node_id] for culprit in summary.culprits)
     count = len(set().union(*ranks_of.values()) if ranks_of else set())
     assert count > len(summary.culprits) or count in (0, 1) or len(summary.culprits) == MOST_CULPRITS
-    assert summarise(dict(reversed(said.items())), silent) == summary  # in any order of answers
+    assert summarize(dict(reversed(said.items())), silent) == summary  # in any order of answers
 
 
 @given(st.lists(groups_of_any_kind, max_size=40))
