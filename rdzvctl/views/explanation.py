@@ -172,17 +172,23 @@ def _left_out(things: Sequence[Any], noun: str, command: str) -> list[str]:
 
 def _failures(run: Fields) -> list[str]:
     """Return sentences about the first failure and the last one, unless the state's reason contains them."""
-    told, reason, sentences = words.explanation, printable(run["reason"]), list[str]()
+    told, sentences = words.explanation, list[str]()
     if first := run["first_failure"]:
         what, ago_s, round_ = lines.of_failure(first), first["age_s"], first["round"]
-        is_told = reason.startswith(what)
+        is_told = _is_reason(run, round_, what)
         sentences.append(told.that_failed_first(ago_s, round_) if is_told else told.failed_first(what, ago_s, round_))
         sentences.append(_sentence(first["hint"].rstrip(".")))
     if last := run["last_failure"]:
         what = lines.of_failure(last)
-        shown = "" if reason.startswith(what) else told.failed_last(what, last["age_s"], last["round"])
+        shown = "" if _is_reason(run, last["round"], what) else told.failed_last(what, last["age_s"], last["round"])
         sentences.append(told.rounds_have_failed(run["failed_rounds"], shown))
     return sentences
+
+
+def _is_reason(run: Fields, round_: int, what: str) -> bool:
+    """Return whether this failure, of this round, is the reason of the run's end: the same may fail in each round."""
+    ended = run["end_failure"]
+    return bool(ended) and ended["round"] == round_ and printable(run["reason"]).startswith(what)
 
 
 def _restarts(run: Fields) -> list[str]:

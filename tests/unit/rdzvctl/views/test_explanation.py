@@ -117,6 +117,14 @@ def test_why_names_the_last_failure_and_the_number_of_failed_rounds() -> None:
     assert ctl.explanation.rounds_have_failed(2, last) in explanation.why(told(run), SERVER).text
 
 
+def test_why_does_not_take_the_last_failure_for_the_first_one_if_the_same_fails_in_each_round() -> None:
+    text = explanation.why(told(check(("1 max_restarts=1", "join a; fail a; join a; 300s; fail a"))), SERVER).text
+    first = worker_failed("a", 0, "exit code 1", "")
+    assert ctl.explanation.failed_first(first, 300.0, 1) in text
+    assert ctl.explanation.that_failed_first(300.0, 1) not in text, "the run's reason is the failure of round 2"
+    assert ctl.explanation.rounds_have_failed(2, "") in text
+
+
 def test_why_says_what_a_restart_is_for() -> None:
     run = told(check(("2", "join a b; lose b")))
     assert ctl.explanation.reason_of_restart("node b was lost") in explanation.why(run, SERVER, "node b was lost").text
