@@ -36,6 +36,7 @@ from rdzv_server.service.interface import ServerState, Service, latest_runs, sta
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 from rdzv_server.words import http as words
+from rdzv_server.words import page as page_words
 
 WEB = Path(__file__).parents[1] / "web"
 SCRIPT = "text/javascript"
@@ -366,7 +367,7 @@ def _environment() -> Environment:
         lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     environment.globals |= {"static": _static, "path_of": path_of, "node_path_of": node_path_of}
-    environment.globals |= {"paths": paths, "ROWS": ROWS}
+    environment.globals |= {"paths": paths, "ROWS": ROWS, "words": page_words}
     environment.globals |= {"phases": PHASES, "phases_by_need": PHASES_BY_NEED, "states_of_health": HEALTH}
     environment.globals |= {"tones": TONES, "tone_of": TONE_OF}
     environment.filters |= {"duration": _duration, "utc": _utc}

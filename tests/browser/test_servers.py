@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from rdzv_server.words import completion
+from rdzv_server.words import completion, page
 from tests.browser.conftest import NewTab, Tab
 from tests.browser.runs import FLAGS
 from tests.integration.replicas import Replicas
@@ -95,7 +95,7 @@ async def test_a_page_continues_at_the_server_that_takes_over(
     await of_service.shows("#reason", "round 1 runs on 2 nodes")
     await of_service.stays()
     await tab.open(follower, "/runs/r%2F1")
-    await tab.shows("#leaders", "This server follows; another server leads.")
+    await tab.shows("#leaders", page.FOLLOWS)
     leads = (await follower.status())["server"]["leader"]
     assert await tab.page.get_attribute("#leaders a", "href") == f"http://{leads}/runs/r%2F1"
     assert await of_service.page.is_hidden("#leaders"), "the leader itself names no server"

@@ -4,6 +4,7 @@
 
 const SILENCE_MS = 15000; // the server sends something every 5 s
 const AGAIN_MS = 1000;
+const LOST = "connection lost, trying again";
 const TONE_OF = JSON.parse(document.body.dataset.toneOf);
 const ORDER = document.body.dataset.phases.split(" "); // phases of runs that need a person come first
 const ENDINGS = { starts: "starts in", gives_up: "gives up in", ends: "ends in" };
@@ -217,7 +218,7 @@ class Stream {
   }
 
   lost() {
-    say("lost", "connection lost, trying again", this.heardAt / 1000 + ahead);
+    say("lost", LOST, this.heardAt / 1000 + ahead);
     if (this.source && this.source.readyState !== EventSource.CLOSED) return; // the browser connects again
     this.close();
     this.again = setTimeout(() => this.retry(), AGAIN_MS);
@@ -234,7 +235,7 @@ class Stream {
 
   look() {
     if (this.source && Date.now() - this.heardAt > SILENCE_MS) {
-      say("lost", "connection lost, trying again", this.heardAt / 1000 + ahead);
+      say("lost", LOST, this.heardAt / 1000 + ahead);
       this.open();
     }
     if (!document.hidden && !isStale()) tick(); // without a server nothing here is known to last any longer
@@ -293,18 +294,18 @@ function tick() {
 function drawServer(server) {
   const trouble = byId("trouble");
   trouble.hidden = !server.unhealthy_reason;
-  fill(trouble, server.unhealthy_reason ? `The server cannot decide anything now: ${server.unhealthy_reason}` : "");
+  fill(trouble, server.unhealthy_reason ? trouble.dataset.begins + server.unhealthy_reason : "");
   const others = new Map();
   (server.shards || []).forEach((shard) => others.set(shard.leader, [...(others.get(shard.leader) || []), shard.shard]));
   const leaders = byId("leaders");
   const isFollower = server.leads === false || (runId && !shown.run);
   leaders.hidden = others.size === 0 || (!isFollower && others.size === 1);
   if (leaders.hidden) return;
-  leaders.replaceChildren(`${server.leads ? "This server shares the runs with others." : "This server follows; another server leads."} `);
+  leaders.replaceChildren(`${server.leads ? leaders.dataset.shares : leaders.dataset.follows} `);
   for (const [leader, shards] of others) {
     const which = others.size > 1 ? ` (shard ${shards.join(", ")})` : "";
     if (leader) leaders.append("Leader: ", linkTo(leader), `${which} `);
-    else leaders.append(`The leader is unknown${which}. `);
+    else leaders.append(`${leaders.dataset.unknown}${which}. `);
   }
 }
 
