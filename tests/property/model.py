@@ -852,7 +852,7 @@ class Model:
         if self.stage != "running":
             return None
         if self.leaving:
-            return min(self.leaving.values(), key=lambda soon: soon[0])
+            return min((until, name, cause) for name, (until, cause) in self.leaving.items())[::2]
         if self.settings.scale_up == "on-notice" and self.scale_up_at is not None:
             return self.scale_up_at, "node_arrived"
         return None

@@ -524,6 +524,7 @@ class RunStory(RunInvariants):
             "pace",
             "signs",
             "held",
+            "leave_times",
         }
         assert _without(snapshot(machine.run), unordered) == _without(snapshot(self.run_), unordered)
         assert machine.run.agents == self.run_.agents

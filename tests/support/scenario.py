@@ -468,7 +468,7 @@ def replayed(
 def durable(run: Run) -> dict[str, Any]:
     """Return all that a restart must restore: everything except times of contact and open queries."""
     signs = ("leases", "signs", "held", "queries", "notice", "cause_sought", "progress", "pace", "refused")
-    signs += ("undecided", "unwritten_since")
+    signs += ("undecided", "unwritten_since", "leave_times")
     return {name: value for name, value in snapshot(run).items() if name not in signs}
 
 

@@ -309,9 +309,14 @@ def is_uncertain(run: Run, besides: Collection[str] = ()) -> bool:
         return any(run.agents[each].state not in _SEATLESS and each not in besides for each in uncertain)
     taken = run.seats
     old = run.survivors - len(run.stopping) - sum(agent_id in taken for agent_id in run.cordoned)
-    free = legal_sizes.fitting(run.settings, len(run.waiting)) - old
-    if free < 0:
-        return any(agent.agent_id in uncertain for agent in choose(run))
+    seats = legal_sizes.fitting(run.settings, len(run.waiting))
+    free = seats - old
+    if free < 0:  # the first ranks get the seats
+        ranks = (taken[each].group_rank for each in uncertain if each in taken and each in run.waiting)
+        first = min(ranks, default=None)
+        if first is None or first < seats:
+            return first is not None
+        return sum(map(run.waiting.__contains__, islice(taken, first))) < seats
     if not taken:
         spares = set(islice(reversed(run.waiting), len(run.waiting) - free))
         return any(each in run.waiting and each not in spares for each in uncertain)

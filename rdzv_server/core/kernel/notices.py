@@ -57,7 +57,7 @@ def pending(run: Run) -> Pending | None:
     if run.stage is not Stage.RUNNING:
         return None
     if run.leaving:
-        agent_id, leaving = min(run.leaving.items(), key=lambda item: item[1].until)
+        leaving = run.leaving[agent_id := run.first_to_leave()]
         return Pending(leaving.until, leaving.cause, run.agents[agent_id].node_id, leaving.reason)
     if replacement := run.replacement:
         return Pending(replacement.until, Cause.NODE_DRAINED, replacement.node_id, replacement.reason)
@@ -124,7 +124,7 @@ def leaves(machine: Machine, agent: Agent, leaving: Leaving, now: float) -> None
     if before := run.leaving.get(agent.agent_id):
         leaving.until = min(leaving.until, before.until)
         leaving.stop_until = min(leaving.stop_until, before.stop_until)
-    run.leaving[agent.agent_id] = leaving
+    run.announce_leave(agent.agent_id, leaving)
     if run.stage is Stage.RUNNING and agent.state is AgentState.RUNNING:
         given(machine, leaving.reason, leaving.until - now, now, agent.node_id)
     else:

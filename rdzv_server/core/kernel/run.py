@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from heapq import heappop, heappush
 from itertools import chain, islice
 from typing import TypeVar
 
@@ -521,6 +522,9 @@ class Run(RunState, kw_only=True):
     """Sentence about the last error that kept the run from being shown to people; empty if none."""
     survivors: int = 0
     """Number of agents of the membership that are still part of the run and are not drained."""
+    leave_times: list[tuple[float, str]] = field(default_factory=list)
+    """Heap of the times and agent ids in `leaving`, with stale entries. All nodes may announce together that they
+    leave, and every event asks for the first."""
 
     @property
     def key(self) -> Key:
@@ -609,6 +613,20 @@ class Run(RunState, kw_only=True):
         self.leaving.pop(agent.agent_id, None)
         self.move(agent, AgentState.DRAINING)
         agent.drain_until = until
+
+    def announce_leave(self, agent_id: str, leaving: Leaving) -> None:
+        self.leaving[agent_id] = leaving
+        heappush(self.leave_times, (leaving.until, agent_id))
+
+    def first_to_leave(self) -> str:
+        """Return the agent in `leaving` whose notice ends first; there is at least one."""
+        while (first := self.leave_times[0]) and not self._is_current(*first):
+            heappop(self.leave_times)
+        return first[1]
+
+    def _is_current(self, until: float, agent_id: str) -> bool:
+        leaving = self.leaving.get(agent_id)
+        return leaving is not None and leaving.until == until
 
     def answer(self, fact: Operation, sentence: str) -> None:
         """Remember the sentence that answered an operator's request. Requests without an id are not remembered."""
@@ -705,6 +723,7 @@ class Run(RunState, kw_only=True):
         assert self.stage is Stage.RUNNING or (self.scale_up_at, self.verdict_at) == (None, None)
         assert self.stage is Stage.RUNNING or not (self.leaving or self.notice_since)
         assert all(agents[agent_id].has_part for agent_id in self.leaving)
+        assert {(leaving.until, agent_id) for agent_id, leaving in self.leaving.items()} <= {*self.leave_times}
         assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)
         assert self.restart_count == sum(times for cause, times in self.restarts.items() if cause.is_charged)
         assert self.restarts_without_progress <= self.restart_count

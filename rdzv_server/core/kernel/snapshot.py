@@ -46,3 +46,5 @@ def restore(run: Run, policies: Iterable[Policy[Any, Any]], data: bytes) -> None
     for agent in state.agents.values():
         run.move(agent, agent.state)
         run.survivors += run.is_survivor(agent)
+    for agent_id, leaving in state.leaving.items():
+        run.announce_leave(agent_id, leaving)

@@ -9,8 +9,17 @@ from collections.abc import Callable
 from types import FrameType
 
 import pytest
+from rdzv_protocol.queries import Notice, Noticed
 
-from rdzv_server.core.events import Event, LeaseRenewed, WorkersFailed
+from rdzv_server.core.events import (
+    Event,
+    LeaseRenewed,
+    LeaveAnnounced,
+    NodeLeft,
+    QueryAnswered,
+    WorkersFailed,
+    WorkersSucceeded,
+)
 from tests.support.scenario import Scenario, a_failure, running
 
 FEW, MANY = 20, 200
@@ -58,6 +67,44 @@ def _keep_alive_before_the_cause(nodes: int) -> tuple[Scenario, Event]:
     return _waits_for_the_cause(nodes), LeaseRenewed("n001")
 
 
+def _resized(nodes: int) -> tuple[Scenario, Event]:
+    first, *others, last = names = _names(nodes)
+    run = running(f"1:{nodes}", *names, max_restarts=1, disconnect_grace_s=60)
+    run.fails(first)
+    run.join(*others, last)
+    run.disconnects("n003")
+    run.is_resized(f"1:{nodes - 5}")
+    return run, LeaseRenewed("n001")
+
+
+def _all_leave(nodes: int) -> Scenario:
+    """A scheduler ends the job: all agents announce at the same time that they leave."""
+    names = _names(nodes)
+    run = running(str(nodes), *names, notice_timeout_s=20)
+    for name in names[:-1]:
+        run.announces(name)
+    return run
+
+
+def _last_announcement(nodes: int) -> tuple[Scenario, Event]:
+    return _all_leave(nodes), LeaveAnnounced(_names(nodes)[-1], "SIGTERM", 24, 30)
+
+
+def _answer_while_all_leave(nodes: int) -> tuple[Scenario, Event]:
+    run = _all_leave(nodes)
+    return run, QueryAnswered("n001", run.asked(Notice)["n001"].number, Noticed(listening=1, acknowledged=1))
+
+
+def _success_while_all_leave(nodes: int) -> tuple[Scenario, Event]:
+    return _all_leave(nodes), WorkersSucceeded("n001", 1)
+
+
+def _departure_while_all_leave(nodes: int) -> tuple[Scenario, Event]:
+    run = _all_leave(nodes)
+    run.succeeds("n001")
+    return run, NodeLeft("n001", "SIGTERM")
+
+
 def _calls_of(run: Scenario, event: Event) -> int:
     """Return how many functions and generators are called or resumed while the run handles the event."""
     count = 0
@@ -82,6 +129,11 @@ def _calls_of(run: Scenario, event: Event) -> int:
         _vanished_in_the_first_round,
         _failure_before_the_cause,
         _keep_alive_before_the_cause,
+        _resized,
+        _last_announcement,
+        _answer_while_all_leave,
+        _success_while_all_leave,
+        _departure_while_all_leave,
     ],
 )
 def test_the_cost_of_an_event_does_not_grow_with_the_number_of_nodes(
