@@ -38,6 +38,17 @@ def last_lines(lines: Sequence[str], most_lines: int, most_bytes: int) -> tuple[
     return tuple(reversed(kept))
 
 
+class NextStep(str):
+    """Step that a person can take: a text that ends with a command. A name in the text may look like a command, too."""
+
+    command: str
+
+    def __new__(cls, text: str, command: str) -> "NextStep":
+        step = super().__new__(cls, f"{text} {command}")
+        step.command = command
+        return step
+
+
 def count(number: int | None, noun: str = "node") -> str:
     """Return a number of nodes, or of other things, as text."""
     return f"{number} {noun}{'s' * (number != 1)}"

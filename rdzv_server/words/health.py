@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rdzv_protocol.text import count, span
+from rdzv_protocol.text import NextStep, count, span
 
 OK = "the server knows of no problem"
 NO_ACTION = "the server takes no action"
@@ -103,31 +103,37 @@ def below_size(nodes: int, largest: int) -> str:
 # Next steps of a person.
 
 
-def uncordon(node_id: str) -> str:
-    return f"If node {node_id} is fit, admit it again: rdzvctl uncordon {node_id}"
+def uncordon(node_id: str) -> NextStep:
+    return NextStep(f"If node {node_id} is fit, admit it again:", f"rdzvctl uncordon {node_id}")
 
 
-def start_nodes(more: int, run_id: str) -> str:
-    return f"Start {count(more, 'more node')}. See which nodes are gone, and how to start one: rdzvctl why {run_id}"
+def start_nodes(more: int, run_id: str) -> NextStep:
+    return NextStep(
+        f"Start {count(more, 'more node')}. See which nodes are gone, and how to start one:", f"rdzvctl why {run_id}"
+    )
 
 
-def stacks(run_id: str) -> str:
-    return f"See what the workers are doing: rdzvctl stacks {run_id}"
+_SEE_WORKERS = "See what the workers are doing:"
 
 
-def no_progress_reported(run_id: str) -> str:
+def stacks(run_id: str) -> NextStep:
+    return NextStep(_SEE_WORKERS, f"rdzvctl stacks {run_id}")
+
+
+def no_progress_reported(run_id: str) -> NextStep:
     """A run that seems to be well, as far as a server can know that does not hear of its workers' progress."""
-    return f"The workers report no progress, so the server cannot tell whether they advance. {stacks(run_id)}"
+    found = "The workers report no progress, so the server cannot tell whether they advance."
+    return NextStep(f"{found} {_SEE_WORKERS}", f"rdzvctl stacks {run_id}")
 
 
-def restart(run_id: str, lacks: int = 0) -> str:
+def restart(run_id: str, lacks: int = 0) -> NextStep:
     """`lacks`: how many nodes the next round would lack, because nodes of this round are cordoned or leave."""
     if lacks:
-        return (
+        return NextStep(
             f"If the workers hang, first start {count(lacks, 'more node')}, or uncordon as many: the next round needs "
-            f"them. Then restart the workers: rdzvctl restart {run_id}"
-        )
-    return f"If the workers hang, restart them: rdzvctl restart {run_id}"
+            "them. Then restart the workers:", f"rdzvctl restart {run_id}",
+        )  # fmt: skip
+    return NextStep("If the workers hang, restart them:", f"rdzvctl restart {run_id}")
 
 
 MEND_SERVER = "Repair the server: it carries out nothing until it can decide. Workers keep running."
@@ -137,29 +143,31 @@ LOOK_AT_NODES = "Check the nodes, and the network between them and the server. W
 START_AGENTS = "If the nodes are gone, start their agents again: they take the old agents' places at once."
 
 
-def stop(run_id: str) -> str:
-    return f"Or end the run: rdzvctl stop {run_id}"
+def stop(run_id: str) -> NextStep:
+    return NextStep("Or end the run:", f"rdzvctl stop {run_id}")
 
 
-def forget(run_id: str) -> str:
-    return f"Or start it again, which restarts its workers: rdzvctl forget {run_id}"
+def forget(run_id: str) -> NextStep:
+    return NextStep("Or start it again, which restarts its workers:", f"rdzvctl forget {run_id}")
 
 
-def stop_and_mend(run_id: str) -> str:
-    return f"If the run makes no progress, end it and fix the cause: rdzvctl stop {run_id}"
+def stop_and_mend(run_id: str) -> NextStep:
+    return NextStep("If the run makes no progress, end it and fix the cause:", f"rdzvctl stop {run_id}")
 
 
-def events(run_id: str) -> str:
-    return f"See what used up its restarts: rdzvctl events {run_id}"
+def events(run_id: str) -> NextStep:
+    return NextStep("See what used up its restarts:", f"rdzvctl events {run_id}")
 
 
-def history(run_id: str) -> str:
-    return f"See what its restarts have in common: rdzvctl events {run_id}"
+def history(run_id: str) -> NextStep:
+    return NextStep("See what its restarts have in common:", f"rdzvctl events {run_id}")
 
 
-def keep_out(node_id: str) -> str:
-    return f"The run can do without node {node_id}. To keep it out of new rounds: rdzvctl cordon {node_id}"
+def keep_out(node_id: str) -> NextStep:
+    return NextStep(
+        f"The run can do without node {node_id}. To keep it out of new rounds:", f"rdzvctl cordon {node_id}"
+    )
 
 
-def why(run_id: str) -> str:
-    return f"See which nodes it could still use: rdzvctl why {run_id}"
+def why(run_id: str) -> NextStep:
+    return NextStep("See which nodes it could still use:", f"rdzvctl why {run_id}")

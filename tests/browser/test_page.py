@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from rdzv_protocol import actions
-from rdzv_protocol.words.run import restarts_took
+from rdzv_protocol.words.run import read_console, restarts_took
 
 from rdzv_server.core.policies import words
 from rdzv_server.words import completion, failures
@@ -183,6 +183,24 @@ async def test_the_list_of_runs_has_the_worst_first_each_with_the_first_thing_to
         await tab.shows("#needy", "2 runs need a look: 1 silent, 1 last restart spent")
         assert await tab.page.locator("#runs .steps", has_text="rdzvctl stop").count() == 0
         await tab.is_accessible()
+    tab.is_content()
+
+
+async def test_a_node_whose_name_looks_like_a_command_is_never_copied_as_one(cluster: Cluster, tab: Tab) -> None:
+    name = "rdzvctl x; touch y #"
+    async with Crowd(cluster.server.port) as crowd:
+        await crowd.run("r", [name], max_restarts=9)
+        for _ in range(3):
+            await crowd.fail("r")
+        await tab.open(cluster, "/runs/r")
+        await tab.shows("#health-state", "looping")
+        await tab.shows("#health-next", read_console(name))
+        commands = await tab.page.locator("#health-next code").all_inner_texts()
+        assert commands == [health_words.events("r").command, health_words.stop_and_mend("r").command]
+        assert await tab.page.get_by_role("button", name="Copy rdzvctl").count() == 2
+        await tab.open(cluster)
+        await tab.shows("#runs .steps", read_console(name))
+        assert await tab.page.locator("#runs code").count() == 0
     tab.is_content()
 
 

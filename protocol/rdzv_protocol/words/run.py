@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from rdzv_protocol.text import age, clip, count, length, printable
+from rdzv_protocol.text import NextStep, age, clip, count, length, printable
 
 # Events.
 
@@ -46,9 +46,9 @@ def worker_failed(node_id: str, rank: int, cause: str, error: str, *, singled_ou
     return printable(f"{who} failed: {cause}{f': {clip(error, 240)}' if error else ''}")
 
 
-def read_output(run_id: str, rank: int) -> str:
+def read_output(run_id: str, rank: int) -> NextStep:
     """`run_id`: quoted for a shell."""
-    return f"Read the worker's output: rdzvctl logs {run_id} {rank}"
+    return NextStep("Read the worker's output:", f"rdzvctl logs {run_id} {rank}")
 
 
 def read_console(node_id: str) -> str:

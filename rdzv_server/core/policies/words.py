@@ -1,6 +1,6 @@
 """Messages of the policies that are single files."""
 
-from rdzv_protocol.text import count
+from rdzv_protocol.text import NextStep, count
 
 WAS_SLOW = "it was slower than the other nodes"
 
@@ -16,16 +16,16 @@ def slowest(worst: str, more: int) -> str:
     return f"{worst}; {count(more, 'more node')} {'is' if more == 1 else 'are'} slow, too" if more else worst
 
 
-def drain(node_id: str) -> str:
-    return f"If the node is at fault, remove it from the run: rdzvctl drain {node_id}"
+def drain(node_id: str) -> NextStep:
+    return NextStep("If the node is at fault, remove it from the run:", f"rdzvctl drain {node_id}")
 
 
-def replace(node_id: str) -> str:
+def replace(node_id: str) -> NextStep:
     """Without the node, the run has too few nodes."""
-    return (
+    return NextStep(
         "If the node is at fault, first start an agent on another node, because the run stands still without a "
-        f"replacement. Then remove the node: rdzvctl drain {node_id}"
-    )
+        "replacement. Then remove the node:", f"rdzvctl drain {node_id}",
+    )  # fmt: skip
 
 
 def console_held(node_id: str) -> str:

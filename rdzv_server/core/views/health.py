@@ -13,7 +13,7 @@ from rdzv_protocol import words as protocol_words
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.shell import quoted
 from rdzv_protocol.states import HEALTH, Health
-from rdzv_protocol.text import clip, printable
+from rdzv_protocol.text import NextStep, clip, printable
 
 from rdzv_server.core.kernel import (
     admission,
@@ -80,6 +80,11 @@ def of(run: Run, now: float) -> list[Finding]:
 def next_steps(found: Sequence[Finding]) -> list[str]:
     """Return the steps of the worst finding, then those of the other troubles, each step once."""
     return list(dict.fromkeys(step for each in with_steps(found) for step in each.next))
+
+
+def command_of(step: str) -> str:
+    """Return the command at the end of a step; empty if it has none."""
+    return step.command if isinstance(step, NextStep) else ""
 
 
 def with_steps(found: Sequence[Finding]) -> list[Finding]:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from rdzv_protocol.shell import quoted
 from rdzv_protocol.states import Phase
+from rdzv_protocol.text import NextStep
 
 from rdzv_server.core.kernel import admission, completion, finishing, legal_sizes, notices
 from rdzv_server.core.kernel.run import HISTORY, Agent, AgentState, Departure, FailureRecord, Run, Stage
@@ -193,10 +194,10 @@ def end_failure(run: Run) -> FailureRecord | None:
     return run.first_of_round if run.end_failure else None
 
 
-def no_progress(run: Run) -> str:
-    """Return the sentence about a running round of a run whose workers report no progress; empty if they do."""
+def no_progress(run: Run) -> NextStep | None:
+    """Return what to do about a running round of a run whose workers report no progress; None if they do."""
     if phase(run) != "running" or run.stage.is_end or time_ledger.present(run) != "running":
-        return ""
+        return None
     return health_words.no_progress_reported(quoted(run.run_id))
 
 

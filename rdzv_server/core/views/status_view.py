@@ -396,10 +396,10 @@ def _health(run: Run, now: float) -> HealthStatus | None:
         state=worst.state,
         sentence=worst.sentence,
         age_s=_round(max(0.0, now - worst.since)),
-        next=health.next_steps(found),
+        next=[*map(str, health.next_steps(found))],
         others=[each.state for each in others],
         is_trouble=any(each.is_trouble for each in found),
-        next_of={each.state: list(each.next) for each in health.with_steps(found) if each.next},
+        next_of={each.state: [*map(str, each.next)] for each in health.with_steps(found) if each.next},
     )
 
 

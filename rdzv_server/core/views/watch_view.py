@@ -59,6 +59,7 @@ def summary(run: Run, now: float, clock: Clock) -> Document:
 
 def view(run: Run, now: float, clock: Clock) -> Document:
     """Return the view of the run without its nodes. Its size does not depend on their number."""
+    silence = run_view.no_progress(run)
     return summary(run, now, clock) | known(
         world_size=run_view.world_size(run),
         lease_s=run.settings.lease_s,
@@ -70,7 +71,8 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run, now).items()} or None,
         time_in=time_ledger.present(run),  # the time after `time_since` is added to this one
         time_since=clock(time_ledger.since(run)),
-        no_progress=run_view.no_progress(run) or None,
+        no_progress=silence and str(silence),
+        no_progress_command=silence and silence.command,
         restarts_took=run_view.restart_sentence(run) or None,
         missing=_missing(run, clock) or None,
         broken_links=list(map(asdict, network_status.view(run))) or None,
@@ -87,11 +89,13 @@ def _health(run: Run, now: float, clock: Clock) -> Document | None:
     if not found:
         return None
     worst, *others = found
+    steps = health.next_steps(found)
     return known(
         state=worst.state,
         sentence=worst.sentence,
         since=clock(worst.since),
-        next=health.next_steps(found),
+        next=[*map(str, steps)],
+        commands=[*map(health.command_of, steps)],  # at the ends of the steps
         others=[each.state for each in others] or None,
         is_trouble=any(each.is_trouble for each in found) or None,
     )

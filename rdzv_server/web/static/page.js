@@ -344,21 +344,20 @@ function drawHealth(badge, health) {
   if (health) fill(toned(badge, health.state), worded(health.state));
 }
 
-const commandOf = (step) => (step.match(/rdzvctl .*$/) || [""])[0];
-
 function whyOf(run) {
   // without what the health, which stands below it, says as well
   return run.health ? run.reason.replace(`; ${run.health.sentence}`, "") : run.reason;
 }
 
-function drawSteps(list, steps) {
-  // next steps, each command with a button that copies it; drawn again only if they have changed
+function drawSteps(list, steps, commands) {
+  // next steps, each with a button that copies the command at its end, if it has one; drawn again only if they have
+  // changed. A name in a step may look like a command, so no command is searched for.
   const wanted = steps.join("\n");
   if (list.dataset.steps === wanted) return;
   list.dataset.steps = wanted;
   list.hidden = steps.length === 0;
-  list.replaceChildren(...steps.map((step) => {
-    const command = commandOf(step), item = make("li", "", command ? step.slice(0, -command.length) : step);
+  list.replaceChildren(...steps.map((step, index) => {
+    const command = commands[index], item = make("li", "", command ? step.slice(0, -command.length) : step);
     if (command) item.append(make("code", "", command));
     if (command && navigator.clipboard) {
       const button = make("button", "quiet-button", "Copy");
@@ -387,9 +386,9 @@ function drawRun() {
   if (health) {
     fill(byId("health-sentence"), health.sentence === run.reason ? "" : health.sentence); // it stands above already
     fill(byId("health-others"), health.others ? `Also: ${health.others.map(worded).join(", ")}` : "");
-    drawSteps(byId("health-next"), health.next);
+    drawSteps(byId("health-next"), health.next, health.commands);
   }
-  drawSteps(byId("no-progress"), run.no_progress && !isTroubled(run) ? [run.no_progress] : []);
+  drawSteps(byId("no-progress"), run.no_progress && !isTroubled(run) ? [run.no_progress] : [], [run.no_progress_command]);
   document.querySelectorAll(".head button[data-path]").forEach((button) => {
     const ended = run.ended_at !== undefined;
     button.hidden = button.dataset.ofEnded ? !run.can_be_forgotten : ended;

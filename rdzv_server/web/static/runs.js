@@ -108,7 +108,7 @@ function drawRuns() {
     fill(row.fields.reason, isTroubled(run) ? run.health.sentence : run.reason);
     const found = withNode.get(run.run_id);
     fill(row.fields.found, found ? `has node ${found.nodes.join(", ")}${found.more ? ` and ${found.more} more` : ""}` : "");
-    drawSteps(row.fields.next, isTroubled(run) ? run.health.next.slice(0, 1) : []);
+    drawSteps(row.fields.next, isTroubled(run) ? run.health.next.slice(0, 1) : [], run.health ? run.health.commands : []);
     fill(row.fields.nodes, nodesOf(run) + (run.standbys ? ` + ${run.standbys}` : ""));
     const own = Object.entries(run.own_budgets || {}).filter(([, { used }]) => used).map(([cause, { used, most }]) => `, ${cause} ${used} of ${most}`);
     fill(row.fields.restarts, `${run.restarts_used} of ${run.max_restarts}${own.join("")}`);

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rdzv_protocol.text import count
+from rdzv_protocol.text import NextStep, count
 
 UNDER_TEST = "testing the network between the nodes"
 
@@ -53,8 +53,10 @@ def unreachable(one: str, other: str, problem: str, more: int) -> str:
     return f"the network test failed between {one} and {other}: {problem}{others}"
 
 
-def restart_tests_network(run_id: str) -> str:
-    return f"If the workers hang, restart them, which also tests the network again: rdzvctl restart {run_id}"
+def restart_tests_network(run_id: str) -> NextStep:
+    return NextStep(
+        "If the workers hang, restart them, which also tests the network again:", f"rdzvctl restart {run_id}"
+    )
 
 
 MEND_LINK = (

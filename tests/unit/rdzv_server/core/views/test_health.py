@@ -735,9 +735,18 @@ def test_the_worst_comes_first_and_the_others_are_named() -> None:
     assert watched == {
         "state": shown.state, "sentence": shown.sentence, "since": pytest.approx(run.now - shown.age_s),
         "next": shown.next, "others": ["last_restart_spent"], "is_trouble": True,
+        "commands": [f"rdzvctl {action} {RUN_ID}" for action in ("stacks", "restart", "events")],
     }  # fmt: skip
     samples = Survey().samples_of(run.run, run.now, is_listed=True)
     assert [each.labels[1] for each in samples if each.metric is RUN_HEALTH] == states(run)
+
+
+@pytest.mark.parametrize("story", [undecided, lacks_nodes, stalled, looping, unstable, last_restart_spent])
+def test_each_step_ends_with_its_command(story: Callable[[], Scenario]) -> None:
+    run = story()
+    shown = watch_view.summary(run.run, run.now, lambda at: at)["health"]
+    ends = [step.partition(": rdzvctl ") for step in shown["next"]]
+    assert shown["commands"] == [f"rdzvctl {command}" if colon else "" for _, colon, command in ends]
 
 
 def test_a_healthy_run_is_ok_in_status_and_metrics_and_sends_nothing_to_watchers() -> None:

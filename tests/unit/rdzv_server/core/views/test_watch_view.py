@@ -111,6 +111,8 @@ def test_a_view_says_that_workers_report_no_progress_until_they_do() -> None:
     run.join("a")
     assert "no_progress" not in watch_view.view(run.run, run.now, wall)
     run.join("b")
-    assert watch_view.view(run.run, run.now, wall)["no_progress"] == health.no_progress_reported(RUN_ID)
+    untold = watch_view.view(run.run, run.now, wall)
+    assert untold["no_progress"] == health.no_progress_reported(RUN_ID)
+    assert untold["no_progress_command"] == f"rdzvctl stacks {RUN_ID}"
     run.tells("a", lowest_step=1, highest_step=1)
     assert "no_progress" not in watch_view.view(run.run, run.now, wall)
