@@ -71,9 +71,10 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """Longest wait of `restart_backoff_s`, in seconds. A round that lasts twice as long ends the row."""
     max_restarts_without_progress: Annotated[Tries, AskedBy(
         "N", "end the run with exit code 70 after N restarts in a row without progress: a higher step or a later "
-        "checkpoint, as node_agent.progress reports them (default: only --max-restarts counts)")] | None = None
-    """Number of charged restarts in a row without a higher step or a later checkpoint after which the run fails; None
-    for no limit."""
+        "checkpoint, as node_agent.progress reports them. Restarts after the losses of one node count, too (default: "
+        "only --max-restarts counts)")] | None = None
+    """Number of charged restarts in a row without a higher step or a later checkpoint after which the run fails, and of
+    restarts after losses of the same node; None for no limit."""
     fatal_exit_codes: Annotated[Codes, AskedBy(
         "N,N", "fail the run at once if a worker exits with one of these codes")] = ()
     """Worker exit codes that fail the run even if restarts are left."""

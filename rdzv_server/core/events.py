@@ -75,13 +75,15 @@ class NodeJoined(Struct, frozen=True):
     """An agent is ready for a round.
 
     `server_addr` is the address at which this agent reaches the server. `replaces` names the agents that this one
-    replaces because it is their restart; the run's machine fills it in. `cordon` is the cordon of its node, or None.
+    replaces because it is their restart, and `blameless` those of them whose nodes are not blamed for the loss, because
+    others vanished with them. The run's machine fills in both. `cordon` is the cordon of its node, or None.
     `is_scoped`: whether its token is valid for some runs only.
     """
 
     join: JoinRequest
     server_addr: str
     replaces: tuple[str, ...] = ()
+    blameless: tuple[str, ...] = ()
     cordon: Cordon | None = None
     is_scoped: bool = False
 
@@ -197,6 +199,12 @@ class JoinTimedOut(Struct, frozen=True):
     """
 
     refused: str = ""
+
+
+class LossesRepeated(Struct, frozen=True):
+    """This node was lost so often without progress of the run that the run ends."""
+
+    node_id: str
 
 
 class CauseNotFound(Struct, frozen=True):
@@ -375,6 +383,7 @@ Fact = (
     | WorkersStillRun
     | RoundCompleted
     | JoinTimedOut
+    | LossesRepeated
     | CauseNotFound
     | Operation
     | EventsDropped

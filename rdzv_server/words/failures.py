@@ -82,16 +82,45 @@ def no_hang_restarts_left(used: int, most: int) -> str:
 
 
 def no_progress(rounds: int, highest_step: int | None, checkpoint_step: int | None) -> str:
-    step = "" if highest_step is None else f", none beyond step {highest_step}"
-    saved = "" if checkpoint_step is None else f"; the last checkpoint is of step {checkpoint_step}"
-    return f"no progress: {_rounds(rounds)} failed{step}{saved}"
+    return f"no progress: {_rounds(rounds)} failed{_reached(highest_step, checkpoint_step)}"
 
 
 def no_steps(rounds: int, within_s: float, *, fall: bool = False) -> str:
     """Rounds fail quickly in a run whose workers report no steps, or steps that decrease within a round."""
-    steps = "the steps that workers report decrease within a round" if fall else "workers report no steps"
-    return f"no progress: {_rounds(rounds)} failed within {within_s:g} s each, and {steps}"
+    return f"no progress: {_rounds(rounds)} failed within {within_s:g} s each, and {_no_steps(fall=fall)}"
 
 
 def _rounds(number: int) -> str:
     return "the last round" if number == 1 else f"{number} rounds in a row"
+
+
+def _reached(highest_step: int | None, checkpoint_step: int | None) -> str:
+    step = "" if highest_step is None else f", none beyond step {highest_step}"
+    saved = "" if checkpoint_step is None else f"; the last checkpoint is of step {checkpoint_step}"
+    return step + saved
+
+
+def _no_steps(*, fall: bool) -> str:
+    return "the steps that workers report decrease within a round" if fall else "workers report no steps"
+
+
+# Reasons why a node's losses end the run.
+
+_FIND_OUT = (
+    "Find out what ended its agent without a word, for example memory that ran out (OOMKilled, exit code 137, dmesg) "
+    "or a machine that restarted"
+)
+
+
+def lost_without_progress(node_id: str, rounds: int, highest_step: int | None, checkpoint_step: int | None) -> str:
+    return (
+        f"no progress: node {node_id} was lost in {rounds} rounds{_reached(highest_step, checkpoint_step)}. {_FIND_OUT}"
+    )
+
+
+def lost_without_steps(node_id: str, rounds: int, within_s: float, *, fall: bool = False) -> str:
+    """A node is lost soon after the start of several rounds, in a run whose workers report no steps, or steps that
+    decrease within a round.
+    """
+    lost = f"node {node_id} was lost in {rounds} rounds, within {within_s:g} s each"
+    return f"no progress: {lost}, and {_no_steps(fall=fall)}. {_FIND_OUT}"

@@ -98,6 +98,18 @@ async def test_a_fatal_failure_counts_even_with_other_events_in_the_same_instant
     assert await second.exit_code() in (ExitCode.FAILED, ExitCode.START_AGAIN)
 
 
+async def test_a_node_that_is_killed_again_and_again_ends_the_run(cluster: Cluster) -> None:
+    flags = ("--run-id", "r", *PATIENT, "--max-restarts-without-progress", "1")
+    for _ in range(2):
+        agent = await cluster.node("a", *flags, nproc=1)
+        await cluster.hub.group(1)
+        agent.signal(signal.SIGKILL)
+        await agent.exit_code()
+    agent = await cluster.node("a", *flags, nproc=1)
+    assert await agent.exit_code() == ExitCode.NO_PROGRESS
+    await agent.line(pattern(failures.lost_without_steps, node_id="a", rounds=2, within_s=600))
+
+
 async def test_a_pattern_that_never_finishes_does_not_delay_the_agent_or_its_leave(cluster: Cluster) -> None:
     flags = ("--nnodes", "1:2", "--run-id", "r", *PATIENT, "--fatal-rule", "(a+)+$")
     first, second = await cluster.node("a", *flags, nproc=1), await cluster.node("b", *flags, nproc=1)

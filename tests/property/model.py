@@ -118,6 +118,8 @@ class Model:
     """Group ranks of the last completed round. The model gets them, because it knows no rules of ranks."""
     seated: list[str] = field(default_factory=list)
     """Participants of the last completed round, including those that are gone."""
+    nodes: set[str] = field(default_factory=set)
+    """Nodes of these participants."""
     finished: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     reports: list[tuple[str, bool]] = field(default_factory=list)
@@ -144,6 +146,10 @@ class Model:
     """Consecutive charged restarts."""
     fruitless: int = 0
     """Charged restarts since a round made progress."""
+    lost: set[str] = field(default_factory=set)
+    """Nodes of the last round that were lost at its end, or after it, by their own fault."""
+    losses: dict[str, int] = field(default_factory=dict)
+    """Rounds that the loss of each node has ended since a round made progress."""
     waits_until: float = 0.0
     """Time before which restarts do not begin."""
     joins: int = 0
@@ -251,7 +257,7 @@ class Model:
         if any(not self._is_gone(rival) for rival in rivals):
             return
         for agent in [agent for agent in claimed if self._is_gone(agent)]:
-            self._depart(agent, "node_lost", now)
+            self._depart(agent, "node_lost", now, is_blameless=self._is_suspect(agent))
         if is_unfit:
             self.departed.add(name)
             self.unfit.add(node)
@@ -521,8 +527,11 @@ class Model:
     def _pass_time(self, now: float) -> None:
         while not self.over:
             for agent in self._presumed_lost(now):
-                self._depart(agent, "node_lost", now)
+                self._depart(agent, "node_lost", now, is_blameless=self._is_suspect(agent))
                 self._conclude(now)
+            if self._loses_in_vain():
+                self.stage = "failed"
+                return
             if now >= self.waits_until and self._is_ready():
                 self._complete(now)
                 self._conclude(now)
@@ -537,9 +546,11 @@ class Model:
                 self._count_from_closes()
             elif silent and now >= silent[0].heard + LEASE_S and self._counts(silent[0]):
                 others = [each for each in silent if each.node != silent[0].node and now > each.heard + OVERDUE_S]
+                is_shared = bool(others) or self._is_suspect(silent[0])
+                is_blameless = is_shared or self.heard_at < silent[0].heard + OVERDUE_S
                 for other in others[:1]:
                     other.unheard = other.is_suspect = True
-                self._depart(silent[0], "node_lost", now)
+                self._depart(silent[0], "node_lost", now, is_blameless=is_blameless)
             elif self.stage == "running" and self._has_news_of_contact(now):
                 pass
             elif self.unheard_since is not None:
@@ -584,8 +595,11 @@ class Model:
         """Return whether its lease must count from its connection's close, and does not yet because others vanished
         with it.
         """
-        is_suspect = agent.is_suspect or self._vanished_together(agent)
-        return is_suspect and agent.absent is not None and agent.heard < agent.absent <= agent.heard + OVERDUE_S
+        return (
+            self._is_suspect(agent)
+            and agent.absent is not None
+            and agent.heard < agent.absent <= agent.heard + OVERDUE_S
+        )
 
     def _count_from_closes(self) -> None:
         for agent in filter(self._counts_from_close, self.agents):
@@ -614,6 +628,10 @@ class Model:
         else:
             return False
         return True
+
+    def _is_suspect(self, agent: Agent) -> bool:
+        """Return whether the path to the agent may be broken, since others vanished with it."""
+        return agent.is_suspect or self._vanished_together(agent)
 
     def _vanished_together(self, agent: Agent) -> bool:
         others, absent = (at for at, node in self.closings if node != agent.node), agent.absent
@@ -732,7 +750,8 @@ class Model:
         agent.state, agent.joined = "cordoned" if agent.node in self.cordoned else "waiting", self.joins
         self.joined_at = now if agent.state == "waiting" else self.joined_at
 
-    def _depart(self, agent: Agent, cause: str, now: float) -> None:
+    def _depart(self, agent: Agent, cause: str, now: float, *, is_blameless: bool = False) -> None:
+        counts = cause == "node_lost" and agent.state != "draining" and agent.name not in self.leaving
         self.agents.remove(agent)
         self.heard_at = min(self.heard_at, max((other.heard for other in self.agents), default=self.heard_at))
         self.leaving.pop(agent.name, None)
@@ -742,6 +761,29 @@ class Model:
         shows_loss = self.cause != "hang" and self._lost_others()
         is_drained = cause == "node_drained" or (agent.state == "draining" and (cause != "node_lost" or not shows_loss))
         self._lose_place(agent, agent.state, cause, now, explains=not is_drained)
+        counts = counts and (not is_blameless or len(self.seated) == 1)
+        if counts and self.stage == "forming" and agent.name in self.seated:
+            self.lost.add(agent.node)
+
+    def _loses_in_vain(self) -> bool:
+        """Return whether a node was lost once too often without progress."""
+        if self.settings.max_restarts_without_progress is None or (self.stage, self.cause) != ("forming", "node_lost"):
+            return False
+        losses = self._fruitless_losses()
+        return any(
+            losses.get(node, 0) >= self.settings.max_restarts_without_progress for node in self.lost - self.cordoned
+        )
+
+    def _fruitless_losses(self) -> dict[str, int]:
+        """Return the losses of each node without progress, if the last round ends now.
+
+        If only time shows progress, a round without the node does so, too.
+        """
+        tells = self.reached != (-1, -1) and not self.fall
+        if self._got_further() or (not tells and self._lasted(self.ended)):
+            return {}
+        nodes = self.losses if tells else self.losses.keys() & self.nodes
+        return {node: self.losses[node] for node in nodes}
 
     def _lose_place(self, agent: Agent, was: str, cause: str, now: float, *, explains: bool = True) -> None:
         if was == "running" or self._has_lost_its_reason():
@@ -782,7 +824,7 @@ class Model:
         if self.stage != "forming" or now < self.waits_until or not is_enough or self._is_uncertain(others):
             return []
         are_all = all(agent.absent is not None and self.failed - {agent.name} for agent in stopping)
-        if are_all and any(each.is_suspect or self._vanished_together(each) for each in stopping):
+        if are_all and any(map(self._is_suspect, stopping)):
             graces_end = max((each.absent or 0.0) for each in stopping) + GRACE_S
             are_all = self._lost_others() and now >= max(graces_end, self.returned_at + RETURN_S)
         return stopping if are_all else []
@@ -940,6 +982,9 @@ class Model:
             self.restart_count += is_charged
             self.in_row = self._in_row(self.ended) + (is_charged or self.cause == "retried")
             self.fruitless = self._fruitless(self.ended) + is_charged
+            self.losses = self._fruitless_losses()
+            for node in self.lost if self.cause == "node_lost" else ():
+                self.losses[node] = self.losses.get(node, 0) + 1
             self.reached_before = self.reached
             is_recurring = self.root in self.kinds and self.kinds[self.root][1] == "at_step"
             self.step, self.recurring = None, self.step if is_recurring else None
@@ -948,7 +993,7 @@ class Model:
         chosen = self._chosen()
         for agent in chosen:
             agent.state, agent.round = "running", self.round
-        self.seated = [agent.name for agent in chosen]
+        self.seated, self.nodes, self.lost = [agent.name for agent in chosen], {agent.node for agent in chosen}, set()
         self.stage, self.started = "running", now
         self.finished, self.failed, self.reports, self.kinds = set(), set(), [], {}
 

@@ -139,7 +139,9 @@ class RunInvariants(RuleBasedStateMachine):
         if run.stage is Stage.FORMING:
             assert (run.opening.backoff_until or 0.0) == model.waits_until
         assert (run.restarts_in_row, run.restarts_without_progress) == (model.in_row, model.fruitless)
-        assert not run.no_progress or run.restarts_without_progress >= (run.settings.max_restarts_without_progress or 0)
+        assert (run.lost_nodes, run.losses_without_progress) == (model.lost, model.losses)
+        most = max(run.restarts_without_progress, *run.losses_without_progress.values(), 0)
+        assert not run.no_progress or most >= (run.settings.max_restarts_without_progress or 0)
 
     @invariant()
     def every_step_that_was_written_down_was_told(self) -> None:

@@ -473,6 +473,9 @@ class Watch:
             most, used = run.settings.max_hang_restarts, run.restarts.get(Cause.HANG, 0)
             is_spent = _is_given_up(run) or (_budget_is_spent(run) if most is None else used == most)
             assert run.settings.on_hang == "fail" or is_spent, "the run failed with restarts left"
+        elif _is_given_up(run) and not run.end_failure:
+            lost = [gone.at for gone in run.departures if not gone.left and gone.at >= run.opening.at]
+            assert lost and run.opening.cause is Cause.NODE_LOST, "no node was lost too often"
         elif run.end_failure:
             fatal = any(record.failure.exit_code in run.settings.fatal_exit_codes for record in run.failures)
             of_round = seen.failed.get(run.membership.round if run.membership else 0)
@@ -721,7 +724,8 @@ def _end_of(run: Run) -> tuple[object, ...]:
 def _is_given_up(run: Run) -> bool:
     """Return whether the run has ended because restarts made no progress, as its settings allow."""
     most = run.settings.max_restarts_without_progress
-    assert not run.no_progress or (most is not None and run.restart_count >= most), "given up before its time"
+    restarts = max(run.restart_count, run.restarts.get(Cause.NODE_LOST, 0))
+    assert not run.no_progress or (most is not None and restarts >= most), "given up before its time"
     return run.no_progress
 
 

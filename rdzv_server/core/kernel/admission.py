@@ -84,7 +84,7 @@ def check_join(machine: Machine, event: NodeJoined, now: float) -> NodeJoined | 
     if join.agent_id not in run.agents:
         return _check_newcomer(machine, event, now)
     if _is_rejoining(run, join):
-        return replace(event, replaces=()) if event.replaces else event
+        return replace(event, replaces=(), blameless=()) if event.replaces else event
     return None
 
 
@@ -97,7 +97,9 @@ def _check_newcomer(machine: Machine, event: NodeJoined, now: float) -> NodeJoin
         return None
     if not (join.explicit_run_id or run.explicit or claimed.replaces or claimed.probes):
         _check_is_wanted(run, join)
-    return event if claimed.replaces == event.replaces else replace(event, replaces=claimed.replaces)
+    if claimed.replaces == event.replaces:
+        return event
+    return replace(event, replaces=claimed.replaces, blameless=tuple(filter(run.leases.is_suspect, claimed.replaces)))
 
 
 def note_refused(run: Run, node_id: str, brief: str) -> None:

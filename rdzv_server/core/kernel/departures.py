@@ -7,7 +7,7 @@ failed before: then the restart is free (see `restart_budget`).
 from rdzv_protocol.messages import Drain, JoinRequest
 
 from rdzv_server.core import events
-from rdzv_server.core.kernel import completion, notices, queries, restart_budget, worker_reports
+from rdzv_server.core.kernel import completion, failed_rounds, notices, queries, restart_budget, worker_reports
 from rdzv_server.core.kernel.protocols import Machine
 from rdzv_server.core.kernel.run import Agent, AgentState, Cause, Departure, Stage, remember
 from rdzv_server.core.node_history import LOST, UNFIT
@@ -70,6 +70,8 @@ def depart(
     is_own_failure = root is not None and not root.failure.consequence
     is_drained = cause is Cause.NODE_DRAINED or (was is AgentState.DRAINING and (has_left or is_own_failure))
     _left_its_place(machine, agent, was, cause, reason, now, explains=not is_drained)
+    if not (has_left or was_leaving) and (not is_blameless or len(run.seats) == 1):
+        failed_rounds.note_lost(run, agent)
 
 
 def drain(

@@ -13,7 +13,9 @@ The same measure decides how many rounds in a row the same failure has ended. Fa
 are equal and their errors differ only in numbers. Without an error, the causes are compared.
 
 The restarts after lost nodes and nodes that left are free, so no budget ends a run whose nodes come and go forever.
-The same measure decides how many rounds departures have ended in a row.
+The same measure decides how many rounds departures have ended in a row, and how many of them each node's loss has
+ended. If the user limits the restarts without progress, a node that is lost more often than that ends the run. If
+reports cannot show progress, a round without the node ends its row: the other nodes may have got the run further.
 """
 
 import re
@@ -21,7 +23,7 @@ import re
 from rdzv_protocol.messages import Recurs
 from rdzv_protocol.text import clip
 
-from rdzv_server.core.kernel.run import Cause, DeparturesInRow, Run, SameFailure, Stage
+from rdzv_server.core.kernel.run import Agent, Cause, DeparturesInRow, Run, SameFailure, Stage
 from rdzv_server.words import failures as words
 
 STEADY_BACKOFFS = 2.0
@@ -57,6 +59,34 @@ def no_progress(run: Run, now: float) -> str | None:
     return words.no_progress(made + 1, run.highest_step, run.checkpoint_step)
 
 
+def note_lost(run: Run, agent: Agent) -> None:
+    """Note that an agent was lost, after the run has drawn its conclusions. It counts if it had a seat in the round
+    that has ended.
+    """
+    if run.stage is Stage.FORMING and run.seat_of(agent.agent_id):
+        run.lost_nodes.add(agent.node_id)
+
+
+def lost_too_often(run: Run) -> str | None:
+    """Return the node whose losses end the run, because it made no progress between them; None if none does.
+
+    The run needs no node that is kept out of it.
+    """
+    most = run.settings.max_restarts_without_progress
+    if most is None or not run.lost_nodes or run.opening.cause is not Cause.NODE_LOST:
+        return None
+    row = _losses(run, run.opening.at)
+    return min((lost for lost in run.lost_nodes if row.get(lost, 0) >= most and lost not in run.cordons), default=None)
+
+
+def repeated_losses(run: Run, node_id: str) -> str:
+    """Return why the run ends after the loss of this node: see `lost_too_often`."""
+    rounds = _losses(run, run.opening.at).get(node_id, 0) + 1
+    if not shows_progress(run):
+        return words.lost_without_steps(node_id, rounds, steady_s(run), fall=run.steps_fall)
+    return words.lost_without_progress(node_id, rounds, run.highest_step, run.checkpoint_step)
+
+
 def restart_useless(run: Run, recurs: Recurs, now: float) -> str | None:
     """Return why a restart does not help after such a failure in the running round; None if it may help."""
     if recurs == "at_start" and not _reports_progress(run) and not run.restarts and now - run.started_at < START_S:
@@ -72,6 +102,11 @@ def settle(run: Run, *, charged: bool, failed: bool) -> None:
     ended_at = run.opening.at
     run.restarts_in_row = _in_row(run, ended_at) + failed
     run.restarts_without_progress = _without_progress(run, ended_at) + charged
+    run.losses_without_progress = _losses(run, ended_at)
+    if run.opening.cause is Cause.NODE_LOST:
+        for node_id in run.lost_nodes:
+            run.losses_without_progress[node_id] = run.losses_without_progress.get(node_id, 0) + 1
+    run.lost_nodes = set()
     run.same_failure = _same_failure(run, ended_at, failed=failed)
     run.departures_in_row = _departures_in_row(run, ended_at)
     root = run.first_of_round.failure if run.first_of_round else None
@@ -121,6 +156,16 @@ def _in_row(run: Run, now: float) -> int:
 
 def _without_progress(run: Run, now: float) -> int:
     return 0 if _makes_progress(run, now) else run.restarts_without_progress
+
+
+def _losses(run: Run, ended_at: float) -> dict[str, int]:
+    """Return in how many rounds before the last completed one each node was lost without progress since then."""
+    if not run.losses_without_progress or _makes_progress(run, ended_at):
+        return {}
+    if shows_progress(run):
+        return dict(run.losses_without_progress)
+    seated = {seat.node_id for seat in run.seats.values()}
+    return {node_id: rounds for node_id, rounds in run.losses_without_progress.items() if node_id in seated}
 
 
 def _makes_progress(run: Run, now: float) -> bool:

@@ -4,7 +4,7 @@
        ^                                      |
        +--failure, loss, leave, arrival,------+--budget spent, fatal exit code--> FAILED
        |  operator's action
-       +--JoinTimedOut--> FAILED                any --RunStopped--> FAILED
+       +--JoinTimedOut, LossesRepeated--> FAILED         any --RunStopped--> FAILED
 
 An event that is refused raises a `ProtocolError` and changes nothing. A repeated event is accepted and changes nothing.
 """
@@ -361,7 +361,11 @@ class RunMachine:
             for agent_id in completion.presumed_lost(self.run, now):
                 excuse = losses.OTHERS_VANISHED if self.run.leases.is_suspect(agent_id) else ""
                 self._apply(self._loss(Loss(agent_id, losses.CORROBORATED, excuse), now), now)
-        if self._may_complete and (reason := completion.completes(self.run, now)):
+        if not self._may_complete:
+            return
+        if node_id := failed_rounds.lost_too_often(self.run):
+            self._apply(events.LossesRepeated(node_id), now)
+        elif reason := completion.completes(self.run, now):
             self._complete(reason, now)
 
     def _complete(self, reason: str, now: float) -> None:
@@ -450,8 +454,8 @@ class RunMachine:
         if fact.is_scoped:  # before a node is blamed because of its report
             run.is_scoped = True
         for agent_id in fact.replaces:  # before the newcomer counts
-            why, is_blameless = losses.REPLACED, run.leases.is_suspect(agent_id)
-            self.depart(self.agent(agent_id), Cause.NODE_LOST, why, now, is_blameless=is_blameless)
+            is_blameless = agent_id in fact.blameless
+            self.depart(self.agent(agent_id), Cause.NODE_LOST, losses.REPLACED, now, is_blameless=is_blameless)
         if join.unfit:
             departures.refuse_unfit(self, join, now)
             return
@@ -483,6 +487,10 @@ class RunMachine:
     def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
         self.run.join_timed_out = True
         self.end(Stage.FAILED, runs.join_timeout(completion.shortfall(self.run, fact.refused)), None, now)
+
+    def _losses_repeated(self, fact: events.LossesRepeated, now: float) -> None:
+        self.run.no_progress = True
+        self.end(Stage.FAILED, failed_rounds.repeated_losses(self.run, fact.node_id), None, now)
 
     def _superseded(self, fact: events.RunSuperseded, now: float) -> None:
         """End the run, in which no agent is heard.
@@ -707,6 +715,7 @@ _RULES: dict[type[events.Event], Rule] = {
     events.WorkersStillRun: Rule(apply=finishing.warned, may_end_round=False),
     events.RoundCompleted: Rule(apply=RunMachine._completed),
     events.JoinTimedOut: Rule(apply=RunMachine._timed_out),
+    events.LossesRepeated: Rule(apply=RunMachine._losses_repeated),
     **{fact: action.rule for fact, action in operations.BY_FACT.items()},
     events.RunSuperseded: Rule(_as_it_is, RunMachine._superseded),
     events.EventsDropped: Rule(_as_it_is, RunMachine._events_dropped, may_end_round=False),

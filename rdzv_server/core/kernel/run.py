@@ -404,6 +404,11 @@ class RunState(Struct, kw_only=True):
     """Number of restarts in a row after failures, before the last completed round: see `failed_rounds`."""
     restarts_without_progress: int = 0
     """Number of charged restarts since a round made progress."""
+    lost_nodes: set[str] = field(default_factory=set)
+    """Nodes of the last completed round that were lost since it ended, or whose loss ended it. A loss that does not
+    blame the node counts only if the round had no other node."""
+    losses_without_progress: dict[str, int] = field(default_factory=dict)
+    """Number of rounds that ended with the loss of each node since a round made progress."""
     training_round: int = 0
     """Latest round in which workers have reported progress; 0 if none, or in the state of an older server."""
     step_of_round: int | None = None
@@ -727,6 +732,8 @@ class Run(RunState, kw_only=True):
         assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)
         assert self.restart_count == sum(times for cause, times in self.restarts.items() if cause.is_charged)
         assert self.restarts_without_progress <= self.restart_count
+        assert all(times <= self.restarts.get(Cause.NODE_LOST, 0) for times in self.losses_without_progress.values())
+        assert self.stage is not Stage.RUNNING or not self.lost_nodes
         assert self.restarts_in_row <= sum(times for cause, times in self.restarts.items() if cause.is_failure)
         assert self.opening.backoff_until is None or self.opening.cause.is_failure
         most_charged = self.settings.max_restarts + sum(own(self.settings) or 0 for own in CHARGED.values())

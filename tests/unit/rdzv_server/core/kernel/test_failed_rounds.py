@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 from rdzv_protocol.messages import Finish, Wait
 from rdzv_protocol.words.run import worker_failed
 
 from rdzv_server.core.kernel.completion import wait
 from rdzv_server.core.kernel.operations import RunRestarted
+from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.views.status_view import view
@@ -222,6 +224,134 @@ def test_a_restart_that_a_rule_makes_free_waits_like_others_but_counts_nowhere_e
     assert waits == [0.0, 10.0, 20.0, 35.0]
     assert run.run.restarts_without_progress == run.run.restart_count == 0
     assert run.machine.blamed == [], "the user has said that the node cannot help it"
+
+
+# Nodes that are lost again and again.
+
+
+def dies_again(run: Scenario, node: str, step: int | None = None, *, lasts_s: float = 1.0, away_s: float = 0.0) -> None:
+    """Play a round that ends because all processes of a node die at once. Then its next agent joins."""
+    name = next(name for name, agent in run.run.agents.items() if agent.node_id == node)
+    if step is not None:
+        run.tells(name, highest_step=step)
+    run.passes(lasts_s)
+    run.disconnects(name)
+    for _ in range(int(away_s / 5.0)):
+        run.passes(5.0)
+        run.renews(*[other for other in run.run.agents if other != name])
+    run.passes(away_s % 5.0)
+    if not run.stage.is_end:
+        run.join(f"{node}.{run.run.round + 1}", node=node)
+        run.join(*list(run.run.stopping))
+
+
+@pytest.mark.parametrize(
+    ("names", "away_s"), [("a", 0.0), ("a", 400.0), ("ab", 0.5), ("ab", 30.0)],
+    ids=["only node", "only node, long away", "one of two, back at once", "one of two, long away"],
+)  # fmt: skip
+def test_a_node_that_is_lost_again_and_again_without_progress_ends_the_run(names: str, away_s: float):
+    run = running(str(len(names)), *names, max_restarts_without_progress=2, lease_s=10.0)
+    for _ in range(2):
+        dies_again(run, "a", 7, away_s=away_s)
+        assert run.stage is Stage.RUNNING
+    run.restarts_from_a_snapshot()
+    run.renews(*run.run.agents)
+    dies_again(run, "a", 7, away_s=away_s)
+    assert run.run.end_reason == words.lost_without_progress("a", 3, highest_step=7, checkpoint_step=None)
+    assert run.run.no_progress and run.run.restart_count == 0
+    assert all(isinstance(finish := run.directive(name), Finish) and finish.no_progress for name in run.run.agents)
+
+
+def test_without_a_limit_lost_nodes_do_not_end_the_run():
+    run = running("1", "a", max_restarts=1)
+    for _ in range(20):
+        dies_again(run, "a", 7)
+    assert run.stage is Stage.RUNNING
+
+
+def test_losses_of_other_nodes_count_for_themselves_and_progress_resets_all():
+    run = running("3", *"abc", max_restarts_without_progress=2)
+    for node in "abcab":
+        dies_again(run, node, 7)
+    dies_again(run, "c", 8)
+    for node in "abcab":
+        dies_again(run, node, 8)
+    assert run.stage is Stage.RUNNING
+    dies_again(run, "c", 8)
+    assert run.run.end_reason == words.lost_without_progress("c", 3, highest_step=8, checkpoint_step=None)
+
+
+def test_without_reports_a_long_round_or_a_round_of_the_others_counts_as_progress():
+    run = running("1:2", "a", "b", max_restarts_without_progress=2)
+    for _ in range(2):
+        for lasts_s in (1.0, 600.0):
+            dies_again(run, "a", lasts_s=lasts_s)
+    for _ in range(3):
+        run.is_lost(next(name for name, agent in run.run.agents.items() if agent.node_id == "a"))
+        run.join("b")
+        assert run.participants() == ["b"]
+        run.join(f"a.{run.run.round + 1}", node="a")
+        run.join("b")
+    assert run.stage is Stage.RUNNING
+    for _ in range(3):
+        dies_again(run, "a")
+    assert run.run.end_reason == words.lost_without_steps("a", 3, within_s=600)
+
+
+def test_restarts_of_other_kinds_are_no_losses():
+    run = running("2", "a", "b", max_restarts=99, max_restarts_without_progress=2)
+    run.tells("a", highest_step=7)
+    for number in range(9):
+        name = next(name for name, agent in run.run.agents.items() if agent.node_id == "a")
+        if number % 3 == 0:
+            run.leaves(name)
+        elif number % 3 == 1:
+            run.is_restarted()
+        else:
+            run.drains("a")
+            run.is_lost(name)
+            run.uncordons("a")
+        if number % 3 != 1:
+            run.join(f"a.{number}", node="a")
+        run.join(*list(run.run.stopping))
+        assert run.stage is Stage.RUNNING
+    assert run.run.losses_without_progress == {}
+
+
+def test_nodes_that_vanish_together_do_not_count():
+    run = running("2:3", *"abc", max_restarts_without_progress=1, lease_s=10.0)
+    run.tells("a", highest_step=7)
+    for number in range(4):
+        names = [name for name, agent in run.run.agents.items() if agent.node_id != "a"]
+        for name in names:
+            run.disconnects(name)
+        for name in names:
+            run.join(f"{name[0]}.{number}", node=name[0])
+        run.join(*list(run.run.stopping))
+        assert len(run.run.running) == 3
+    assert run.run.losses_without_progress == {}
+
+
+def test_a_node_that_is_kept_out_does_not_end_the_run():
+    run = running("1:2", "a", "b", max_restarts_without_progress=1)
+    dies_again(run, "b", 7)
+    run.cordons("b")
+    run.is_lost("b.2")
+    run.join("a")
+    assert run.participants() == ["a"]
+
+
+def test_records_of_a_server_without_this_rule_are_replayed_as_they_were():
+    run = running("1", "a")
+    for _ in range(5):
+        dies_again(run, "a", 7)
+    limited = replace(run.settings, max_restarts_without_progress=2)
+    run.created = replace(run.created, settings=limited)
+    run.restarts()
+    run.passes(10.0)
+    assert run.stage is Stage.RUNNING
+    dies_again(run, "a", 7)
+    assert run.run.no_progress
 
 
 # Failures that a restart cannot fix.

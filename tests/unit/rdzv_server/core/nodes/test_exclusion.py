@@ -300,6 +300,21 @@ def test_nodes_of_three_runs_that_vanish_together_are_not_to_blame_and_two_are()
         assert bool(cluster.excluded) is is_lost
 
 
+@pytest.mark.parametrize(("after", "is_excluded"), [(3, True), (4, False)])
+def test_a_node_that_is_excluded_does_not_end_its_run_for_lack_of_progress(after: int, is_excluded: bool) -> None:
+    cluster = Cluster(ExclusionPolicy(after=after, window_s=3_600.0, for_s=600.0))
+    limits: dict[str, Any] = {"max_restarts_without_progress": 2, "lease_s": 1_000.0}
+    agents = cluster.run("run", "a", "b", nnodes="2", **limits)
+    (run,) = cluster.registry.runs()
+    for number in range(1, 4):
+        cluster.handle("run", AgentDisconnected(agents["a"]))
+        cluster.passes(5.0)
+        if not run.stage.is_end:
+            cluster.join(agents["b"], "run", node="b", after_round=number, settings=settings_of("2", **limits))
+            agents |= cluster.run("run", "a", nnodes="2", **limits)
+    assert run.no_progress is not is_excluded and ("a" in cluster.excluded) is is_excluded
+
+
 @pytest.mark.parametrize(("nodes", "apart_s"), [("abd", 4.0), ("ab", 4.0), ("abd", TOGETHER_S + 1.0)])
 def test_the_exclusions_of_nodes_that_were_lost_shortly_before_others_end(nodes: str, apart_s: float) -> None:
     """A switch dies, and the runs of its nodes notice it one after another."""
