@@ -198,10 +198,14 @@ class SqliteStore:
 
     def _is_whole(self) -> bool:
         """Return whether no damage is found in the open file: if its disk fails to read, SQLite also reports damage."""
+        if not self._file:
+            return False
         try:
-            return self._file is not None and not self._damage(self._file)
-        except (StoreUnavailable, sqlite3.Error):  # the disk still fails
+            return not self._damage(self._file)
+        except StoreUnavailable:  # the disk still fails
             return True
+        except sqlite3.Error:
+            return _has_unread_page(self._file)
 
     def _damage(self, file: sqlite3.Connection) -> str:
         """Return what is damaged in the file, "" if nothing. Raises `StoreUnavailable` if its disk fails."""
@@ -420,6 +424,19 @@ def _delivered(file: sqlite3.Connection, key: Key) -> int:
     select = "SELECT body FROM events WHERE run_id = ? AND attempt = ? AND last = 0"
     row = file.execute(select, key).fetchone()
     return int(row[0]) if row else 0
+
+
+def _has_unread_page(file: sqlite3.Connection) -> bool:
+    """Return whether the disk fails to read a page. A backup names that error; a statement would report damage.
+
+    Do not read the file without SQLite: its lock ends when this process closes another descriptor of the file.
+    """
+    try:
+        with closing(sqlite3.connect(":memory:")) as copy:
+            file.backup(copy)
+    except sqlite3.Error as error:
+        return getattr(error, "sqlite_errorname", "") in READ_ERRORS
+    return False
 
 
 def _last_id(file: sqlite3.Connection) -> int:

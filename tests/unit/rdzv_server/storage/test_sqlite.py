@@ -353,6 +353,19 @@ async def test_a_file_that_was_shortened_and_cannot_be_read_is_unavailable(first
     assert has_message(what, words.was_shortened, now=4096)
 
 
+@pytest.mark.parametrize("pages", ["the first", "all"])
+async def test_a_file_that_is_overwritten_while_the_server_runs_is_damaged(first, path, pages):
+    """If it counted as a disk that fails, the server would wait for ever."""
+    await first.append(RECORDS * 500)
+    first._file.execute("PRAGMA wal_checkpoint(RESTART)")
+    first._file.execute("PRAGMA shrink_memory")  # forgets all pages
+    kept = b"" if pages == "all" else path.read_bytes()[4096:]
+    path.write_bytes(b"\xff" * (path.stat().st_size - len(kept)) + kept)
+    for work in (lambda: first.read_records(RUN_ID, 1), lambda: first.append(RECORDS), first.check):
+        with pytest.raises(StoreBroken, match=pattern(words.damaged, place=str(path))):
+            await work()
+
+
 async def test_a_replaced_file_is_not_changed_and_no_write_is_confirmed(store, first, path):
     await first.append(RECORDS)
     path.with_name("other").write_bytes(b"theirs")
