@@ -8,6 +8,7 @@ server sets new objects aside soon after each request, and examines all objects 
 import asyncio
 import gc
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 from rdzv_server.service.timeouts import Timeouts
@@ -22,7 +23,8 @@ FEW = 100
 CHECK_DELAY_S = 1.0
 """Seconds after a request or a closed connection in which the server checks what is due."""
 GROWN, GROWN_BYTES = 1.25, 16 << 20
-"""Growth of the process since the last full collection after which one is due, as a ratio plus a number of bytes."""
+"""Growth of the process since the last full collection after which one is due, as a ratio plus a number of bytes. The
+growth that new connections explain does not count, also after they have closed."""
 STEADY_BYTES = 1 << 20
 """Growth between two checks below which the process counts as not growing."""
 MOST_LOOKS = 30
@@ -33,8 +35,12 @@ strangers come and go, and neither leaves garbage."""
 class GarbageCollector:
     """Collector that examines nothing until much garbage may have gathered, and then everything."""
 
-    def __init__(self) -> None:
+    def __init__(self, used_bytes: Callable[[], int]) -> None:
+        """`used_bytes`: returns the most bytes that the present connections take without any garbage."""
         self._loop = asyncio.get_running_loop()
+        self._used_bytes = used_bytes
+        self._kept_used = self._most_used = used_bytes()
+        """Value of `used_bytes` at the last full collection, and its highest value since."""
         self._young = Timeouts[None](YOUNG_S, lambda _: self._set_aside())
         self._looks = Timeouts[None](CHECK_DELAY_S, lambda _: self._look())
         self._closings = self._closings_seen = 0
@@ -59,13 +65,16 @@ class GarbageCollector:
         size = resident_bytes()
         is_quiet = self._closings == self._closings_seen and size < self._before_bytes + STEADY_BYTES
         self._closings_seen, self._before_bytes = self._closings, size
-        has_grown, has_closed = size > self._kept_bytes * GROWN + GROWN_BYTES, self._closings >= FEW
+        self._most_used = max(self._most_used, self._used_bytes())
+        has_grown = size > self._kept_bytes * GROWN + GROWN_BYTES + self._most_used - self._kept_used
+        has_closed = self._closings >= FEW
         self._grown_looks += has_grown
         if self._grown_looks > MOST_LOOKS:
             gc.unfreeze()
             gc.collect()
             self._give_back()
             self._grown_looks, self._kept_bytes = 0, self._before_bytes
+            self._kept_used = self._most_used = self._used_bytes()
             return
         if has_closed and is_quiet:
             self._give_back()

@@ -36,6 +36,8 @@ ACCEPTS_PER_TURN, ACCEPT_TURN_S = 64, 0.0005
 MOST_HANDSHAKES, STALE_S = 512, 1.0
 """Most TLS connections that are in their handshake, or from which no request has been let in since; half of them for
 one peer. While others wait, the server closes one that has sent nothing useful for `STALE_S` seconds."""
+AGENT_BYTES, TLS_AGENT_BYTES = 20 << 10, 50 << 10
+"""Most bytes that an agent and its connection take, without and with TLS: 14 and 40 kB were measured."""
 PAUSE_S = 1.0
 """Seconds without accepting after the system could not take another connection."""
 HANDSHAKE = b"\x16"
@@ -66,7 +68,9 @@ class Listener:
         self._limits = limits
         self._closed = closed
         self._loop = asyncio.get_running_loop()
-        self._garbage = GarbageCollector()
+        self._connections: set[HttpConnection] = set()
+        self._unauthenticated: dict[HttpConnection, None] = {}
+        self._garbage = GarbageCollector(self._used_bytes)
         self._bounds = ConnectionLimits(
             arriving=Timeouts(limits.request_s, self._request_is_late),
             unread=Timeouts(limits.unread_s, partial(self._close_for, "unread_answer")),
@@ -78,8 +82,6 @@ class Listener:
         self._silent = Timeouts(limits.handshake_s, partial(self._close_for, "slow_request"))
         """Time limits of TLS connections to their first byte."""
         self._unheard = SilentPeers(self._bounds.turns)
-        self._connections: set[HttpConnection] = set()
-        self._unauthenticated: dict[HttpConnection, None] = {}
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
         self._warned: set[str] = set()
         """Peers whose share is full, and "" if all places are taken: each was logged once."""
@@ -98,6 +100,9 @@ class Listener:
     def connections(self) -> tuple[int, int]:
         """Number of authenticated and of unauthenticated connections."""
         return len(self._connections) - len(self._unauthenticated), len(self._unauthenticated)
+
+    def _used_bytes(self) -> int:
+        return self.connections[0] * (AGENT_BYTES if self.tls is None else TLS_AGENT_BYTES)
 
     async def close(self) -> None:
         """Accept no more connections; existing ones continue."""

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+import ssl
 import weakref
 from asyncio.selector_events import _SelectorSocketTransport
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from rdzv_server.http.garbage_collection import (
     YOUNG_S,
     GarbageCollector,
 )
+from rdzv_server.http.listener import AGENT_BYTES, TLS_AGENT_BYTES
 from rdzv_server.http.pending_connections import PendingConnection
 from rdzv_server.http.request_handler import RequestHandler
 from rdzv_server.server import RendezvousServer, bind
@@ -40,11 +42,11 @@ class Site:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.size = 40 << 20
         self.collected: list[int] = []
-        self.given_back = 0
+        self.given_back = self.used = 0
         monkeypatch.setattr(garbage_collection, "resident_bytes", lambda: self.size)
         monkeypatch.setattr(garbage_collection.gc, "collect", lambda generation=2: self.collected.append(generation))
         monkeypatch.setattr(garbage_collection, "give_back", self._give_back)
-        self.collector = GarbageCollector()
+        self.collector = GarbageCollector(lambda: self.used)
 
     def _give_back(self) -> None:
         self.given_back += 1
@@ -100,6 +102,43 @@ async def test_a_large_run_that_comes_again_is_not_collected_again(site: Site) -
     assert site.full == 1
 
 
+async def test_growth_that_connections_explain_leads_to_no_collection(site: Site) -> None:
+    """A collection would stop the server of a large run for a third of a second, and find nothing."""
+    before = site.size
+    for used in (10 * before, 0, 10 * before):
+        site.used, site.size = used, 11 * before
+        for _ in range(2 * MOST_LOOKS):
+            site.look()
+    assert site.full == 0
+
+
+@pytest.mark.parametrize("used", [0, 500 << 20])
+async def test_growth_beyond_that_of_new_connections_leads_to_a_collection(site: Site, used: int) -> None:
+    for times in (1, 2):
+        site.used += used
+        site.size += used + site.size + GROWN_BYTES
+        for _ in range(MOST_LOOKS + 1):
+            site.look()
+        assert site.full == times
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+async def test_connections_of_agents_explain_growth(tmp_path: Path, is_tls: bool) -> None:
+    authority = Authority(tmp_path)
+    tls = TlsFiles(*authority.issue("server")).context() if is_tls else None
+    async with asyncio.timeout(PATIENCE_S), RendezvousServer() as server:
+        listener = bind("127.0.0.1", 0)
+        await server.listen(listener, tls)
+        assert server._listener
+        assert server._listener._used_bytes() == 0
+        trusted = ssl.create_default_context(cafile=authority.ca) if is_tls else None
+        reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusted)
+        writer.write(f"GET {paths.STATUS} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        assert server._listener._used_bytes() == (TLS_AGENT_BYTES if is_tls else AGENT_BYTES)
+        writer.close()
+
+
 async def test_a_process_that_grows_while_connections_close_is_collected_after_a_while(site: Site) -> None:
     """Strangers come and go all the time: there is no quiet moment, and their garbage fills the memory."""
     for _ in range(MOST_LOOKS):
@@ -119,7 +158,7 @@ class Cycle:
 
 
 async def test_only_a_full_collection_examines_what_has_been_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    collector = GarbageCollector()
+    collector = GarbageCollector(lambda: 0)
     cycle = Cycle()
     gone = weakref.ref(cycle)
     try:
@@ -153,7 +192,7 @@ async def test_new_objects_are_set_aside_soon_after_each_request(monkeypatch: py
 async def test_many_requests_at_once_set_objects_aside_once(monkeypatch: pytest.MonkeyPatch) -> None:
     set_aside: list[None] = []
     monkeypatch.setattr(garbage_collection.gc, "freeze", lambda: set_aside.append(None))
-    collector, loop = GarbageCollector(), asyncio.get_running_loop()
+    collector, loop = GarbageCollector(lambda: 0), asyncio.get_running_loop()
     for times in (1, 2):
         for _ in range(10 * FEW):
             collector.request_arrived()
