@@ -25,8 +25,19 @@ _BOX = re.compile(r"╭─+ Traceback \(most recent call last\) ─+╮$")
 _END_OF_BOX = re.compile("╰─")
 _NO_CAUSE = re.compile(r"Exception ignored (?!in thread )|--- Logging error ---$")
 """Line before the traceback of an exception that Python catches itself, such as one of `__del__`. It ends nothing."""
-_OF_ANOTHER = re.compile(r"(Exception (ignored )?in thread |Process .{1,200}:$|(future|handle): <)")
-"""Line before the traceback of an exception that has ended a thread, a child of multiprocessing or an asyncio task."""
+_OF_ANOTHER = re.compile(r"Exception (ignored )?in thread |(future|handle): <")
+"""Line before the traceback of an exception that has ended a thread or an asyncio task."""
+_OF_CHILD = re.compile(r"Process .{1,200}:$")
+_CHILD_FRAME = re.compile(r"\s+File .*\bprocess\.py\", line \d+, in _bootstrap$")
+"""Outermost frame in a child of multiprocessing. Python writes `_OF_CHILD` before its traceback, but so may programs
+before others."""
+_SCRIPT_FRAME = re.compile(r"(?:  \| )?\s+File \"(?:.*, in <module>$|<frozen runpy>)|│.* in <module>\b")
+"""Outermost frame of an exception that leaves a script. An exception that a function catches has another one."""
+_AT_EXIT = re.compile(
+    r"Task exception was never retrieved$|Task was destroyed but it is pending!$|task: <|Exception in callback "
+    r"|Call stack:$|Message: |Arguments: |.{0,4096}: ((Resource|Runtime)Warning|UserWarning: resource_tracker): "
+)
+"""Line that Python may write while it exits, besides those before a traceback."""
 _FATAL_THREAD = re.compile(r"Current thread ")
 MOST_AFTER = 10
 """Most lines after an exception that may be its message, if torch has not marked them."""
@@ -91,7 +102,7 @@ def find_error(lines: Sequence[str], signal: str = "", *, by_exception: bool = F
     was the cause.
 
     `signal`: name of the signal that ended the process; empty if it has not ended, or without a signal. `by_exception`:
-    whether its exit code is that of an uncaught exception. Then a later error of a thread or child follows from it.
+    whether its exit code is that of an uncaught exception.
     """
     plain = _plain(lines, signal)
     own = _until_own(plain, lines, by_exception=by_exception)
@@ -118,8 +129,7 @@ def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool
 
     While Python exits, threads and children that need the main thread fail, and so does the cleaning up. Their
     tracebacks come after the one that ended the script. Errors of threads, children and tasks count if there is no
-    other one. They also count if the other one may have been caught: it has no mark by torch, and the exit code is
-    another.
+    other one, or if the other one may have been caught.
     """
     until, of_another = len(plain), None
     while (header := max(_last(plain[:until], _HEADER), _last(plain[:until], _BOX))) >= 0:
@@ -127,11 +137,38 @@ def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool
         before = plain[begin - 1] if begin else ""
         if _NO_CAUSE.search(before):
             until = begin - 1
-        elif _OF_ANOTHER.match(before):
+        elif _is_of_another(before, plain[header + 1 : header + 2]):
             of_another, until = of_another or until, begin - 1
         else:
-            return until if by_exception or _RANK.match(lines[header]) else of_another or until
+            is_marked = any(map(_RANK.match, lines[header : header + 2]))
+            has_ended_script = is_marked or (by_exception and _may_end_script(plain[header:]))
+            return until if has_ended_script else of_another or until
     return of_another or until
+
+
+def _is_of_another(before: str, first_frame: Sequence[str]) -> bool:
+    """Return whether a traceback after this line is of an exception that has ended a thread, a child or a task."""
+    return bool(_OF_ANOTHER.match(before) or (_OF_CHILD.match(before) and any(map(_CHILD_FRAME.match, first_frame))))
+
+
+def _may_end_script(lines: Sequence[str]) -> bool:
+    """Return whether the traceback at the beginning of these lines may have ended the script.
+
+    Scripts also log exceptions that they catch. Such a traceback begins in a function, or the script writes more.
+    """
+    if not any(map(_SCRIPT_FRAME.match, lines[1:2])):
+        return False
+    has_any_next = False  # the next line at the left is an exception, with any name
+    for line in lines:
+        if not line.strip() or line[0] in " \t│╰":
+            continue
+        if _HEADER.match(line) or _BOX.match(line) or _NO_CAUSE.search(line):
+            has_any_next = True
+        elif has_any_next:
+            has_any_next = False
+        elif not any(form.match(line) for form in (_OF_ANOTHER, _OF_CHILD, _CHAINED, _AT_EXIT)):
+            return False
+    return True
 
 
 def _plain(lines: Sequence[str], signal: str) -> list[str]:

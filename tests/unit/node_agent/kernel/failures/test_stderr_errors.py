@@ -359,6 +359,55 @@ def test_the_error_of_a_thread_a_task_or_a_child_counts_if_the_one_before_may_ha
     assert find_error(lines[lines.index(FAILS_FIRST) + 1 :], by_exception=True).error == "OSError: late"
 
 
+CAUGHT = """
+import asyncio, logging, multiprocessing, sys, threading, traceback
+def connect():
+  try: raise ConnectionError("mirror 1 down")
+  except ConnectionError: {log}
+def load(): raise OSError("late")
+async def step(): load()
+async def train():
+  task = asyncio.create_task(step())
+  await asyncio.wait([task])
+connect()
+"""
+AND_THEN = {
+    "a thread dies": "thread = threading.Thread(target=load); thread.start(); thread.join()",
+    "a child dies": "c = multiprocessing.get_context('fork').Process(target=load); c.start(); c.join()",
+    "a child with a name dies": "c = multiprocessing.get_context('fork').Process(None, load, 'x'); c.start(); c.join()",
+    "a task dies": "asyncio.run(train())",
+    "the script says which process failed": (
+        "try: load()\nexcept OSError: print('Process 0 failed:', file=sys.stderr); traceback.print_exc()"
+    ),
+}
+
+
+@pytest.mark.parametrize("fails", AND_THEN.values(), ids=AND_THEN)
+@pytest.mark.parametrize("log", ["logging.exception('no mirror')", "traceback.print_exc()"])
+def test_an_exception_that_the_script_has_logged_does_not_hide_the_error_that_made_it_exit(log, fails) -> None:
+    """A script that calls `sys.exit(1)` has the exit code of an uncaught exception."""
+    lines = written_by(f"{CAUGHT.format(log=log)}{fails}\nsys.exit(1)")
+    assert "ConnectionError: mirror 1 down" in lines
+    assert find_error(["step 1", *lines], by_exception=True).error == "OSError: late"
+    at_top = CAUGHT.format(log=log).replace("  try", "try").replace("  except", "except").replace("def connect():", "")
+    lines = written_by(f"{at_top.replace('connect()', 'print(1, file=sys.stderr)')}{fails}\nsys.exit(1)")
+    assert find_error(lines, by_exception=True).error == "OSError: late", "the script has written more"
+
+
+def test_a_peer_that_a_script_has_logged_as_lost_does_not_hide_the_error_of_its_thread() -> None:
+    fails = AND_THEN["a thread dies"].replace("load", "int, args=['x']", 1)
+    found = find_error(
+        written_by(f"{CAUGHT.format(log='traceback.print_exc()')}{fails}\nsys.exit(1)"), by_exception=True
+    )
+    assert found.error.startswith("ValueError") and found.thread == "Thread-1 (int)"
+
+
+def test_torch_s_mark_tells_that_an_exception_has_ended_the_script_wherever_it_was_raised() -> None:
+    lines = ["step 1[rank3]: " + HEADER, '[rank3]:   File "a.py", line 1, in run', f"[rank3]: {FAILS_FIRST}", "bye"]
+    later = written_by(CAUGHT.format(log="pass") + AND_THEN["a thread dies"])
+    assert find_error([*lines, *later]).error == FAILS_FIRST
+
+
 def drawn_by_rich(script: str) -> list[str]:
     return written_by(f"from rich.traceback import install; install(show_locals=True)\n{script}")
 
