@@ -1,5 +1,7 @@
 """Queries of operators that a run's agents cannot answer."""
 
+from rdzv_protocol.shell import quoted
+
 
 def run_over(run_id: str, stage: str) -> str:
     return f"run {run_id} has {stage}, and its agents are gone: read the log files on the nodes"
@@ -16,7 +18,7 @@ def agent_too_old(node_id: str) -> str:
 
 
 def no_agent_of_node(run_id: str, node_id: str) -> str:
-    return f"run {run_id} has no agent of node {node_id}: rdzvctl nodes {run_id} lists its nodes"
+    return f"run {run_id} has no agent of node {node_id}: rdzvctl nodes {quoted(run_id)} lists its nodes"
 
 
 def too_many_open(node_id: str, most: int) -> str:

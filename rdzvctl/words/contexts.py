@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rdzv_protocol import paths
+from rdzv_protocol.shell import quoted
 from rdzv_protocol.words import flags
 from rdzv_protocol.words.flags import did_you_mean
 
@@ -13,7 +14,7 @@ def no_context(name: str, path: str, known: Sequence[str]) -> str:
 
 def add_context(name: str, known: Sequence[str]) -> str:
     there = ", ".join(known) or "none"
-    return f"known contexts: {there}; add one: rdzvctl config set-context {name} --endpoint HOST:PORT"
+    return f"known contexts: {there}; add one: rdzvctl config set-context {quoted(name)} --endpoint HOST:PORT"
 
 
 NO_HOME = "this user has no home folder for the configuration: set HOME, XDG_CONFIG_HOME or RDZV_CONFIG"
@@ -31,7 +32,9 @@ NOT_UTF_8 = "the file is not UTF-8"
 
 
 def writable_by_others(path: str) -> str:
-    return f"{path}: every user of this machine can change this file, and so redirect your token: chmod o-w {path}"
+    return (
+        f"{path}: every user of this machine can change this file, and so redirect your token: chmod o-w {quoted(path)}"
+    )
 
 
 def bad_line(path: str, line: int, why: str) -> str:

@@ -155,3 +155,8 @@ def test_a_file_with_comments_is_backed_up_when_it_is_rewritten(environment: dic
     load(str(path)).write()
     assert Path(f"{path}~").read_text() == f"# Ours.\n{LAB}"
     assert load(str(path)).contexts == load(f"{path}~").contexts
+
+
+def test_commands_in_messages_quote_names_for_a_shell() -> None:
+    assert " set-context 'my lab' " in words.add_context("my lab", [])
+    assert words.writable_by_others("/home/my name/c").endswith(" chmod o-w '/home/my name/c'")

@@ -225,6 +225,10 @@ def test_a_seated_agent_of_the_node_is_asked_what_it_runs_on() -> None:
     assert closed(run) == [CloseQuery("t", "a", 1, DESCRIPTION)]
 
 
+def test_a_refusal_quotes_the_run_in_its_command_for_a_shell() -> None:
+    assert "rdzvctl nodes 'my run; ls' " in words.no_agent_of_node("my run; ls", "a")
+
+
 @pytest.mark.parametrize(
     ("known", "node", "refusal"),
     [("describe", "z", UnknownNode), ("tail_log", "a", QueryRefused)],
