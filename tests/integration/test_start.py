@@ -109,6 +109,20 @@ def test_a_normal_start_defers_heavy_imports(loaded) -> None:
     assert DEFERRED.isdisjoint(loaded)
 
 
+WITHOUT_A_LIST = """
+import runpy, signal, sys
+del signal.valid_signals
+sys.argv = ["node-agent", "--standalone", "--no-python", "true"]
+runpy.run_module("node_agent", run_name="__main__")
+"""
+
+
+def test_a_normal_run_never_lists_all_signals() -> None:
+    """asyncio lists them to check each signal that gets a handler."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_A_LIST], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "end",
     [
