@@ -12,30 +12,47 @@ from functools import cache
 MOST_MARKS = 4
 """Most combining marks in a row."""
 
-_MARKS = """
-300-36f 483-489 591-5bd 5bf 5c1-5c2 5c4-5c5 5c7-5c9 610-61a 64b-65f 670 6d6-6dc 6df-6e4 6e7-6e8 6ea-6ed 711 730-74a
-7a6-7b0 7eb-7f3 7fd 816-819 81b-823 825-827 829-82d 859-85b 897-89f 8ca-8e1 8e3-902 93a-93c 941-94d 951-957 962-963
-981 9bc 9c1-9cd 9e2-9e3 9fe-a02 a3c-a51 a70-a71 a75 a81-a82 abc ac1-acd ae2-ae3 afa-b01 b3c b3f-b56 b62-b63 b82
-bc0-bcd c00-c04 c3c c3e-c56 c62-c63 c81 cbc cbf-ccd ce2-ce3 d00-d01 d3b-d3c d41-d4d d62-d63 d81 dca-dd6 e31 e34-e3a
-e47-e4e eb1 eb4-ebc ec8-ece f18-f19 f35 f37 f39 f71-f84 f86-f87 f8d-fbc fc6 102d-103e 1058-1059 105e-1060 1071-1074
-1082-108d 109d 135d-135f 1712-1714 1732-1733 1752-1753 1772-1773 17b4-17d3 17dd 180b-180d 180f 1885-1886 18a9
-1920-193b 1a17-1a1b 1a56-1a7f 1ab0-1af0 1b00-1b03 1b34-1b42 1b6b-1b73 1b80-1b81 1ba2-1bad 1be6-1bf1 1c2c-1c37
-1cd0-1cd2 1cd4-1ce8 1ced 1cf4 1cf8-1cf9 1dc0-1dff 20d0-20f0 2cef-2cf1 2d7f 2de0-2dff 302a-302d 3099-309a a66f-a672
-a674-a67d a69e-a69f a6f0-a6f1 a802 a806 a80b a825-a826 a82c a8c4-a8c5 a8e0-a8f1 a8ff a926-a92d a947-a951 a980-a982
-a9b3-a9bd a9e5 aa29-aa36 aa43 aa4c aa7c aab0 aab2-aab4 aab7-aab8 aabe-aabf aac1 aaec-aaed aaf6 abe5-abe8 abed fb1e
-fe00-fe0f fe20-fe2f 101fd 102e0 10376-1037a 10a01-10a0f 10a38-10a3f 10ae5-10ae6 10d24-10d27 10d69-10d6d 10eab-10eac
-10ecb-10ecf 10ef0-10eff 10f46-10f50 10f82-10f85 11001 11038-11046 11070 11073-11074 1107f-11081 110b3-110ba 110c2
-11100-11102 11127-11134 11173 11180-11181 111b6-111be 111c9-111cc 111cf 1122f-11237 1123e 11241 112df-112ea
-11300-11301 1133b-1133c 11340 11366-11374 113bb-113c0 113ce-113d0 113d2 113e1-113e2 11438-11446 1145e 114b3-114c3
-115b2-115c0 115dc-115dd 11633-11640 116ab-116b7 1171d-1172b 1182f-1183a 1193b-1193e 11943 119d4-119e0 11a01-11a0a
-11a33-11a38 11a3b-11a3e 11a47 11a51-11a5b 11a8a-11a99 11b60-11b66 11c30-11c3f 11c92-11cb6 11d31-11d45 11d47
-11d90-11d97 11df0 11ef3-11ef4 11f00-11f01 11f36-11f3a 11f40-11f42 11f5a 13440 13447-13455 1611e-1612f 16af0-16af4
-16b30-16b36 16f4f 16f8f-16f92 16fe4 1bc9d-1bc9e 1cf00-1cf46 1d127-1d128 1d167-1d169 1d17b-1d182 1d185-1d18b
-1d1aa-1d1ad 1d242-1d244 1d25b-1d25c 1da00-1da36 1da3b-1da6c 1da75 1da84 1da9b-1daaf 1e000-1e02a 1e08f 1e130-1e136
-1e2ae 1e2ec-1e2ef 1e4ec-1e4ef 1e5ee-1e5ef 1e6e3 1e6e6 1e6ee-1e6ef 1e6f5 1e8d0-1e8d6 1e944-1e94a e0100-e01ef
-"""
-"""Combining marks of Unicode 18 that take no column (categories Mn and Me), as ranges of code points. Unassigned
-characters and spacing marks between them count as well."""
+_MARK = (
+    "["
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1-\u05c2\u05c4-\u05c5\u05c7-\u05c9\u0610-\u061a\u064b-\u065f"
+    "\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7-\u06e8\u06ea-\u06ed\u0711\u0730-\u074a\u07a6-\u07b0\u07eb-\u07f3\u07fd"
+    "\u0816-\u0819\u081b-\u0823\u0825-\u0827\u0829-\u082d\u0859-\u085b\u0897-\u089f\u08ca-\u08e1\u08e3-\u0902"
+    "\u093a-\u093c\u0941-\u094d\u0951-\u0957\u0962-\u0963\u0981\u09bc\u09c1-\u09cd\u09e2-\u09e3\u09fe-\u0a02"
+    "\u0a3c-\u0a51\u0a70-\u0a71\u0a75\u0a81-\u0a82\u0abc\u0ac1-\u0acd\u0ae2-\u0ae3\u0afa-\u0b01\u0b3c\u0b3f-\u0b56"
+    "\u0b62-\u0b63\u0b82\u0bc0-\u0bcd\u0c00-\u0c04\u0c3c\u0c3e-\u0c56\u0c62-\u0c63\u0c81\u0cbc\u0cbf-\u0ccd"
+    "\u0ce2-\u0ce3\u0d00-\u0d01\u0d3b-\u0d3c\u0d41-\u0d4d\u0d62-\u0d63\u0d81\u0dca-\u0dd6\u0e31\u0e34-\u0e3a"
+    "\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u0f18-\u0f19\u0f35\u0f37\u0f39\u0f71-\u0f84\u0f86-\u0f87"
+    "\u0f8d-\u0fbc\u0fc6\u102d-\u103e\u1058-\u1059\u105e-\u1060\u1071-\u1074\u1082-\u108d\u109d\u135d-\u135f"
+    "\u1712-\u1714\u1732-\u1733\u1752-\u1753\u1772-\u1773\u17b4-\u17d3\u17dd\u180b-\u180d\u180f\u1885-\u1886\u18a9"
+    "\u1920-\u193b\u1a17-\u1a1b\u1a56-\u1a7f\u1ab0-\u1af0\u1b00-\u1b03\u1b34-\u1b42\u1b6b-\u1b73\u1b80-\u1b81"
+    "\u1ba2-\u1bad\u1be6-\u1bf1\u1c2c-\u1c37\u1cd0-\u1cd2\u1cd4-\u1ce8\u1ced\u1cf4\u1cf8-\u1cf9\u1dc0-\u1dff"
+    "\u20d0-\u20f0\u2cef-\u2cf1\u2d7f\u2de0-\u2dff\u302a-\u302d\u3099-\u309a\ua66f-\ua672\ua674-\ua67d\ua69e-\ua69f"
+    "\ua6f0-\ua6f1\ua802\ua806\ua80b\ua825-\ua826\ua82c\ua8c4-\ua8c5\ua8e0-\ua8f1\ua8ff\ua926-\ua92d\ua947-\ua951"
+    "\ua980-\ua982\ua9b3-\ua9bd\ua9e5\uaa29-\uaa36\uaa43\uaa4c\uaa7c\uaab0\uaab2-\uaab4\uaab7-\uaab8\uaabe-\uaabf"
+    "\uaac1\uaaec-\uaaed\uaaf6\uabe5-\uabe8\uabed\ufb1e\ufe00-\ufe0f\ufe20-\ufe2f\U000101fd\U000102e0"
+    "\U00010376-\U0001037a\U00010a01-\U00010a0f\U00010a38-\U00010a3f\U00010ae5-\U00010ae6\U00010d24-\U00010d27"
+    "\U00010d69-\U00010d6d\U00010eab-\U00010eac\U00010ecb-\U00010ecf\U00010ef0-\U00010eff\U00010f46-\U00010f50"
+    "\U00010f82-\U00010f85\U00011001\U00011038-\U00011046\U00011070\U00011073-\U00011074\U0001107f-\U00011081"
+    "\U000110b3-\U000110ba\U000110c2\U00011100-\U00011102\U00011127-\U00011134\U00011173\U00011180-\U00011181"
+    "\U000111b6-\U000111be\U000111c9-\U000111cc\U000111cf\U0001122f-\U00011237\U0001123e\U00011241"
+    "\U000112df-\U000112ea\U00011300-\U00011301\U0001133b-\U0001133c\U00011340\U00011366-\U00011374"
+    "\U000113bb-\U000113c0\U000113ce-\U000113d0\U000113d2\U000113e1-\U000113e2\U00011438-\U00011446\U0001145e"
+    "\U000114b3-\U000114c3\U000115b2-\U000115c0\U000115dc-\U000115dd\U00011633-\U00011640\U000116ab-\U000116b7"
+    "\U0001171d-\U0001172b\U0001182f-\U0001183a\U0001193b-\U0001193e\U00011943\U000119d4-\U000119e0"
+    "\U00011a01-\U00011a0a\U00011a33-\U00011a38\U00011a3b-\U00011a3e\U00011a47\U00011a51-\U00011a5b"
+    "\U00011a8a-\U00011a99\U00011b60-\U00011b66\U00011c30-\U00011c3f\U00011c92-\U00011cb6\U00011d31-\U00011d45"
+    "\U00011d47\U00011d90-\U00011d97\U00011df0\U00011ef3-\U00011ef4\U00011f00-\U00011f01\U00011f36-\U00011f3a"
+    "\U00011f40-\U00011f42\U00011f5a\U00013440\U00013447-\U00013455\U0001611e-\U0001612f\U00016af0-\U00016af4"
+    "\U00016b30-\U00016b36\U00016f4f\U00016f8f-\U00016f92\U00016fe4\U0001bc9d-\U0001bc9e\U0001cf00-\U0001cf46"
+    "\U0001d127-\U0001d128\U0001d167-\U0001d169\U0001d17b-\U0001d182\U0001d185-\U0001d18b\U0001d1aa-\U0001d1ad"
+    "\U0001d242-\U0001d244\U0001d25b-\U0001d25c\U0001da00-\U0001da36\U0001da3b-\U0001da6c\U0001da75\U0001da84"
+    "\U0001da9b-\U0001daaf\U0001e000-\U0001e02a\U0001e08f\U0001e130-\U0001e136\U0001e2ae\U0001e2ec-\U0001e2ef"
+    "\U0001e4ec-\U0001e4ef\U0001e5ee-\U0001e5ef\U0001e6e3\U0001e6e6\U0001e6ee-\U0001e6ef\U0001e6f5"
+    "\U0001e8d0-\U0001e8d6\U0001e944-\U0001e94a\U000e0100-\U000e01ef"
+    "]"
+)
+"""Class, in a regular expression, of the combining marks of Unicode 18 that take no column (categories Mn and Me).
+Unassigned characters and spacing marks between them count as well."""
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
 """Characters with a width but without a glyph."""
 _UNSEEN = (
@@ -51,13 +68,6 @@ for Python and for JavaScript, whose `$` differ. Texts of a message have no surr
 them."""
 
 
-def _class() -> str:
-    """Return the class of the marks in a regular expression."""
-    ends = (each.partition("-") for each in _MARKS.split())
-    return f"[{''.join(f'{chr(int(first, 16))}-{chr(int(last or first, 16))}' for first, _, last in ends)}]"
-
-
-_MARK = _class()
 NAME = f"^(?:[ -~]*|(?![\\s\\S]*{_MARK}{{{MOST_MARKS + 1}}})[^{_UNSEEN}{_BLANK}]*)(?![\\s\\S])"
 """Regular expression of a name: `PRINTABLE`, with at most `MOST_MARKS` combining marks in a row."""
 

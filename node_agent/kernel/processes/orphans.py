@@ -127,7 +127,7 @@ class Orphans:
 
         The processes in its session are entered first, because they cannot be found afterwards.
         """
-        workers, others = self._roster
+        workers, others = self._roster.workers, self._roster.others
         if self._adopts_others:
             others = others | {pid: began(pid) for pid in self._orphans()}
         self._enter({pid: when for pid, when in workers.items() if pid != worker}, others)
@@ -158,10 +158,10 @@ class Orphans:
     def _is_ours(self, orphan: int) -> bool:
         if not self._adopts_others or is_marked(orphan, self._entry):
             return True
-        process, (workers, others) = look_at(orphan), self._roster
+        process = look_at(orphan)
         return process is not None and (
-            process.session in workers
-            or others.get(orphan) == process.began
+            process.session in self._roster.workers
+            or self._roster.others.get(orphan) == process.began
             or (process.is_leaderless and is_marked(orphan, self._entry, is_leaderless=True))
         )
 

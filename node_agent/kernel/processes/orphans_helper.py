@@ -20,7 +20,6 @@ import time
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 if not __package__:  # isolated and run by its path: this package would not be found
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
@@ -49,24 +48,28 @@ _ENTRY = struct.Struct("=qqq")
 """Entry of the roster: a pid, the start time of its process, and whether it is a worker."""
 
 
-class Process(NamedTuple):
-    """Process as /proc shows it. `began`: start time in ticks of the kernel's clock since boot."""
+class Process:
+    """Process as /proc shows it."""
 
-    parent: int
-    group: int
-    session: int
-    began: int
-    is_leaderless: bool = False
-    """Whether its main thread has ended while others run. Its environment can then be read only from another thread."""
+    def __init__(self, parent: int, group: int, session: int, began: int, *, is_leaderless: bool = False) -> None:
+        """`began`: start time in ticks of the kernel's clock since boot.
+
+        `is_leaderless`: whether its main thread has ended while others run. Its environment can then be read only from
+        another thread.
+        """
+        self.parent, self.group, self.session, self.began = parent, group, session, began
+        self.is_leaderless = is_leaderless
 
 
-class Roster(NamedTuple):
+class Roster:
     """Processes of an agent by pid, each with its start time."""
 
-    workers: dict[int, int]
-    """Workers that the agent has not reaped. Until then no other process can get such a pid or its session."""
-    others: dict[int, int]
-    """Descendants of the workers."""
+    def __init__(self, workers: dict[int, int], others: dict[int, int]) -> None:
+        """`workers`: workers that the agent has not reaped. Until then no other process can get such a pid or session.
+
+        `others`: descendants of the workers.
+        """
+        self.workers, self.others = workers, others
 
 
 def main(mark: bytes, folder: bytes, roster: bytes) -> int:

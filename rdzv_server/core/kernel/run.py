@@ -35,20 +35,15 @@ newcomer. There is also a limit for all runs: see `capacity`."""
 T = TypeVar("T")
 
 
-class _Ending(StrEnum):
-    is_end: bool
-    """Whether the run has ended. Every event asks for it, and a property would take longer."""
-
-
-class Stage(_Ending):
+class Stage(StrEnum):
     FORMING = "forming"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
-
-for _stage in Stage:
-    _stage.is_end = _stage in (Stage.SUCCEEDED, Stage.FAILED)
+    def __init__(self, value: str) -> None:
+        self.is_end = value in ("succeeded", "failed")
+        """Whether the run has ended. Every event asks for it, and a property would take longer."""
 
 
 class AgentState(StrEnum):
