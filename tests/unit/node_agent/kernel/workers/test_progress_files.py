@@ -30,6 +30,7 @@ from node_agent.in_worker import (
     RESUMED,
     RESUMED_AT,
 )
+from node_agent.kernel.workers import progress_files
 from node_agent.kernel.workers.progress_files import ProgressFiles
 
 PATIENCE_S = 30.0
@@ -163,16 +164,16 @@ def test_an_impossible_step_after_which_a_worker_continues_is_ignored(
 
 
 def test_workers_start_without_a_progress_file_if_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    create = os.memfd_create
+    create = progress_files.memfd_create
 
     def only_one(*args: Any) -> int:
-        monkeypatch.setattr(os, "memfd_create", none_left)
+        monkeypatch.setattr(progress_files, "memfd_create", none_left)
         return create(*args)
 
     def none_left(*args: Any) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(os, "memfd_create", only_one)
+    monkeypatch.setattr(progress_files, "memfd_create", only_one)
     files = ProgressFiles(7, 2)
     assert [list(files.environment(rank)) for rank in range(2)] == [[PROGRESS_FILE], []]
     assert files.read(NOW) == {}
