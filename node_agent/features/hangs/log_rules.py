@@ -9,8 +9,10 @@ import os
 import signal
 import socket
 import sys
+from asyncio import TimerHandle, get_running_loop
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from errno import EAGAIN, EMFILE, ENFILE, ENOMEM
 
 from msgspec import Struct
 
@@ -29,6 +31,10 @@ MOST_WAITING = 1 << 22
 LINE_COST = 64
 MOST_KILLS = 3
 """Most times in a row that a process which was killed before it answered is replaced. A line may cost it its memory."""
+TEMPORARY = (EAGAIN, ENOMEM, EMFILE, ENFILE)
+"""Errors of a start for which the machine or the user has too many processes or files, or too little memory, now."""
+RETRY_S = 10.0
+"""Seconds until the process is started again after such an error."""
 READ_BYTES = 1 << 18
 _ANSWER_LATER = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
@@ -72,6 +78,9 @@ class LineMatcher:
         self._is_behind = False
         self._kills = 0
         """Times that the process was killed since its last answer."""
+        self._retry: TimerHandle | None = None
+        """Timer of the next start, if the last one has failed for now."""
+        self._has_retried = False
         self._is_stuck = False
         """Whether the process was killed here because its socket did not take a message."""
 
@@ -99,13 +108,15 @@ class LineMatcher:
     def close(self) -> None:
         """End the process."""
         self._rules.clear()
+        if self._retry:
+            self._retry.cancel()
         if self._helper:
             self._helper.close()
         self._end()
 
     def _ask(self) -> None:
         """Send the next batch, unless one is under way."""
-        if self._asked or not self._waiting or not (self._helper or self._start()):
+        if self._asked or not self._waiting or self._retry or not (self._helper or self._start()):
             return
         size = 0
         while self._waiting and size < BATCH:
@@ -125,12 +136,31 @@ class LineMatcher:
             os.ftruncate(self._at, log_rules_helper.NUMBER_BYTES)
             self._helper, self._is_stuck = Helper(start, self._ended), False
         except OSError as error:
-            self._give_up(words.no_process(error.strerror or str(error)))
+            why = words.no_process(error.strerror or str(error))
+            if error.errno in TEMPORARY:
+                self._start_later(why)
+            else:
+                self._give_up(why)
             return False
+        if self._has_retried:
+            self._has_retried = False
+            self._warn(words.MATCHES_AGAIN)
         self._helper.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * BATCH)
         self._helper.loop.add_reader(self._helper.socket, self._read)
         self._send([[[number, rule.pattern] for number, rule in self._rules.items()], CPU_S])
         return True
+
+    def _start_later(self, why: str) -> None:
+        """Let the lines wait. The rules expect no line before the time of the first one that waits."""
+        self._end()
+        if not self._has_retried:
+            self._warn(words.starts_later(why, RETRY_S))
+        self._has_retried = True
+        self._retry = get_running_loop().call_later(RETRY_S, self._start_again)
+
+    def _start_again(self) -> None:
+        self._retry = None
+        self._ask()
 
     def _send(self, message: object) -> None:
         assert self._helper

@@ -97,8 +97,15 @@ def rules_given_up(why: str) -> str:
     return f"--log-rule is now off: {why}"
 
 
+def starts_later(why: str, again_s: float) -> str:
+    return f"--log-rule finds nothing for now: {why}; trying again every {again_s:g} s"
+
+
+MATCHES_AGAIN = "--log-rule: the process that matches the patterns runs now"
+
+
 def no_process(why: str) -> str:
-    """A reason for `rules_given_up`, like the next one."""
+    """A reason for `rules_given_up`, like the next one, or for `starts_later`."""
     return f"could not start a process to match the patterns: {why}"
 
 

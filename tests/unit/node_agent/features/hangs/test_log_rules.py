@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -186,3 +187,24 @@ async def test_a_process_that_cannot_be_started_ends_all_rules(
     looking.writes("x")
     assert looking.given_up == {0}
     assert looking.warnings == [words.rules_given_up(words.no_process("No such file or directory"))]
+
+
+async def test_a_process_that_cannot_be_started_for_now_is_started_later(
+    look: Callable[..., Looking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_rules, "RETRY_S", 0.01)
+    looking, limits = look("x"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        looking.writes("x 1", at=7.0)
+        looking.writes("x 2", at=8.0)
+        for _ in range(3):  # it fails again
+            timer = looking.matcher._retry
+            assert timer and looking.matcher.seen_until == 7.0
+            await until(lambda timer=timer: looking.matcher._retry is not timer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    await looking.ends()
+    assert [match.text for _, match in looking.found] == ["x 1", "x 2"] and not looking.given_up
+    starts_later = words.starts_later(words.no_process("Too many open files"), 0.01)
+    assert looking.warnings == [starts_later, words.MATCHES_AGAIN]
