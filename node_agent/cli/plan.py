@@ -386,6 +386,8 @@ def credentials(arguments: Arguments, target: Target) -> Credentials:
         found.context()
     except ValueError as error:
         raise UsageError(str(error)) from None
+    except ImportError as error:  # Python was built on a machine without the headers of OpenSSL
+        raise UsageError(protocol_words.tls.no_ssl("node-agent", str(error))) from None
     return found
 
 

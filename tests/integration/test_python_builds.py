@@ -11,6 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 import rdzv_protocol
+from rdzv_protocol.words import tls
 
 import node_agent
 from node_agent import words
@@ -123,6 +124,34 @@ async def test_a_server_whose_python_lacks_sqlite_says_what_to_do(tmp_path: Path
     server = await Program.start(sys.executable, "-c", lacks, "--port", "0", "--store", f"sqlite:{tmp_path}/runs.db")
     await refuses(server, "--store memory")
     assert message_fields(server.err[-1], storage.no_sqlite)["why"].startswith("import of _sqlite3")
+
+
+@pytest.mark.parametrize(
+    ("program", "package", "arguments"),
+    [
+        ("rdzv-server", "rdzv_server", ("--port", "0")),
+        ("rdzvctl", "rdzvctl", ("status",)),
+        (
+            "node-agent",
+            "node_agent",
+            ("--endpoint", "https://127.0.0.1:1", "--tls-ca", "system", "--no-python", "true"),
+        ),
+    ],
+)
+async def test_a_program_whose_python_lacks_ssl_says_what_to_do(
+    program: str, package: str, arguments: tuple[str, ...]
+) -> None:
+    lacks = f"import sys; sys.modules['_ssl'] = None; from {package}.__main__ import main; sys.exit(main())"
+    started = await Program.start(sys.executable, "-c", lacks, *arguments)
+    await refuses(started, f"start {program} with another Python")
+    assert message_fields(started.err[-1], tls.no_ssl)["why"].startswith("import of _ssl")
+
+
+async def test_an_agent_with_plain_http_needs_no_ssl(tmp_path: Path) -> None:
+    lacks = "import sys; sys.modules['_ssl'] = None; from node_agent.__main__ import main; sys.exit(main())"
+    script = written(tmp_path / "train.py", "print('trained')")
+    agent = await Program.start(sys.executable, "-c", lacks, "--standalone", str(script))
+    assert await agent.exit_code() == 0 and agent.out == ["trained"]
 
 
 @pytest.mark.parametrize("call", PIDFD_CALLS)

@@ -1,5 +1,14 @@
 """Messages about the credentials of an agent or an operator: bad certificate files, TLS errors, and refused tokens."""
 
+
+def no_ssl(program: str, why: str) -> str:
+    """`program`: the program that needs Python's `ssl`."""
+    return (
+        f"this Python has no TLS ({why}): start {program} with another Python, or build this one again with OpenSSL's "
+        "headers (libssl-dev)"
+    )
+
+
 # Files.
 
 
