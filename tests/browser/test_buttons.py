@@ -48,7 +48,7 @@ async def test_a_node_is_drained_by_button_and_the_others_continue(cluster: Clus
     await tab.shows("#reason", "round 3 runs on 2 nodes")
     await tab.shows("#events", "a fan has failed")
     await cluster.agents["b"].exit_code()
-    assert await tab.page.locator(".node", has_text="· b").count() == 0
+    await tab.counts('.node:has-text("· b")', 0)
     tab.is_content()
 
 

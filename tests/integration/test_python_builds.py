@@ -5,6 +5,8 @@ import signal
 import site
 import sys
 import venv
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from errno import ENOSYS, EPERM
 from pathlib import Path
 from zipfile import ZipFile
@@ -50,6 +52,23 @@ async def older_agent(python: str, script: Path, *flags: str) -> Program:
     return await Program.start(python, "-m", "node_agent", "--standalone", *flags, str(script), cwd=script.parent)
 
 
+@asynccontextmanager
+async def daemon_of(agent: Program) -> AsyncIterator[int]:
+    """Return the pid of the daemon that the agent's worker starts. If the test fails, nothing else ends it."""
+    pid = int((await agent.line(r"daemon (\d+)"))[1])
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:  # the agent has already ended it
+        yield pid
+        return
+    try:
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
+
+
 async def test_the_python_of_these_tests_lacks_the_functions(older_python: str) -> None:
     program = f"import os, signal\ntry:\n print({FUNCTIONS[0]})\nexcept AttributeError:\n print('lacks it')"
     assert await (await Program.start(older_python, "-I", "-c", program)).line("lacks it")
@@ -61,12 +80,13 @@ async def test_a_run_restarts_and_succeeds(older_python: str, tmp_path: Path) ->
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': sys.exit(3)\n"
         f"os.system('{DAEMON}')\n"
     )
-    flags = ("--nproc", "2", "--max-restarts", "1", "-t", "3", "--progress-timeout", "600")
+    flags = ("--nproc", "2", "--max-restarts", "1", "--progress-timeout", "600")
+    logs = ("-t", "3", "--log-dir", str(tmp_path / "logs"))
     rules = ("--log-rule", "fault: zzz", "--fatal-rule", "zzz")
-    agent = await older_agent(older_python, written(tmp_path / "train.py", text), *flags, *rules)
-    daemon = int((await agent.line(r"daemon (\d+)"))[1])
-    assert await agent.exit_code() == 0, agent.err
-    await ended(daemon)
+    agent = await older_agent(older_python, written(tmp_path / "train.py", text), *flags, *logs, *rules)
+    async with daemon_of(agent) as daemon:
+        assert await agent.exit_code() == 0, agent.err
+        await ended(daemon)
     assert not any("Traceback" in line for line in agent.err)
 
 
@@ -80,11 +100,11 @@ async def test_a_script_on_stdin_runs(older_python: str, tmp_path: Path) -> None
 
 async def test_processes_of_a_killed_agent_end(older_python: str, tmp_path: Path) -> None:
     script = written(tmp_path / "train.py", f"import os, time\nos.system('{DAEMON}')\ntime.sleep(1000)")
-    agent = await older_agent(older_python, script, "-t", "3")
-    daemon = int((await agent.line(r"daemon (\d+)"))[1])
-    await until(lambda: guardians(agent.pid))
-    os.kill(agent.pid, signal.SIGKILL)
-    await ended(daemon)
+    agent = await older_agent(older_python, script, "-t", "3", "--log-dir", str(tmp_path / "logs"))
+    async with daemon_of(agent) as daemon:
+        await until(lambda: guardians(agent.pid))
+        os.kill(agent.pid, signal.SIGKILL)
+        await ended(daemon)
 
 
 async def test_functions_return_their_values(older_python: str, tmp_path: Path) -> None:

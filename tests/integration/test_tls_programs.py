@@ -171,9 +171,12 @@ async def test_new_connections_get_the_new_certificate_and_open_ones_continue(
 async def test_metrics_have_the_end_of_the_certificate_in_use(
     server: Server, authority: Authority, tmp_path: Path
 ) -> None:
+    own = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=authority.credentials().context())
+    opener = urllib.request.build_opener(*own)
+
     def ends_at() -> float:
-        at = urllib.request.Request(f"https://127.0.0.1:{server.port}{paths.METRICS}")
-        with urllib.request.urlopen(at, context=authority.credentials().context()) as answer:
+        at = f"https://127.0.0.1:{server.port}{paths.METRICS}"
+        with opener.open(at, timeout=PATIENCE_S) as answer:
             return Scrape(answer.read().decode())("rdzv_certificate_expiry_timestamp_seconds", flag="--tls-cert")
 
     cert = str(tmp_path / "server.pem")
@@ -181,8 +184,9 @@ async def test_metrics_have_the_end_of_the_certificate_in_use(
     authority.issue("server", days=30)
     server.signal(signal.SIGHUP)
     await server.line("SIGHUP: the server has")
-    while await asyncio.to_thread(ends_at) != validity("", cert).ends_at.timestamp():  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(PATIENCE_S):
+        while await asyncio.to_thread(ends_at) != validity("", cert).ends_at.timestamp():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 async def test_the_end_of_the_certificate_is_logged_when_it_comes(authority: Authority) -> None:

@@ -156,7 +156,7 @@ def agent_at(http: Http, turns: Turns, gone: Mock, tls: object = None) -> tuple[
     transport = Mock(spec=asyncio.Transport)
     transport.is_closing.return_value = False
     transport.get_extra_info.side_effect = {"sslcontext": tls}.get
-    line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), gone)  # type: ignore[arg-type, return-value]
+    line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), gone)
     line.connection_made(transport)
     line.is_unauthenticated = False
     return line, transport

@@ -798,6 +798,14 @@ async def test_a_success_is_held_for_a_part_of_the_worker_s_age_even_if_no_handl
     assert crew.calls == ["stopped"], "the signal came, so the workers have not succeeded"
 
 
+async def test_a_success_is_not_held_for_longer_than_a_signal_takes_to_arrive(crew, monkeypatch):
+    """An old worker's part of its age may be hours."""
+    monkeypatch.setattr(workers, "HELD_SHARE", NEVER_S * 1e3)
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", 0.01)
+    crew.start(sh("exit 0"))
+    await crew.calls_back("succeeded")
+
+
 HAS_CHILD = """
 import os, subprocess, sys
 with subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE) as child:
@@ -1128,10 +1136,10 @@ BURNS = "import os, time\nwhile time.process_time() < {}: pass"
     [
         ("1", "while :; do :; done", True),
         ("unlimited", "kill -KILL $$", False),
-        ("3", f"exec python3 -c '{BURNS.format(2.5)}\nos.kill(os.getpid(), 9)'", False),
+        ("1", f"exec python3 -c '{BURNS.format(0.5)}\nos.kill(os.getpid(), 9)'", False),
         ("1", f"for _ in 1 2; do python3 -c '{BURNS.format(0.4)}'; done; kill -KILL $$", False),
     ],
-    ids=["used up", "no limit", "near the limit", "its children's"],
+    ids=["used up", "no limit", "half of the limit", "its children's"],
 )
 async def test_a_worker_that_the_kernel_has_killed_for_its_processor_time_is_reported_so(
     crew, limit, command, is_used_up
