@@ -306,9 +306,13 @@ async def test_damaged_records_about_nodes_stop_no_shard(start, client, prefix, 
     first = start("a:1")
     await first.leads(SHARDS)
     await client.transact([], [put(damaged, b"not ours")])
+    damaged_at = client.revision
     await until(lambda: caplog.text.count(damaged.decode()) == SHARDS - 1)
     assert all(has_message(line, words.keeps_cordons) for line in caplog.messages if damaged.decode() in line)
     assert len(first.led) == SHARDS
+    followers = [replica._follower for replica in first.shards._replicas if replica._follower]
+    assert len(followers) == SHARDS - 1
+    assert all(each._revision >= damaged_at for each in followers), "it would read and log the damaged record again"
     await client.transact([], [delete(damaged)])
     await first.shards.ask(OperatorRequest(CordonRequest(node_id="n"), "me"), OPERATOR)
     await until(lambda: all("n" in term.driver.registry.nodes.state.cordons for term in first.shards._terms()))
@@ -323,6 +327,7 @@ async def test_a_server_leads_a_shard_again_after_its_records_are_repaired(start
     assert server.led == [0, 1, 3] and server.shards.state().unhealthy_reason is None
     await client.transact([], [delete(foreign)])
     await server.leads(SHARDS)
+    assert not any(replica.broken for replica in server.shards._replicas)
 
 
 async def test_a_shard_whose_leader_breaks_is_led_by_another_server_though_etcd_refused_its_resignation(

@@ -31,6 +31,7 @@ async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None
     assert any(operations.stopped("wrong data") in line for line in cluster.agents["a"].err)
     done = await rdzvctl("stop", "r", endpoint=cluster.endpoint)
     assert done.code == ExitCode.FAILED and ctl.actions.nothing_to_do("stop", "run r: failed ") in done.err[0]
+    assert len(done.err) == 1, "it need not be stopped first"
 
 
 async def test_an_action_that_has_nothing_to_do_says_so_and_fails(cluster: Cluster) -> None:
@@ -43,6 +44,7 @@ async def test_an_action_that_has_nothing_to_do_says_so_and_fails(cluster: Clust
     for words, why in idle.items():
         done = await rdzvctl(*words, endpoint=cluster.endpoint)
         assert (done.code, done.out) == (ExitCode.FAILED, []) and ctl.actions.idle(why) in done.err[0]
+        assert len(done.err) == 1, "there is nothing to advise"
     done = await rdzvctl("forget", "r", endpoint=cluster.endpoint)
     assert done.code == ExitCode.FAILED and ctl.actions.nothing_to_do("forget", "run r: forming ") in done.err[0]
     assert ctl.actions.stop_first("r") in done.err[1]

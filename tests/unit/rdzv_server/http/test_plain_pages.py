@@ -71,6 +71,15 @@ def test_a_run_that_needs_a_person_has_its_next_step_in_the_list(page: Page) -> 
     assert shown.count(" Next: ") == 1 and f"Next: {health_words.stacks('hung')} " in shown
 
 
+def test_a_run_whose_workers_report_no_progress_says_so_unless_it_has_trouble(page: Page) -> None:
+    untold = health_words.no_progress_reported("r")
+    assert untold in text_of(page("/runs/r", {"r": running("1", "a")}))
+    told = check(("1", "join a; 5s; tell a highest_step=7 step_s=1.0"))
+    hung = check(("1 on_hang=report", "join a; 60s; suspect a 0; judge; 60s"))
+    for run in (told, hung):
+        assert untold not in text_of(page("/runs/r", {"r": run}))
+
+
 def test_an_ended_run_shows_the_time_of_its_end_instead_of_an_age(page: Page) -> None:
     ended = check(("1", "join a; 50s; renew a; succeed a; 40s"))
     shown = text_of(page("/runs/r", {"r": ended}))

@@ -12,7 +12,9 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -233,6 +235,8 @@ async def test_a_missing_folder_is_named(tmp_path):
 OPENS = """
 import asyncio, os, sys
 from rdzv_server.storage.sqlite import SqliteStore
+from rdzv_server.words import storage
+storage.NOT_WRITABLE  # is imported while this user may still read the package
 os.setuid(65534)
 try:
     asyncio.run(SqliteStore(sys.argv[1]).load())
@@ -332,6 +336,27 @@ async def test_a_removed_state_file_is_rewritten_with_everything_confirmed(store
     assert has_message(caplog.text, words.rewritten, what=words.WAS_REMOVED, state=str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert await reopened(store, first) == RECORDS
+
+
+class WithoutTheLastRecord(sqlite3.Connection):
+    """Connection to a file whose copies lack the last record."""
+
+    def backup(self, target: sqlite3.Connection, **options: Any) -> None:
+        super().backup(target, **options)
+        target.execute("DELETE FROM records WHERE id = (SELECT max(id) FROM records)")
+
+
+async def test_a_copy_that_lacks_records_does_not_replace_a_removed_state_file(store, first, path, monkeypatch):
+    await first.close()
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=WithoutTheLastRecord))
+    again = store()
+    await again.load()
+    await again.append(RECORDS)
+    removed(path)
+    with pytest.raises(StoreUnavailable, match=pattern(words.only_in_memory, what=words.WAS_REMOVED)) as raised:
+        await again.append(RECORDS)
+    assert has_message(raised.value.__cause__, words.INCOMPLETE_COPY) and not path.exists()
+    monkeypatch.undo()
 
 
 async def test_a_truncated_state_file_is_rewritten_or_nothing_is_confirmed(store, first, path):

@@ -93,9 +93,10 @@ def test_an_error_of_a_call_that_is_allowed_does_not_count_as_missing(monkeypatc
 
 
 def test_no_other_module_uses_functions_that_a_python_may_lack() -> None:
-    lacking = re.compile(r"\b(os|signal)\.(pidfd_\w+|memfd_create|MFD_\w+|P_PIDFD)\b")
-    folders = [
-        Path(node_agent.__file__).parent.parent / each for each in ("node_agent", "rdzv_server", "rdzvctl", "protocol")
+    lacking = re.compile(r"\b(os|signal)(\.|, \")(pidfd_\w+|memfd_create|MFD_\w+|P_PIDFD)\b")
+    root = Path(node_agent.__file__).parent.parent
+    modules = [
+        file for each in ("node_agent", "rdzv_server", "rdzvctl", "protocol") for file in root.glob(f"{each}/**/*.py")
     ]
-    files = {file.name for folder in folders for file in folder.rglob("*.py") if lacking.search(file.read_text())}
-    assert files <= {"system_calls.py"}
+    uses = {str(file.relative_to(root)) for file in modules if lacking.search(file.read_text())}
+    assert uses == {"node_agent/kernel/processes/system_calls.py"}

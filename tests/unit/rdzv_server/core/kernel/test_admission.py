@@ -402,6 +402,16 @@ def test_a_round_that_lacks_nodes_names_those_that_may_not_join_with_the_reasons
     assert durable(replayed(run.created, run.records)) == durable(run.run)
 
 
+def test_a_refused_agent_sends_no_control_characters_to_those_that_wait_for_its_node():
+    """A terminal would obey them, and anybody who reaches the server may choose the name of a program."""
+    run = Scenario("2")
+    run.join("a", program="train.py")
+    refuse(run, "b", program="\x1b[2Jother.py")
+    (why,) = run.run.refused.values()
+    assert "other.py" in why and why.isprintable()
+    assert run.directive("a").reason.isprintable()
+
+
 def test_what_is_remembered_of_refused_agents_is_limited_and_ends_with_the_round():
     run = Scenario("2")
     for number in range(100):

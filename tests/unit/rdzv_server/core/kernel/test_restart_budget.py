@@ -6,6 +6,7 @@ from rdzv_protocol.queries import CauseSought, FindCause
 from rdzv_protocol.words.run import worker_failed
 
 from rdzv_server.core.events import QueryAnswered
+from rdzv_server.core.kernel.liveness import HoldUp
 from rdzv_server.core.kernel.restart_budget import CAUSE_WINDOW_S
 from rdzv_server.core.kernel.run import HISTORY, Stage
 from rdzv_server.words import failures as words
@@ -299,6 +300,20 @@ def test_a_worker_that_has_lost_another_one_does_not_count_as_a_failure_of_its_n
     run.fails("c", consequence=True)
     assert run.run.failures_by_node == {"b": 1}
     assert len(run.run.failures) == 3
+
+
+def test_a_consequence_ends_no_run_before_agents_with_a_fresh_lease_after_trouble_of_the_server_are_heard():
+    """Their leases are new, but the server has not heard them since the failure: one of them may report the cause."""
+    run = running("3", "a", "b", "c", lease_s=10.0)
+    run.fails("a", consequence=True)
+    run.now += 6.0
+    run.run.leases.resume(run.now, HoldUp(silent_s=6.0))
+    run.renews("b")
+    run.passes(3.0)
+    assert run.stage is Stage.RUNNING
+    run.renews("c")
+    run.passes(CAUSE_WINDOW_S)
+    assert run.stage is Stage.FAILED
 
 
 def test_agents_are_asked_once_for_the_cause_of_a_consequence_that_would_end_the_run():
