@@ -196,7 +196,7 @@ def end_failure(run: Run) -> FailureRecord | None:
 
 def no_progress(run: Run) -> NextStep | None:
     """Return what to do about a running round of a run whose workers report no progress; None if they do."""
-    if phase(run) != "running" or run.stage.is_end or time_ledger.present(run) != "running":
+    if phase(run) != "running" or time_ledger.present(run) != "running":
         return None
     return health_words.no_progress_reported(quoted(run.run_id))
 

@@ -13,6 +13,7 @@ from rdzv_server.core.views import run_view, status_view, watch_view
 from rdzv_server.core.views.run_view import Missing, Outlook
 from rdzv_server.http.metrics import RUN_FINISHING, RUN_NODES, RUN_RESTARTS_LEFT, RUN_UNHEARD, RUN_WORLD_SIZE, Survey
 from rdzv_server.words import completion, notices
+from rdzv_server.words import health as health_words
 from rdzvctl.answers import decoded
 from rdzvctl.views import explanation, tables
 from rdzvctl.views.state import Servers
@@ -146,6 +147,15 @@ def test_the_model_says_what_a_run_waits_for_and_what_it_is_on_its_way_to() -> N
     ended = stories()["succeeded"].run
     assert (run_view.missing(ended), run_view.forms_until(ended)) == (None, None)
     assert run_view.outlook(ended, 0.0) == Outlook(ended.end_reason)
+
+
+def test_only_a_running_round_reports_no_progress_with_a_command_quoted_for_a_shell() -> None:
+    story = running("1", "a")
+    story.run.run_id = "a b"
+    assert run_view.no_progress(story.run) == health_words.no_progress_reported("'a b'")
+    story.succeeds("a")
+    story.run.unwritten_since = lambda: story.now
+    assert (run_view.phase(story.run), run_view.no_progress(story.run)) == ("running", None)
 
 
 def test_a_disconnected_node_is_lost_when_its_grace_is_over() -> None:
