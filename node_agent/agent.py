@@ -244,7 +244,8 @@ class Agent:
         """Leave the run because of this signal. Each further signal makes the agent leave faster."""
         for feature in self._features:
             feature.leaving()
-        self._runner.feed(Signalled(signal_name, reason))
+        ago_s = self.started.succeeded_ago_s(asyncio.get_running_loop().time()) if self.started else None
+        self._runner.feed(Signalled(signal_name, reason, ago_s))
 
     def forwarded(self, signal_name: str) -> None:
         """Leave because of a signal that another process has forwarded. It counts once if it also comes directly."""

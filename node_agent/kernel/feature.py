@@ -47,6 +47,12 @@ class StartedWorkers(Struct, frozen=True):
             round=self.assignment.round, ranks=ranks, ago_s=sendable(now - max(finished_at.values()))
         )
 
+    def succeeded_ago_s(self, now: float) -> float | None:
+        """Return the seconds since all workers of this node have exited 0, None if they have not."""
+        finished_at = self.group.finished_at
+        has_succeeded = len(finished_at) == self.assignment.local_world_size
+        return now - max(finished_at.values()) if has_succeeded else None
+
     def failed_ago_s(self, now: float) -> float:
         """Return the seconds since a worker failed, 0 if none has."""
         return sendable(now - self.group.failed_at) if self.group.failed_at else 0.0

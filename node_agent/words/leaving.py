@@ -15,6 +15,14 @@ def leaving_with_workers(why: str, within_s: float, signal_name: str) -> str:
     return f"{leaving(why)}; its workers have {within_s:g} s to end, and another {signal_name} kills them"
 
 
+def leaving_after_success(why: str, ago_s: float) -> str:
+    """`ago_s`: seconds since the last worker has exited 0. The signal may have come to the workers before the agent."""
+    return (
+        f"{leaving(why)}; all workers of this node exited 0, the last one {ago_s:.2f} s before. An eviction may have "
+        "ended them early, so this is no success: start the agent again to finish the run"
+    )
+
+
 def leaving_after_notice(why: str, within_s: float) -> str:
     return f"{leaving(why)} when the workers of all nodes have saved, after {within_s:g} s at most"
 

@@ -15,7 +15,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.message_search import pattern
+from tests.support.message_search import has_message, pattern
 from tests.support.process_info import until
 from tests.support.programs import Program, start_agent
 from tests.support.worker_hub import Worker, WorkerHub
@@ -215,20 +215,20 @@ async def test_a_signal_that_comes_while_an_agent_ends_does_not_change_the_exit_
 async def test_a_shell_that_exits_0_after_its_program_was_evicted_has_not_succeeded(hub: WorkerHub) -> None:
     agent = await evicted(hub, "--standalone", "--nproc", "1", *WRAPPED)
     assert await agent.exit_code() == ExitCode.FAILED
-    await agent.line(leaving("SIGTERM"))
+    assert has_message(agent.said, words.leaving.leaving_after_success, why="SIGTERM")
 
 
 async def test_an_agent_with_a_server_in_its_own_process_has_not_succeeded(hub: WorkerHub) -> None:
     agent = await evicted(hub, "--standalone", "--nproc", "1")
     assert await agent.exit_code() == ExitCode.FAILED, "as torchrun's command lines do"
-    await agent.line(leaving("SIGTERM"))
+    assert has_message(agent.said, words.leaving.leaving_after_success, why="SIGTERM")
 
 
 async def test_an_agent_that_hosts_its_server_has_not_succeeded(hub: WorkerHub, unused_tcp_port: int) -> None:
     backend = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{unused_tcp_port}", "--rdzv-id", "job")
     agent = await evicted(hub, "--nnodes", "1", "--nproc", "1", *backend)
     assert await agent.exit_code() == ExitCode.FAILED
-    await agent.line(leaving("SIGTERM"))
+    assert has_message(agent.said, words.leaving.leaving_after_success, why="SIGTERM")
 
 
 async def test_a_run_succeeds_if_only_its_workers_got_a_signal(cluster: Cluster) -> None:

@@ -112,6 +112,8 @@ class Signalled(Struct, frozen=True):
     name: str
     reason: str = ""
     """How the agent was asked to leave, if not by that signal."""
+    succeeded_ago_s: float | None = None
+    """Seconds since all workers of this node have exited 0, None if they have not."""
 
     @property
     def why(self) -> str:

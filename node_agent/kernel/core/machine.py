@@ -646,10 +646,13 @@ class AgentMachine:
         """Leave the run now."""
         name, why, message = signalled.name, signalled.why, words.leaving.leaving(signalled.why)
         is_for_workers = self._has_workers and not self._leaving and name.startswith("SIG") and self._stop_s < inf
-        if is_for_workers:
+        retracts_success, ago_s = self._retracts_success(signalled, now), signalled.succeeded_ago_s
+        if ago_s is not None and not self._leaving and (retracts_success or self.state is State.RUNNING):
+            message = words.leaving.leaving_after_success(why, ago_s)
+        elif is_for_workers:
             message = words.leaving.leaving_with_workers(why, self._stop_s, name)
         self._log_change(message, event="node_left")
-        self._leave(why[:LONGEST_REASON], retracts_success=self._retracts_success(signalled, now))
+        self._leave(why[:LONGEST_REASON], retracts_success=retracts_success)
         grace_s = max(0.0, self._stops_at - now) if self._leaving else None
         if self.state is State.DRAINING and self._has_workers:
             # A sender of signals waits less long than a drain.

@@ -467,6 +467,23 @@ def test_a_signal_right_after_the_workers_success_takes_it_back(after_s, signal,
     assert agent.effects[-1] == Exit(START_AGAIN)
 
 
+@pytest.mark.parametrize("is_reported", [False, True], ids=["held", "reported"])
+def test_an_agent_that_counts_exit_codes_of_0_as_an_eviction_says_so(is_reported):
+    agent = Story(stop_s=30.0)
+    for step in (RUNS, succeeds) if is_reported else (RUNS,):
+        step(agent)
+    agent.handle(Signalled("SIGTERM", succeeded_ago_s=0.05))
+    assert Log(words.leaving.leaving_after_success("SIGTERM", 0.05), event="node_left") in agent.effects
+
+
+def test_a_success_that_counts_is_not_called_an_eviction():
+    agent = Story(stop_s=30.0)
+    for step in (RUNS, succeeds, passes(LATER)):
+        step(agent)
+    agent.handle(Signalled("SIGTERM", succeeded_ago_s=LATER))
+    assert Log(words.leaving.leaving("SIGTERM"), event="node_left") in agent.effects
+
+
 def test_an_agent_without_a_server_takes_the_success_back_too():
     agent = Story()
     for step in (RUNS, succeeds, fails_to_connect(), passes(JUST_BEFORE), signalled()):
