@@ -257,7 +257,8 @@ class Model:
         if any(not self._is_gone(rival) for rival in rivals):
             return
         for agent in [agent for agent in claimed if self._is_gone(agent)]:
-            self._depart(agent, "node_lost", now, is_blameless=self._is_suspect(agent))
+            is_blameless = agent.node != node and self._is_suspect(agent)
+            self._depart(agent, "node_lost", now, is_blameless=is_blameless)
         if is_unfit:
             self.departed.add(name)
             self.unfit.add(node)

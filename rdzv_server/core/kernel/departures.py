@@ -26,6 +26,12 @@ def lost(machine: Machine, fact: events.NodeLost, now: float) -> None:
     depart(machine, machine.agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now, is_blameless=fact.is_blameless)
 
 
+def replaced(machine: Machine, fact: events.NodeJoined, agent: Agent, now: float) -> None:
+    """Remove an agent whose place a new agent takes. If it has the same node, the old agent's process has ended."""
+    has_ended, is_blameless = agent.node_id == fact.join.node_id, agent.agent_id in fact.blameless
+    depart(machine, agent, Cause.NODE_LOST, losses.REPLACED, now, is_blameless=is_blameless, has_ended=has_ended)
+
+
 def left(machine: Machine, fact: events.NodeLeft, now: float) -> None:
     agent = machine.agent(fact.agent_id)
     if fact.retracts_success:
@@ -50,9 +56,16 @@ def refuse_unfit(machine: Machine, join: JoinRequest, now: float) -> None:
 
 
 def depart(
-    machine: Machine, agent: Agent, cause: Cause, detail: str, now: float, *, is_blameless: bool = False
+    machine: Machine,
+    agent: Agent,
+    cause: Cause,
+    detail: str,
+    now: float,
+    *,
+    is_blameless: bool = False,
+    has_ended: bool = False,
 ) -> None:
-    """Remove an agent that is lost or leaves."""
+    """Remove an agent that is lost or leaves. `has_ended`: whether a lost agent's process has ended for certain."""
     run, agent_id, node_id, was = machine.run, agent.agent_id, agent.node_id, agent.state
     was_leaving = was is AgentState.DRAINING or agent_id in run.leaving  # its host may be gone before its leave
     seat = run.seat_of(agent_id)
@@ -70,7 +83,7 @@ def depart(
     is_own_failure = root is not None and not root.failure.consequence
     is_drained = cause is Cause.NODE_DRAINED or (was is AgentState.DRAINING and (has_left or is_own_failure))
     _left_its_place(machine, agent, was, cause, reason, now, explains=not is_drained)
-    if not (has_left or was_leaving) and (not is_blameless or len(run.seats) == 1):
+    if not (has_left or was_leaving) and (has_ended or not is_blameless or len(run.seats) == 1):
         failed_rounds.note_lost(run, agent)
 
 

@@ -454,8 +454,7 @@ class RunMachine:
         if fact.is_scoped:  # before a node is blamed because of its report
             run.is_scoped = True
         for agent_id in fact.replaces:  # before the newcomer counts
-            is_blameless = agent_id in fact.blameless
-            self.depart(self.agent(agent_id), Cause.NODE_LOST, losses.REPLACED, now, is_blameless=is_blameless)
+            departures.replaced(self, fact, self.agent(agent_id), now)
         if join.unfit:
             departures.refuse_unfit(self, join, now)
             return

@@ -401,7 +401,7 @@ class RunState(Struct, kw_only=True):
     """Number of charged restarts since a round made progress."""
     lost_nodes: set[str] = field(default_factory=set)
     """Nodes of the last completed round that were lost since it ended, or whose loss ended it. A loss that does not
-    blame the node counts only if the round had no other node."""
+    blame the node counts only if a new agent of the node has come, or if the round had no other node."""
     losses_without_progress: dict[str, int] = field(default_factory=dict)
     """Number of rounds that ended with the loss of each node since a round made progress."""
     training_round: int = 0

@@ -318,18 +318,38 @@ def test_restarts_of_other_kinds_are_no_losses():
     assert run.run.losses_without_progress == {}
 
 
-def test_nodes_that_vanish_together_do_not_count():
-    run = running("2:3", *"abc", max_restarts_without_progress=1, lease_s=10.0)
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["out of reach", "with new agents"])
+def test_nodes_that_vanish_together_count_only_if_their_agents_have_ended(is_replaced: bool):
+    run = running("2:3", *"abc", max_restarts_without_progress=3, lease_s=10.0)
     run.tells("a", highest_step=7)
-    for number in range(4):
+    for number in range(3):
         names = [name for name, agent in run.run.agents.items() if agent.node_id != "a"]
         for name in names:
             run.disconnects(name)
+        for _ in range(0 if is_replaced else 3):
+            run.passes(4.0)
+            run.renews("a")
+        assert (names[0] in run.run.agents) is is_replaced
         for name in names:
             run.join(f"{name[0]}.{number}", node=name[0])
         run.join(*list(run.run.stopping))
+        run.ends_last_call()
         assert len(run.run.running) == 3
-    assert run.run.losses_without_progress == {}
+    assert run.run.losses_without_progress == ({"b": 3, "c": 3} if is_replaced else {})
+
+
+@pytest.mark.parametrize("away_s", [0.5, 300.0])
+def test_nodes_that_all_run_out_of_memory_together_end_the_run(away_s: float):
+    run = running("2", "a", "b", max_restarts_without_progress=2, lease_s=10.0)
+    for number in range(3):
+        assert run.stage is Stage.RUNNING
+        for name in list(run.run.agents):
+            run.disconnects(name)
+        run.passes(away_s)
+        run.join(f"a.{number}", node="a")
+        if not run.stage.is_end:
+            run.join(f"b.{number}", node="b")
+    assert run.run.end_reason == words.lost_without_steps("a", 3, within_s=600)
 
 
 def test_a_node_that_is_kept_out_does_not_end_the_run():
