@@ -200,7 +200,7 @@ def _losing_nodes(run: Run, now: float) -> Finding | None:
 
 
 def _unstable(run: Run, now: float) -> Finding | None:
-    """Return a finding if failures or departures restart the run often, though it gets further: see `_looping`."""
+    """Return a finding if one of `_INVOLUNTARY` restarts the run often, unless the run is looping."""
     if len(run.ledger) <= MOST_RESTARTS or _looping(run, now):
         return None
     rows = ([each for each in run.ledger if each.cause is cause] for cause in _INVOLUNTARY)

@@ -107,7 +107,7 @@ NAMED = {
         f"more than {s(recorded_causes.CONTINUES_S)} after the error",
         f"more than {HOURS[recorded_causes.NOTICED_WITHIN_S]} after the error",
         f"named for up to {HOURS[recorded_causes.NOTICED_WITHIN_S]} after",
-        f"within {group.HELD_SHARE * 100:g} % of the worker's age", f"so after {EQUAL_AGE} also within",
+        f"within {group.HELD_SHARE * 100:g} % of the worker's age", f"(from {EQUAL_AGE} on: within",
         f"the report of this success waits up to {s(group.CAUSE_TIMEOUT_S)} for the errors",
         f"error that it finds within {s(recorded_errors.LOOK_WITHIN_S)}",
     ),
