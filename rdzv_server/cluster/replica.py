@@ -75,7 +75,7 @@ class Replica:
         self._address = address
         self._make_driver = make_driver
         self.broken = ""
-        """Reason why this server could not lead the shard when it last tried; empty if it could."""
+        """Reason why this server cannot lead the shard; empty if it can, or may try again."""
         self._other: Leader | None = None
         self._losses = 0
         """Losses of etcd that `leadership` takes into account."""
@@ -110,7 +110,7 @@ class Replica:
         with suppress(TimeoutError):
             async with asyncio.timeout(for_s):
                 await self._election.win(self._follow)
-        self._election.is_candidate = True
+        self.broken, self._election.is_candidate = "", True
 
     async def _act_until_over(self, term: Term) -> str:
         """Act as the leader. While the leadership is not certain, decide nothing, and reject agents."""
@@ -126,7 +126,6 @@ class Replica:
                 await first_of(self._follower.catch_up_at_last(term.driver), term.driver.crashed())
                 term.driver.heard()
             self._set(term, None)
-            self.broken = ""
             log.info(words.leads(self._shard, len(term.driver.runs())))
             follows = [self._follower.run(term.driver)] if self._follower else []
             await first_of(term.driver.crashed(), *follows)

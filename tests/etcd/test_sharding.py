@@ -110,14 +110,23 @@ class Refusing:
         self._client = client
         self._error = error
         self._parts = parts or (b"/live/leaders/", b"/shards/")
+        self._takes_deletes = False
         self.is_full = False
         self.refused: set[bytes] = set()
+
+    def refuse_to_lead(self, shard: int) -> None:
+        """Refuse the writes of a leader of this shard, except its resignation."""
+        self._parts, self._takes_deletes, self.is_full = (
+            (b"/live/leaders/%d" % shard, b"/shards/%d/" % shard),
+            True,
+            True,
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     async def transact(self, compare: Sequence[Any], do: Sequence[Any]) -> tuple[bool, int]:
-        key = do[0].request_put.key or do[0].request_delete_range.key
+        key = do[0].request_put.key or (b"" if self._takes_deletes else do[0].request_delete_range.key)
         if self.is_full and any(part in key for part in self._parts):
             self.refused.add(key)
             raise self._error
@@ -350,6 +359,26 @@ async def test_a_shard_whose_leader_breaks_is_led_by_another_server_though_etcd_
     refusing.is_full = False
     await until(lambda: 2 in second.led)
     await until(lambda: {view.shard: view.leader for view in first.shards.state().shards}[2] == "b:1")
+
+
+async def test_a_server_that_failed_with_each_shard_at_another_time_continues(start, client, caplog, monkeypatch):
+    """It follows the leaders, and names them to agents."""
+    monkeypatch.setattr(sharding, "LEAVE_S", 0.1)
+    first = start("a:1", refusing := Refusing(client, StoreBroken("etcd refuses")), settle_s=LONG_LEASE_S)
+    await first.leads(SHARDS)
+    second = start("b:1", settle_s=LONG_LEASE_S)
+
+    def is_left(shard: int) -> bool:
+        """Return whether the other server leads the shard, and this one may try again."""
+        is_candidate = first.shards._replicas[shard]._election.is_candidate
+        return shard in second.led and is_candidate and has_message(caplog.text, words.shard_broken, shard=shard)
+
+    for shard in range(SHARDS):
+        refusing.refuse_to_lead(shard)
+        with pytest.raises((NotLeader, ServerUnavailable)):
+            await first.shards.ask(a_join("a", run_id=run_of(shard), settings=settings_of("1")), Connection("a"))
+        await until(lambda shard=shard: first.running.done() or is_left(shard))
+        assert not first.running.done()
 
 
 async def test_a_server_that_cannot_lead_any_shard_exits(start, client, prefix):
