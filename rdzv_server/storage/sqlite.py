@@ -224,11 +224,11 @@ class SqliteStore:
         found = refusal(self.path)
         if kind in LOCK_ERRORS or (found and found.errno == errno.ENOLCK):
             return StoreUnavailable(words.cannot_lock(self.path, found.strerror if found else error))
-        if "locked" in str(error):
+        if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return StoreBroken(words.in_use(self.path))
         if os.path.isdir(self.path):
             return StoreBroken(words.is_a_folder(self.path))
-        if "unable to open" in str(error) or (kind.startswith("SQLITE_READONLY") and not self._file):
+        if kind.startswith("SQLITE_CANTOPEN") or (kind.startswith("SQLITE_READONLY") and not self._file):
             return self._cannot_open(found) if found else StoreBroken(words.cannot_open(self.path, error))
         return StoreUnavailable(words.cannot_write(self.path, found.strerror if found else error))
 
