@@ -17,7 +17,7 @@ from rdzv_protocol import codec, messages
 from rdzv_protocol.messages import Assignment, JoinRequest, PollRequest, Reply, ReportRequest, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.core.events import LeaseRenewed, NodeJoined
+from rdzv_server.core.events import LeaseRenewed, NodeJoined, WorkersFailed
 from rdzv_server.core.kernel.run import Agent, AgentState
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
 from rdzv_server.core.runs.registry import Registry
@@ -226,6 +226,38 @@ def _core_poll() -> Work:
     return _repeating(poll)
 
 
+def _waiting_for_cause() -> tuple[Registry, Callable[[], None]]:
+    """Return a registry with a run of many nodes whose workers have lost others, after the last restart, and a function
+    that reports the failure of the next node. The run waits for the cause.
+    """
+    registry, join = _registry(joined=SOME - 1, nodes=SOME)
+    join()
+    (run,) = registry.runs()
+    lost = replace(_failure(), consequence=True)
+    failures = (
+        WorkersFailed(agent_id, 1, replace(lost, node_id=run.agents[agent_id].node_id, rank=8 * at))
+        for at, agent_id in enumerate(list(run.seats))
+    )
+
+    def fail() -> None:
+        registry.handle(RUN_ID, next(failures), 2.0)
+
+    fail()
+    assert run.verdict_at is not None
+    return registry, fail
+
+
+def _core_failure() -> Work:
+    _, fail = _waiting_for_cause()
+    return _repeating(fail)
+
+
+def _core_poll_before_verdict() -> Work:
+    registry, _ = _waiting_for_cause()
+    agent_id = f"agent-{SOME - 1:04}"
+    return _repeating(lambda: registry.handle(RUN_ID, LeaseRenewed(agent_id), 2.5))
+
+
 def _core_replacement() -> Work:
     """Join of a new agent on a node whose old one is gone, as are those of all nodes."""
     registry, _ = _registry(joined=FEW, nodes=FEW + 1)
@@ -317,6 +349,8 @@ def hot_paths() -> list[HotPath]:
         HotPath("core: a join of a run with fixed nodes", _core_fixed_join, times=200),
         HotPath("core: a suspicion of a hang", _core_suspicion, times=200),
         HotPath("core: a poll", _core_poll, times=200),
+        HotPath("core: a failure before the cause", _core_failure, times=200),
+        HotPath("core: a poll before the cause", _core_poll_before_verdict, times=200),
         HotPath("core: a join in another's place", _core_replacement, times=200),
         HotPath("core and shell: a join", _shell_join, times=24),
         HotPath("core and shell: a poll", _shell_poll),
