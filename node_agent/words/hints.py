@@ -4,7 +4,8 @@ SEE_THE_OTHERS = "another worker ended before: look at the worker that failed fi
 STORE_GONE = f"rank 0's store is gone; {SEE_THE_OTHERS}"
 COLLECTIVE_WAITED = (
     "a collective waited for a worker that is stuck, far behind or gone: find the rank that did not take part in it. "
-    "The server names that rank if the agents have a --silence-timeout below the collective's timeout"
+    "The server can name that rank if the agents have a --silence-timeout below the collective's timeout, and if no "
+    "worker writes anything in that time"
 )
 WORKER_LATE = "not every worker reached init_process_group in time: find the missing rank"
 STORE_UNREACHABLE = (
