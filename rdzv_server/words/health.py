@@ -163,6 +163,15 @@ def history(run_id: str) -> NextStep:
     return NextStep("See what its restarts have in common:", f"rdzvctl events {run_id}")
 
 
+def losses(run_id: str, node_id: str) -> NextStep:
+    """For a node that is lost again and again."""
+    return NextStep(
+        f"Find out what ended the agent of node {node_id}, for example memory that ran out or a machine that "
+        "restarted. See when it was lost:",
+        f"rdzvctl events {run_id}",
+    )
+
+
 def keep_out(node_id: str) -> NextStep:
     return NextStep(
         f"The run can do without node {node_id}. To keep it out of new rounds:", f"rdzvctl cordon {node_id}"

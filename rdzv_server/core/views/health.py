@@ -187,12 +187,14 @@ def _losing_nodes(run: Run, now: float) -> Finding | None:
     row = failed_rounds.departures_in_row(run, now)
     if row is None or row.rounds < DEPARTURES_OF_A_LOOP:
         return None
-    went = Counter(gone.node_id for gone in run.departures if gone.at >= row.since)
-    (node_id, times), *_ = went.most_common(1) or [("", 0)]
-    steps = [words.events(quoted(run.run_id)), words.stop_and_mend(quoted(run.run_id))]
+    departures = [gone for gone in run.departures if gone.at >= row.since]
+    (node_id, times), *_ = Counter(gone.node_id for gone in departures).most_common(1) or [("", 0)]
+    steps = [words.history(quoted(run.run_id)), words.stop_and_mend(quoted(run.run_id))]
     if times < ROUNDS_OF_A_LOOP:
         node_id = ""
-    elif not admission.lacks(run, node_id):
+    elif not any(gone.left for gone in departures if gone.node_id == node_id):
+        steps[0] = words.losses(quoted(run.run_id), printable(node_id))
+    if node_id and not admission.lacks(run, node_id):
         steps.insert(0, words.keep_out(quoted(node_id)))
     tells_steps = failed_rounds.shows_progress(run)
     sentence = words.losing_nodes(row.rounds, node_id, times, tells_steps=tells_steps)

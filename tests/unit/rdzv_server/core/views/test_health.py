@@ -603,10 +603,13 @@ def test_workers_that_do_not_count_steps_or_save_checkpoints_are_not_stalled() -
 def test_a_run_whose_nodes_leave_repeatedly_is_looping() -> None:
     run = losing_nodes()
     sentence = words.losing_nodes(5, "b", 5, tells_steps=False)
-    steps = words.events(RUN_ID), words.stop_and_mend(RUN_ID)
+    steps = words.losses(RUN_ID, "b"), words.stop_and_mend(RUN_ID)
     assert told(run) == [Finding("looping", sentence, run.run.departures[0].at, steps)]
     run.restarts_from_a_snapshot()
     assert told(run)[0].sentence == sentence
+    (agent,) = run.run.agents_of("b")
+    run.leaves(agent.agent_id)
+    assert told(run)[0].next[0] == words.history(RUN_ID), "it says why it leaves"
     assert states(losing_nodes("bbbb")) == []
 
 
@@ -614,7 +617,7 @@ def test_a_loop_names_the_node_that_leaves_repeatedly_if_there_is_one() -> None:
     found = told(losing_nodes("bbbbc", "1:3"))[0]
     assert (found.sentence, found.next[0]) == (words.losing_nodes(5, "b", 4, tells_steps=False), words.keep_out("b"))
     found = told(losing_nodes("bcbca", "1:3"))[0]
-    assert (found.sentence, found.next[0]) == (words.losing_nodes(5, "", 2, tells_steps=False), words.events(RUN_ID))
+    assert (found.sentence, found.next[0]) == (words.losing_nodes(5, "", 2, tells_steps=False), words.history(RUN_ID))
 
 
 def test_departures_of_a_run_that_makes_progress_are_not_a_loop() -> None:
