@@ -115,7 +115,7 @@ class SqliteStore:
     """Store in the SQLite file at `path`."""
 
     def __init__(self, path: str) -> None:
-        self.path = path = os.path.realpath(path) if os.path.islink(path) else path  # as SQLite names its other files
+        self.path = path
         self._thread = OneThread()
         self._file: sqlite3.Connection | None = None
         self._on_disk: list[OpenFile] = []
@@ -239,6 +239,9 @@ class SqliteStore:
         return StoreUnavailable(words.cannot_write(self.path, error.strerror))
 
     def _load(self) -> list[Record]:
+        if os.path.islink(self.path):  # SQLite names its other files after the target
+            self.path = os.path.realpath(self.path)
+            self._last_record = LastRecord(self.path)
         self._file = self._open()
         return self._records()
 
