@@ -45,12 +45,13 @@ async def test_a_node_is_drained_by_button_and_the_others_continue(cluster: Clus
     await cluster.hub.group(6)
     await tab.open(cluster, "/runs/r%2F1")
     await tab.shows("#reason", "round 2 runs on 3 nodes")
+    await tab.counts(drained := '.node:has-text("· b")', 1)
     await tab.choose("b")
     await tab.act("Drain", deadline_s="20", reason="a fan has failed")
     await tab.shows("#reason", "round 3 runs on 2 nodes")
     await tab.shows("#events", "a fan has failed")
     await cluster.agents["b"].exit_code()
-    await tab.counts('.node:has-text("· b")', 0)
+    await tab.counts(drained, 0)
     tab.is_content()
 
 
