@@ -13,6 +13,8 @@ DEFAULTS: dict[str, Any] = {
     "ending": None, "own_budgets": {},
     # of a restart
     "cost": None,
+    # of the nodes that a forming round waits for
+    "refused": {},
     # of a node that is gone
     "had_ranks": (), "log_dir": "",
     # of an event, which leaves out what does not apply

@@ -136,7 +136,9 @@ def _of_forming(run: Fields, servers: Servers) -> list[str]:
 
     Each cordoned node that has joined could be a missing one.
     """
-    missing = run["missing"] or Fields(more_nodes=0, stopping=[], gone=[], departures=[], more_gone=0)
+    missing = run["missing"] or Fields(more_nodes=0, stopping=[], gone=[], departures=[], more_gone=0, refused={})
+    from rdzv_protocol.words import run as told
+
     gone, steps = _gone(run, missing, servers.cordons), list[str]()
     if gone.lost:
         steps.append(words.steps.check_lost(listed(gone.lost, missing["more_gone"])))
@@ -146,6 +148,7 @@ def _of_forming(run: Fields, servers: Servers) -> list[str]:
         nameless = 0 if gone.lost else missing["more_gone"]
         steps += _start_again(gone.signalled, nameless)
         fit = [_uncordon(node) for node in run["nodes"] if node["state"] == "cordoned"] + gone.others
+        fit += [told.correct_agent(node_id, why) for node_id, why in missing["refused"].items()]
         to_start = more - (len(gone.signalled) + nameless if gone.signalled else 0)
         steps += fit[: max(0, min(to_start, MOST_NAMED))]
         to_start -= len(fit)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import rdzv_protocol
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.words.run import read_output
+from rdzv_protocol.words.run import correct_agent, read_output
 
 from node_agent.features.log_reads import words as reads
 from rdzv_server.core.policies.hangs import words as hang_words
@@ -91,6 +91,7 @@ async def test_why_names_a_node_whose_agent_may_not_join(cluster: Cluster) -> No
     reason = completion.too_few(1, 1, 2, "a", refused=completion.refused({"b": "--nnodes 3 instead of 2"}))
     out = (await rdzvctl("why", endpoint=cluster.endpoint)).lines
     assert reason in out[0]
+    assert out[1].startswith(f"Next: {correct_agent('b', '--nnodes 3 instead of 2')}")
     await waiting.line(re.escape(reason))
 
 

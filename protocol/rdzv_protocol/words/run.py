@@ -51,6 +51,11 @@ def read_output(run_id: str, rank: int) -> NextStep:
     return NextStep("Read the worker's output:", f"rdzvctl logs {run_id} {rank}")
 
 
+def correct_agent(node_id: str, why: str) -> str:
+    """`why`: phrase about why the agent may not join, such as `--nnodes 3 instead of 2`."""
+    return f"Correct the command of node {node_id}'s agent, and start it again (refused: {why})."
+
+
 def read_console(node_id: str) -> str:
     """Of a worker whose output is not in files."""
     return (

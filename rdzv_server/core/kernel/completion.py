@@ -240,8 +240,13 @@ def shortfall(run: Run, refused: str | None = None) -> str:
 
 
 def not_admitted(run: Run) -> str:
-    """Return the nodes whose agents may not join and that have not joined since, with the reasons; empty if none."""
-    return words.refused({node_id: why for node_id, why in run.refused.items() if node_id not in run.node_ids})
+    """Return the nodes whose agents may not join, with the reasons; empty if there are none."""
+    return words.refused(refused(run))
+
+
+def refused(run: Run) -> dict[str, str]:
+    """Return the nodes whose agents may not join and that have not joined since, each with the reason."""
+    return {node_id: why for node_id, why in run.refused.items() if node_id not in run.node_ids}
 
 
 def _kept_out(run: Run, *, excluded: bool) -> str:

@@ -129,7 +129,13 @@ def _lacks_nodes(run: Run, now: float) -> Finding | None:
         return None
     run_id, more = quoted(run.run_id), missing.more_nodes - len(missing.stopping)
     kept_out = [agent.node_id for agent in islice(run.cordoned.values(), min(more, MOST_NAMED))]
-    steps = *map(words.uncordon, map(quoted, kept_out)), words.start_nodes(more, run_id), words.stop(run_id)
+    refused = islice(missing.refused.items(), min(more, MOST_NAMED))
+    steps = (
+        *map(words.uncordon, map(quoted, kept_out)),
+        *(protocol_words.run.correct_agent(printable(node_id), why) for node_id, why in refused),
+        words.start_nodes(more, run_id),
+        words.stop(run_id),
+    )
     return Finding("lacks_nodes", printable(completion.shortfall(run)), since, steps)
 
 

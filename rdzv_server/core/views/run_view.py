@@ -5,7 +5,7 @@ decide how a fact is written, not what it is. Times are in seconds by the run's 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from rdzv_protocol.shell import quoted
@@ -45,8 +45,10 @@ class Missing(NamedTuple):
     """Nodes that still stop their workers."""
     vacated: list[Departure]
     """Departures of participants of the last round whose nodes are not back."""
-    more_gone: int = 0
+    more_gone: int
     """Number of other nodes that are gone, whose names the run does not remember."""
+    refused: Mapping[str, str]
+    """Nodes whose agents may not join, each with the reason."""
 
 
 class Ending(NamedTuple):
@@ -178,7 +180,7 @@ def missing(run: Run) -> Missing | None:
         return None
     more = max(0, legal_sizes.smallest(run.settings) - len(run.waiting))
     stopping = [agent.node_id for agent in run.stopping.values()]
-    return Missing(more, stopping, completion.vacated(run), _more_gone(run))
+    return Missing(more, stopping, completion.vacated(run), _more_gone(run), completion.refused(run))
 
 
 def _more_gone(run: Run) -> int:

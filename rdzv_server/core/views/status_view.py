@@ -135,6 +135,7 @@ class MissingStatus(Struct, frozen=True, kw_only=True):
     gone: list[str]
     departures: Annotated[list[DepartureStatus], Meta(description="departures of the nodes that are gone")]
     more_gone: Annotated[Count, Meta(description="number of further nodes that are gone, without their names")]
+    refused: Annotated[dict[str, str], Meta(description="nodes whose agents may not join, each with the reason")]
 
 
 class RestartStatus(Struct, frozen=True, kw_only=True):
@@ -350,6 +351,7 @@ def _missing(run: Run, now: float) -> MissingStatus | None:
         gone=[gone.node_id for gone in found.vacated],
         departures=[_departure(run, gone, now) for gone in found.vacated],
         more_gone=found.more_gone,
+        refused=dict(found.refused),
     )
 
 

@@ -1,9 +1,10 @@
 """Next steps of a person, in each state of a run that a real server reports."""
 
 import pytest
-from rdzv_protocol.words.run import read_console, read_output
+from rdzv_protocol.words.run import correct_agent, read_console, read_output
 
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
+from rdzv_server.core.kernel.admission import note_refused
 from rdzv_server.core.policies import words as policy_words
 from rdzv_server.words import health
 from rdzvctl import words as ctl
@@ -54,6 +55,13 @@ def test_why_says_which_cordoned_nodes_could_take_part(nodes: int, kept_out: str
         run.handle(NodeCordoned(node_id=node_id, by="admin", reason="its fan"))
         run.join(node_id)
     assert explanation.why(told(run), SERVER).next == steps
+
+
+@pytest.mark.parametrize(("nodes", "then"), [("2", or_start(1)), ("3", start(1))])
+def test_why_says_which_refused_agent_could_be_the_missing_one(nodes: str, then: str) -> None:
+    run = check((nodes, "join a"))
+    note_refused(run.run, "b", "--nnodes 4 instead of 2")
+    assert explanation.why(told(run), SERVER).next == [correct_agent("b", "--nnodes 4 instead of 2"), then]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 from rdzv_protocol.states import HEALTH
-from rdzv_protocol.words.run import read_console, read_output
+from rdzv_protocol.words.run import correct_agent, read_console, read_output
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import NodeCordoned
+from rdzv_server.core.kernel.admission import note_refused
 from rdzv_server.core.kernel.failed_rounds import steady_s
 from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
 from rdzv_server.core.kernel.policy import Finding
@@ -709,6 +710,14 @@ def test_a_cordoned_node_that_has_joined_could_be_the_missing_one() -> None:
     run = check(("2", "join a; cordon b; join b; 60s"))
     (found,) = told(run)
     assert found.next == (words.uncordon("b"), words.start_nodes(1, RUN_ID), words.stop(RUN_ID))
+
+
+def test_the_command_of_a_refused_agent_could_be_corrected() -> None:
+    run = check(("2", "join a; 60s"))
+    note_refused(run.run, "b", "--nnodes 3 instead of 2")
+    (found,) = told(run)
+    correct = correct_agent("b", "--nnodes 3 instead of 2")
+    assert found.next == (correct, words.start_nodes(1, RUN_ID), words.stop(RUN_ID))
 
 
 def test_a_loop_does_not_hide_that_the_run_waits_for_nodes() -> None:

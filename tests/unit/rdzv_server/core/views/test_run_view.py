@@ -137,7 +137,7 @@ def test_remarks_of_a_policy_about_a_node_or_a_run_are_in_every_view(monkeypatch
 
 def test_the_model_says_what_a_run_waits_for_and_what_it_is_on_its_way_to() -> None:
     story = stories()["forming"]
-    assert run_view.missing(story.run) == Missing(2, [], [])
+    assert run_view.missing(story.run) == Missing(2, [], [], 0, {})
     story.run.set_apart = "an error"
     assert run_view.missing(story.run) is None, "no node that joins would get a seat"
     story.run.set_apart = ""

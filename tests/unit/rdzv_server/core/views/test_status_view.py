@@ -43,6 +43,7 @@ def missing(more_nodes, stopping="", gone=""):
         "gone": [*gone],
         "departures": departures,
         "more_gone": 0,
+        "refused": {},
     }
 
 
