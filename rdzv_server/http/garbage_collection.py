@@ -1,8 +1,8 @@
 """Garbage collection as rarely as it may be: while the server examines all objects, it answers no request.
 
-Python examines new objects when 10,000 more have been made than freed. While 10,000 nodes are answered and ask again,
-the server frees as many objects as it makes. Python then examined 190,000 objects at a time, for up to 0.1 s. So the
-server sets new objects aside soon after each request, and examines all objects only if it has grown. See ADR 53.
+Python examines new objects when many more have been made than freed. While 10,000 nodes are answered and ask again, the
+server frees as many objects as it makes. Python then examined 190,000 objects at a time, for up to 0.1 s. So the server
+sets new objects aside soon after each request, and examines all objects only if it has grown. See ADR 53.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from rdzv_server.service.timeouts import Timeouts
 
-COLLECT_AFTER = (10_000, 100_000, 1_000_000)
-"""Thresholds of Python's collector, which leaves old objects to `GarbageCollector`. Many nodes mean many lasting
-objects, and Python would look through all of them repeatedly while a large run forms."""
+COLLECT_AFTER = (1_000_000, 100_000, 1_000_000)
+"""Thresholds of Python's collector, which leaves all objects to `GarbageCollector` while there are requests. With
+lower ones, Python would look through many lasting objects in the middle of a large run's restart."""
 YOUNG_S = 0.01
 """Seconds after a first request in which new objects are set aside: only a full collection examines them then."""
 FEW = 100

@@ -6,7 +6,7 @@ import socket
 import ssl
 import weakref
 from asyncio.selector_events import _SelectorSocketTransport
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,10 +15,14 @@ import pytest
 from rdzv_protocol import paths
 
 from rdzv_server.auth.tls_config import TlsFiles
+from rdzv_server.core.events import NodeJoined
+from rdzv_server.core.kernel.run import Stage
+from rdzv_server.core.kernel.snapshot import take
 from rdzv_server.http import garbage_collection
 from rdzv_server.http.agent_protocol import AgentProtocol
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.garbage_collection import (
+    COLLECT_AFTER,
     FEW,
     GROWN_BYTES,
     MOST_LOOKS,
@@ -32,6 +36,7 @@ from rdzv_server.http.request_handler import RequestHandler
 from rdzv_server.server import RendezvousServer, bind
 from tests.support.certificates import Authority
 from tests.support.process_info import until
+from tests.support.scenario import SERVER_ADDR, Scenario, a_join
 
 PATIENCE_S = 20.0
 
@@ -187,6 +192,28 @@ async def test_new_objects_are_set_aside_soon_after_each_request(monkeypatch: py
             await reader.readuntil(b"\r\n\r\n")
             await set_aside.get()
         writer.close()
+
+
+def test_python_examines_nothing_by_itself_while_a_large_run_forms() -> None:
+    """The event loop may be too busy to set objects aside meanwhile."""
+    run, collected = Scenario("3000"), list[str]()
+    before = gc.get_threshold()
+
+    def note(phase: str, info: Mapping[str, int]) -> None:
+        collected.append(phase)
+
+    gc.freeze()  # begins the count anew
+    gc.callbacks.append(note)
+    gc.set_threshold(*COLLECT_AFTER)
+    try:
+        for number in range(3_000):
+            run.machine.handle(NodeJoined(a_join(f"n{number}"), SERVER_ADDR), run.now)
+        parts = list(take(run.run))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(note)
+    assert run.stage is Stage.RUNNING and parts
+    assert not collected
 
 
 async def test_many_requests_at_once_set_objects_aside_once(monkeypatch: pytest.MonkeyPatch) -> None:
