@@ -43,6 +43,10 @@ MOST_AFTER = 10
 """Most lines after an exception that may be its message, if torch has not marked them."""
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.<>]*(:|$)")
 """Line below the frames of a traceback: the exception with its message. A stack that was printed has none."""
+_NO_MESSAGE = re.compile(r"[\w.<>]+:\s*$")
+"""Exception whose message begins on a later line. Python writes no colon after an exception without a message."""
+_CONTINUES = re.compile(r"\s|[\w.]*(Error|Exception|Failed|Failure)\b")
+"""Line after a colon that continues a message: it is indented, or quotes another error."""
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
 _FATAL = re.compile(r"Fatal Python error: ")
 _CXX = re.compile(r"terminate called after throwing an instance of '(.+)'")
@@ -116,12 +120,17 @@ def find_error(lines: Sequence[str], signal: str = "", *, by_exception: bool = F
     return StderrError(plain[at].strip(), tuple(plain[at:])) if at >= 0 else StderrError()
 
 
-def headline(lines: Sequence[str]) -> str:
+def headline(lines: Sequence[str], *, is_whole: bool = True) -> str:
     """Return the first line of an error that is not blank. If it ends with a colon, its message begins on a later line,
     which follows.
+
+    `is_whole`: whether all lines are the error's. Else another program or thread may have written the later line.
     """
-    written = [line.strip() for line in lines if any(map(str.isalnum, line))]
-    return " ".join(written[: 2 if written and written[0].endswith(":") else 1])
+    first, *later = [line for line in lines if any(map(str.isalnum, line))][:2] or [""]
+    begins_later = first.rstrip().endswith(":") and bool(later)
+    if begins_later and (is_whole or _NO_MESSAGE.match(first) or _CONTINUES.match(later[0])):
+        return f"{first.strip()} {later[0].strip()}"
+    return first.strip()
 
 
 def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool) -> int:
@@ -236,7 +245,7 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> StderrError | None
     is_uncaught = bool(_RANK.match(lines[end]))
     in_group = _in_group(plain[end + 1 :]) if _GROUP_MARGIN.match(plain[end]) else []
     last = max(last, end + 1 + len(in_group))
-    error = headline([_GROUP_MARGIN.sub("", plain[end], count=1), *plain[end + 1 : last]])
+    error = headline([_GROUP_MARGIN.sub("", plain[end], count=1), *plain[end + 1 : last]], is_whole=is_uncaught)
     of_thread = _THREAD.match(plain[begin - 1]) if begin else None
     thread = of_thread[1] if of_thread else ""
     if begin == start:

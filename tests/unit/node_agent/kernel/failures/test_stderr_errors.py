@@ -469,6 +469,15 @@ def test_a_message_that_begins_on_a_later_line_is_part_of_the_error(message: str
     assert find_error([*marked, "wandb is done"]).error == f"ValueError: {error}"
 
 
+def test_an_unmarked_line_of_another_program_is_not_part_of_a_message_that_ends_with_a_colon() -> None:
+    lines = written_by("raise RuntimeError('cannot reach the loader:')")
+    for between in ((), ("",)):
+        assert find_error([*lines, *between, "wandb: Waiting for files"]).error == lines[-1]
+    marked = [f"[rank3]: {line}" for line in [*lines, "it is busy"]]
+    assert find_error([*marked, "wandb: Waiting for files"]).error == f"{lines[-1]} it is busy"
+    assert find_error([*lines, "  it is busy"]).error == f"{lines[-1]} it is busy"
+
+
 @pytest.mark.parametrize(
     "line",
     [
