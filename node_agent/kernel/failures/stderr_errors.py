@@ -110,14 +110,28 @@ def find_error(lines: Sequence[str], signal: str = "", *, by_exception: bool = F
     """
     plain = _plain(lines, signal)
     own = _until_own(plain, lines, by_exception=by_exception)
-    is_boxed = _last(plain[:own], _BOX) > _last(plain[:own], _HEADER)
-    if found := _fatal(plain) or (_boxed if is_boxed else _traceback)(plain[:own], lines[:own]):
+    header, box = _last(plain[:own], _HEADER), _last(plain[:own], _BOX)
+    if found := _fatal(plain):
         return found
-    for look in (_cxx, _refused):
-        if found := look(plain):
-            return found
-    at = _last(plain, _ABORT) if signal == "SIGABRT" else -1
-    return StderrError(plain[at].strip(), tuple(plain[at:])) if at >= 0 else StderrError()
+    raised = max(header, box)
+    aborted = max(_last(plain, _ABORT), _last(plain, _CXX)) if signal == "SIGABRT" else -1
+    found = (_boxed if box > header else _traceback)(plain[:own], lines[:own])
+    if found and (
+        found.is_uncaught or not 0 <= raised < aborted or _may_cause_abort(found, plain[raised : aborted + 1])
+    ):
+        return found
+    if found := _cxx(plain) or _refused(plain):
+        return found
+    return StderrError(plain[aborted].strip(), tuple(plain[aborted:])) if aborted >= 0 else StderrError()
+
+
+def _may_cause_abort(found: StderrError, lines: Sequence[str]) -> bool:
+    """Return whether the exception may have ended the script before the abort, which is the last of these lines.
+
+    Its traceback begins the lines. Else the script caught it, and continued.
+    """
+    *before, abort = lines
+    return _leaves_script(before) and (abort in found.traceback or _may_end_script(before))
 
 
 def headline(lines: Sequence[str], *, is_whole: bool = True) -> str:
@@ -165,7 +179,7 @@ def _may_end_script(lines: Sequence[str]) -> bool:
 
     Scripts also log exceptions that they catch. Such a traceback begins in a function, or the script writes more.
     """
-    if not any(map(_SCRIPT_FRAME.match, lines[1:2])):
+    if not _leaves_script(lines):
         return False
     has_any_next = False  # the next line at the left is an exception, with any name
     for line in lines:
@@ -178,6 +192,11 @@ def _may_end_script(lines: Sequence[str]) -> bool:
         elif not any(form.match(line) for form in (_OF_ANOTHER, _OF_CHILD, _CHAINED, _AT_EXIT)):
             return False
     return True
+
+
+def _leaves_script(lines: Sequence[str]) -> bool:
+    """Return whether the outermost frame of the traceback at the beginning of these lines is the script's own."""
+    return any(map(_SCRIPT_FRAME.match, lines[1:2]))
 
 
 def _plain(lines: Sequence[str], signal: str) -> list[str]:

@@ -189,6 +189,17 @@ def test_an_uncaught_cxx_exception():
     assert find_error(lines[:1]).error == "c10::Error"
 
 
+@pytest.mark.parametrize("steps", [0, 40])
+def test_an_uncaught_cxx_exception_that_aborts_the_process_is_not_hidden_by_an_exception_that_was_logged(steps):
+    caught = written_by(CAUGHT.format(log="logging.exception('no mirror')"))
+    lines = [*caught, *(f"step {number}" for number in range(steps)), TERMINATED, "  what():  CUDA error: unspecified"]
+    assert find_error(lines, "SIGABRT").error == "c10::Error: CUDA error: unspecified"
+    fatal = "Fatal Python error: Aborted"
+    assert find_error([*lines, fatal, *DUMP], "SIGABRT").error == fatal
+    marked = [f"[rank3]: {line}" for line in RAISED]
+    assert find_error([*marked, "bye", TERMINATED], "SIGABRT").error == RAISED[-1], "it had ended the script"
+
+
 UNFINISHED = ["  0%|     | 0/10 [00:00<?, ?it/s]\r 10%|5    | 1/10", "loading ", "epoch 1: ", "step 7 of 9"]
 
 
@@ -495,3 +506,10 @@ def test_what_the_c_library_writes_before_an_abort_is_the_error(line: str) -> No
     assert find_error(["step 1", line, "wandb is done"], "SIGABRT").error == line
     assert find_error(["step 1", line, "wandb is done"]) == StderrError(), "the process has not aborted"
     assert find_error([*RAISED, line], "SIGABRT").error == RAISED[-1]
+    assert find_error([*RAISED, "with details", line], "SIGABRT").error == RAISED[-1]
+    steps = [f"step {number}" for number in range(MOST_AFTER)]
+    assert find_error([*RAISED, *steps, line], "SIGABRT").error == line, "the script has continued"
+    caught = written_by(CAUGHT.format(log="traceback.print_exc()"))
+    assert find_error([*caught, line], "SIGABRT").error == line
+    assert find_error([*caught, line]).error == "ConnectionError: mirror 1 down"
+    assert find_error([line, *caught], "SIGABRT").error == "ConnectionError: mirror 1 down"
