@@ -18,15 +18,16 @@ _CHAINED = re.compile(
     r"The above exception was the direct cause of the following exception:$"
     r"|During handling of the above exception, another exception occurred:$"
 )
-_THREAD = re.compile(r"Exception (?:in|ignored in) thread (?:started by:? )?(.+?):?$")
+_THREAD = re.compile(r"Exception (?:ignored )?in thread (?:started by:? )?(.+?):?$")
 """Line by Python before the traceback of an exception that has ended a thread other than the main one."""
 _BOX = re.compile(r"╭─+ Traceback \(most recent call last\) ─+╮$")
 """First line of a traceback by the library rich."""
 _END_OF_BOX = re.compile("╰─")
-_NO_CAUSE = re.compile(r"Exception ignored (?!in thread )|--- Logging error ---$")
-"""Line before the traceback of an exception that Python catches itself, such as one of `__del__`. It ends nothing."""
-_OF_ANOTHER = re.compile(r"Exception (ignored )?in thread |(future|handle): <")
-"""Line before the traceback of an exception that has ended a thread or an asyncio task."""
+_NO_CAUSE = re.compile(r"Exception ignored |--- Logging error ---$")
+"""Line before the traceback of an exception that Python catches itself, such as one of `__del__`. It ends at most
+a thread."""
+_OF_TASK = re.compile(r"(future|handle): <")
+"""Line before the traceback of an exception that has ended an asyncio task."""
 _OF_CHILD = re.compile(r"Process .{1,200}:$")
 _CHILD_FRAME = re.compile(r"\s+File .*\bprocess\.py\", line \d+, in _bootstrap$")
 """Outermost frame in a child of multiprocessing. Python writes `_OF_CHILD` before its traceback, but so may programs
@@ -65,7 +66,6 @@ _ABORT = re.compile(
 """Line by the C or C++ library before it aborts the process."""
 _TRACEBACK = "Traceback (most recent call last):"
 _GROUP = "Exception Group "
-_IN_THREAD = "Exception in thread "
 _CRASHES = {
     f"Fatal Python error: {crash}": signal
     for crash, signal in (
@@ -158,10 +158,10 @@ def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool
     while (header := max(_last(plain[:until], _HEADER), _last(plain[:until], _BOX))) >= 0:
         begin, _ = _chain(plain, header)
         before = plain[begin - 1] if begin else ""
-        if _NO_CAUSE.search(before):
-            until = begin - 1
-        elif _is_of_another(before, plain[header + 1 : header + 2]):
+        if _is_of_another(before, plain[header + 1 : header + 2]):
             of_another, until = of_another or until, begin - 1
+        elif _NO_CAUSE.search(before):
+            until = begin - 1
         else:
             is_marked = any(map(_RANK.match, lines[header : header + 2]))
             has_ended_script = is_marked or (by_exception and _may_end_script(plain[header:]))
@@ -171,7 +171,9 @@ def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool
 
 def _is_of_another(before: str, first_frame: Sequence[str]) -> bool:
     """Return whether a traceback after this line is of an exception that has ended a thread, a child or a task."""
-    return bool(_OF_ANOTHER.match(before) or (_OF_CHILD.match(before) and any(map(_CHILD_FRAME.match, first_frame))))
+    if _OF_CHILD.match(before):
+        return any(map(_CHILD_FRAME.match, first_frame))
+    return bool(_THREAD.match(before) or _OF_TASK.match(before))
 
 
 def _may_end_script(lines: Sequence[str]) -> bool:
@@ -189,7 +191,7 @@ def _may_end_script(lines: Sequence[str]) -> bool:
             has_any_next = True
         elif has_any_next:
             has_any_next = False
-        elif not any(form.match(line) for form in (_OF_ANOTHER, _OF_CHILD, _CHAINED, _AT_EXIT)):
+        elif not any(form.match(line) for form in (_THREAD, _OF_TASK, _OF_CHILD, _CHAINED, _AT_EXIT)):
             return False
     return True
 
@@ -225,7 +227,8 @@ def _start(line: str, following: Sequence[str], signal: str, *, is_before_traceb
             signs = (signal == signal_of_crash, any(map(_DUMP.match, following)), not is_before_traceback)
             return len(line) - len(crash) if sum(signs) >= 2 else 0
     if line.endswith(":"):
-        return max(line.find(_IN_THREAD), 0)
+        in_thread = _THREAD.search(line)
+        return in_thread.start() if in_thread else 0
     is_own = signal == "SIGABRT" or (following and _CXX_WHAT.match(following[0]))
     terminated = _CXX.search(line) if is_own else None
     return terminated.start() if terminated else 0
