@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
@@ -42,6 +43,17 @@ class OpenFile:
             return words.was_shortened(self.size, found.st_size)
         self.size = found.st_size
         return ""
+
+
+def is_mounted(path: str) -> bool:
+    """Return whether this file is mounted by itself, as a container's volume can be. Without /proc the answer is no."""
+    own = os.fsencode(os.path.realpath(path))
+    try:
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            places = [line.split(b" ")[4] for line in mounts]
+    except OSError:
+        return False
+    return own in (re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), place) for place in places)
 
 
 class LastRecord:

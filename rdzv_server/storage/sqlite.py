@@ -30,7 +30,7 @@ from rdzv_server.storage.base import (
     internal_error,
     of_another_format,
 )
-from rdzv_server.storage.file_watch import LastRecord, OpenFile, refusal, size
+from rdzv_server.storage.file_watch import LastRecord, OpenFile, is_mounted, refusal, size
 from rdzv_server.storage.record_codec import (
     MalformedRecord,
     OfLaterVersion,
@@ -319,6 +319,8 @@ class SqliteStore:
         return found[:most]
 
     def _open(self) -> sqlite3.Connection:
+        if is_mounted(self.path):
+            raise StoreBroken(words.mounted_alone(self.path))
         self._last_record.refuse_empty()
         has_wal = bool(size(f"{self.path}-wal"))
         self._make_private()

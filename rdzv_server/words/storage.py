@@ -103,6 +103,13 @@ def cannot_open(path: str, why: object) -> str:
 NOT_WRITABLE = "not writable"
 
 
+def mounted_alone(path: str) -> str:
+    return (
+        f"{path} is mounted into this container as a single file. The container's end would lose {path}-wal, and with "
+        "it the latest changes: mount the file's folder"
+    )
+
+
 def not_closed(path: str, after_s: float) -> str:
     return f"{path} could not be closed within {after_s:g} s: its disk hangs; no confirmed record is lost"
 

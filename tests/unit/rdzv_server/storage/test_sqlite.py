@@ -26,6 +26,7 @@ from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.sqlite import APPLICATION_ID, FORMAT, SqliteStore
 from rdzv_server.words import storage as words
 from rdzv_server.words.service import NO_THREAD
+from tests.support.disk import why_no_disk
 from tests.support.message_search import has_message, message_fields, part, pattern
 from tests.support.scenario import RUN_ID
 from tests.support.threads import refuse_threads
@@ -237,13 +238,15 @@ import asyncio, os, sys
 from rdzv_server.storage.sqlite import SqliteStore
 from rdzv_server.words import storage
 storage.NOT_WRITABLE  # is imported while this user may still read the package
-os.setuid(65534)
+os.setuid(int(sys.argv[2]))
 try:
     asyncio.run(SqliteStore(sys.argv[1]).load())
 except Exception as error:
     print(type(error).__name__, error)
 """
-"""Program of another user that opens a state file."""
+"""Program of a user that opens a state file."""
+NOBODY = 65_534
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.skipif(bool(os.geteuid()), reason="needs root")
@@ -255,10 +258,28 @@ async def test_a_file_or_folder_that_this_user_may_not_write_to_is_named(first, 
         os.chmod(other, mode)
         os.chmod(folder, of_folder)
         opened = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", OPENS, other, stdout=subprocess.PIPE, cwd=Path(__file__).parents[4]
+            *(sys.executable, "-c", OPENS, other, str(NOBODY)), stdout=subprocess.PIPE, cwd=ROOT
         )
         told, _ = await opened.communicate()
     assert re.search(f"StoreBroken {pattern(words.cannot_open, path=other)}", told.decode())
+
+
+@pytest.mark.skipif(bool(why_no_disk()), reason=f"no mounts: {why_no_disk()}")
+async def test_a_file_that_is_mounted_without_its_folder_is_refused_and_stays_as_it_is(first, path, tmp_path):
+    """A container's end would lose the WAL beside it, and so its latest changes."""
+    await first.close()
+    content = path.read_bytes()
+    folder = tmp_path / "of a container"
+    folder.mkdir()
+    mounted = folder / "state.db"
+    mounted.touch()
+    mount = ("unshare", "-m", "sh", "-c", 'mount --bind "$1" "$2" && shift 2 && exec "$@"', "sh", path, mounted)
+    opened = await asyncio.create_subprocess_exec(
+        *mount, *(sys.executable, "-c", OPENS, mounted, "0"), stdout=subprocess.PIPE, cwd=ROOT
+    )
+    told, _ = await opened.communicate()
+    assert re.search(f"StoreBroken {pattern(words.mounted_alone, path=str(mounted))}", told.decode())
+    assert path.read_bytes() == content and list(folder.iterdir()) == [mounted]
 
 
 async def test_a_folder_in_place_of_the_file_is_named(tmp_path):
