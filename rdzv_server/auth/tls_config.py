@@ -94,5 +94,5 @@ class _Explaining(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
-            self._failure = error
+            self._failure = error.with_traceback(None)  # its frames keep this object, which keeps the error
             raise ssl.SSLWantReadError from error

@@ -244,9 +244,11 @@ SENDS = (
     b"GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 20,
     b"\x16\x03\x01",
+    bytes.fromhex("1603010005010000010303"),
     b"\0\r\n\r\n",
 )
-"""Bytes that peers send before they leave: nothing, a request, halves of one, half a handshake, and no HTTP."""
+"""Bytes that peers send before they leave: nothing, a request, halves of one, half a handshake, one that OpenSSL
+rejects, and no HTTP."""
 FREED = (AgentProtocol, HttpConnection, PendingConnection, RequestHandler, _SelectorSocketTransport)
 
 
