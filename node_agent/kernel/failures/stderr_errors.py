@@ -58,10 +58,12 @@ _REFUSED = re.compile(
 )
 """Line by Python, after its own name, if it cannot run what its command line names. It then exits."""
 _CXX_WHAT = re.compile(r"\s+what\(\):\s+(.*)")
+_WITHOUT_REASON = re.compile(r"terminate called without an active exception$")
+"""Line by the C++ library if C++ threads still run while the process exits. It does not say why the process exits."""
 _ABORT = re.compile(
     r".{0,400}: Assertion .+ failed\.?$|\*\*\* .{1,200} \*\*\*: terminated$|Fatal glibc error: "
     r"|double free or corruption|corrupted (size|double-linked list)"
-    r"|(free|malloc|malloc_consolidate|realloc|munmap_chunk)\(\): |terminate called without an active exception$"
+    r"|(free|malloc|malloc_consolidate|realloc|munmap_chunk)\(\): |" + _WITHOUT_REASON.pattern
 )
 """Line by the C or C++ library before it aborts the process."""
 _TRACEBACK = "Traceback (most recent call last):"
@@ -109,29 +111,27 @@ def find_error(lines: Sequence[str], signal: str = "", *, by_exception: bool = F
     whether its exit code is that of an uncaught exception.
     """
     plain = _plain(lines, signal)
-    own = _until_own(plain, lines, by_exception=by_exception)
+    aborted = max(_last(plain, _ABORT), _last(plain, _CXX)) if signal == "SIGABRT" else -1
+    own = _until_own(plain, lines, by_exception=by_exception or aborted >= 0)
     header, box = _last(plain[:own], _HEADER), _last(plain[:own], _BOX)
     if found := _fatal(plain):
         return found
     raised = max(header, box)
-    aborted = max(_last(plain, _ABORT), _last(plain, _CXX)) if signal == "SIGABRT" else -1
     found = (_boxed if box > header else _traceback)(plain[:own], lines[:own])
-    if found and (
-        found.is_uncaught or not 0 <= raised < aborted or _may_cause_abort(found, plain[raised : aborted + 1])
-    ):
+    if found and (found.is_uncaught or not 0 <= raised < aborted or _may_cause_abort(plain[raised : aborted + 1])):
         return found
     if found := _cxx(plain) or _refused(plain):
         return found
     return StderrError(plain[aborted].strip(), tuple(plain[aborted:])) if aborted >= 0 else StderrError()
 
 
-def _may_cause_abort(found: StderrError, lines: Sequence[str]) -> bool:
+def _may_cause_abort(lines: Sequence[str]) -> bool:
     """Return whether the exception may have ended the script before the abort, which is the last of these lines.
 
     Its traceback begins the lines. Else the script caught it, and continued.
     """
     *before, abort = lines
-    return _leaves_script(before) and (abort in found.traceback or _may_end_script(before))
+    return _leaves_script(before) and bool(_WITHOUT_REASON.match(abort) or not _has_continued(before))
 
 
 def headline(lines: Sequence[str], *, is_whole: bool = True) -> str:
@@ -164,7 +164,7 @@ def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool
             until = begin - 1
         else:
             is_marked = any(map(_RANK.match, lines[header : header + 2]))
-            has_ended_script = is_marked or (by_exception and _may_end_script(plain[header:]))
+            has_ended_script = is_marked or (by_exception and _leaves_script(plain[header:]))
             return until if has_ended_script else of_another or until
     return of_another or until
 
@@ -176,14 +176,13 @@ def _is_of_another(before: str, first_frame: Sequence[str]) -> bool:
     return bool(_THREAD.match(before) or _OF_TASK.match(before))
 
 
-def _may_end_script(lines: Sequence[str]) -> bool:
-    """Return whether the traceback at the beginning of these lines may have ended the script.
+def _has_continued(lines: Sequence[str]) -> bool:
+    """Return whether the script has written too much after the traceback at the beginning of these lines to have ended.
 
-    Scripts also log exceptions that they catch. Such a traceback begins in a function, or the script writes more.
+    Tracebacks, and what Python writes while it exits, do not count.
     """
-    if not _leaves_script(lines):
-        return False
     has_any_next = False  # the next line at the left is an exception, with any name
+    others = 0
     for line in lines:
         if not line.strip() or line[0] in " \t│╰":
             continue
@@ -192,12 +191,16 @@ def _may_end_script(lines: Sequence[str]) -> bool:
         elif has_any_next:
             has_any_next = False
         elif not any(form.match(line) for form in (_THREAD, _OF_TASK, _OF_CHILD, _CHAINED, _AT_EXIT)):
-            return False
-    return True
+            others += 1
+    return others >= MOST_AFTER
 
 
 def _leaves_script(lines: Sequence[str]) -> bool:
-    """Return whether the outermost frame of the traceback at the beginning of these lines is the script's own."""
+    """Return whether the outermost frame of the traceback at the beginning of these lines is the script's own.
+
+    Such an exception has most often ended the script. Scripts also log exceptions, but they catch most in a function.
+    What follows does not tell: a message has several lines, and exit handlers and other threads still write.
+    """
     return any(map(_SCRIPT_FRAME.match, lines[1:2]))
 
 

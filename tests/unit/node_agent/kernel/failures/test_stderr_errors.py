@@ -402,7 +402,51 @@ def test_an_exception_that_the_script_has_logged_does_not_hide_the_error_that_ma
     assert find_error(["step 1", *lines], by_exception=True).error == "OSError: late"
     at_top = CAUGHT.format(log=log).replace("  try", "try").replace("  except", "except").replace("def connect():", "")
     lines = written_by(f"{at_top.replace('connect()', 'print(1, file=sys.stderr)')}{fails}\nsys.exit(1)")
-    assert find_error(lines, by_exception=True).error == "OSError: late", "the script has written more"
+    is_at_top = fails == AND_THEN["the script says which process failed"]
+    error = "OSError: late" if is_at_top else "ConnectionError: mirror 1 down"
+    assert find_error(lines, by_exception=True).error == error, "what leaves the script has most often ended it"
+
+
+DIES = """
+import atexit, sys, threading, traceback
+def die():
+  threading.main_thread().join()
+  {first}
+  raise OSError("late")
+def main(): {body}
+threading.Thread(target=die).start()
+{run}
+"""
+ENDS = {
+    "a CUDA error": ("pass", "raise RuntimeError('CUDA error: device-side assert\\nCUDA kernel errors')", "main()"),
+    "a validation error": (
+        "pass",
+        "raise ValueError('2 validation errors for Config\\nlr\\n  x\\nwd\\n  y')",
+        "main()",
+    ),
+    "a thread logs, then dies": ("print('bye', file=sys.stderr)", "raise ValueError('boom')", "main()"),
+    "a thread logs a lot": ("print('bye\\n' * 40, file=sys.stderr)", "raise ValueError('boom')", "main()"),
+    "the script says that it exits": (
+        "pass",
+        "raise ValueError('boom')",
+        "try: main()\nexcept Exception: traceback.print_exc(); print('exiting', file=sys.stderr); sys.exit(1)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("first", "body", "run"), ENDS.values(), ids=ENDS)
+def test_what_is_written_after_the_exception_that_ended_the_script_does_not_hide_it(first, body, run) -> None:
+    lines = written_by(DIES.format(first=first, body=body, run=run))
+    assert lines[-1] == "OSError: late"
+    own = next(line for line in lines if line.startswith(("RuntimeError", "ValueError")))
+    found = find_error(["step 1", *lines], by_exception=True)
+    assert (found.error, found.thread) == (own, "")
+
+
+@pytest.mark.parametrize("cleanup", ["wandb: Waiting for files", "closing"])
+def test_what_an_exit_handler_or_a_deleted_object_writes_does_not_hide_the_error_before(cleanup: str) -> None:
+    late = written_by("import threading\ndef load(): raise OSError('late')\nthreading.Thread(target=load).start()")
+    assert find_error([*RAISED, cleanup, *late], by_exception=True).error == RAISED[-1]
 
 
 def test_a_peer_that_a_script_has_logged_as_lost_does_not_hide_the_error_of_its_thread() -> None:
@@ -508,7 +552,13 @@ def test_what_the_c_library_writes_before_an_abort_is_the_error(line: str) -> No
     assert find_error([*RAISED, line], "SIGABRT").error == RAISED[-1]
     assert find_error([*RAISED, "with details", line], "SIGABRT").error == RAISED[-1]
     steps = [f"step {number}" for number in range(MOST_AFTER)]
-    assert find_error([*RAISED, *steps, line], "SIGABRT").error == line, "the script has continued"
+    continued = find_error([*RAISED, *steps, line], "SIGABRT").error
+    if "without an active exception" in line:
+        assert continued == RAISED[-1], "the line has no reason of its own"
+    else:
+        assert continued == line, "the script has continued"
+    late = written_by("import threading\ndef load(): raise OSError('late')\nthreading.Thread(target=load).start()")
+    assert find_error([*RAISED, "with details", *late, line], "SIGABRT").error == RAISED[-1]
     caught = written_by(CAUGHT.format(log="traceback.print_exc()"))
     assert find_error([*caught, line], "SIGABRT").error == line
     assert find_error([*caught, line]).error == "ConnectionError: mirror 1 down"
