@@ -257,6 +257,7 @@ class Driver:
         finally:
             del self._unanswered[done]
             self._inbox.leave(pending, done)
+            del done  # the frames of a refusal would keep the future, which keeps the refusal
 
     def renew(self, event: LeaseRenewed, machine: RunMachine) -> bool:
         """Renew an agent's lease if nothing else follows; else return False, and the caller must `submit` the event.
@@ -425,9 +426,7 @@ class Driver:
             effects += await self._tell_of_set_apart(now)
         self._act(effects)
         self._tell_observers(effects)
-        for pending, answer in answers:
-            for done in pending.callers:
-                _answer(done, answer)
+        _answer_all(answers)
         if self._inbox:
             self._called.set()
         self._arm()
@@ -586,6 +585,15 @@ def _concerned(effects: Sequence[Effect]) -> set[AgentKey]:
         elif isinstance(effect, WakeAgents):
             concerned.update((effect.run_id, agent_id) for agent_id in effect.agent_ids)
     return concerned
+
+
+def _answer_all(answers: list[tuple[Pending, Result | ProtocolError]]) -> None:
+    """Answer the callers, and empty the lists: the frames of a refusal keep them, and they would keep the refusal."""
+    for pending, answer in answers:
+        for done in pending.callers:
+            _answer(done, answer)
+        pending.callers.clear()
+    answers.clear()
 
 
 def _answer(done: Done, answer: Result | ProtocolError) -> None:

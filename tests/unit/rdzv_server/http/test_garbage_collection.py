@@ -8,11 +8,16 @@ import weakref
 from asyncio.selector_events import _SelectorSocketTransport
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from msgspec import Struct, msgpack, structs
 from rdzv_protocol import paths
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import LeaveRequest, PollRequest, ReportRequest
+from rdzv_protocol.settings import RequestedSettings
 
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.core.events import NodeJoined
@@ -142,6 +147,48 @@ async def test_connections_of_agents_explain_growth(tmp_path: Path, is_tls: bool
         await reader.readuntil(b"\r\n\r\n")
         assert server._listener._used_bytes() == (TLS_AGENT_BYTES if is_tls else AGENT_BYTES)
         writer.close()
+
+
+def refused() -> list[str]:
+    """Return the refusals that the process holds."""
+    return [str(each) for each in gc.get_objects() if issubclass(type(each), ProtocolError)]
+
+
+async def test_a_refusal_is_freed_without_a_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused agent asks again and again, and so may thousands."""
+    monkeypatch.setattr(garbage_collection, "gc", Mock())
+    other = RequestedSettings(min_nodes=7, max_nodes=9)
+    requests: list[tuple[str, Struct]] = [
+        (paths.JOIN, structs.replace(a_join("agent1", node="b"), settings=other)),
+        (paths.POLL, PollRequest(run_id="run", agent_id="unknown", revision=0)),
+        (paths.POLL, PollRequest(run_id="none", agent_id="agent0", revision=0)),
+        (paths.REPORT, ReportRequest(run_id="run", agent_id="unknown", round=1)),
+        (paths.LEAVE, LeaveRequest(run_id="none", agent_id="agent0", reason="why")),
+    ]
+    async with asyncio.timeout(PATIENCE_S), RendezvousServer() as server:
+        listener = bind("127.0.0.1", 0)
+        await server.listen(listener)
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+
+        async def status(path: str, request: Struct) -> int:
+            body = msgpack.encode(request)
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {paths.MEDIA_TYPE}\r\n"
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            answer = (await reader.readuntil(b"\r\n\r\n")).decode()
+            await reader.readexactly(int(answer.lower().partition("content-length: ")[2].split()[0]))
+            return int(answer.split()[1])
+
+        assert await status(paths.JOIN, a_join("agent0", node="a")) == HTTPStatus.OK
+        gc.collect()
+        gc.freeze()  # `refused` then looks at new objects only
+        gc.disable()
+        try:
+            for path, request in requests:
+                assert await status(path, request) >= HTTPStatus.BAD_REQUEST, request
+            await until(lambda: not refused())
+        finally:
+            gc.enable()
+            writer.close()
 
 
 async def test_a_process_that_grows_while_connections_close_is_collected_after_a_while(site: Site) -> None:
