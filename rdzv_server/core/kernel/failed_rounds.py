@@ -23,7 +23,7 @@ import re
 from rdzv_protocol.messages import Recurs
 from rdzv_protocol.text import clip
 
-from rdzv_server.core.kernel.run import Agent, Cause, DeparturesInRow, Run, SameFailure, Stage
+from rdzv_server.core.kernel.run import Agent, Cause, DeparturesInRow, Run, SameFailure, Stage, keep_latest
 from rdzv_server.words import failures as words
 
 STEADY_BACKOFFS = 2.0
@@ -32,6 +32,8 @@ MOST_DOUBLINGS = 60
 FAILURE_BYTES = 240
 """Most bytes of a failure that are kept for comparison with the next one."""
 _NUMBERS = r"0x[0-9a-fA-F]+|\d+"
+MOST_NODES = 10_000
+"""Most nodes of a run whose failures or losses are counted: those that failed, or were lost, last."""
 START_S = 600.0
 """A round that ends within this many seconds without having reported a step counts as failed at its start."""
 
@@ -65,6 +67,9 @@ def note_lost(run: Run, agent: Agent) -> None:
     """
     if run.stage is Stage.FORMING and run.seat_of(agent.agent_id):
         run.lost_nodes.add(agent.node_id)
+        most = run.settings.max_restarts_without_progress
+        if most is not None and run.losses_without_progress.get(agent.node_id, 0) >= most:
+            run.lost_too_often.add(agent.node_id)
 
 
 def lost_too_often(run: Run) -> str | None:
@@ -72,16 +77,14 @@ def lost_too_often(run: Run) -> str | None:
 
     The run needs no node that is kept out of it.
     """
-    most = run.settings.max_restarts_without_progress
-    if most is None or not run.lost_nodes or run.opening.cause is not Cause.NODE_LOST:
+    if not run.lost_too_often or run.opening.cause is not Cause.NODE_LOST or _makes_progress(run, run.opening.at):
         return None
-    row = _losses(run, run.opening.at)
-    return min((lost for lost in run.lost_nodes if row.get(lost, 0) >= most and lost not in run.cordons), default=None)
+    return min((node_id for node_id in run.lost_too_often if node_id not in run.cordons), default=None)
 
 
 def repeated_losses(run: Run, node_id: str) -> str:
     """Return why the run ends after the loss of this node: see `lost_too_often`."""
-    rounds = _losses(run, run.opening.at).get(node_id, 0) + 1
+    rounds = run.losses_without_progress.get(node_id, 0) + 1
     if not shows_progress(run):
         return words.lost_without_steps(node_id, rounds, steady_s(run), fall=run.steps_fall)
     return words.lost_without_progress(node_id, rounds, run.highest_step, run.checkpoint_step)
@@ -104,9 +107,10 @@ def settle(run: Run, *, charged: bool, failed: bool) -> None:
     run.restarts_without_progress = _without_progress(run, ended_at) + charged
     run.losses_without_progress = _losses(run, ended_at)
     if run.opening.cause is Cause.NODE_LOST:
-        for node_id in run.lost_nodes:
-            run.losses_without_progress[node_id] = run.losses_without_progress.get(node_id, 0) + 1
-    run.lost_nodes = set()
+        row = {node_id: run.losses_without_progress.get(node_id, 0) + 1 for node_id in sorted(run.lost_nodes)}
+        for node_id, rounds in row.items():
+            keep_latest(run.losses_without_progress, node_id, rounds, MOST_NODES)
+    run.lost_nodes, run.lost_too_often = set(), set()
     run.same_failure = _same_failure(run, ended_at, failed=failed)
     run.departures_in_row = _departures_in_row(run, ended_at)
     root = run.first_of_round.failure if run.first_of_round else None

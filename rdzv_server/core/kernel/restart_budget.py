@@ -22,8 +22,6 @@ CAUSE_WINDOW_S = 1.0
 """Seconds that a run with no restarts left waits for the cause of a consequence."""
 FAILURES_OF_A_ROUND = 8
 """Most failures of a round that are remembered one by one, in addition to the root."""
-MOST_NODES = 10_000
-"""Most nodes of a run whose failures are counted: those that failed last."""
 
 
 class Verdict(Struct, frozen=True):
@@ -68,7 +66,7 @@ def _count(run: Run, record: FailureRecord) -> None:
         remember(run.failures, record)
     node_id = record.failure.node_id
     if record.failure.singled_out and not record.failure.consequence:
-        keep_latest(run.failures_by_node, node_id, run.failures_by_node.get(node_id, 0) + 1, MOST_NODES)
+        keep_latest(run.failures_by_node, node_id, run.failures_by_node.get(node_id, 0) + 1, failed_rounds.MOST_NODES)
 
 
 def is_to_blame(run: Run, failure: Failure) -> bool:

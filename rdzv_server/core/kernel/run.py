@@ -402,6 +402,8 @@ class RunState(Struct, kw_only=True):
     lost_nodes: set[str] = field(default_factory=set)
     """Nodes of the last completed round that were lost since it ended, or whose loss ended it. A loss that does not
     blame the node counts only if a new agent of the node has come, or if the round had no other node."""
+    lost_too_often: set[str] = field(default_factory=set)
+    """Nodes of `lost_nodes` whose losses are beyond the limit, unless the last completed round made progress."""
     losses_without_progress: dict[str, int] = field(default_factory=dict)
     """Number of rounds that ended with the loss of each node since a round made progress."""
     training_round: int = 0
@@ -729,6 +731,7 @@ class Run(RunState, kw_only=True):
         assert self.restarts_without_progress <= self.restart_count
         assert all(times <= self.restarts.get(Cause.NODE_LOST, 0) for times in self.losses_without_progress.values())
         assert self.stage is not Stage.RUNNING or not self.lost_nodes
+        assert self.lost_too_often <= self.lost_nodes
         assert self.restarts_in_row <= sum(times for cause, times in self.restarts.items() if cause.is_failure)
         assert self.opening.backoff_until is None or self.opening.cause.is_failure
         most_charged = self.settings.max_restarts + sum(own(self.settings) or 0 for own in CHARGED.values())

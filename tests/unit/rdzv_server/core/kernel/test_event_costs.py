@@ -16,12 +16,13 @@ from rdzv_server.core.events import (
     Event,
     LeaseRenewed,
     LeaveAnnounced,
+    NodeJoined,
     NodeLeft,
     QueryAnswered,
     WorkersFailed,
     WorkersSucceeded,
 )
-from tests.support.scenario import Scenario, a_failure, running
+from tests.support.scenario import SERVER_ADDR, Scenario, a_failure, a_join, running
 
 FEW, MANY = 20, 200
 CONSEQUENCE = {"consequence": True}
@@ -106,6 +107,37 @@ def _departure_while_all_leave(nodes: int) -> tuple[Scenario, Event]:
     return run, NodeLeft("n001", "SIGTERM")
 
 
+def _rejoin_after_losses(nodes: int, *lost: str, reports: bool) -> tuple[Scenario, Event]:
+    """A node rejoins after the loss of nodes that were lost before, in a run that limits restarts without progress."""
+    *names, last = _names(nodes)
+    others = [name for name in names if name not in lost]
+    run = running(str(nodes), *names, last, max_restarts_without_progress=5, lease_s=1e6)
+    if reports:
+        run.tells(last, highest_step=7)
+    for node in lost:
+        run.is_lost(node)
+    for node in lost:
+        run.join(f"{node}.1", node=node)
+    run.join(*others, last)
+    for node in lost:
+        run.is_lost(f"{node}.1")
+    run.join(*others)
+    assert run.run.losses_without_progress == dict.fromkeys(lost, 1) and run.run.lost_nodes == {*lost}
+    return run, NodeJoined(a_join(f"{lost[0]}.2", node=lost[0]), SERVER_ADDR)
+
+
+def _rejoin_after_a_loss(nodes: int) -> tuple[Scenario, Event]:
+    return _rejoin_after_losses(nodes, "n001", reports=True)
+
+
+def _rejoin_after_a_loss_without_steps(nodes: int) -> tuple[Scenario, Event]:
+    return _rejoin_after_losses(nodes, "n001", reports=False)
+
+
+def _rejoin_after_many_losses(nodes: int) -> tuple[Scenario, Event]:
+    return _rejoin_after_losses(nodes, *_names(nodes)[: nodes // 2], reports=True)
+
+
 def _instructions_of(run: Scenario, event: Event) -> int:
     """Return how many instructions Python's virtual machine runs while the run handles the event."""
     count = 0
@@ -138,6 +170,9 @@ def _instructions_of(run: Scenario, event: Event) -> int:
         _answer_while_all_leave,
         _success_while_all_leave,
         _departure_while_all_leave,
+        _rejoin_after_a_loss,
+        _rejoin_after_a_loss_without_steps,
+        _rejoin_after_many_losses,
     ],
 )
 def test_the_cost_of_an_event_does_not_grow_with_the_number_of_nodes(

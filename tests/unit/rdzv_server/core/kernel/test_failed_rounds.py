@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from rdzv_protocol.messages import Finish, Wait
 from rdzv_protocol.words.run import worker_failed
 
+from rdzv_server.core.kernel import failed_rounds
 from rdzv_server.core.kernel.completion import wait
 from rdzv_server.core.kernel.operations import RunRestarted
 from rdzv_server.core.kernel.run import Stage
@@ -350,6 +351,17 @@ def test_nodes_that_all_run_out_of_memory_together_end_the_run(away_s: float):
         if not run.stage.is_end:
             run.join(f"b.{number}", node="b")
     assert run.run.end_reason == words.lost_without_steps("a", 3, within_s=600)
+
+
+def test_nodes_with_a_new_name_after_each_loss_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(failed_rounds, "MOST_NODES", 2)
+    run = running("1", "a", max_restarts_without_progress=2)
+    run.tells("a", highest_step=7)
+    for _ in range(4):
+        name = next(iter(run.run.agents))
+        run.is_lost(name)
+        run.join(f"{name}x")
+    assert run.run.losses_without_progress == {"axx": 1, "axxx": 1}
 
 
 def test_a_node_that_is_kept_out_does_not_end_the_run():
