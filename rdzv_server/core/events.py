@@ -76,8 +76,9 @@ class NodeJoined(Struct, frozen=True):
 
     `server_addr` is the address at which this agent reaches the server. `replaces` names the agents that this one
     replaces because it is their restart, and `blameless` those of them whose nodes are not blamed for the loss, because
-    others vanished with them. The run's machine fills in both. `cordon` is the cordon of its node, or None.
-    `is_scoped`: whether its token is valid for some runs only.
+    others vanished with them. `unheard` names those of them that the server has not heard since it restarted. The run's
+    machine fills in these three. `cordon` is the cordon of its node, or None. `is_scoped`: whether its token is valid
+    for some runs only.
     """
 
     join: JoinRequest
@@ -86,19 +87,21 @@ class NodeJoined(Struct, frozen=True):
     blameless: tuple[str, ...] = ()
     cordon: Cordon | None = None
     is_scoped: bool = False
+    unheard: tuple[str, ...] = ()
 
 
 class NodeLost(Struct, frozen=True):
     """An agent is gone without having left; `cause` says how the server knows.
 
     `is_blameless`: whether no node is blamed. `is_expired`: whether its lease had ended; False in records of older
-    servers.
+    servers. `is_unheard`: whether the server has not heard it since the server restarted.
     """
 
     agent_id: str
     cause: str
     is_blameless: bool = False
     is_expired: bool = False
+    is_unheard: bool = False
 
 
 class ContactLost(Struct, frozen=True):

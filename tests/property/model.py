@@ -72,7 +72,9 @@ class Agent:
     probed_until: float | None = None
     probe_turn: int = 0
     unheard: bool = False
-    """Whether it has not been heard since the server's restart."""
+    """Whether it has not been heard since the server's restart, or since none was heard for long."""
+    before_restart: bool = False
+    """Whether the server has not heard it since the server restarted."""
     cut: bool = False
     """Whether its connection has closed since it was heard, or the server has restarted."""
     proven: float | None = None
@@ -299,7 +301,7 @@ class Model:
             agent = self.find(name)
             assert agent is not None
             self._heard(agent, now)
-            agent.unheard, agent.cut, agent.proven = True, True, None
+            agent.unheard, agent.cut, agent.proven, agent.before_restart = True, True, None, True
             agent.is_suspect = self.unheard_since is not None
         self.told, self.closings = None, []
 
@@ -730,6 +732,7 @@ class Model:
             self.returned_at = now
         agent.heard, agent.heard_turn, agent.absent, agent.unheard = now, self._turn(), None, False
         agent.is_suspect, agent.in_grace, agent.spared_since, agent.cut = False, False, None, False
+        agent.before_restart = False
         if agent.probed_until is not None:
             agent.probed_until, agent.proven = None, now
 
@@ -753,6 +756,7 @@ class Model:
 
     def _depart(self, agent: Agent, cause: str, now: float, *, is_blameless: bool = False) -> None:
         counts = cause == "node_lost" and agent.state != "draining" and agent.name not in self.leaving
+        counts = counts and not agent.before_restart
         self.agents.remove(agent)
         self.heard_at = min(self.heard_at, max((other.heard for other in self.agents), default=self.heard_at))
         self.leaving.pop(agent.name, None)

@@ -84,7 +84,7 @@ def check_join(machine: Machine, event: NodeJoined, now: float) -> NodeJoined | 
     if join.agent_id not in run.agents:
         return _check_newcomer(machine, event, now)
     if _is_rejoining(run, join):
-        return replace(event, replaces=(), blameless=()) if event.replaces else event
+        return replace(event, replaces=(), blameless=(), unheard=()) if event.replaces else event
     return None
 
 
@@ -99,7 +99,9 @@ def _check_newcomer(machine: Machine, event: NodeJoined, now: float) -> NodeJoin
         _check_is_wanted(run, join)
     if claimed.replaces == event.replaces:
         return event
-    return replace(event, replaces=claimed.replaces, blameless=tuple(filter(run.leases.is_suspect, claimed.replaces)))
+    blameless = tuple(filter(run.leases.is_suspect, claimed.replaces))
+    unheard = tuple(agent_id for agent_id in claimed.replaces if agent_id in run.leases.unheard)
+    return replace(event, replaces=claimed.replaces, blameless=blameless, unheard=unheard)
 
 
 def note_refused(run: Run, node_id: str, brief: str) -> None:

@@ -23,13 +23,16 @@ def check_leave(machine: Machine, event: events.NodeLeft, now: float) -> events.
 
 
 def lost(machine: Machine, fact: events.NodeLost, now: float) -> None:
-    depart(machine, machine.agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now, is_blameless=fact.is_blameless)
+    agent, is_blameless, is_unheard = machine.agent(fact.agent_id), fact.is_blameless, fact.is_unheard
+    depart(machine, agent, Cause.NODE_LOST, fact.cause, now, is_blameless=is_blameless, is_unheard=is_unheard)
 
 
 def replaced(machine: Machine, fact: events.NodeJoined, agent: Agent, now: float) -> None:
     """Remove an agent whose place a new agent takes. If it has the same node, the old agent's process has ended."""
-    has_ended, is_blameless = agent.node_id == fact.join.node_id, agent.agent_id in fact.blameless
-    depart(machine, agent, Cause.NODE_LOST, losses.REPLACED, now, is_blameless=is_blameless, has_ended=has_ended)
+    depart(
+        machine, agent, Cause.NODE_LOST, losses.REPLACED, now, is_blameless=agent.agent_id in fact.blameless,
+        has_ended=agent.node_id == fact.join.node_id, is_unheard=agent.agent_id in fact.unheard,
+    )  # fmt: skip
 
 
 def left(machine: Machine, fact: events.NodeLeft, now: float) -> None:
@@ -64,8 +67,12 @@ def depart(
     *,
     is_blameless: bool = False,
     has_ended: bool = False,
+    is_unheard: bool = False,
 ) -> None:
-    """Remove an agent that is lost or leaves. `has_ended`: whether a lost agent's process has ended for certain."""
+    """Remove an agent that is lost or leaves. `has_ended`: whether a lost agent's process has ended for certain.
+
+    `is_unheard`: whether the server has not heard it since the server restarted: the outage may have ended it.
+    """
     run, agent_id, node_id, was = machine.run, agent.agent_id, agent.node_id, agent.state
     was_leaving = was is AgentState.DRAINING or agent_id in run.leaving  # its host may be gone before its leave
     seat = run.seat_of(agent_id)
@@ -83,7 +90,7 @@ def depart(
     is_own_failure = root is not None and not root.failure.consequence
     is_drained = cause is Cause.NODE_DRAINED or (was is AgentState.DRAINING and (has_left or is_own_failure))
     _left_its_place(machine, agent, was, cause, reason, now, explains=not is_drained)
-    if not (has_left or was_leaving) and (has_ended or not is_blameless or len(run.seats) == 1):
+    if not (has_left or was_leaving or is_unheard) and (has_ended or not is_blameless or len(run.seats) == 1):
         failed_rounds.note_lost(run, agent)
 
 

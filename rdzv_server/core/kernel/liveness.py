@@ -143,6 +143,8 @@ class Leases:
         self.probed_until: dict[str, float] = {}
         self.excused: set[str] = set()
         """Agents with a fresh lease because of the server's trouble. They get no other one until they are heard."""
+        self.unheard: set[str] = set()
+        """Agents that the server has not heard since it restarted."""
         self._returned_at = -inf
         """Time at which an absent agent was last heard again."""
         self.certain_at = -inf
@@ -174,6 +176,8 @@ class Leases:
         self.renewed_at.move_to_end(agent_id)
         if self.excused:
             self.excused.discard(agent_id)
+        if self.unheard:
+            self.unheard.discard(agent_id)
         if self.unconnected:
             self.unconnected.pop(agent_id, None)
         if agent_id in self.uncertain:
@@ -340,11 +344,13 @@ class Leases:
         for agent_id in agent_ids:
             self.renew(agent_id, now)
             self.uncertain[agent_id] = self.unconnected[agent_id] = None
+            self.unheard.add(agent_id)
 
     def drop(self, agent_id: str) -> None:
-        if self.suspects or self.excused:
+        if self.suspects or self.excused or self.unheard:
             self.suspects.discard(agent_id)
             self.excused.discard(agent_id)
+            self.unheard.discard(agent_id)
         for entries in self._all():
             if entries:
                 entries.pop(agent_id, None)
@@ -354,6 +360,7 @@ class Leases:
     def clear(self) -> None:
         self.suspects.clear()
         self.excused.clear()
+        self.unheard.clear()
         for entries in self._all():
             entries.clear()
 

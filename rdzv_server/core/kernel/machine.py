@@ -343,7 +343,8 @@ class RunMachine:
         is_shared = lost.is_expired and self._overdue_beside(lost.agent_id, now) is not None
         excuse = lost.excuse or (losses.OTHERS_VANISHED if is_shared else "")
         why = losses.excused(lost.cause, excuse)
-        return events.NodeLost(lost.agent_id, why, is_blameless=bool(excuse), is_expired=lost.is_expired)
+        is_unheard = lost.agent_id in self.run.leases.unheard
+        return events.NodeLost(lost.agent_id, why, bool(excuse), lost.is_expired, is_unheard)
 
     def _overdue_beside(self, agent_id: str, now: float) -> str | None:
         """Return the first overdue agent of another node than this agent's; None if there is none."""

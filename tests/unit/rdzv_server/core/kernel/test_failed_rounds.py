@@ -10,7 +10,7 @@ from rdzv_protocol.words.run import worker_failed
 from rdzv_server.core.kernel import failed_rounds
 from rdzv_server.core.kernel.completion import wait
 from rdzv_server.core.kernel.operations import RunRestarted
-from rdzv_server.core.kernel.run import Stage
+from rdzv_server.core.kernel.run import Cause, Stage
 from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.views.status_view import view
@@ -308,12 +308,12 @@ def test_restarts_of_other_kinds_are_no_losses():
             run.leaves(name)
         elif number % 3 == 1:
             run.is_restarted()
+            run.is_lost(name)  # it was the operator who ended the round
         else:
             run.drains("a")
             run.is_lost(name)
             run.uncordons("a")
-        if number % 3 != 1:
-            run.join(f"a.{number}", node="a")
+        run.join(f"a.{number}", node="a")
         run.join(*list(run.run.stopping))
         assert run.stage is Stage.RUNNING
     assert run.run.losses_without_progress == {}
@@ -351,6 +351,24 @@ def test_nodes_that_all_run_out_of_memory_together_end_the_run(away_s: float):
         if not run.stage.is_end:
             run.join(f"b.{number}", node="b")
     assert run.run.end_reason == words.lost_without_steps("a", 3, within_s=600)
+
+
+@pytest.mark.parametrize("away_s", [1.0, 8.0], ids=["probed", "replaced at once"])
+def test_losses_during_an_outage_of_the_server_do_not_count(away_s: float):
+    run = running("2", "a", "b", max_restarts_without_progress=2, lease_s=10.0)
+    for number in range(4):
+        run.passes(5.0)
+        run.renews(*run.run.agents)
+        run.restarts()
+        run.passes(away_s)
+        run.join(f"a.{number}", node="a")
+        run.join(f"b.{number}", node="b")
+        for _ in range(4):
+            run.passes(4.0)
+            run.renews(f"a.{number}", f"b.{number}")
+        assert run.stage is Stage.RUNNING and sorted(run.run.running) == [f"a.{number}", f"b.{number}"]
+    run.restarts()
+    assert run.run.restarts == {Cause.NODE_LOST: 4} and run.run.losses_without_progress == {}
 
 
 def test_nodes_with_a_new_name_after_each_loss_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
