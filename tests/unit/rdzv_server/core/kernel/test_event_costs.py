@@ -5,6 +5,7 @@ the same on every machine, but work inside a function in C, such as `set(agents)
 counts it for some of these events.
 """
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -149,12 +150,14 @@ def _instructions_of(run: Scenario, event: Event) -> int:
         return note
 
     before = sys.gettrace()
+    gc.disable()  # hypothesis counts collections in Python, in instructions of its own
     sys._getframe().f_trace_opcodes = True  # Python 3.12 only looks at this when the tracing begins
     sys.settrace(note)
     try:
         run.machine.handle(event, run.now)
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
