@@ -28,8 +28,8 @@ growth that new connections explain does not count, also after they have closed.
 STEADY_BYTES = 1 << 20
 """Growth between two checks below which the process counts as not growing."""
 MOST_LOOKS = 30
-"""Number of checks with a grown process after which all garbage is collected. A process usually
-grows because a large run forms, or because strangers come and go. Neither leaves garbage."""
+"""Number of checks with a grown process after which all garbage is collected. A process usually grows because a large
+run forms, or because strangers come and go. Neither leaves garbage."""
 
 
 class GarbageCollector:

@@ -51,7 +51,7 @@ class Outage:
         logs_silence: bool = True,
         shared: OutageLog | None = None,
     ) -> None:
-        """`consequence`, `over`: return the sentences to log, which nobody needs before the first outage.
+        """`consequence`, `over`: return the sentences to log. A server without outages does not import them.
 
         `logs_silence`: whether a store that does not answer is an outage here, or only one that refuses something.
 

@@ -51,7 +51,7 @@ MOST_NAMED = 3
 """Most nodes that a sentence names."""
 
 _INVOLUNTARY = (Cause.WORKER_FAILURE, Cause.HANG, Cause.RETRIED, Cause.NODE_LOST, Cause.NODE_LEFT)
-"""Causes of restarts that nobody asked for."""
+"""Causes of restarts that follow from trouble: no operator asked for them, and no node arrived."""
 
 Rule = Callable[[Run, float], Finding | None]
 
