@@ -10,8 +10,13 @@ import gc
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING
 
 from rdzv_server.service.timeouts import Timeouts
+
+if TYPE_CHECKING:
+    import ctypes
 
 COLLECT_AFTER = (1_000_000, 100_000, 1_000_000)
 """Thresholds of Python's collector, which leaves all objects to `GarbageCollector` while there are requests. With
@@ -96,7 +101,13 @@ def resident_bytes() -> int:
 
 def give_back() -> None:
     """Return free memory to the system. Without this, glibc keeps memory that was used in small pieces."""
+    with suppress(OSError, AttributeError):  # another libc
+        _libc().malloc_trim(0)
+
+
+@cache
+def _libc() -> "ctypes.CDLL":
+    """Return the libc of this process, once: each `CDLL` is garbage in cycles."""
     import ctypes  # a server needs it only here
 
-    with suppress(OSError, AttributeError):  # another libc
-        ctypes.CDLL(None).malloc_trim(0)
+    return ctypes.CDLL(None)

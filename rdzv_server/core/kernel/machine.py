@@ -143,6 +143,10 @@ class RunMachine:
             return self, rule
         return self._hooks.rules.get(type(event), (self, _IGNORED))
 
+    def forget(self) -> None:
+        """Let go of the policies, which refer to this machine. Then the run's memory is free without a collection."""
+        self.policies, self._hooks = (), Hooks(())
+
     def blame(self, node_id: str, fault: Fault, reason: str) -> None:
         """Blame a node for what it has cost the run. No round completes until the registry has judged the node."""
         self.blamed.append(Blame(node_id, fault, reason))

@@ -502,6 +502,7 @@ class Registry:
         run_id, key = run.run_id, run.key
         self._deadlines.disarm(key)
         machine = self._machines.pop(key)
+        machine.forget()
         self._capacity.leave(key)
         is_unended = machine.is_unended
         self._apart = [machine for machine in self._apart if machine.run.key != key]

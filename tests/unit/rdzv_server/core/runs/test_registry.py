@@ -1,5 +1,8 @@
 """Many runs, and how long each one is remembered."""
 
+import gc
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -333,6 +336,43 @@ def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
     assert isinstance(registry.machine_of("run", "b").directive_for("b", 20.9)[1], Finish)
     assert registry.pass_time(20.9) == []
     assert registry.pass_time(21.0)[-1] == ForgetRun("run", 1)
+
+
+# The memory of forgotten runs.
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_forgotten_run_is_freed_without_a_collection(server, no_collection):
+    """A server collects garbage only when it has grown by a quarter. Runs that were kept until then took 40 kB each."""
+    server.join("a", settings=settings_of("2", max_restarts=1))
+    server.join("b", settings=settings_of("2", max_restarts=1))
+    machine = server.registry.machine_of("run", "a")
+    server.fails("a")
+    server.join("a", after_round=1)
+    server.join("b", after_round=1)
+    server.fails("b", round=2)
+    kept = [weakref.ref(each) for each in (machine, *machine.policies)]
+    del machine
+    server.passes(RETENTION_S)
+    assert server.attempts() == []
+    assert [each() for each in kept] == [None] * len(kept)
+
+
+def test_a_run_that_was_set_apart_is_freed_without_a_collection(server, no_collection):
+    server.join("a")
+    server.registry.set_apart(server.registry.machine_of("run", "a"), ZeroDivisionError())
+    ((machine, _),) = server.registry.take_set_apart()
+    server.registry.rebuild(machine, server.records, 2, server.now)
+    kept = weakref.ref(machine)
+    del machine
+    server.handle("run", RunForgotten(run_id="run"))
+    assert server.attempts() == [] and kept() is None
 
 
 # Runs that an operator has forgotten.
