@@ -184,7 +184,8 @@ async def _serve(
     asked = asyncio.Event()
 
     async def renew() -> None:
-        await asyncio.gather(security.renew(server.renew), exports.renew())
+        for_etcd = security.renew_for_etcd(server.renew_for_store)
+        await asyncio.gather(security.renew(server.renew), for_etcd, exports.renew())
 
     async with exports, AsyncExitStack() as stack:
         await first_of(stack.enter_async_context(server), asyncio.shield(stopped))

@@ -123,7 +123,9 @@ LISTEN, RUNS, WATCH = "listen", "keep runs", "watch the server"
 NODES = "bad nodes (docs/how-to/bad-nodes.md)"
 EVENTS = "events of runs (docs/reference/events.md); on SIGHUP the server opens the file and reads the secret again"
 SECURITY = "security (docs/how-to/secure-a-server.md); on SIGHUP the server reads these files again"
-CLUSTER = "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"
+CLUSTER = (
+    "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER; on SIGHUP the server reads the files for etcd again"
+)
 
 
 def _flag(default: object, kind: Kind | None, text: str, *, group: str, **more: object) -> Any:

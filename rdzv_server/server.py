@@ -110,6 +110,10 @@ class HttpServer(ABC):
         if self._gatekeeper and self._listener:
             self._gatekeeper.access, self._listener.tls = access, tls
 
+    async def renew_for_store(self) -> None:
+        """Read the files for the connection to the store again, if there are any. Raises as `EtcdClient.renew` does."""
+        return
+
     async def close_http(self) -> None:
         if self._listener and self._api and self._http and self._metrics:
             self._api.close()

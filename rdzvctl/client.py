@@ -391,13 +391,13 @@ class Client:
         headers: Mapping[str, str] | None = None, answer_s: float = ANSWER_S,
     ) -> Answer:  # fmt: skip
         """Return one server's answer 200. Raises `Failed` if another server should be asked."""
-        connection = self._connection(to)
+        connection, token = self._connection(to), self._credentials.token
         raw = None if body is None else json.dumps(body).encode()
         sent = {"User-Agent": "rdzvctl", "Accept": "application/json", "Connection": "close", **(headers or {})}
         if raw is not None:
             sent["Content-Type"] = "application/json"
-        if self._credentials.token:
-            sent["Authorization"] = f"Bearer {self._credentials.token}"
+        if token:
+            sent["Authorization"] = f"Bearer {token}"
         is_connected = False
         try:
             connection.connect()
@@ -414,6 +414,9 @@ class Client:
             raise failed from None
         if response.status == http.client.OK:
             return response
+        if response.status == http.client.UNAUTHORIZED and self._credentials.renew(token):
+            response.close()
+            return self._open(to, method, path, body, headers, answer_s)
         with response:
             refusal = self._refusal(to, response)
         if isinstance(refusal, NoServer):  # such as a proxy, which may have passed the request on
@@ -422,6 +425,8 @@ class Client:
 
     def _connection(self, to: Endpoint) -> http.client.HTTPConnection:
         limit_s = CONNECT_S if len(self._order) == 1 else 1.0
+        with suppress(ValueError):  # a file is being replaced: keep what was read before
+            self._context = self._credentials.context()
         if self._context:
             return HttpsConnection(*to, timeout=limit_s, context=self._context)
         return HttpConnection(*to, timeout=limit_s)

@@ -13,7 +13,7 @@ import logging
 import os
 import ssl
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 
 from rdzv_protocol.certificates import BadCertificate
@@ -21,6 +21,7 @@ from rdzv_protocol.certificates import BadCertificate
 from rdzv_server.auth.authorization import ANY_RUN, Access, Role, ServerNames, Token, is_loopback
 from rdzv_server.auth.tls_config import Certificate, TlsFiles
 from rdzv_server.config import ServerConfig
+from rdzv_server.storage.base import StoreUnavailable
 from rdzv_server.threads import read_again
 from rdzv_server.words import auth as words
 
@@ -55,11 +56,12 @@ class Security:
             self._tls_files = TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
         self._names = ServerNames(config.allow_host)
         self._renewed = asyncio.Event()
+        self._etcd_key = config.etcd_key
         of_etcd: tuple[tuple[words.CertificateFlag, str | None], ...] = (
             ("--etcd-cert", config.etcd_cert), ("--etcd-ca", config.etcd_ca)
         )  # fmt: skip
-        self._of_etcd = [Certificate.read(flag, path) for flag, path in of_etcd if path is not None]
-        """Certificates that etcd's client reads only at the start."""
+        self._etcd_files = [(flag, path) for flag, path in of_etcd if path is not None]
+        self._of_etcd = self._read_of_etcd()
         self.access, self.tls, self._of_listener = self._read()
 
     @property
@@ -70,7 +72,7 @@ class Security:
     @property
     def has_files(self) -> bool:
         """Whether the settings name any files to read again."""
-        return self._tls_files is not None or not self.access.is_open
+        return self._tls_files is not None or not self.access.is_open or bool(self._etcd_files)
 
     def expiries(self) -> dict[str, datetime]:
         """Return when each certificate in use expires, by flag."""
@@ -79,7 +81,7 @@ class Security:
     def notes(self, address: str) -> Iterator[tuple[int, str]]:
         """Yield the lines that a person who starts the server should read, each with its log level."""
         yield from self._notes(self._of_listener)
-        yield from _warnings(self._of_etcd)
+        yield from self._notes_of_etcd(self._of_etcd)
         if self.access.is_open and not is_loopback(address):
             yield logging.WARNING, words.OPEN
 
@@ -91,9 +93,14 @@ class Security:
         secrets += [("--tls-key", self._tls_files.key)] if self._tls_files else []
         yield from ((logging.WARNING, warning) for secret in secrets if (warning := exposure(*secret)))
 
+    def _notes_of_etcd(self, of_etcd: list[Certificate]) -> Iterator[tuple[int, str]]:
+        yield from _warnings(of_etcd)
+        if self._etcd_key is not None and (warning := exposure("--etcd-key", self._etcd_key)):
+            yield logging.WARNING, warning
+
     async def renew(self, renew: Renew) -> None:
-        """Read the files again. If one is bad, log that and keep what was read before."""
-        if not self.has_files:
+        """Read the files again, without those for etcd. If one is bad, log that and keep what was read before."""
+        if self._tls_files is None and self.access.is_open:
             return
         try:
             found, notes = await read_again(self._read_with_notes, self._paths())
@@ -104,6 +111,27 @@ class Security:
         renew(self.access, self.tls)
         self._renewed.set()
         log.info(words.RENEWED)
+        for level, note in notes:
+            log.log(level, note)
+
+    async def renew_for_etcd(self, renew: Callable[[], Awaitable[None]]) -> None:
+        """Read the files for TLS to etcd again. If one is bad, log that and keep what was read before.
+
+        `renew`: lets etcd's client read and use the files. Raises `BadCertificate` or `StoreUnavailable` if the client
+        keeps the earlier ones.
+        """
+        if not self._etcd_files:
+            return
+        paths = [path for path in (*(path for _, path in self._etcd_files), self._etcd_key) if path]
+        try:
+            of_etcd, notes = await read_again(self._read_of_etcd_with_notes, paths)
+            await renew()
+        except (BadCertificate, StoreUnavailable) as error:
+            log.error(words.etcd_not_renewed(str(error)))
+            return
+        self._of_etcd = of_etcd
+        self._renewed.set()
+        log.info(words.ETCD_RENEWED)
         for level, note in notes:
             log.log(level, note)
 
@@ -132,6 +160,13 @@ class Security:
     def _read_with_notes(self) -> tuple[Files, list[tuple[int, str]]]:
         found = self._read()
         return found, list(self._notes(found[-1]))
+
+    def _read_of_etcd_with_notes(self) -> tuple[list[Certificate], list[tuple[int, str]]]:
+        found = self._read_of_etcd()
+        return found, list(self._notes_of_etcd(found))
+
+    def _read_of_etcd(self) -> list[Certificate]:
+        return [Certificate.read(flag, path) for flag, path in self._etcd_files]
 
     def _read(self) -> Files:
         access = Access([token for file in self._token_files for token in read_tokens(*file)], self._names)

@@ -265,6 +265,7 @@ class ClusterServer(HttpServer):
     def __init__(self, place: EtcdLocation, address: str, config: ServerConfig) -> None:
         self._client = EtcdClient(place.members, EtcdTls(config.etcd_ca, config.etcd_cert, config.etcd_key))
         self._sharding = Sharding(self._client, place.prefix, address, config)
+        self._prefix = place.prefix
         super().__init__(self._sharding)
 
     async def start(self) -> None:
@@ -276,6 +277,9 @@ class ClusterServer(HttpServer):
         self._sharding.close()
         await self.close_http()
         await self._client.close()
+
+    async def renew_for_store(self) -> None:
+        await self._client.renew(f"{self._prefix}/format".encode())
 
     async def crashed(self) -> None:
         await asyncio.shield(self._running)

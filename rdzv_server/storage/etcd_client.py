@@ -8,8 +8,10 @@ may reach etcd twice, or after its caller got an error. All requests are safe to
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,9 +19,11 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # hide gRPC's own lines on stde
 
 import grpc
 from aetcd import rpc
+from rdzv_protocol.certificates import load_authorities, load_own
 
 from rdzv_server.storage.base import StoreBroken, StoreSilent, StoreUnavailable
 from rdzv_server.tasks import first_of
+from rdzv_server.threads import in_thread_or_here
 from rdzv_server.words import etcd as words
 
 log = logging.getLogger("rdzv_server")
@@ -65,12 +69,19 @@ class EtcdTls(NamedTuple):
     key: str | None = None
 
     def credentials(self) -> Any:
-        """Return credentials for gRPC's channels; None without TLS. Raises `StoreBroken`."""
-        try:
-            files = (Path(path).read_bytes() if path is not None else None for path in (self.ca, self.key, self.cert))
-            return grpc.ssl_channel_credentials(*files) if any(self) else None
-        except OSError as error:
-            raise StoreBroken(words.cannot_read(error.filename, error.strerror)) from None
+        """Read the files. Return credentials for gRPC's channels; None without TLS.
+
+        Raises `rdzv_protocol.certificates.BadCertificate`.
+        """
+        if not any(self):
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # gRPC would not say what is wrong with a file
+        if self.cert is not None and self.key is not None:
+            load_own(context, self.cert, self.key, "--etcd-cert", "--etcd-key")
+        if self.ca is not None:
+            load_authorities(context, "--etcd-ca", self.ca)
+        files = (Path(path).read_bytes() if path is not None else None for path in (self.ca, self.key, self.cert))
+        return grpc.ssl_channel_credentials(*files)
 
 
 NO_TLS = EtcdTls()
@@ -83,9 +94,13 @@ class _Member:
         options = list(_CHANNEL.items())
         self.address = address
         if credentials is None:
-            self.channel = grpc.aio.insecure_channel(address, options)
+            self.use(grpc.aio.insecure_channel(address, options))
         else:
-            self.channel = grpc.aio.secure_channel(address, credentials, options)
+            self.use(grpc.aio.secure_channel(address, credentials, options))
+
+    def use(self, channel: grpc.aio.Channel) -> None:
+        """Use this channel for all later requests."""
+        self.channel = channel
         self.kv = rpc.KVStub(self.channel)
         self.lease = rpc.LeaseStub(self.channel)
         self.watch = rpc.WatchStub(self.channel)
@@ -99,7 +114,10 @@ class EtcdClient:
     """
 
     def __init__(self, addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> None:
+        """Read the TLS files, and connect to no member yet. Raises `rdzv_protocol.certificates.BadCertificate`."""
+        self._tls = tls
         credentials = tls.credentials()
+        self._renewed = asyncio.Event()
         self._members = [_Member(address, credentials) for address in addresses]
         self.name = words.name(addresses)
         self.revision = 0
@@ -107,12 +125,40 @@ class EtcdClient:
         data."""
 
     async def close(self) -> None:
-        for member in self._members:
-            await member.channel.close()
+        await _close(member.channel for member in self._members)
+
+    async def renew(self, key: bytes) -> None:
+        """Read the TLS files again, and connect anew with them; requests that are under way continue.
+
+        First it reads `key` from etcd with the new files. If etcd answers only with the files that are in use, it
+        keeps using those, and raises `StoreUnavailable`. It also keeps them if it raises
+        `rdzv_protocol.certificates.BadCertificate`.
+        """
+        credentials = await in_thread_or_here(self._tls.credentials)
+        replacing = {member: _Member(member.address, credentials) for member in self._members}
+        try:
+            await self._ask(_reads(key), list(replacing.values()))
+        except (StoreBroken, StoreUnavailable) as error:
+            if await self._answers(key):
+                await _close(member.channel for member in replacing.values())
+                raise StoreUnavailable(words.only_with_old_files(str(error))) from None
+        replaced = [member.channel for member in replacing]
+        for member, new in replacing.items():
+            member.use(new.channel)
+        self._renewed.set()
+        self._renewed = asyncio.Event()
+        await _close(replaced, grace_s=inf)
+
+    async def _answers(self, key: bytes) -> bool:
+        """Return whether etcd lets this server read the key now."""
+        with suppress(StoreBroken, StoreUnavailable):
+            await self._ask(_reads(key))
+            return True
+        return False
 
     async def get(self, key: bytes) -> tuple[Any | None, int]:
         """Read a key. Return it with its value, or None if it does not exist, and the store's revision."""
-        answer = await self._ask(lambda member: member.kv.Range(rpc.RangeRequest(key=key), timeout=ATTEMPT_S))
+        answer = await self._ask(_reads(key))
         return (answer.kvs[0] if answer.kvs else None), self._revision_of(answer)
 
     async def range(
@@ -186,9 +232,11 @@ class EtcdClient:
 
         Every member is watched, since one may be dead, hang or be cut off; the first report counts. After an outage
         etcd may be back without its data, and count its revisions from 1. So a watch that breaks off, or whose member
-        has not reached `from_revision`, is such a report, too.
+        has not reached `from_revision`, is such a report, too. So is `renew`, after which no watch uses the old files.
         """
-        await first_of(*(self._watch(member, key, from_revision, end) for member in self._members))
+        await first_of(
+            self._renewed.wait(), *(self._watch(member, key, from_revision, end) for member in self._members)
+        )
 
     async def _watch(self, member: _Member, key: bytes, from_revision: int, end: bytes) -> None:
         create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=from_revision)
@@ -214,10 +262,10 @@ class EtcdClient:
         self.revision = max(self.revision, revision)
         return revision
 
-    async def _ask(self, ask: Callable[[_Member], Awaitable[T]]) -> T:
-        """Return the first answer of a member; each member is asked once."""
+    async def _ask(self, ask: Callable[[_Member], Awaitable[T]], members: Sequence[_Member] | None = None) -> T:
+        """Return the first answer of a member, of all members or of these; each member is asked once."""
         problem, is_silent = "", True
-        for member in list(self._members):
+        for member in list(self._members if members is None else members):
             try:
                 return await ask(member)
             except (grpc.aio.AioRpcError, EOFError) as error:
@@ -229,6 +277,15 @@ class EtcdClient:
             if self._members[0] is member:
                 self._members.append(self._members.pop(0))
         raise (StoreSilent if is_silent else StoreUnavailable)(words.cannot_use(self.name, problem))
+
+
+def _reads(key: bytes) -> Callable[[_Member], Awaitable[Any]]:
+    return lambda member: member.kv.Range(rpc.RangeRequest(key=key), timeout=ATTEMPT_S)
+
+
+async def _close(channels: Iterable[grpc.aio.Channel], grace_s: float | None = None) -> None:
+    """Close channels. `grace_s`: most seconds for which requests that are under way may continue; None for none."""
+    await asyncio.gather(*(channel.close(grace_s) for channel in channels))
 
 
 def end_of(folder: bytes) -> bytes:

@@ -102,6 +102,14 @@ RENEWAL_FAILED = "SIGHUP: the server could not read its files again, because of 
 RENEWED = "SIGHUP: the server has read the tokens and certificates again, for new connections"
 
 
+def etcd_not_renewed(why: str) -> str:
+    """After SIGHUP."""
+    return f"SIGHUP: {why}; keeping the current certificates for etcd"
+
+
+ETCD_RENEWED = "SIGHUP: the server has read the certificates for etcd again, and connects to etcd with them"
+
+
 def tls(certificate: str, expires_at: datetime) -> str:
     return f"TLS: certificate {certificate} expires on {expires_at:%Y-%m-%d %H:%M} UTC"
 
@@ -113,12 +121,8 @@ def _without(flag: CertificateFlag) -> str:
     return "this server cannot use etcd" if flag.startswith("--etcd") else "agents cannot connect"
 
 
-def _renewed_by(flag: CertificateFlag) -> str:
-    return "restart this server" if flag.startswith("--etcd") else "send SIGHUP to this server"
-
-
 def certificate_expired(flag: CertificateFlag, path: str) -> str:
-    return f"{flag} {path} has expired: {_without(flag)} until you replace it and {_renewed_by(flag)}"
+    return f"{flag} {path} has expired: {_without(flag)} until you replace it and send SIGHUP to this server"
 
 
 def certificate_not_valid_yet(flag: CertificateFlag, path: str, begins_at: datetime) -> str:
@@ -131,4 +135,4 @@ def certificate_not_valid_yet(flag: CertificateFlag, path: str, begins_at: datet
 def certificate_expires(flag: CertificateFlag, path: str, days: int) -> str:
     """`days`: whole days that are left."""
     left = count(days, "day") if days else "less than a day"
-    return f"{flag} {path} expires in {left}: replace it, and {_renewed_by(flag)}"
+    return f"{flag} {path} expires in {left}: replace it, and send SIGHUP to this server"

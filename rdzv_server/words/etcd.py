@@ -60,9 +60,9 @@ def no_space(member: str) -> str:
     )
 
 
-def cannot_read(path: str, why: object) -> str:
-    """A file for TLS."""
-    return f"cannot read {path}: {why}"
+def only_with_old_files(why: str) -> str:
+    """After SIGHUP. `why`: what happened with the new files."""
+    return f"etcd accepts only the current files: {why}"
 
 
 # The server's data there.

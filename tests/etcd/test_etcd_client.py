@@ -8,11 +8,15 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.certificates import BadCertificate
+from rdzv_protocol.words import tls as tls_words
 
-from rdzv_server.storage.base import StoreBroken, StoreSilent, StoreUnavailable
+from rdzv_server.storage.base import StoreSilent, StoreUnavailable
 from rdzv_server.words import etcd as words
+from tests.support.certificates import Authority
 from tests.support.etcd import Etcd, Member, make_tls, need_etcd, written
 from tests.support.message_search import pattern
+from tests.support.tcp_proxy import TcpProxy
 
 need_etcd()
 
@@ -142,6 +146,112 @@ async def test_a_lease_that_has_ended_is_no_fault_of_etcd(three: Etcd) -> None:
             await client.transact([], [put(b"/of-a-lease", b"", lease_id)])
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreBroken, match=pattern(words.cannot_read, path=f"{tmp_path}/none")):
+def test_a_bad_file_is_named(tls: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadCertificate, match=pattern(tls_words.unreadable, flag="--etcd-ca", path=f"{tmp_path}/none")):
         EtcdTls(ca=f"{tmp_path}/none").credentials()
+    cert, key = f"{tls}/server.pem", f"{tls}/etcd.key"
+    with pytest.raises(BadCertificate, match=pattern(tls_words.other_key("--etcd-cert", cert, "--etcd-key", key))):
+        EtcdTls(cert=cert, key=key).credentials()
+
+
+# Files that are renewed.
+
+
+class Papers:
+    """Certificates of an etcd of one member and of its client, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.old, self.new = Authority(folder), Authority(folder, "new")
+        self.old.issue("etcd", "127.0.0.1")
+        self.old.issue("server", "127.0.0.1")
+        self.files = EtcdTls(f"{folder}/ca.pem", f"{folder}/server.pem", f"{folder}/server.key")
+        self.member = Member("renewed", folder, folder)
+
+    def spoil(self) -> None:
+        """Leave half a certificate in the client's file."""
+        Path(self.files.cert or "").write_text("half a certifi")
+
+    async def starts(self) -> None:
+        """Start the member again, with the certificates of now. Return when it answers a client with these files."""
+        self.member.kill()
+        self.member.start(self.member.peer)
+        async with client_of([self.member.address], self.files) as client, asyncio.timeout(PATIENCE_S):
+            while True:
+                with suppress(StoreUnavailable):
+                    await client.get(b"-")
+                    return
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def papers(tls: Path, tmp_path: Path) -> Iterator[Papers]:
+    papers = Papers(tmp_path)
+    yield papers
+    papers.member.kill()
+    papers.member.release()
+
+
+async def test_new_files_are_used_from_then_on_and_a_watch_begins_again(papers: Papers) -> None:
+    papers.old.trust_also(papers.new)
+    await papers.starts()
+    async with client_of([papers.member.address], papers.files) as client:
+        heard = asyncio.create_task(client.changed(b"/never", 1 + (await client.get(b"-"))[1]))
+        for name in ("etcd", "server"):
+            papers.new.issue(name, "127.0.0.1")
+        await client.renew(b"-")
+        async with asyncio.timeout(PATIENCE_S):
+            await heard
+        papers.old.give_way(papers.new)
+        await papers.starts()
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with suppress(StoreUnavailable):  # its connection has broken
+                    await client.get(b"-")
+                    break
+                await asyncio.sleep(0.02)
+
+
+async def test_a_request_continues_while_the_files_are_renewed(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ATTEMPT_S", PATIENCE_S)
+    await papers.starts()
+    async with TcpProxy(papers.member.address) as gate, client_of([gate.address], papers.files) as client:
+        await client.get(b"-")
+        gate.hold_answers()
+        asked = asyncio.create_task(client.get(b"-"))
+        renewed = asyncio.create_task(client.renew(b"-"))
+        await asyncio.sleep(0)
+        gate.release()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await asked
+            await renewed
+
+
+async def test_files_that_etcd_does_not_accept_are_not_used(papers: Papers) -> None:
+    await papers.starts()
+    async with client_of([papers.member.address], papers.files) as client:
+        await client.get(b"-")
+        papers.new.issue("server", "127.0.0.1")
+        why = pattern(words.only_with_old_files)
+        with pytest.raises(StoreUnavailable, match=why):
+            await client.renew(b"-")
+        papers.spoil()
+        with pytest.raises(BadCertificate):
+            await client.renew(b"-")
+        await client.get(b"-")
+
+
+async def test_if_etcd_does_not_answer_at_all_the_new_files_are_used(papers: Papers) -> None:
+    """The files in use may be the reason, such as an expired certificate."""
+    papers.old.trust_also(papers.new)
+    async with client_of([papers.member.address], papers.files) as client:
+        for name in ("etcd", "server"):
+            papers.new.issue(name, "127.0.0.1")
+        await client.renew(b"-")
+        papers.old.give_way(papers.new)
+        await papers.starts()
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with suppress(StoreUnavailable):
+                    await client.get(b"-")
+                    break
+                await asyncio.sleep(0.02)

@@ -18,7 +18,7 @@ from rdzv_server.words import auth
 from rdzvctl import words as ctl
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.programs import PATIENCE_S, Server
+from tests.support.programs import PATIENCE_S, Program, Server
 from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl
 
 
@@ -265,6 +265,33 @@ async def test_tokens_and_tls(authority: Authority, tokens: dict[str, str], tmp_
     await rdzvctl("config", "set-context", "lab", "--endpoint", at, *tls, "--token-file", tokens["admin"], env=env)
     assert f" at {at}: " in (await rdzvctl("status", env=env)).lines[0]
     assert not any("0123456789abcdef" in line for line in server.err)
+
+
+async def test_a_token_and_an_authority_that_change_while_rdzvctl_watches(
+    cluster: Cluster, authority: Authority, other_authority: Authority, tmp_path: Path
+) -> None:
+    """The agent reads its files again, too."""
+    token = tmp_path / "agents.token"
+    token.write_text("before-0123456789abcdef\n")
+    pair = authority.issue("server")
+    flags = ("--tls-cert", pair.cert, "--tls-key", pair.key, "--token-file", str(token))
+    store = ("--store", f"sqlite:{tmp_path / 'runs.db'}")
+    server = await cluster.serve(*flags, *store)
+    own = ("--tls-ca", authority.ca, "--token-file", str(token))
+    workers = await cluster.nodes("a", "--run-id", "r", *PATIENT, *own, nproc=1)
+    command = (*RDZVCTL, "status", "--watch", "--timeout", "1", *own)
+    watching = await Program.start(*command, env=environment(server.endpoint))
+    await watching.line("run r: running")
+    await server.end()
+    await watching.line("connection refused")
+    other_authority.issue("server")
+    authority.give_way(other_authority)
+    token.write_text("after-0123456789abcdef\n")
+    await cluster.serve(*flags, *store, port=server.port)
+    await watching.line(ctl.servers.ANSWER_AGAIN)
+    await cluster.finish(workers)
+    watching.signal(signal.SIGINT)
+    assert await watching.exit_code() == 128 + signal.SIGINT
 
 
 async def test_a_client_that_may_read_may_not_act(hub: object, cluster: Cluster, tokens: dict[str, str]) -> None:

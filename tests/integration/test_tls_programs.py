@@ -17,7 +17,7 @@ from node_agent import words
 from rdzv_server.words import auth
 from tests.support.certificates import Authority, Pair
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.etcd import etcd_cluster, need_etcd
+from tests.support.etcd import Member, etcd_cluster, need_etcd
 from tests.support.message_search import pattern
 from tests.support.outages import REACHED
 from tests.support.process_info import is_running, until
@@ -88,6 +88,40 @@ async def test_the_next_leader_is_followed_over_tls(
         await leader.end()
         await cluster.agents["a"].line(pattern(words.connection.leads_now, server=follower.endpoint))
         await cluster.finish(workers)
+
+
+async def test_certificates_for_etcd_and_their_authority_are_renewed_without_restarting_the_server(
+    cluster: Cluster, authority: Authority, other_authority: Authority, tmp_path: Path
+) -> None:
+    need_etcd()
+    authority.issue("etcd", "127.0.0.1")
+    pair = authority.issue("for-etcd", "127.0.0.1")
+    authority.trust_also(other_authority)
+    member = Member("tls", tmp_path, tmp_path)
+    try:
+        member.start(member.peer)
+        server = await cluster.serve(
+            "--store", f"etcd://{member.address}/tls", "--leader-lease", "2",
+            "--etcd-ca", authority.ca, "--etcd-cert", pair.cert, "--etcd-key", pair.key,
+        )  # fmt: skip
+        await server.line("leading: ")
+        workers = await cluster.nodes("a", "--max-restarts", "1", *PATIENT)
+        other_authority.issue("etcd", "127.0.0.1")
+        other_authority.issue("for-etcd", "127.0.0.1")
+        server.signal(signal.SIGHUP)
+        await server.line(pattern(auth.ETCD_RENEWED))
+        authority.give_way(other_authority)
+        member.kill()
+        member.start(member.peer)
+        workers[0].order_exit(3)
+        workers = await cluster.hub.group(2)
+        await cluster.finish(workers)
+        (tmp_path / "for-etcd.key").write_text("half a key")
+        server.signal(signal.SIGHUP)
+        await server.line(pattern(auth.etcd_not_renewed(tls.bad_file("--etcd-key", pair.key, tls.NO_KEY))))
+    finally:
+        member.kill()
+        member.release()
 
 
 async def test_certificates_and_then_their_authority_are_renewed_without_restarting_workers(

@@ -17,6 +17,7 @@ from rdzv_server.auth import reload, tls_config
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.reload import BadTokenFile, Security, read_tokens
 from rdzv_server.config import ServerConfig
+from rdzv_server.storage.base import StoreUnavailable
 from rdzv_server.words import auth as words
 from tests.support.certificates import Authority
 from tests.support.message_search import has_message, pattern
@@ -43,6 +44,38 @@ async def test_the_files_are_read_anew_and_the_old_tokens_stay_if_one_is_bad(tmp
     assert security.access is renewed[0] and has_message(caplog.text, words.not_renewed)
 
 
+async def test_the_certificates_for_etcd_are_read_anew_and_the_old_ones_stay_if_etcd_keeps_them(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("etcd", days=90)
+    security = Security(ServerConfig(etcd_cert=cert, etcd_key=key))
+    assert security.has_files
+    before = security.expiries()
+    authority.issue("etcd", days=5)
+
+    async def refuse() -> None:
+        raise StoreUnavailable("not these")
+
+    async def accept() -> None: ...
+
+    await security.renew_for_etcd(refuse)
+    assert security.expiries() == before and caplog.messages == [words.etcd_not_renewed("not these")]
+    await security.renew_for_etcd(accept)
+    assert security.expiries() == {"--etcd-cert": validity("--etcd-cert", cert).ends_at} != before
+    assert caplog.messages[1:] == [words.ETCD_RENEWED, words.certificate_expires("--etcd-cert", cert, 4)]
+    os.unlink(cert)
+    await security.renew_for_etcd(accept)
+    assert has_message(caplog.messages[-1], words.etcd_not_renewed)
+
+
+async def test_a_server_without_certificates_for_etcd_reads_none(caplog):
+    async def never() -> None:
+        raise AssertionError
+
+    await Security(ServerConfig()).renew_for_etcd(never)
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
 def test_a_secret_that_others_can_read_is_warned_of(tmp_path, mode):
     cert, key = Authority(tmp_path).issue("server")
@@ -51,6 +84,8 @@ def test_a_secret_that_others_can_read_is_warned_of(tmp_path, mode):
     notes = [note for _, note in Security(ServerConfig(token_file=tokens, tls_cert=cert, tls_key=key)).notes("::")]
     assert notes[0] == words.tls(cert, validity("--tls-cert", cert).ends_at)
     assert {words.exposed("--token-file", tokens), words.exposed("--tls-key", key)} < set(notes)
+    for_etcd = Security(ServerConfig(etcd_cert=cert, etcd_key=key))
+    assert [note for _, note in for_etcd.notes("127.0.0.1")] == [words.exposed("--etcd-key", key)]
 
 
 @pytest.mark.parametrize(
