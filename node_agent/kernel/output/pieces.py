@@ -5,12 +5,12 @@ from errno import EFBIG
 
 from node_agent import words
 from node_agent.kernel.output.disk_space import why_full
-from node_agent.kernel.output.sinks import TAIL_BYTES
+from node_agent.kernel.output.sinks import TAIL_BYTES, has_enough_lines, last_bytes
 
 READ_BYTES = 1 << 18
 """Most bytes to read at a time."""
 REST_BYTES = 1 << 22
-"""Most bytes of a worker's last output to read together with the end of its file."""
+"""Most bytes to read of a worker's last output, and of the end of its file."""
 
 
 class End:
@@ -36,7 +36,7 @@ class End:
                 is_at_limit = self.why_full.errno == EFBIG
                 outlook = words.output.WORKER_AT_LIMIT if is_at_limit else words.output.WORKER_MAY_FAIL
                 self.problems.append((self.why_full, outlook))
-            self.tail = os.pread(self._descriptor, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
+            self.tail = self._read_tail(status.st_size)
         except OSError as error:
             return self.unread(error)
         self.size = status.st_size
@@ -45,6 +45,13 @@ class End:
         for offset in range(self._offset, min(self.size, self._offset + REST_BYTES), READ_BYTES):
             self.rest.append(Piece(self._descriptor, offset).read())
         return self
+
+    def _read_tail(self, size: int) -> bytes:
+        """Return the file's last lines for a report. Most files have enough of them in a few bytes."""
+        end = os.pread(self._descriptor, TAIL_BYTES, max(0, size - TAIL_BYTES))
+        if size > len(end) and not has_enough_lines(end):
+            end = os.pread(self._descriptor, REST_BYTES, max(0, size - REST_BYTES))
+        return last_bytes(end)
 
     def unread(self, problem: OSError) -> "End":
         """Record that the end could not be read."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from rdzv_protocol.text import printable
 
@@ -17,6 +18,13 @@ LONGEST_COPY = 1 << 20
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 400
 TAIL_LINE_CHARACTERS = 500
+_TAIL_LINE_BYTES = 4 * TAIL_LINE_CHARACTERS
+_MARK, _UNCAUGHT = b"[rank", b"]: Traceback (most recent call last):"
+"""Beginning of the lines of an exception that torch has seen end a script, and of the first one after the rank."""
+_MARK_BYTES = 16
+"""Most bytes of a mark, which contains the rank."""
+_EXCEPTION_BYTES = 1 << 14
+"""Most bytes of an older uncaught exception in a report."""
 
 Copy = Callable[[str, int, Callable[[], object]], None]
 
@@ -185,19 +193,65 @@ class Tail(Sink):
     """Keeps the end of what a worker writes."""
 
     def __init__(self) -> None:
-        self._end = b""
+        self._end = bytearray()
 
     def take(self, chunk: bytes) -> None:
-        self._end = (self._end + chunk)[-TAIL_BYTES:]
+        self._end += chunk
+        if len(self._end) > 2 * TAIL_BYTES:
+            self._end = bytearray(last_bytes(self._end))
 
     def lines(self) -> tuple[str, ...]:
-        return report_lines(self._end)
+        return report_lines(bytes(self._end))
+
+
+def last_bytes(output: bytes | bytearray) -> bytes:
+    """Return about `TAIL_BYTES` of an output, with the lines for a report.
+
+    Long lines are shortened if they would displace the lines before them: the message of an exception may be longer
+    than all of these bytes, and the traceback comes before it.
+    """
+    end = bytes(output[-TAIL_BYTES:])
+    if end.count(b"\n") < TAIL_LINES:
+        lines = output.rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]
+        if max(map(len, lines)) > _TAIL_LINE_BYTES:
+            end = b"\n".join(map(_shortened, lines))[-TAIL_BYTES:]
+    return end if _UNCAUGHT in end else b"\n".join((*_uncaught(output), end))
+
+
+def has_enough_lines(end: bytes) -> bool:
+    """Return whether a report needs nothing of an output before this end."""
+    has_exception = _UNCAUGHT in end or _MARK not in end
+    return has_exception and end.count(b"\n") >= TAIL_LINES
 
 
 def report_lines(data: bytes) -> tuple[str, ...]:
-    """Return the last lines of an output for a report. A redrawn line has its last visible content."""
+    """Return the lines of an output for a report: the last ones, and the last uncaught exception if it is older.
+
+    A redrawn line has its last visible content.
+    """
     lines = data.removesuffix(b"\n").rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]
+    if not any(_UNCAUGHT in line for line in lines):
+        lines = [*_uncaught(data), *lines]
     return tuple(map(_readable, lines)) if data else ()
+
+
+def _uncaught(output: bytes | bytearray) -> Sequence[bytes]:
+    """Return the first lines of the last uncaught exception that torch has marked, if the output has one.
+
+    Its message may have more lines than a report, and others may write after it.
+    """
+    at = output.rfind(_UNCAUGHT)
+    begin = output.rfind(_MARK, max(0, at - _MARK_BYTES), at) if at > 0 else -1
+    if begin < 0:
+        return ()
+    lines = bytes(output[begin : begin + _EXCEPTION_BYTES]).split(b"\n")
+    return tuple(takewhile(lambda line: line.startswith(_MARK), lines[:-1]))
+
+
+def _shortened(line: bytes | bytearray) -> bytes:
+    """Return the part of a line that a report may show. If the line's end is still to come, it can follow."""
+    whole = line.rstrip(b"\r")
+    return bytes(whole.rpartition(b"\r")[2][:_TAIL_LINE_BYTES]) + line[len(whole) :][-1:]
 
 
 def _readable(line: bytes) -> str:

@@ -115,6 +115,13 @@ async def test_the_worker_writes_to_the_file_and_the_report_reads_its_end(bench:
     assert bench.console.lines == []
 
 
+@pytest.mark.parametrize("message", ["'y' * 200_000", r"'\n'.join(f'[rank1]: line {n}' for n in range(9_000))"])
+async def test_the_report_has_the_traceback_before_a_long_message(bench: Bench, message: str) -> None:
+    header = "[rank1]: Traceback (most recent call last):"
+    log = bench.run(f"print('step\\n' * 9_000 + {header!r} + '\\n[rank1]: ValueError: ' + {message})")
+    assert header in log.stream.tail()
+
+
 async def test_existing_output_is_not_overwritten_or_shown_again(bench: Bench) -> None:
     (bench.folder / "log").write_text("of another agent\n")
     log = bench.log()

@@ -22,6 +22,7 @@ from node_agent.kernel.output.sinks import (
     Filtered,
     Lines,
     Tail,
+    last_bytes,
     report_lines,
 )
 from tests.support.console import FakeConsole
@@ -274,3 +275,65 @@ def test_a_report_takes_the_last_lines_of_an_output_of_any_size() -> None:
     for number in range(TAIL_BYTES):
         tail.take(b"%07d\n" % number)
     assert tail.lines() == tuple(f"{number:07d}" for number in range(TAIL_BYTES - TAIL_LINES, TAIL_BYTES))
+
+
+LONG_MESSAGES = {
+    "one-line": b"ValueError: bad tensor: " + b"0.1234, " * 200_000,
+    "two-lines": b"RuntimeError: in loading state_dict:\n\tMissing: "
+    + b'"a.weight", ' * 9_000
+    + b"\n\tUnexpected: "
+    + b"b, " * 90_000,
+    "redrawn": b"10%\r" * 100_000 + b"90%\rdone",
+}
+
+
+@pytest.mark.parametrize("piece", [1_000, 100_000, 1 << 22])
+@pytest.mark.parametrize("message", LONG_MESSAGES.values(), ids=LONG_MESSAGES)
+def test_a_line_of_any_length_does_not_displace_the_lines_before_it(message: bytes, piece: int) -> None:
+    """An exception's message may be longer than the end that is kept. Its traceback comes before it."""
+    traceback = b'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n'
+    output = b"step\n" * 100 + traceback + message + b"\nlast words\n"
+    tail = Tail()
+    for at in range(0, len(output), piece):
+        tail.take(output[at : at + piece])
+    assert tail.lines() == report_lines(last_bytes(output)) == report_lines(output)
+    assert "Traceback (most recent call last):" in tail.lines()
+
+
+EXCEPTION = b"""[rank3]: Traceback (most recent call last):
+[rank3]:   File "train.py", line 1, in <module>
+[rank3]: RuntimeError: in loading state_dict:
+"""
+
+
+@pytest.mark.parametrize("piece", [1_000, 100_000, 1 << 22])
+@pytest.mark.parametrize("after", [b"[rank3]: size mismatch\n", b"warning\n"], ids=["its-own-lines", "others"])
+@pytest.mark.parametrize("number", [TAIL_LINES, 50_000])
+def test_an_uncaught_exception_that_torch_has_marked_is_in_the_report_whatever_follows(
+    after: bytes, piece: int, number: int
+) -> None:
+    output = b"[rank3]: a log line\n" + b"step\n" * 30_000 + b" 10%|=" + EXCEPTION + after * number
+    tail = Tail()
+    for at in range(0, len(output), piece):
+        tail.take(output[at : at + piece])
+    lines = tuple(EXCEPTION.decode().splitlines())
+    for report in (tail.lines(), report_lines(last_bytes(output)), report_lines(output)):
+        assert report[: len(lines)] == lines
+        assert report[-TAIL_LINES:] == (after.decode().rstrip(),) * TAIL_LINES
+    newer = b"[rank3]: Traceback (most recent call last):\n[rank3]: ValueError: newer\n"
+    assert report_lines(output + newer)[0] == after.decode().rstrip()
+
+
+@given(
+    st.lists(st.binary(max_size=60) | st.sampled_from([b"\n", b"\r", b"\r\n", b"ab\n", b"\xc3\xa4" * 40]), max_size=40)
+)
+def test_the_last_lines_are_the_same_however_the_output_is_cut(chunks: list[bytes]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sinks, "TAIL_BYTES", 64)
+        patch.setattr(sinks, "TAIL_LINES", 3)
+        patch.setattr(sinks, "TAIL_LINE_CHARACTERS", 2)
+        patch.setattr(sinks, "_TAIL_LINE_BYTES", 8)
+        tail = Tail()
+        for chunk in chunks:
+            tail.take(chunk)
+        assert tail.lines() == report_lines(b"".join(chunks))
