@@ -21,7 +21,7 @@ from rdzv_server.words import failures, runs
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
 from tests.support.message_search import has_message, message_fields
-from tests.support.process_info import ended, until
+from tests.support.process_info import ended, state, until
 from tests.support.programs import Program, start_agent
 from tests.support.worker_hub import WorkerHub, finish, of_node, restart_count
 
@@ -187,23 +187,30 @@ async def test_the_worker_that_has_recorded_its_error_is_the_root(cluster: Clust
 
 LOSES = """\
 import os, sys
-if os.environ["RANK"] == "1":
-    os.mkdir(os.environ["FIFO"] + f".{os.getpid()}")
+rank = os.environ["RANK"]
+os.mkdir(f"{rank}.{os.getpid()}")
+open(f"gate.{rank}").read()
+if rank == "1":
     sys.exit("RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
-open(os.environ["FIFO"]).close()
 raise ValueError("boom")
 """
 
 
 async def test_the_report_of_a_run_on_one_node_contains_the_failures_that_follow_from_the_cause(tmp_path: Path) -> None:
-    script, fifo = tmp_path / "train.py", tmp_path / "fifo"
+    """The agent gets no processor until both have ended. On a busy machine it may examine either first."""
+    script = tmp_path / "train.py"
     script.write_text(LOSES)
-    os.mkfifo(fifo)
-    agent = await start_agent("--standalone", "--nproc", "2", script=str(script), env={"FIFO": str(fifo)})
-    marks: list[str] = []
-    await until(lambda: marks.extend(name for name in os.listdir(tmp_path) if name.startswith("fifo.")) or marks)
-    await ended(int(marks[0].removeprefix("fifo.")))
-    await asyncio.to_thread(fifo.write_text, "")
+    for rank in "01":
+        os.mkfifo(tmp_path / f"gate.{rank}")
+    agent = await start_agent("--standalone", "--nproc", "2", script=str(script), cwd=tmp_path)
+    gates = {rank: await asyncio.to_thread(open, tmp_path / f"gate.{rank}", "w") for rank in "10"}
+    pids = dict(mark.split(".") for mark in os.listdir(tmp_path) if mark[0] in "01")
+    agent.signal(signal.SIGSTOP)
+    await until(lambda: state(agent.pid) == "T")
+    for rank, gate in gates.items():
+        gate.close()
+        await ended(int(pids[rank]))
+    agent.signal(signal.SIGCONT)
     assert await agent.exit_code() == 1
     root, others = section(agent, "Root Cause"), section(agent, "Failures:")
     assert "\n  rank      : 0 (local_rank: 0)\n" in root and "ValueError: boom" in root

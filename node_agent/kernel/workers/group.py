@@ -128,6 +128,11 @@ class Worker:
         self._has_used_up_cpu_time = False
         self._ending: set[asyncio.Task[None]] = set()
 
+    async def wait_until_examined(self) -> None:
+        """Wait until the disk has been read, if the process has exited."""
+        if self._ending:
+            await asyncio.wait(self._ending)
+
     @property
     def held_s(self) -> float:
         """Seconds for which an exit code of 0 does not count yet, because a signal may have caused it.
@@ -600,6 +605,10 @@ class WorkerGroup(ProcessGroup):
         """Programs that still ran when the worker that had started them ended by itself."""
         self._seen: list[Failure] = []
         """Failures of workers that have exited before the group reported one."""
+        self._reported: set[int] = set()
+        """Ranks of the reported failures, empty before the group has reported one."""
+        self._reported_at = 0.0
+        """Time, by the event loop's clock, at which the group reported the first of them."""
         self.failed_at: float | None = None
         """Time, by the event loop's clock, at which a worker first ended without an exit code of 0."""
         self._oom: OomWatch | None = None
@@ -744,6 +753,7 @@ class WorkerGroup(ProcessGroup):
 
     def _ended(self, worker: Worker) -> None:
         if self._settled:
+            self._ended_after_report(worker)
             return
         if worker.exit_code != 0 and self.failed_at is None:
             self.failed_at = worker.ended_at
@@ -777,11 +787,26 @@ class WorkerGroup(ProcessGroup):
             after = asyncio.get_running_loop().call_later
             self._settling = after(CAUSE_TIMEOUT_S, lambda: spawn(self._settle_suspect()))
 
+    def _ended_after_report(self, worker: Worker) -> None:
+        """Report the failure of a worker that had exited before the group reported one, and was examined after that."""
+        had_failed = worker.exit_code != 0 and (worker.ended_at or 0.0) <= self._reported_at
+        if had_failed and worker.spec.rank not in self._reported:
+            failure = worker.failure(self._oom)
+            if self._stopping:
+                self._failed_too(failure)  # the stop may be over in this turn
+            else:
+                asyncio.get_running_loop().call_soon(self._failed_too, failure)
+
     async def _settle_suspect(self) -> None:
-        """Report the suspect, or the worker that others have lost before it exits."""
+        """Report the suspect, or the worker that others have lost before it exits.
+
+        Workers that have exited by now count, although their evidence may still be on its way from a slow disk.
+        """
+        timer = self._settling
+        await asyncio.gather(*(worker.wait_until_examined() for worker in self._alive.values()))
         suspect = self._suspect
         assert suspect
-        if self._settled:
+        if self._settled or self._settling is not timer:
             return
         cause = self._find_raised() if suspect.consequence or self._was_asked_to_end(suspect) else None
         try:
@@ -840,10 +865,12 @@ class WorkerGroup(ProcessGroup):
         if self._settled:
             return
         raised = self._find_raised()
+        others = [each for each in (*self._seen, *((raised,) if raised else ())) if each.rank != failure.rank]
         self._settle(self._failed, failure)
-        for other in (*self._seen, *((raised,) if raised else ())):
-            if other.rank != failure.rank:
-                asyncio.get_running_loop().call_soon(self._failed_too, other)
+        self._reported = {failure.rank, *(other.rank for other in others)}
+        self._reported_at = asyncio.get_running_loop().time()
+        for other in others:
+            asyncio.get_running_loop().call_soon(self._failed_too, other)
 
     def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
         if not self._settled:

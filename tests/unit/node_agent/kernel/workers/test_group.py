@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,7 @@ from rdzv_protocol.timing import hold_s
 from node_agent import words
 from node_agent.kernel.config import SIDE_BY_SIDE
 from node_agent.kernel.failures import diagnose, error_file, oom, recorded_causes
+from node_agent.kernel.output.pieces import End
 from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
 from node_agent.kernel.processes import process as process_module
@@ -79,7 +81,7 @@ class Crew:
             failed=self._failed,
             stopped=self._stopped,
             raised=self.raised.append,
-            failed_too=self.failed_too.append,
+            failed_too=self._failed_too,
             is_last=self.is_last,
             progress_times=lambda: self.progress,
             leftovers=None if self.leftovers is None else lambda: self.leftovers,
@@ -117,6 +119,10 @@ class Crew:
     def _failed(self, failure: Failure) -> None:
         self.failures.append(failure)
         self._call("failed")
+
+    def _failed_too(self, failure: Failure) -> None:
+        self.failed_too.append(failure)
+        self._call("failed too")
 
     def _stopped(self, left: list[int]) -> None:
         self.left = left
@@ -224,7 +230,8 @@ async def suffered(crew: Crew) -> None:
     await crew.console.until(lambda: b"closed by peer" in crew.console.text(2))
 
 
-async def test_a_consequence_waits_for_its_cause(crew, gate):
+async def test_a_consequence_waits_for_its_cause(crew, gate, monkeypatch):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; exit 3"))
     await suffered(crew)
     assert crew.calls == []
@@ -234,7 +241,8 @@ async def test_a_consequence_waits_for_its_cause(crew, gate):
     assert not crew.failures[0].consequence
 
 
-async def test_a_failure_that_follows_from_another_workers_is_reported_after_it(crew, gate):
+async def test_a_failure_that_follows_from_another_workers_is_reported_after_it(crew, gate, monkeypatch):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; exit 3"), sh("exec sleep 1000"))
     await suffered(crew)
     await gate.open()
@@ -242,6 +250,75 @@ async def test_a_failure_that_follows_from_another_workers_is_reported_after_it(
     assert [failure.rank for failure in crew.failures] == [11]
     assert [(failure.rank, failure.consequence) for failure in crew.failed_too] == [(10, True)]
     assert not crew.raised
+
+
+@pytest.fixture
+def slow_disk(crew, tmp_path, monkeypatch) -> Iterator[dict[str, Event]]:
+    """Disk on which no error file of the first two workers can be read before the event of its path is set."""
+    crew.error_files = [str(tmp_path / "10"), str(tmp_path / "11")]
+    reads, look_at_disk = {path: Event() for path in crew.error_files}, diagnose.look_at_disk
+
+    def look(path: str, ends: Sequence[End] = ()) -> diagnose.LeftOnDisk:
+        reads[path].wait(PATIENCE_S)
+        return look_at_disk(path, ends)
+
+    monkeypatch.setattr(diagnose, "look_at_disk", look)
+    monkeypatch.setattr(workers, "READ_WITHIN_S", NEVER_S)
+    yield reads
+    for read in reads.values():
+        read.set()
+
+
+async def test_a_cause_that_has_exited_in_time_counts_although_its_disk_is_slow(crew, slow_disk, monkeypatch):
+    searches = []
+
+    async def find(*_: object) -> None:
+        searches.append("")
+
+    monkeypatch.setattr(recorded_causes, "find", find)
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", 0.05)
+    group = crew.start(sh(SUFFERS), sh("exit 3"))
+    await until(lambda: all(worker.ended_at for worker in group.workers))
+    consequence, cause = slow_disk.values()
+    consequence.set()
+    await until(lambda: group._settling and group._settling.when() < asyncio.get_running_loop().time())
+    for _ in range(10):
+        await asyncio.sleep(0)  # a search for other causes begins in these turns
+    assert not searches
+    cause.set()
+    await until(lambda: crew.failed_too)
+    assert [failure.rank for failure in crew.failures] == [11]
+    assert [(failure.rank, failure.consequence) for failure in crew.failed_too] == [(10, True)]
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_a_failure_whose_disk_is_slow_is_reported_after_the_cause_that_came_later(crew, slow_disk, is_stopped):
+    """The final report contains it even if it is the last thing that a stop waits for."""
+    group = crew.start(sh(SUFFERS), sh("exit 3"))
+    await until(lambda: all(worker.ended_at for worker in group.workers))
+    consequence, cause = slow_disk.values()
+    cause.set()
+    await crew.calls_back("failed")
+    if is_stopped:
+        group.stop(signal.SIGTERM, NEVER_S)
+    consequence.set()
+    await until(lambda: crew.failed_too)
+    assert [failure.rank for failure in crew.failures] == [11]
+    assert [(failure.rank, failure.consequence) for failure in crew.failed_too] == [(10, True)]
+    if is_stopped:
+        await crew.calls_back("stopped")
+        assert crew.calls == ["failed", "failed too", "stopped"]
+
+
+async def test_a_worker_that_ends_after_the_failure_was_reported_did_not_fail_too(crew, slow_disk, monkeypatch):
+    for read in slow_disk.values():
+        read.set()
+    group = crew.start(sh("trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done"), sh("exit 3"))
+    await crew.says(b"ready")
+    await crew.calls_back("failed")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["failed", "stopped"] and not crew.failed_too
 
 
 async def stops_without_a_failure(crew, group):
