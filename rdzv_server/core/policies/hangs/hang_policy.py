@@ -146,7 +146,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         back. A hang that was withheld is judged once agents have had time to do so.
         """
         run, hang = self.run, self.state.hang
-        if run.stage is Stage.RUNNING and self.state.compared_round != run.round:
+        if self.state.compared_round != run.round and run.stage is Stage.RUNNING:
             self._compare_sources(now)
         if hang is None:
             return
@@ -289,7 +289,7 @@ class Hangs(Policy[HangsState, HangSigns]):
             return None if self.state.rules_ended else event
         if self._is_late(event):
             return None
-        if event.ranks and event.is_of_rule and self.state.rules_ended:
+        if self.state.rules_ended and event.ranks and event.is_of_rule:
             return None
         known = hang is not None and _key(event) in hang.suspicions
         if hang and not known and event.ranks and hang.number_of(event.agent_id) >= MOST_SOURCES:

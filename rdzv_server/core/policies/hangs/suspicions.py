@@ -114,7 +114,8 @@ class Hang(Struct, dict=True):
             self._count(key, suspicion)
 
     def add(self, key: str, suspicion: Suspicion) -> None:
-        self.remove(key)
+        if key in self.suspicions:
+            self.remove(key)
         self.suspicions[key] = suspicion
         self._count(key, suspicion)
 
