@@ -7,7 +7,7 @@ read. If it does not read that page for too long, its connection is cut, and it 
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Annotated
@@ -157,10 +157,9 @@ class EventsView:
                 feed.recent.clear()  # next, read from the store, which knows whether this server leads the run
                 yield b":\n\n"
 
-    def _observe(self, effects: Iterable[Effect]) -> None:
-        for effect in effects if self._feeds else ():
-            if isinstance(effect, EmitEvent) and (feed := self._feeds.get(effect.event.run_id)):
-                feed.add(effect.event)
+    def _observe(self, effect: Effect) -> None:
+        if isinstance(effect, EmitEvent) and (feed := self._feeds.get(effect.event.run_id)):
+            feed.add(effect.event)
 
 
 def number_of(name: str, text: str | None, default: int, low: int, high: int) -> int:

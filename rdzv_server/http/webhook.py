@@ -11,7 +11,6 @@ import hmac
 import random
 import ssl
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -57,11 +56,10 @@ class Webhook:
         self._failures = 0
         self._outage = Outage(lambda: words.WEBHOOK_CONSEQUENCE, lambda: words.webhook_answers(self._name))
 
-    def observe(self, effects: Iterable[Effect]) -> None:
-        """Note the runs with new events."""
-        for effect in effects:
-            if isinstance(effect, EmitEvent):
-                self._add(effect.event.run_id)
+    def observe(self, effect: Effect) -> None:
+        """Note a run with a new event."""
+        if isinstance(effect, EmitEvent):
+            self._add(effect.event.run_id)
 
     async def run(self) -> None:
         """Send the events, forever."""

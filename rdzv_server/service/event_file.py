@@ -6,7 +6,6 @@ If the file cannot be written, no run is affected: the lines wait in memory, up 
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
 from functools import partial
 
 import msgspec
@@ -40,11 +39,10 @@ class EventFile:
         self._turn = asyncio.Lock()
         """Held by the only write that is in progress."""
 
-    def observe(self, effects: Iterable[Effect]) -> None:
-        """Note the events among these effects."""
-        for effect in effects:
-            if isinstance(effect, EmitEvent):
-                self._add(msgspec.json.encode(effect.event) + b"\n")
+    def observe(self, effect: Effect) -> None:
+        """Note an event."""
+        if isinstance(effect, EmitEvent):
+            self._add(msgspec.json.encode(effect.event) + b"\n")
 
     def reopen(self) -> None:
         """Open the path again, because a log rotation has moved the file away."""

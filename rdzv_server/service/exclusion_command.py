@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 
 from rdzv_protocol.node_conditions import condition
@@ -48,23 +47,22 @@ class ExclusionCommand:
         self._due = asyncio.Queue[NodeCordoned]()
         """Exclusions whose command may begin, unless they have ended."""
 
-    def observe(self, effects: Iterable[Effect]) -> None:
-        """Note new exclusions, and those that end. The leader of another shard handles those that it has decided."""
-        for effect in effects:
-            if isinstance(effect, NotifyReplayed):
-                wait_s = self._left_s(effect.fact)
-            elif isinstance(effect, Record) and effect.key == journals.NODES:
-                wait_s = self._together_s if isinstance(effect.fact, NodeCordoned) and effect.fact.condition else 0.0
-            else:
-                continue
-            fact = effect.fact
-            if isinstance(fact, NodeCordoned):
-                is_own = fact.by == EXCLUDER and fact.wall_until is None
-                if is_own and wait_s is not None and len(self._waiting) < MOST_WAITING:
-                    self._waiting[fact.node_id] = fact
-                    asyncio.get_running_loop().call_later(wait_s, self._due.put_nowait, fact)
-            elif isinstance(fact, NodeUncordoned) and fact.reason != operations.TIME_OVER:
-                self._drop(fact)
+    def observe(self, effect: Effect) -> None:
+        """Note a new exclusion, or one that ends. The leader of another shard handles those that it has decided."""
+        if isinstance(effect, NotifyReplayed):
+            wait_s = self._left_s(effect.fact)
+        elif isinstance(effect, Record) and effect.key == journals.NODES:
+            wait_s = self._together_s if isinstance(effect.fact, NodeCordoned) and effect.fact.condition else 0.0
+        else:
+            return
+        fact = effect.fact
+        if isinstance(fact, NodeCordoned):
+            is_own = fact.by == EXCLUDER and fact.wall_until is None
+            if is_own and wait_s is not None and len(self._waiting) < MOST_WAITING:
+                self._waiting[fact.node_id] = fact
+                asyncio.get_running_loop().call_later(wait_s, self._due.put_nowait, fact)
+        elif isinstance(fact, NodeUncordoned) and fact.reason != operations.TIME_OVER:
+            self._drop(fact)
 
     def _left_s(self, fact: Fact) -> float | None:
         """Return how long the command for an earlier exclusion still waits; None if it may have run already."""

@@ -13,7 +13,7 @@ server and the agents again, and the server may be the first.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from rdzv_protocol.messages import Directive, Finish
 
@@ -62,12 +62,11 @@ class IdleWatch:
         """Whether every run has ended."""
         return all(run.stage.is_end for run in self._rendezvous.runs())
 
-    def _observe(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, EmitEvent) and effect.event.kind in ("run_succeeded", "run_failed"):
-                self._has_ended = True
-                note = self._failed.add if effect.event.kind == "run_failed" else self._failed.discard
-                note(effect.event.run_id)
+    def _observe(self, effect: Effect) -> None:
+        if isinstance(effect, EmitEvent) and effect.event.kind in ("run_succeeded", "run_failed"):
+            self._has_ended = True
+            note = self._failed.add if effect.event.kind == "run_failed" else self._failed.discard
+            note(effect.event.run_id)
 
     def _replied(self, key: AgentKey, directive: Directive) -> None:
         if isinstance(directive, Finish):

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.exposition import Histogram
@@ -76,17 +76,15 @@ class RunMeasurements:
         self._opened: dict[Key, tuple[str, float]] = {}
         """Cause and time of the opening of each round that forms."""
 
-    def observe(self, effects: Iterable[Effect]) -> None:
-        """Count the effects of a batch, which the driver has written and carried out."""
-        for effect in effects:
-            match effect:
-                case Record(fact=fact):
-                    if isinstance(fact, events.NodeLost):
-                        self._counted.leases_expired += fact.is_expired
-                case EmitEvent(event):
-                    self._count(event)
-                case ForgetRun(run_id, attempt):
-                    self._opened.pop((run_id, attempt), None)
+    def observe(self, effect: Effect) -> None:
+        """Count an effect, which the driver has written and carried out."""
+        match effect:
+            case Record(fact=events.NodeLost(is_expired=is_expired)):
+                self._counted.leases_expired += is_expired
+            case EmitEvent(event):
+                self._count(event)
+            case ForgetRun(run_id, attempt):
+                self._opened.pop((run_id, attempt), None)
 
     def _count(self, event: RunEvent) -> None:
         counted, run = self._counted, (event.run_id, event.attempt)

@@ -1,12 +1,11 @@
 """Observers of a driver, such as streams, the page and the metrics. An error in one of them does not affect runs.
 
-An observer gets the effects of each batch after they are written and carried out. If it raises, the effect that it took
-last is skipped, and it is called with the effects after that one.
+An observer gets each effect of a batch after the batch is written and carried out. If it raises over one effect, it
+still gets the next ones.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from operator import length_hint
+from collections.abc import Callable, Sequence
 
 from rdzv_server.core.effects import Effect, EmitEvent, NotifyReplayed
 from rdzv_server.core.runs.set_apart import own_error
@@ -15,8 +14,8 @@ from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
 
-Observer = Callable[[Iterable[Effect]], None]
-"""Callback that takes effects. It must return soon."""
+Observer = Callable[[Effect], None]
+"""Callback that takes an effect. It must return soon."""
 
 
 class Observers:
@@ -36,7 +35,7 @@ class Observers:
         self.tell_all(replayed)
 
     def add(self, observer: Observer) -> None:
-        """Call `observer` for every batch from now on."""
+        """Call `observer` for every effect from now on."""
         self._all.append(observer)
         self._tell(observer, self._replayed)
 
@@ -65,17 +64,11 @@ class Observers:
         return [run_id for run_id in self._failed if run_id]
 
     def _tell(self, observer: Observer, effects: Sequence[Effect]) -> None:
-        rest = iter(effects)
-        is_done = False
-        while not is_done and (left := length_hint(rest)):
+        for effect in effects:
             try:
-                observer(rest)
-                is_done = True
+                observer(effect)
             except Exception as error:
-                if length_hint(rest) == left:
-                    next(rest)  # otherwise this would never end
-                failed_at = effects[len(effects) - length_hint(rest) - 1]
-                self.failed(_run_id_of(failed_at), observer.__qualname__, error)
+                self.failed(_run_id_of(effect), observer.__qualname__, error)
 
 
 def _run_id_of(effect: Effect) -> str:

@@ -6,7 +6,7 @@ server that restarts, or that becomes the leader, exports what it has seen itsel
 
 import logging
 import socket
-from collections.abc import Iterable, Set
+from collections.abc import Set
 
 import rdzv_protocol
 from rdzv_protocol.events import RunEvent
@@ -46,17 +46,16 @@ class RoundTraces:
         """Send what is left, which may take seconds."""
         self._spans.close()
 
-    def _see(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Record(run_id=run_id, at=at, fact=NodeJoined(join)):
-                    self._joined_at.setdefault(run_id, {})[join.agent_id] = at
-                case EmitEvent(event) if event.kind == "round_started":
-                    self._started(event)
-                case EmitEvent(event) if event.kind in ENDS:
-                    self._ended(event)
-                case ForgetRun(run_id=run_id):
-                    self._joined_at.pop(run_id, None)
+    def _see(self, effect: Effect) -> None:
+        match effect:
+            case Record(run_id=run_id, at=at, fact=NodeJoined(join)):
+                self._joined_at.setdefault(run_id, {})[join.agent_id] = at
+            case EmitEvent(event) if event.kind == "round_started":
+                self._started(event)
+            case EmitEvent(event) if event.kind in ENDS:
+                self._ended(event)
+            case ForgetRun(run_id=run_id):
+                self._joined_at.pop(run_id, None)
 
     def _started(self, event: RunEvent) -> None:
         joined_at = self._joined_at.pop(event.run_id, {})

@@ -52,18 +52,11 @@ class Watch:
         self._is_closed = False
         service.observe(self.happened)
 
-    def happened(self, effects: Iterable[Effect]) -> None:
-        """Note what a batch of effects is about. If that raises, all documents are read again."""
+    def happened(self, effect: Effect) -> None:
+        """Note what an effect is about. If that raises, all documents are read again."""
         if not self._feeds:
             return
         try:
-            self._note_all(effects)
-        except Exception:
-            self._leaders = None
-            raise
-
-    def _note_all(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
             match effect:
                 case Record(run_id=run_id, fact=fact):
                     self._note(run_id, _agents_of(fact))
@@ -73,6 +66,9 @@ class Watch:
                     self._note(run_id, ())
                 case EmitEvent(event):
                     self._note(event.run_id, (), event.node_id)
+        except Exception:
+            self._leaders = None
+            raise
 
     async def follow(
         self, peer: str, run_id: str | None, last_event_id: str = "", shows: Shows | None = None

@@ -201,9 +201,8 @@ async def test_a_stream_reads_an_event_that_it_missed_after_an_error_from_the_st
 
 
 async def test_an_error_over_an_event_is_shown_by_status_probe_and_metrics(site):
-    def odd_observer(effects):
-        for _ in effects:
-            raise KeyError("odd")
+    def odd_observer(effect):
+        raise KeyError("odd")
 
     site.server.service.observe(odd_observer)
     await site.happens()

@@ -293,7 +293,7 @@ async def test_a_store_that_hangs_without_an_error_is_an_outage_until_it_answers
     assert slow.driver.unhealthy_reason == words.store_hangs(0.02)
     assert slow.driver.measurements.store_outages == 1
     written = asyncio.Event()
-    slow.driver.observers.add(lambda effects: written.set())
+    slow.driver.observers.add(lambda effect: written.set())
     slow.store.release()
     async with asyncio.timeout(PATIENCE_S):
         await written.wait()

@@ -215,12 +215,11 @@ async def test_a_run_that_is_set_apart_can_be_forgotten(server, monkeypatch):
 async def test_an_observer_that_raises_over_one_runs_events_gets_those_of_the_others(server, caplog):
     seen = []
 
-    def odd_observer(effects):
-        for effect in effects:
-            if isinstance(effect, EmitEvent):
-                if effect.event.run_id == "poison":
-                    raise KeyError("odd")
-                seen.append(effect.event)
+    def odd_observer(effect):
+        if isinstance(effect, EmitEvent):
+            if effect.event.run_id == "poison":
+                raise KeyError("odd")
+            seen.append(effect.event)
 
     server.driver.observers.add(odd_observer)
     await asyncio.gather(two_runs(server), join_run(server, "third", "c", "d"))  # events of several runs in a batch
@@ -236,7 +235,7 @@ async def test_an_observer_that_raises_over_one_runs_events_gets_those_of_the_ot
 
 
 async def test_a_run_that_is_forgotten_is_no_longer_named_for_its_event_errors(server, monkeypatch):
-    server.driver.observers.add(lambda effects: [odd.no_such_name for odd in effects])
+    server.driver.observers.add(lambda effect: effect.no_such_name)
     await two_runs(server)
     assert server.driver.observers.failed_runs == ["poison", "other"]
     breaks(monkeypatch, WorkersFailed)
@@ -244,15 +243,6 @@ async def test_a_run_that_is_forgotten_is_no_longer_named_for_its_event_errors(s
         await server.driver.submit("poison", WorkersFailed("a", 1, a_failure("a")))
     await server.driver.act("poison", RunForgotten("", "an operator", "request", run_id="poison"))
     assert server.driver.observers.failed_runs == ["other"]
-
-
-async def test_an_observer_that_raises_before_it_takes_an_effect_does_not_hold_the_server_up(server):
-    def odd_observer(effects):
-        raise KeyError("odd")
-
-    server.driver.observers.add(odd_observer)
-    await join_run(server, "poison", "a", "b")
-    assert isinstance(told(server, "poison", "a"), Start) and server.driver.observers.failed_runs == ["poison"]
 
 
 async def test_after_an_error_of_all_runs_every_request_is_refused_at_once(started, monkeypatch):

@@ -23,11 +23,10 @@ from tests.support.threads import refuse_threads
 PATIENCE_S = 10.0
 
 
-def happened(*numbers: int) -> list[EmitEvent]:
-    return [
-        EmitEvent(RunEvent(number=number, run_id="run", attempt=1, round=1, kind="warning", reason="two\nlines"))
-        for number in numbers
-    ]
+def happen(file: EventFile, *numbers: int) -> None:
+    for number in numbers:
+        event = RunEvent(number=number, run_id="run", attempt=1, round=1, kind="warning", reason="two\nlines")
+        file.observe(EmitEvent(event))
 
 
 def numbers_in(path: Path) -> list[int]:
@@ -62,7 +61,7 @@ async def test_each_event_is_a_line_and_a_file_that_is_there_is_appended_to(tmp_
     for first in (1, 3):
         file = EventFile(str(path))
         async with running(file):
-            file.observe(happened(first, first + 1))
+            happen(file, first, first + 1)
     assert numbers_in(path) == [1, 2, 3, 4]
     assert path.stat().st_mode & 0o077 == 0, "others than the owner can read it"
 
@@ -70,7 +69,7 @@ async def test_each_event_is_a_line_and_a_file_that_is_there_is_appended_to(tmp_
 async def test_events_wait_for_a_thread_and_are_written_once(tmp_path, monkeypatch, caplog):
     path = tmp_path / "events.jsonl"
     file = EventFile(str(path))
-    file.observe(happened(1, 2))
+    happen(file, 1, 2)
     with monkeypatch.context() as patch:
         refuse_threads(patch)
         for _ in range(2):
@@ -85,13 +84,13 @@ async def test_events_wait_for_a_thread_and_are_written_once(tmp_path, monkeypat
 async def test_a_moved_log_file_is_reopened_on_the_signal(tmp_path):
     path, old = tmp_path / "events.jsonl", tmp_path / "events.jsonl.1"
     file = EventFile(str(path))
-    file.observe(happened(1))
+    happen(file, 1)
     await file.flush()
     os.rename(path, old)
-    file.observe(happened(2))
+    happen(file, 2)
     await file.flush()
     file.reopen()
-    file.observe(happened(3))
+    happen(file, 3)
     await file.close()
     assert (numbers_in(old), numbers_in(path)) == ([1, 2], [3])
 
@@ -100,12 +99,12 @@ async def test_a_full_disk_is_logged_once_and_events_stay_complete(tmp_path, cap
     path = tmp_path / "events.jsonl"
     file = EventFile(str(path))
     with full_disk(at_bytes=200):  # in the middle of the second line
-        file.observe(happened(1, 2, 3))
+        happen(file, 1, 2, 3)
         for _ in range(3):
             await file.flush()
         assert path.stat().st_size == 200
         assert [record.levelname for record in caplog.records] == ["ERROR"]
-        file.observe(happened(4))
+        happen(file, 4)
     await file.close()
     assert numbers_in(path) == [1, 2, 3, 4]
     assert storage_words.outage(words.event_log_failed(str(path), "File too large"), words.EVENTS_WAIT) in caplog.text
@@ -119,7 +118,7 @@ async def test_a_file_that_could_not_be_written_is_tried_again_by_itself(tmp_pat
     monkeypatch.setattr(file, "_write", lambda *given: (tries.put_nowait(1), write(*given))[1])
     async with running(file):
         with full_disk(at_bytes=1):
-            file.observe(happened(1))
+            happen(file, 1)
             async with asyncio.timeout(PATIENCE_S):
                 for _ in range(3):
                     await tries.get()
@@ -138,9 +137,9 @@ async def test_a_write_that_is_under_way_when_the_server_ends_is_not_repeated(tm
 
     monkeypatch.setattr(file, "_write", write_slowly)
     async with asyncio.timeout(PATIENCE_S), running(file):
-        file.observe(happened(1))
+        happen(file, 1)
         await begun.wait()
-        file.observe(happened(2))
+        happen(file, 2)
         loop.call_later(0.01, may_end.set)  # the server ends before that
     assert numbers_in(path) == [1, 2]
 
@@ -151,7 +150,7 @@ async def test_waiting_events_are_bounded(tmp_path, monkeypatch, caplog):
     path = tmp_path / "events.jsonl"
     file = EventFile(str(path))
     with full_disk(at_bytes=1):
-        file.observe(happened(*range(1, 100)))
+        happen(file, *range(1, 100))
         await file.flush()
     await file.flush()
     written = numbers_in(path)

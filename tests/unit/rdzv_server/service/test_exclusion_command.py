@@ -4,12 +4,13 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import NotifyReplayed, Record
+from rdzv_server.core.effects import Effect, NotifyReplayed, Record
 from rdzv_server.core.events import NodeCordoned, NodeUncordoned
 from rdzv_server.service.exclusion_command import ExclusionCommand
 from rdzv_server.words import nodes as node_words
@@ -23,6 +24,11 @@ def exclusion(node: str = "n7", reason: str = "worn out", **more: object) -> Rec
     return Record(*journals.NODES, 1.0, NodeCordoned(**(given | more)))
 
 
+def observe(made: ExclusionCommand, effects: Iterable[Effect]) -> None:
+    for effect in effects:
+        made.observe(effect)
+
+
 async def told(
     command: str, *records: Record, says: str, caplog: pytest.LogCaptureFixture, limit_s: float = 30.0
 ) -> str:
@@ -30,7 +36,7 @@ async def told(
     caplog.set_level(logging.INFO)
     made = ExclusionCommand(command, limit_s)
     task = asyncio.create_task(made.run())
-    made.observe(records)
+    observe(made, records)
     await until(lambda: says in caplog.text)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -95,14 +101,14 @@ async def test_it_does_not_run_for_a_finding_that_turns_out_to_be_shared(
     caplog.set_level(logging.INFO)
     made = ExclusionCommand(f'echo "$RDZV_NODE" >>{tmp_path}/seen', together_s=1.0)
     task = asyncio.create_task(made.run())
-    made.observe([exclusion(node, condition="GpuMissing") for node in "abc"])
-    made.observe([exclusion("lost")])
+    observe(made, [exclusion(node, condition="GpuMissing") for node in "abc"])
+    observe(made, [exclusion("lost")])
     for node, reason in (("a", node_words.SHARED), ("b", operations.TIME_OVER)):
-        made.observe([Record(*journals.NODES, 1.5, NodeUncordoned(reason, node_id=node))])
+        observe(made, [Record(*journals.NODES, 1.5, NodeUncordoned(reason, node_id=node))])
     await until(lambda: words.on_exclude_done("c") in caplog.text)
     assert (tmp_path / "seen").read_text().split() == ["lost", "b", "c"]
     assert words.on_exclude_not_needed("a", node_words.SHARED) in caplog.messages
-    made.observe([exclusion("d", condition="GpuMissing")])
+    observe(made, [exclusion("d", condition="GpuMissing")])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert caplog.messages[-1] == words.on_exclude_left("d")
@@ -123,8 +129,8 @@ async def test_after_a_crash_it_runs_for_exclusions_whose_wait_is_not_over(
         exclusion("b", by="admin", wall_at=now - 9.0, **found).fact,
         NodeUncordoned(node_words.SHARED, node_id="shared"),
     ]  # fmt: skip
-    made.observe([NotifyReplayed(fact) for fact in facts])
-    made.observe([exclusion("new")])
+    observe(made, [NotifyReplayed(fact) for fact in facts])
+    observe(made, [exclusion("new")])
     await until(lambda: words.on_exclude_done("alone") in caplog.text)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

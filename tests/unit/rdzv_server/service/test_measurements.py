@@ -41,7 +41,9 @@ async def test_runs_that_another_server_leads_now_are_forgotten() -> None:
 def test_a_lost_agent_counts_as_expired_by_its_lease_and_not_by_words() -> None:
     measurements = Measurements()
     lost = NodeLost("a", "in any words", is_expired=True), NodeLost("b", "not heard for a while")
-    RunMeasurements(measurements).observe([Record("run", 1, 1.0, fact) for fact in lost])
+    measured = RunMeasurements(measurements)
+    for fact in lost:
+        measured.observe(Record("run", 1, 1.0, fact))
     assert measurements.leases_expired == 1
 
 
@@ -50,7 +52,7 @@ def test_a_forgotten_run_leaves_no_record_if_its_round_never_began() -> None:
     measured = RunMeasurements(Measurements())
     before = footprint(measured)
     created = RunEvent(number=1, run_id="run", attempt=1, round=1, kind="run_created", reason="joined")
-    measured.observe([EmitEvent(created)])
+    measured.observe(EmitEvent(created))
     assert footprint(measured) > before
-    measured.observe([ForgetRun("run", 1)])
+    measured.observe(ForgetRun("run", 1))
     assert footprint(measured) == before

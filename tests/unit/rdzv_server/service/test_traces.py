@@ -1,14 +1,15 @@
 """Traces of rounds: which of them end with an error."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from rdzv_server.core.effects import EmitEvent
+from rdzv_server.core.effects import Effect, EmitEvent
 from rdzv_server.service import traces
+from rdzv_server.service.observers import Observer
 from tests.support.scenario import Scenario, running
 
 
@@ -32,9 +33,9 @@ def test_a_round_that_failed_is_an_error(
     seen = len(run.events)
     service: Any = SimpleNamespace(observe=observers.append, runs=lambda: [run.run])
     traces.RoundTraces(service, 29_400)
-    observers[0]([EmitEvent(event) for event in run.events])
+    tell(observers[0], map(EmitEvent, run.events))
     ends(run)
-    observers[0]([EmitEvent(event) for event in run.events[seen:]])
+    tell(observers[0], map(EmitEvent, run.events[seen:]))
     (ran,) = [span for span in spans if span.name == "rdzv.round.run"]
     assert (ran.attributes.get("error.type"), bool(ran.error)) == (error, error is not None)
 
@@ -48,12 +49,17 @@ def test_runs_that_another_server_leads_now_are_forgotten(monkeypatch: pytest.Mo
     gone, here = running("1", "a"), running("1", "a")
     gone.run.run_id = "gone"
     led.append(gone.run)
-    observers[0]([*gone.records, *(EmitEvent(replace(event, run_id="gone")) for event in gone.events)])
-    observers[0]([replace(record, run_id="forming") for record in gone.records])
+    tell(observers[0], [*gone.records, *(EmitEvent(replace(event, run_id="gone")) for event in gone.events)])
+    tell(observers[0], [replace(record, run_id="forming") for record in gone.records])
     assert remembered(exporter) == {"gone", "forming"}
     led[:] = [here.run]
-    observers[0]([*here.records, *map(EmitEvent, here.events)])
+    tell(observers[0], [*here.records, *map(EmitEvent, here.events)])
     assert remembered(exporter) == {here.run.run_id}
+
+
+def tell(observer: Observer, effects: Iterable[Effect]) -> None:
+    for effect in effects:
+        observer(effect)
 
 
 def remembered(exporter: traces.RoundTraces) -> set[str]:
