@@ -9,7 +9,7 @@ agents. See ADR 23.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary, proxy
 
@@ -39,14 +39,10 @@ class RoundRobin(Generic[Item]):
         self._queues: OrderedDict[str, deque[Item]] = OrderedDict()
 
     def append(self, name: str, item: Item) -> None:
-        self.extend(name, (item,))
-
-    def extend(self, name: str, items: Iterable[Item]) -> None:
-        """Append several items; at least one."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = deque()
-        queue.extend(items)
+        queue.append(item)
 
     def pop(self) -> Item:
         """Take the next item. Raises `KeyError` if there is none."""
@@ -129,21 +125,6 @@ class FairScheduler:
             self._all.append(turn)
         share.waiting.append(of, turn)
         self._take_next_turn()
-
-    def ask_each(self, of: str, calls: Iterable[Do]) -> None:
-        """Call each of these as `ask` does. Thousands of calls take a fraction of the time: other runs wait meanwhile.
-
-        `of`: run whose connections have been let in.
-        """
-        left = iter(calls)
-        for do in left:
-            self.ask(of, do)
-            if self._known.waiting:
-                break
-        now = self._loop.time()
-        if turns := [_Turn(now, do) for do in left]:
-            self._all.extend(turns)
-            self._known.waiting.extend(of, turns)
 
     def agent_came(self) -> None:
         """Note that an agent came in on a new connection: strangers get more turns, but at most as many as agents."""

@@ -128,13 +128,11 @@ class Rendezvous:
         heard = events.LeaseRenewed(request.agent_id, request.progress, request.finished, request.console_held_s)
         machine = self._machine_of_sender(request)
         await self._driver.check_revision(request)
-        waited_s = 0  # in whole seconds: holds of equal length share a timer
+        arrived_at = self._driver.now()
         try:
             with self.connections.bound(connection, key):
                 if machine is None or not self._driver.renew(heard, machine):
-                    arrived_at = self._driver.now()
                     machine = await self._driver.submit(request.run_id, heard)
-                    waited_s = int(self._driver.now() - arrived_at)
         except ServerUnavailable:
             if machine is not None and connection.is_closed:
                 self.connections.left_unread(key)
@@ -144,7 +142,7 @@ class Rendezvous:
             probe.set()
         has_news = machine.has_news(request.agent_id, request.revision)
         if request.hold and not has_news and not machine.run.queries.has_changed(request.agent_id, request.asked):
-            left_s = max(0.0, hold_s(machine.run.settings.lease_s) - waited_s)
+            left_s = max(0.0, arrived_at + hold_s(machine.run.settings.lease_s) - self._driver.now())
             await self._park(machine, request.agent_id, left_s, connection)
         reply = self._reply(machine, request.agent_id)
         if request.wants_summary:

@@ -38,16 +38,6 @@ class Timeouts(Generic[Subject]):
         """Stop the timeout of a subject, if it has begun."""
         self._due.pop(subject, None)
 
-    def cancel(self) -> None:
-        """Stop all timeouts."""
-        self._due.clear()
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-
-    def __len__(self) -> int:
-        return len(self._due)
-
     def _look(self) -> None:
         """End the timeouts that are due. Meanwhile the timer counts as set, so timeouts that `over` starts set none."""
         loop = asyncio.get_running_loop()

@@ -167,5 +167,5 @@ async def test_a_request_that_is_late_is_cut_off_unless_it_waits_for_the_server(
         connection = Mock(waits_for_peer=waits_for_peer)
         owner._request_is_late(connection)
     assert connection.close.called is waits_for_peer
-    assert (len(owner._bounds.arriving) == 0) is waits_for_peer, "it has as much time again"
-    owner._bounds.arriving.cancel()
+    assert (connection not in owner._bounds.arriving._due) is waits_for_peer, "it has as much time again"
+    owner._bounds.arriving.stop(connection)

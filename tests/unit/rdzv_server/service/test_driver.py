@@ -6,7 +6,6 @@ from base64 import b64decode
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +13,6 @@ from rdzv_protocol.errors import AgentFenced, ServerUnavailable, StaleRound
 from rdzv_protocol.messages import FinishedWorkers, PollRequest, Progress, Start, Stop, Wait
 from rdzv_protocol.timing import hold_s
 
-from rdzv_server.core.effects import WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
     LeaseRenewed,
@@ -188,21 +186,6 @@ async def test_a_driver_that_stops_logs_how_many_lines_it_left_out(started, monk
     caplog.clear()
     await server.driver.stop()
     assert caplog.messages == [words.of_run(RUN_ID, words.lines_left_out(3, 0.001))]
-
-
-async def test_the_polls_of_a_large_run_are_woken_in_a_fraction_of_the_time(server, monkeypatch):
-    """One by one, each reads the clock, and other runs wait for tens of milliseconds."""
-    names, loop = [f"n{number}" for number in range(2_000)], asyncio.get_running_loop()
-    polls = [asyncio.create_task(server.long_polls.park((RUN_ID, name), PATIENCE_S)) for name in names]
-    await asyncio.sleep(0)
-    assert len(server.long_polls) == len(names)
-    clock = Mock(side_effect=loop.time)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "time", clock)
-        server.driver._act([WakeAgents(RUN_ID, tuple(names))])
-    assert clock.call_count < len(names) / 4
-    async with asyncio.timeout(PATIENCE_S):
-        await asyncio.gather(*polls)
 
 
 # A store that cannot be written for a while.

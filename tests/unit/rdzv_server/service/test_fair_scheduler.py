@@ -4,7 +4,6 @@ import asyncio
 import gc
 import weakref
 from functools import partial
-from unittest.mock import Mock
 
 import pytest
 
@@ -56,32 +55,6 @@ def test_a_request_runs_at_the_loops_next_turn(site):
     assert site.done == []
     site.loop.turn()
     assert site.done == ["a"]
-
-
-def test_many_requests_of_a_run_have_the_turns_that_they_would_have_one_by_one(site):
-    site.loop.now += 2 * BURST_S
-    number = 3 * CALLS_PER_TURN
-    site.scheduler.ask_each("a", [partial(site.done.append, f"a{place}") for place in range(number)])
-    assert site.done == [f"a{place}" for place in range(CALLS_PER_TURN)]
-    assert site.scheduler.unread_since() == site.loop.now
-    site.ask("b")
-    site.loop.turn()
-    assert site.done[CALLS_PER_TURN : CALLS_PER_TURN + 2] == [f"a{CALLS_PER_TURN}", "b"]
-    while len(site.done) < number + 1:
-        site.loop.turn()
-    site.done.remove("b")
-    assert site.done == [f"a{place}" for place in range(number)] and not site.scheduler.agents_wait
-
-
-def test_many_requests_of_a_run_are_queued_in_a_fraction_of_the_time(site, monkeypatch):
-    """One by one, 10,000 requests read the clock as often, and other runs waited for tens of milliseconds."""
-    site.loop.turn()
-    site.scheduler.ask_each("a", [])
-    assert not site.scheduler.agents_wait
-    clock = Mock(return_value=site.loop.now)
-    monkeypatch.setattr(site.loop, "time", clock)
-    site.scheduler.ask_each("a", [lambda: None] * 10_000)
-    assert site.scheduler.agents_wait and clock.call_count < 10
 
 
 def test_a_request_at_a_quiet_time_has_a_turn_at_once(site):

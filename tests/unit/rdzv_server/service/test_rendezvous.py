@@ -184,11 +184,10 @@ async def test_a_join_in_a_crowd_is_held_longer_but_not_until_its_agent_gives_up
     assert held_s < timing.answer_timeout_s(10.0)
 
 
-@pytest.mark.parametrize(("took_s", "held_s"), [(0.4, 10.0), (3.4, 7.0), (30.0, 0.0)])
+@pytest.mark.parametrize(("took_s", "held_s"), [(0.4, 9.6), (3.4, 6.6), (30.0, 0.0)])
 async def test_the_hold_of_a_poll_begins_when_it_arrives(monkeypatch, took_s, held_s):
     """The agent counts from then. Otherwise it would abandon a slow but healthy server."""
     loop, ahead_s, held = asyncio.get_running_loop(), [0.0], []
-    real = loop.time
 
     async def submit(*about):
         ahead_s[0] += took_s
@@ -204,11 +203,12 @@ async def test_the_hold_of_a_poll_begins_when_it_arrives(monkeypatch, took_s, he
         monkeypatch.setattr(server.rendezvous._driver, "renew", lambda *about: False)  # it has other things to write
         monkeypatch.setattr(server.rendezvous._driver, "submit", submit)
         monkeypatch.setattr(server.rendezvous._long_polls, "park", park)
-        monkeypatch.setattr(loop, "time", lambda: real() + ahead_s[0])
+        now = loop.time()
+        monkeypatch.setattr(loop, "time", lambda: now + ahead_s[0])
         poll = PollRequest(run_id=RUN_ID, agent_id="a", revision=reply.revision)
         await server.rendezvous.ask(poll, Connection("a"))
         monkeypatch.undo()
-    assert held == [held_s]
+    assert held == [pytest.approx(held_s)]
 
 
 # Connections that close before their requests are read.
