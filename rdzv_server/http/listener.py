@@ -21,7 +21,7 @@ from rdzv_server.http.connection import READ_BYTES, Http, HttpConnection
 from rdzv_server.http.connection_limits import MOST_HELD_BYTES, ConnectionLimits, HeldMemory
 from rdzv_server.http.garbage_collection import GarbageCollector
 from rdzv_server.http.peer_limits import RefusalLog, peer_of
-from rdzv_server.http.pending_connections import PendingConnection, SilentPeers
+from rdzv_server.http.pending_connections import PendingConnection
 from rdzv_server.http.tls import Places, shake_hands
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.operator_scheduler import operator_scheduler
@@ -81,7 +81,6 @@ class Listener:
         )
         self._silent = Timeouts(limits.handshake_s, partial(self._close_for, "slow_request"))
         """Time limits of TLS connections to their first byte."""
-        self._unheard = SilentPeers(self._bounds.turns)
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
         self._warned: set[str] = set()
         """Peers whose share is full, and "" if all places are taken: each was logged once."""
@@ -112,7 +111,6 @@ class Listener:
         openings = [connection.opening for connection in self._connections if connection.opening]
         for opening in openings:
             opening.cancel()  # ends only openings that have no transport yet
-        self._unheard.close()
         await asyncio.gather(*(opening.task for opening in openings if opening.task), return_exceptions=True)
 
     def _accept(self) -> None:
@@ -148,7 +146,7 @@ class Listener:
         self._connections.add(connection)
         self._unauthenticated[connection] = self._unauthenticated_of[peer][connection] = None
         connection.opening = PendingConnection(
-            accepted, peer, self._unheard, _read if self.tls is None else _first_byte,
+            accepted, peer, self._bounds.turns, _read if self.tls is None else _first_byte,
             partial(self._connect, accepted, connection), partial(self._gone, connection),
         )  # fmt: skip
         (self._bounds.arriving if self.tls is None else self._silent).start(connection)

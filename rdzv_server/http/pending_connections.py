@@ -1,67 +1,28 @@
 """Connections that have been accepted but have no transport yet; in a crowd of strangers, these are most of them."""
 
 import asyncio
-import select
 import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rdzv_server.service.fair_scheduler import FairScheduler
 
-EVENTS_PER_POLL = 64
-"""Most peers whose data is noticed before other tasks of the event loop run."""
-
-
-class SilentPeers:
-    """Accepted connections whose peers have sent nothing yet.
-
-    They share one epoll set, which is one file of the event loop: waiting costs each of them a few microseconds.
-    """
-
-    def __init__(self, turns: FairScheduler) -> None:
-        """`turns`: scheduler of the turns in which they are opened after they have sent something."""
-        self.turns = turns
-        self._loop = asyncio.get_running_loop()
-        self._epoll = select.epoll()
-        self._heard: dict[int, Callable[[], None]] = {}
-        self._loop.add_reader(self._epoll, self._look)
-
-    def wait(self, accepted: socket.socket, heard: Callable[[], None]) -> None:
-        """Call `heard` once, when the peer has sent something or has left."""
-        self._heard[accepted.fileno()] = heard
-        self._epoll.register(accepted, select.EPOLLIN)
-
-    def forget(self, accepted: socket.socket) -> None:
-        """Stop waiting for this connection, if it waits."""
-        if self._heard.pop(accepted.fileno(), None):
-            self._epoll.unregister(accepted)
-
-    def close(self) -> None:
-        if not self._epoll.closed:
-            self._loop.remove_reader(self._epoll)
-            self._epoll.close()
-
-    def _look(self) -> None:
-        for fd, _ in self._epoll.poll(0, EVENTS_PER_POLL):
-            if heard := self._heard.pop(fd, None):  # else an earlier one in this loop has ended this one
-                self._epoll.unregister(fd)
-                heard()
-
 
 class PendingConnection:
     """An accepted connection, which waits until its peer has sent something and has its turn.
 
-    Until then the connection takes 2 kB. Its transport, its protocol and what they read take ten times as much.
+    Until then the connection takes 3 kB. Its transport, its protocol and what they read take several times as much.
     """
 
-    __slots__ = ("_accepted", "_gone", "_peer", "_read", "_ready", "_silent", "_task", "waits_for_turn")
+    __slots__ = ("_accepted", "_gone", "_loop", "_peer", "_read", "_ready", "_task", "_turns", "waits_for_turn")
 
     def __init__(
-        self, accepted: socket.socket, peer: str, silent: SilentPeers, read: Callable[[socket.socket], bytes],
+        self, accepted: socket.socket, peer: str, turns: FairScheduler, read: Callable[[socket.socket], bytes],
         ready: Callable[[bytes], None], gone: Callable[[], None],
     ) -> None:  # fmt: skip
         """`ready` is called with the result of `read`, in the peer's turn. `gone` is called if the opening ends."""
-        self._accepted, self._peer, self._silent = accepted, peer, silent
+        self._accepted, self._peer, self._turns = accepted, peer, turns
+        self._loop = asyncio.get_running_loop()
         self._read, self._ready, self._gone = read, ready, gone
         self._task: asyncio.Task[None] | None = None
         self.waits_for_turn = False
@@ -70,11 +31,11 @@ class PendingConnection:
     def begin(self) -> None:
         """Wait for data from the peer."""
         self._accepted.setblocking(False)
-        self._silent.wait(self._accepted, self._wait_for_turn)
+        self._loop.add_reader(self._accepted, self._wait_for_turn)
 
     def run(self, task: Coroutine[Any, Any, None]) -> None:
         """Open the connection by this task."""
-        self._task = asyncio.get_running_loop().create_task(task)
+        self._task = self._loop.create_task(task)
         self._task.add_done_callback(self._end_if_cancelled)
 
     def cancel(self) -> None:
@@ -82,7 +43,7 @@ class PendingConnection:
         if self._task:
             self._task.cancel()
         elif self._accepted.fileno() >= 0:
-            self._silent.forget(self._accepted)
+            self._loop.remove_reader(self._accepted)
             self._end()
 
     @property
@@ -92,8 +53,9 @@ class PendingConnection:
 
     def _wait_for_turn(self) -> None:
         """Ask for a turn, in a queue beside the peer's open connections: openings and open ones get equal turns."""
+        self._loop.remove_reader(self._accepted)
         self.waits_for_turn = True
-        self._silent.turns.ask(f"new {self._peer}", self._take_turn, is_unauthenticated=True)
+        self._turns.ask(f"new {self._peer}", self._take_turn, is_unauthenticated=True)
 
     def _take_turn(self) -> None:
         self.waits_for_turn = False

@@ -118,7 +118,7 @@ def opened(owner: Listener, accepted: socket.socket) -> tuple[HttpConnection, Mo
     """Open a connection to its transport. Return it and its HTTP."""
     http = Mock(drops_rest=False)
     connection = HttpConnection(Mock(return_value=http), "peer", owner._bounds, Mock(), owner._gone)
-    connection.opening = PendingConnection(accepted, "peer", owner._unheard, Mock(), Mock(), Mock())
+    connection.opening = PendingConnection(accepted, "peer", owner._bounds.turns, Mock(), Mock(), Mock())
     owner._connections.add(connection)
     owner._connect(accepted, connection, b"GET / HTTP/1.1\r\n")
     return connection, http

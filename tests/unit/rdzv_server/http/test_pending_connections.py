@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from rdzv_server.http.pending_connections import PendingConnection, SilentPeers
+from rdzv_server.http.pending_connections import PendingConnection
 
 PATIENCE_S = 20.0
 
@@ -20,8 +20,8 @@ class Accepted:
         self.peer, self.accepted = socket.socketpair()
         self.first: list[bytes] = []
         self.gone = 0
-        self.silent = SilentPeers(Mock(ask=lambda of, do, **_: turns.put_nowait((of, do))))
-        self.opening = PendingConnection(self.accepted, "peer", self.silent, _peek, self.first.append, self._gone)
+        scheduler = Mock(ask=lambda of, do, **_: turns.put_nowait((of, do)))
+        self.opening = PendingConnection(self.accepted, "peer", scheduler, _peek, self.first.append, self._gone)
         self.opening.begin()
 
     def _gone(self) -> None:
@@ -42,7 +42,6 @@ def _peek(accepted: socket.socket) -> bytes:
 async def accepted() -> AsyncIterator[Accepted]:
     accepted = Accepted(asyncio.Queue())
     yield accepted
-    accepted.silent.close()
     accepted.peer.close()
     accepted.accepted.close()
 
@@ -101,30 +100,29 @@ async def test_cancelling_a_silent_connection_frees_its_descriptor(
     other.peer.send(b"G")
     await other.take_turn()
     assert other.first == [b"G"]
-    other.silent.close()
     other.peer.close()
     other.accepted.close()
 
 
 async def test_an_evicted_connection_of_the_same_batch_is_not_read_and_the_others_are() -> None:
-    pairs = [socket.socketpair() for _ in range(3)]
-    silent, heard = SilentPeers(Mock()), list[int]()
-    everyone_else, errors = asyncio.Event(), list[object]()
+    turns: asyncio.Queue[tuple[str, Callable[[], None]]] = asyncio.Queue()
+    made = [Accepted(turns) for _ in range(3)]
+    read = asyncio.get_running_loop().create_future()
+    errors = list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
 
-    def hear(number: int) -> None:
-        if not heard:  # the first that is heard takes the next one's place
-            silent.forget(pairs[(number + 1) % 3][1])
-        heard.append(number)
-        if len(heard) == 2:
-            everyone_else.set()
+    def evict(first: bytes) -> None:  # the first that is read takes the next one's place
+        made[1].opening.cancel()
 
-    for number, (peer, accepted) in enumerate(pairs):
-        silent.wait(accepted, lambda number=number: hear(number))
-        peer.send(b"G")
+    made[0].opening._ready = evict
+    made[2].opening._ready = read.set_result
+    for each in made:
+        each.peer.send(b"G")
     async with asyncio.timeout(PATIENCE_S):
-        await everyone_else.wait()
-    assert (heard[0] + 1) % 3 not in heard and not errors
-    silent.close()
-    for end in (end for pair in pairs for end in pair):
-        end.close()
+        while not read.done():
+            _, take = await turns.get()
+            take()
+    assert (made[1].gone, made[1].first) == (1, []) and not errors
+    for each in made:
+        each.peer.close()
+        each.accepted.close()
