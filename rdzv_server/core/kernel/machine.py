@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.events import EventKind, RunEvent
-from rdzv_protocol.messages import Directive, Drain, Failure, Progress, Stop
+from rdzv_protocol.messages import Directive, Drain, Failure, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.core import events
@@ -174,7 +174,7 @@ class RunMachine:
             worker_reports.seek_cause(self, now)
 
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
-        """Handle a `LeaseRenewed` if it only renews a lease; else return False, with nothing changed.
+        """Note a sign of life, and return whether nothing else follows. If something does, `handle` must note it again.
 
         The run's deadline stays as it is: when it comes, it may turn out to be too early. If an agent is absent, the
         deadline may become earlier, since this agent is the witness that the end of a grace needs.
@@ -185,18 +185,17 @@ class RunMachine:
             return False
         if leases.absent_since:
             return False
-        if event.progress is not None and self._is_news(agent_id, event.progress, now):
-            return False
         if event.finished is not None and finishing.is_news(run, agent_id, event.finished):
             return False
         for renewed in self._hooks.renewed:
             if renewed(event, now):
                 return False
-        self._note_signs(event, now)
+        if self._note_signs(event, now):
+            return False
+        for deadline in self._hooks.deadline if event.progress else ():
+            if (at := deadline()) is not None and (self.deadline is None or at < self.deadline):
+                return False
         return True
-
-    def _is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
-        return any(is_news(agent_id, progress, now) for is_news in self._hooks.is_news)
 
     def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> Sequence[Effect]:
         """Apply a recorded fact again, or a part of a snapshot. Return the effects of the fact; a snapshot has none."""

@@ -169,14 +169,11 @@ class Policy(Generic[StateT, SignsT]):
     def server_restarted(self, now: float) -> None:
         """Note that the server has just taken over the run after a restart. The run has not ended."""
 
-    def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
-        """Return whether `progressed` has anything to do."""
-        return False
-
     def progressed(self, agent_id: str, progress: Progress, now: float) -> Fact | None:
         """Handle an agent's report of its workers' progress; return the fact that follows, or None.
 
-        The fact must not end the round. If several policies return a fact, all of them are applied.
+        The fact must not end the round. If several policies return a fact, all of them are applied. If something
+        follows from a report, this is called for it twice.
         """
         return None
 
@@ -228,7 +225,6 @@ class Hooks:
         self.report = _overridden(policies, Policy.report)
         self.round_opened = _overridden(policies, Policy.round_opened)
         self.server_restarted = _overridden(policies, Policy.server_restarted)
-        self.is_news = _overridden(policies, Policy.is_news)
         self.renewed = _overridden(policies, Policy.renewed)
         self.progressed = _overridden(policies, Policy.progressed)
         self.holders = tuple(

@@ -104,10 +104,6 @@ class RestartTimes(Policy[RestartCostState, NoSigns]):
         costs = _complete(self.run, self.state.restarts_total)
         return {"restart_costs": costs if costs.restarts else None}
 
-    def is_news(self, agent_id: str, report: Progress, now: float) -> bool:
-        """Return whether this may complete the reports of the round's start, which is not recorded yet."""
-        return self.state.restart_begun is not None and len(self.run.progress) >= len(self.run.running) - 1
-
     def progressed(self, agent_id: str, report: Progress, now: float) -> StartMeasured | None:
         run = self.run
         have_all_told = len(run.progress) == len(run.running)

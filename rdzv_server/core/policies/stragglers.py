@@ -112,14 +112,11 @@ class Stragglers(Policy[StragglersState, Comparisons]):
     metrics = (PRESENT,)
     counters: ClassVar[Mapping[Metric, EventKind]] = {FOUND: "straggler_found"}
 
-    def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
-        """Return whether to start comparing nodes: several run workers, and this is the first report of a step time."""
-        if self.signs.look_at is not None or progress.step_s is None:
-            return False
-        return self.run.stage is Stage.RUNNING and len(self.run.running) > 1
-
     def progressed(self, agent_id: str, progress: Progress, now: float) -> None:
-        if self.is_news(agent_id, progress, now):
+        """Start to compare nodes with the first report of a step time, if several nodes run workers."""
+        if self.signs.look_at is not None or progress.step_s is None:
+            return
+        if self.run.stage is Stage.RUNNING and len(self.run.running) > 1:
             self.signs.look_at = now + self.run.settings.lease_s
 
     def attend(self, now: float) -> None:

@@ -234,12 +234,9 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
             "running_time": spent if isinstance(spent, RunningTime) else None,
         }
 
-    def is_news(self, agent_id: str, report: Progress, now: float) -> bool:
-        """Return whether this is the first progress of the running round."""
-        return self.state.time.starting_s is None and progress.is_of_running_round(self.run, agent_id, report)
-
     def progressed(self, agent_id: str, report: Progress, now: float) -> TrainingBegan | None:
-        if not self.is_news(agent_id, report, now):
+        """Return the beginning of training if this is the first progress of the running round, else None."""
+        if self.state.time.starting_s is not None or not progress.is_of_running_round(self.run, agent_id, report):
             return None
         reported_s = report.age_s if report.telling_s is None else report.telling_s
         return TrainingBegan(max(0.0, now - reported_s - self.run.started_at), report.resumed_step)

@@ -232,10 +232,6 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
 
     # Progress.
 
-    def is_news(self, agent_id: str, report: Progress, now: float) -> bool:
-        """Return whether a sample is due, or a restart of the server is not recorded yet."""
-        return self.signs.restarted_at is not None or (self._is_due(now) and self._has_step(agent_id, report))
-
     def progressed(self, agent_id: str, report: Progress, now: float) -> ProgressSampled | ServerRestarted | None:
         run, signs = self.run, self.signs
         if signs.of_round != run.round:
@@ -244,7 +240,7 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
             signs.checkpoint_s = report.checkpoint_s
         if signs.restarted_at is not None:
             return ServerRestarted(signs.restarted_at)
-        if not self.is_news(agent_id, report, now):
+        if not (self._is_due(now) and self._has_step(agent_id, report)):
             return None
         assert run.pace.highest_step is not None
         return ProgressSampled(run.pace.highest_step, run.pace.checkpoint_step, round(signs.checkpoint_s, 3))

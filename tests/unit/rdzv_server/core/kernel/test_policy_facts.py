@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 import pytest
 from rdzv_protocol.messages import Progress
 
-from rdzv_server.core.events import PolicyFact
-from rdzv_server.core.kernel.policy import NoSigns, Policy, Rule, Rules
+from rdzv_server.core.events import LeaseRenewed, PolicyFact
+from rdzv_server.core.kernel.policy import NoSigns, Policies, Policy, Rule, Rules
 from rdzv_server.core.kernel.run import PolicyState
 from rdzv_server.core.policies import POLICIES
+from rdzv_server.core.policies.time_ledger import TimeLedger
 from tests.support.scenario import Scenario, durable, replayed
 from tests.support.stories import play
 
@@ -32,9 +33,6 @@ def counts(kind: Any, of: str) -> type[Policy[Counted, NoSigns]]:
     class Counts(Policy[Counted, NoSigns]):
         name = of
         State = Counted
-
-        def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
-            return True
 
         def progressed(self, agent_id: str, progress: Progress, now: float) -> Any:
             return kind(self.state.times + 1)
@@ -73,3 +71,27 @@ def test_the_order_of_the_policies_does_not_matter() -> None:
     assert run.events == other.events
     assert dict(durable(run.run)["policies"]) == dict(durable(other.run)["policies"])
     assert sorted(map(repr, run.records)) == sorted(map(repr, other.records))
+
+
+class Soon(Policy[PolicyState, NoSigns]):
+    """Policy that wants to look at the run a second after the first report."""
+
+    name = "soon"
+    look_at: float | None = None
+
+    def progressed(self, agent_id: str, progress: Progress, now: float) -> None:
+        self.look_at = self.look_at or now + 1.0
+
+    def deadline(self) -> float | None:
+        return self.look_at
+
+
+@pytest.mark.parametrize("policies", [(TimeLedger,), (Soon,)], ids=["a fact", "a deadline"])
+def test_a_report_only_renews_a_lease_unless_a_policy_concludes_something_from_it(policies: Policies) -> None:
+    run = Scenario("2", policies=policies)
+    play(run, "join a b; 5s")
+    heard = LeaseRenewed("a", Progress(round=1, highest_step=1))
+    assert not run.machine.renew(heard, run.now)
+    run.handle(heard)
+    assert run.machine.renew(heard, run.now)
+    assert run.machine.deadline == run.machine.next_deadline()

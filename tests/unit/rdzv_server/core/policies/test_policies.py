@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import pytest
 from msgspec import msgpack
-from rdzv_protocol.messages import Progress
 
 from rdzv_server.core.events import Event, PolicyFact
 from rdzv_server.core.kernel import machine as machine_module
@@ -63,7 +62,6 @@ class Watched(Scenario):
             assert policy.node_remarks(self.run, "an agent that the run does not have") == {}
             for agent_id in self.run.agents:
                 assert all(policy.node_remarks(self.run, agent_id).values()), "a remark without a sentence"
-                policy.is_news(agent_id, Progress(round=self.run.round, lowest_step=1, step_s=1.0), self.now)
             if self.stage is not Stage.SUCCEEDED and self.stage is not Stage.FAILED:
                 policy.due(self.now)
             if self.stage is Stage.FORMING:
