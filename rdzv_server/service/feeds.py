@@ -13,11 +13,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
 import msgspec
 from msgspec import Struct
-from rdzv_protocol.states import Health
 
-from rdzv_server.core.kernel import restart_budget
-from rdzv_server.core.kernel.run import Run, Stage
-from rdzv_server.core.views import health, watch_view
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.views import watch_view
 from rdzv_server.core.views.watch_view import Document, difference, merge
 from rdzv_server.service.interface import Service, Shows, state_for
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
@@ -251,26 +249,14 @@ class RunsFeed(Feed):
         self._changed_runs: dict[str, None] = {}
         self._is_new = True
         """Whether all runs have to be read, because the document or the leader is new."""
-        self._timed: dict[str, tuple[Health | int, ...]] = {}
-        """Facts that change by time, for each run that has any: states of health, and the restarts in the window."""
 
     def note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None) -> None:
         self._changed_runs[run_id] = None
 
     def look(self, runs: dict[str, Run], now: Now, *, is_new_leader: bool) -> None:
-        """Note forming runs and unreadable ones, and runs that have changed by time.
-
-        A sign of life may change what a forming run waits for without an effect.
-        """
+        """Note the runs that time or signs of life may have changed: all that have not ended, and unreadable ones."""
         self._is_new |= is_new_leader
-        before, self._timed = (
-            self._timed,
-            {run_id: found for run_id, run in runs.items() if (found := _timed(run, now))},
-        )
-        self._changed_runs |= dict.fromkeys(
-            run_id for run_id in before.keys() | self._timed.keys() if before.get(run_id) != self._timed.get(run_id)
-        )
-        changing = (run_id for run_id, run in runs.items() if run.stage is Stage.FORMING or run.unreadable)
+        changing = (run_id for run_id, run in runs.items() if not run.has_ended or run.unreadable)
         self._changed_runs |= dict.fromkeys(changing)
 
     async def update(self, runs: dict[str, Run], now: Now) -> None:
@@ -309,16 +295,6 @@ def _event(kind: str, content: Document, event_id: str = "") -> bytes:
 
 def _without_cordons(server: Document) -> Document:
     return {name: value for name, value in server.items() if name != "cordons"}
-
-
-def _timed(run: Run, now: Now) -> tuple[Health | int, ...]:
-    at = now(run.run_id)
-    return read(run, lambda: (*health.timed(run, at), *_restarts_in_window(run, at)), lambda _: ())
-
-
-def _restarts_in_window(run: Run, now: float) -> tuple[int, ...]:
-    """Return the number of restarts that will no longer count after some time; empty if there are none."""
-    return (restart_budget.used(run, now),) if run.charged_at else ()
 
 
 def _clock(run: Run) -> Callable[[float], float]:

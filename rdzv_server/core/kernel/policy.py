@@ -128,10 +128,7 @@ class Policy(Generic[StateT, SignsT]):
 
     @classmethod
     def finding(cls, run: Run, now: float) -> Finding | None:
-        """Return what is wrong with the run; None if nothing is. The run has not ended.
-
-        A finding must not begin or end by time alone: watchers of the run would not hear of it.
-        """
+        """Return what is wrong with the run; None if nothing is. The run has not ended."""
         return None
 
     @classmethod

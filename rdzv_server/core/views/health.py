@@ -92,13 +92,6 @@ def with_steps(found: Sequence[Finding]) -> list[Finding]:
     return [each for each in found if each.is_trouble or each is found[0]]
 
 
-def timed(run: Run, now: float) -> tuple[Health, ...]:
-    """Return the states of the run that begin or end only by time, without an effect of the core; usually none."""
-    if run.stage.is_end:
-        return tuple(found.state for found in findings(run, now))
-    return tuple(found.state for rule in _TIMED if (found := rule(run, now)) is not None)
-
-
 def _place(found: Finding) -> int:
     return HEALTH.index(found.state)
 
@@ -313,7 +306,8 @@ def _below_size(run: Run, now: float) -> Finding | None:
     return Finding("below_size", sentence, run.started_at, (words.why(quoted(run.run_id)),), is_trouble=False)
 
 
-_TIMED: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
+    *(policy.finding for policy in POLICIES if "finding" in vars(policy)),
     _undecided,
     _lacks_nodes,
     _silent,
@@ -322,11 +316,6 @@ _TIMED: tuple[Rule, ...] = (
     _stalled,
     _unstable,
     _last_restart_spent,
-)
-"""Rules whose findings begin or end only by time or by signs: a connection closes, or a step is reported."""
-RULES: tuple[Rule, ...] = (
-    *(policy.finding for policy in POLICIES if "finding" in vars(policy)),
-    *_TIMED,
     _unhealthy,
     _below_size,
 )

@@ -299,7 +299,6 @@ def test_a_run_whose_training_loops_ended_long_ago_is_overdue() -> None:
     assert told(run) == [
         Finding("overdue", words.loops_over(WARNED_AFTER_S), 0.0, (words.stacks(RUN_ID), words.stop(RUN_ID)))
     ]
-    assert health.timed(run.run, run.now) == ("overdue",)
     run.tells("b", highest_step=9, step_s=1.0)
     assert states(run) == [], "node b is still in its loop"
     run.is_restarted()
@@ -563,7 +562,6 @@ def test_a_run_whose_workers_report_progress_only_once_is_stalled(reported: dict
     run = stalled_early(**reported)
     sentence = words.stalled_early(ONCE_STANDSTILL_S, reported.get("highest_step"))
     assert told(run) == [Finding("stalled", sentence, 5.0, (words.stacks(RUN_ID), words.restart(RUN_ID)))]
-    assert health.timed(run.run, run.now) == ("stalled",)
     assert states(stalled_early(7_199.0, **reported)) == []
 
 
@@ -586,7 +584,6 @@ def test_a_run_whose_workers_report_the_same_step_for_a_long_time_is_stalled() -
     run = without_steps()
     steps = words.stacks(RUN_ID), words.restart(RUN_ID)
     assert told(run) == [Finding("stalled", words.without_steps(UNKNOWN_STANDSTILL_S, 19), run.run.started_at, steps)]
-    assert health.timed(run.run, run.now) == ("stalled",)
     assert states(without_steps(1_799.0)) == states(without_steps(1_900.0, step_s=100.0)) == []
 
 
@@ -770,14 +767,6 @@ def test_a_healthy_run_is_ok_in_status_and_metrics_and_sends_nothing_to_watchers
     assert "health" not in watch_view.summary(run.run, run.now, lambda at: at)
     samples = Survey().samples_of(run.run, run.now, is_listed=True)
     assert [each.labels[1] for each in samples if each.metric is RUN_HEALTH] == ["ok"]
-
-
-@pytest.mark.parametrize("story", [undecided, lacks_nodes, stalled, looping, unstable, last_restart_spent])
-def test_states_that_begin_or_end_by_time_are_looked_for(story: Callable[[], Scenario]) -> None:
-    run = story()
-    assert health.timed(run.run, run.now) == tuple(states(run))
-    run.is_stopped()
-    assert health.timed(run.run, run.now) == ()
 
 
 def test_a_run_id_is_quoted_in_commands() -> None:
