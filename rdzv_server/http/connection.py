@@ -215,9 +215,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         is_counted = self.is_unauthenticated and not at_once
         if is_counted:
             self._bounds.held.add(self.peer, self, len(data))  # also while the data waits for its turn
-        if not is_look:
-            self._bounds.looks.give_way()
-        elif data.endswith(b"\r\n\r\n"):
+        if is_look and data.endswith(b"\r\n\r\n"):
             self._bounds.arriving.stop(self)  # the request is complete: from now on the server makes it wait
         self._pass_on(partial(self._receive, data, is_counted), is_look, at_once)
         if len(self._waiting) >= MOST_WAITING and self._transport:

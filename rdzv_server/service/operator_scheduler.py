@@ -5,8 +5,7 @@ same turn, an agent's request would wait for all of them. So operators' work wai
 slice of it is done at a time. After a slice, the loop is free for other work; the busier the others are, the longer it
 stays free.
 
-Operators' work also waits while an agent's request is on its way through the loop. So an agent waits for only a part of
-one slice, even with many watchers, and usually for none. See ADR 49.
+So an agent's request waits for a few slices at most, even with many watchers. See ADR 49.
 """
 
 import asyncio
@@ -24,8 +23,6 @@ OTHERS = 9
 """Ratio of agents' to operators' time in the event loop while there is not enough for both."""
 LEAST_REST = 1
 """Least ratio of time without operators' work to time with it, also in an idle loop."""
-REQUEST_TURNS = 4
-"""Turns of the loop in which an agent's request is usually answered. Operators' work waits for as many."""
 LOOK_BACK_S = 0.05
 """Seconds over which the scheduler measures how busy agents keep the loop."""
 
@@ -51,9 +48,7 @@ class OperatorScheduler:
         """CPU time when the call began; its time and its CPU time without the tasks that it woke."""
         self._spent_s = 0.0
         """CPU seconds of the slice so far: on a busy machine the thread may not run all the time."""
-        self._rests_until = self._gives_way_until = float("-inf")
-        self._turns_given = REQUEST_TURNS
-        """Number of turns in which operators' work has waited for the latest agent's request."""
+        self._rests_until = float("-inf")
         self._busy = 1.0
         """Part of the time left to agents that they have used lately, from 0 to 1."""
         self._looked_at, self._looked_cpu_s, self._own_s = loop.time(), cpu_s(), 0.0
@@ -65,31 +60,16 @@ class OperatorScheduler:
         if not self._is_under_way:
             self._take_next_turn()
 
-    def give_way(self) -> None:
-        """Note that an agent's request has come: operators wait for its answer, for at most the time of nine slices."""
-        self._turns_given = 0
-
     def is_over(self) -> bool:
         """Return whether the caller is in no slice, or has used all of its slice."""
         return self._spent_s + self._loop.time() - self._began_at >= SLICE_S
 
     def _take_next_turn(self) -> None:
         self._is_under_way = True
-        now = self._loop.time()
-        if not self._spent_s:
-            self._gives_way_until = max(now, self._rests_until) + OTHERS * SLICE_S
-        if self._rests_until > now:
-            self._loop.call_at(self._rests_until, self._begin)
+        if self._rests_until > self._loop.time():
+            self._loop.call_at(self._rests_until, self._take)
         else:
-            self._loop.call_soon(self._begin)
-
-    def _begin(self) -> None:
-        """Make the next call once no agent's request is on its way, or operators have waited long enough."""
-        if self._turns_given < REQUEST_TURNS and self._loop.time() < self._gives_way_until:
-            self._turns_given += 1
-            self._loop.call_soon(self._begin)
-        else:
-            self._take()
+            self._loop.call_soon(self._take)
 
     def _take(self) -> None:
         """Make the next call. Tasks that it wakes are queued in the loop between `_go_on` and `_end`."""

@@ -33,8 +33,6 @@ class Turns(list[Callable[[], None]]):
     def ask(self, of: str, do: Callable[[], None], **ignored: bool) -> None:
         self.append(do)
 
-    def give_way(self) -> None: ...
-
 
 @pytest.fixture
 def turns() -> Turns:

@@ -73,21 +73,6 @@ async def test_an_agent_and_a_probe_that_come_last_are_answered_among_the_first(
         client.close()
 
 
-async def test_a_request_on_its_way_is_answered_before_operators_have_their_slice(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rdzv_server.service.operator_scheduler.OTHERS", 1e9)  # even on a slow machine
-    agent = await connected(port)
-    request = poll()
-    assert agent.send(request) == len(request)
-    await asyncio.sleep(0)  # the server reads it when this turn ends
-    answers = asyncio.get_running_loop().create_future()
-    operator_scheduler().ask("operator", lambda: answers.set_result(agent.recv(65_536)))
-    async with asyncio.timeout(PATIENCE_S):
-        assert (await answers).startswith(b"HTTP/1.1 200 ")
-    agent.close()
-
-
 async def test_a_request_that_waits_for_its_slice_is_not_taken_for_one_that_does_not_arrive() -> None:
     async with RendezvousServer() as server:
         listener = bind("127.0.0.1", 0)

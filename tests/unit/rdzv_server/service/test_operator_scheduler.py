@@ -9,7 +9,6 @@ import pytest
 from rdzv_server.service.operator_scheduler import (
     LEAST_REST,
     OTHERS,
-    REQUEST_TURNS,
     SLICE_S,
     Broadcast,
     OperatorScheduler,
@@ -84,28 +83,6 @@ def test_operators_are_never_kept_from_all_of_it(site: Site) -> None:
     site.keep_busy()
     site.turns_until(lambda: len(site.done) == STREAMS)
     assert site.agents_s < 1.5 * OTHERS * STREAMS * SLICE_S
-
-
-def test_operators_wait_while_a_request_is_on_its_way(site: Site) -> None:
-    """Operators in the middle of a slice wait too: the request is answered in the next few turns."""
-    site.ask("a", SLICE_S / 4, STREAMS)
-    site.turns_until(lambda: len(site.done) == 2)
-    site.scheduler.give_way()
-    took = site.turns_until(lambda: len(site.done) == 3)
-    assert not any(took[:REQUEST_TURNS]) and len(took) <= REQUEST_TURNS + 2
-
-
-def test_operators_are_not_kept_from_all_of_it_by_requests_that_never_end(site: Site) -> None:
-    def come() -> None:
-        site.loop.work(SLICE_S / 20)
-        site.scheduler.give_way()
-        site.loop.call_soon(come)
-
-    come()
-    began = site.loop.now
-    site.ask("crowd", SLICE_S, STREAMS)
-    site.turns_until(lambda: len(site.done) == STREAMS)
-    assert site.loop.now - began < 1.1 * (1 + 2 * OTHERS) * STREAMS * SLICE_S
 
 
 def test_without_other_load_operators_soon_have_half_of_the_time(site: Site) -> None:
