@@ -90,7 +90,7 @@ class HttpServer(ABC):
         from rdzv_server.http.listener import Listener
         from rdzv_server.http.metrics import MetricsView
         from rdzv_server.http.peer_limits import Gatekeeper
-        from rdzv_server.http.routes import HttpApi, learn_messages
+        from rdzv_server.http.routes import HttpApi
 
         limits = limits or Limits()
         self._gatekeeper = Gatekeeper(access or Access(), limits)
@@ -102,8 +102,6 @@ class HttpServer(ABC):
         self._metrics.listener, self._metrics.expiries = self._listener, expiries
         self._listener.open()
         self._heard()
-        if not read_only:
-            learn_messages()
 
     def renew(self, access: "Access", tls: "ssl.SSLContext | None") -> None:
         """Replace the tokens for later requests, and the TLS context for new connections."""

@@ -59,8 +59,6 @@ class _Feed:
 
     def __init__(self) -> None:
         self.recent: deque[_StreamedEvent] = deque(maxlen=RECENT)
-        self._page: Sequence[_StreamedEvent] = ()
-        """Last page that was read from the store: most of the streams that are behind are at the same place."""
         self.followers = 0
         self.changed = Broadcast(HEARTBEAT_S)
 
@@ -74,14 +72,7 @@ class _Feed:
         """Return at most a page of events after `number`; None if they have to be read from the store."""
         if self.recent and self.recent[0].number <= number + 1:
             return [streamed for streamed in self.recent if streamed.number > number][:STREAM_PAGE]
-        if self._page and self._page[0].number <= number + 1 <= self._page[-1].number:
-            return [streamed for streamed in self._page if streamed.number > number]
         return None
-
-    def keep(self, page: Sequence[RunEvent]) -> Sequence[_StreamedEvent]:
-        """Keep a page that was read from the store, and return it."""
-        self._page = [_StreamedEvent(event) for event in page]
-        return self._page
 
 
 class EventsView:
@@ -141,7 +132,7 @@ class EventsView:
             changed, events = feed.changed.number, feed.after(after)
             if events is None:
                 try:
-                    events = feed.keep(await self._read(run_id, after, STREAM_PAGE))
+                    events = [_StreamedEvent(event) for event in await self._read(run_id, after, STREAM_PAGE)]
                 except ProtocolError as error:
                     if is_first:
                         raise

@@ -64,13 +64,9 @@ def check_framing(request: web.BaseRequest) -> None:
         raise LengthRequired(words.NO_LENGTH)
     if (request.content_length or 0) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(words.message_too_large(MAX_MESSAGE_BYTES))
-    if request.method == "POST" and request.path.startswith(paths.AGENT) and not _is_message(request):
+    is_agents = request.method == "POST" and request.path.startswith(paths.AGENT)
+    if is_agents and request.content_type != paths.MEDIA_TYPE:
         raise UnsupportedMediaType(words.other_media_type(paths.MEDIA_TYPE))
-
-
-def _is_message(request: web.BaseRequest) -> bool:
-    """Return whether the body claims to be a message. Agents send exactly the media type; aiohttp's parser is slow."""
-    return request.headers.get("Content-Type") == paths.MEDIA_TYPE or request.content_type == paths.MEDIA_TYPE
 
 
 async def send_continue(request: web.BaseRequest) -> None:
@@ -88,12 +84,8 @@ async def read_body(request: web.BaseRequest, most: int = MAX_MESSAGE_BYTES) -> 
     """
     if (request.content_length or 0) > most:
         raise MessageTooLarge(words.body_too_large(most))
-    content = request.content
     try:
-        if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:
-            body = content.read_nowait()  # usually all of it came with the headers
-        else:
-            body = await request.read()
+        body = await request.read()
     except (web.HTTPException, ConnectionError):
         raise
     except Exception as error:  # an invalid chunked or compressed body

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from multidict import CIMultiDict
 from rdzv_protocol import errors, messages, paths
 from rdzv_protocol.codec import encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
@@ -17,12 +16,11 @@ log = logging.getLogger("rdzv_server")
 
 HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
 """Headers of every answer: without a version, and browsers must not guess the type of a body."""
-_MSGPACK = CIMultiDict(HEADERS | {"Content-Type": paths.MEDIA_TYPE})
 
 
 def packed(message: Any, status: int = 200) -> web.Response:
     """Return a response with a message in msgpack, for an agent."""
-    return web.Response(body=encode(message), status=status, headers=_MSGPACK)
+    return web.Response(body=encode(message), status=status, headers=HEADERS, content_type=paths.MEDIA_TYPE)
 
 
 def plain_text(text: str, status: int = 200) -> web.Response:

@@ -2,17 +2,15 @@
 
 import asyncio
 import logging
-import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
 from rdzv_protocol import actions, errors, messages, paths
-from rdzv_protocol.codec import decode, encode, learn
+from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES, NodeCount
 from rdzv_protocol.errors import (
     LengthRequired,
@@ -86,8 +84,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("rdzv_server")
 
 Made = TypeVar("Made")
-LOADING_SWITCH_S = 0.05e-3
-"""Seconds for which the thread that makes pages, or the API's document, may delay the event loop at a system call."""
 GONE = 499
 """Status in the metrics, as in nginx, of an answer that is not read because the caller is gone."""
 MOST_NODES = 100_000
@@ -371,16 +367,16 @@ class HttpApi:
 
     def _load_pages(self) -> "Pages":
         """Import jinja2 and compile the templates, for the first page, in a thread."""
-        _beside_agents(_load_templates)
         from rdzv_server.http import page
 
+        page.load_templates()
         offered = [each for each in actions.ACTIONS if self._routes[each.path].handler is not HttpApi.refuse]
         return page.Pages(self._service, self._gatekeeper, self._note, offered)
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         """Answer with the document, which is made once, in a thread beside agents' requests."""
         if self._openapi is None or _has_failed(self._openapi):
-            self._openapi = asyncio.create_task(in_thread_or_here(partial(_beside_agents, _openapi)))
+            self._openapi = asyncio.create_task(in_thread_or_here(_openapi))
         return json_answer(await _made(self._openapi, request))
 
     async def root(self, request: web.BaseRequest) -> web.Response:
@@ -568,29 +564,6 @@ async def _made(making: "asyncio.Task[Made]", request: web.BaseRequest) -> Made:
         await asyncio.shield(making)
         await checkpoint(connection_of(request).peer)
     return making.result()
-
-
-def _beside_agents(make: Callable[[], Made]) -> Made:
-    """Run slow pure-Python work in a thread of its own: the event loop gets turns in between."""
-    before_s = sys.getswitchinterval()
-    sys.setswitchinterval(LOADING_SWITCH_S)
-    try:
-        return make()
-    finally:
-        sys.setswitchinterval(before_s)
-
-
-def learn_messages() -> None:
-    """Learn the types of agents' messages, so that the first agent does not wait for that."""
-    for route in ROUTES:
-        if route.handler is HttpApi.take:
-            learn(route.request)
-
-
-def _load_templates() -> None:
-    from rdzv_server.http import page
-
-    page.load_templates()
 
 
 def _openapi() -> bytes:

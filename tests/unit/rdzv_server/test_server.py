@@ -6,10 +6,10 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from rdzv_protocol import codec, paths
+from rdzv_protocol import paths
 from rdzv_protocol.codec import encode
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable
-from rdzv_protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, ReportRequest, Start, Stop, Wait
+from rdzv_protocol.messages import Ack, LeaveRequest, PollRequest, ReportRequest, Start, Stop, Wait
 
 from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.http.metrics import MetricsView
@@ -63,16 +63,6 @@ async def site() -> AsyncIterator[Site]:
     await site.open()
     yield site
     await site.close()
-
-
-@pytest.mark.parametrize("read_only", [False, True])
-async def test_a_server_that_listens_knows_agents_messages_before_the_first_one_comes(monkeypatch, read_only):
-    monkeypatch.setattr(codec, "_known", set())
-    server = RendezvousServer()
-    await server.start()
-    await server.listen(bind("127.0.0.1", 0), read_only=read_only)
-    assert (not codec._known) if read_only else {JoinRequest, PollRequest, ReportRequest, LeaveRequest} <= codec._known
-    await server.stop()
 
 
 async def two_running(site: Site) -> tuple[Agent, Agent]:
