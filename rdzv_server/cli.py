@@ -18,13 +18,12 @@ from functools import partial
 from http import HTTPStatus
 from typing import NoReturn
 
-import rdzv_protocol
 from rdzv_protocol import hung_disks, inherited, late_signals
 from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import address as address_of
-from rdzv_protocol.help_pages import add_help
+from rdzv_protocol.help_pages import add_help, add_version
 from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
@@ -473,9 +472,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS,
     )  # fmt: skip
     add_help(parser, FIRST_DAY, FIRST_DAYS_EXAMPLES)
-    parser.add_argument(
-        "-V", "--version", action="version", version=f"rdzv-server {rdzv_protocol.VERSION}", help="show the version"
-    )
+    add_version(parser)
     parser.add_argument(
         "--probe",
         action="store_true",

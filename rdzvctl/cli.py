@@ -11,11 +11,11 @@ from functools import partial
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
-import rdzv_protocol
 from rdzv_protocol import hung_disks, inherited
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import LOG_LINES, LOG_STREAMS, MOST_LOG_LINES, node_counts, seconds
+from rdzv_protocol.help_pages import add_version
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.standard_output import PIPE_CLOSED, discard
 from rdzv_protocol.states import HEALTH, PHASES
@@ -26,7 +26,7 @@ from rdzvctl.client import DEFAULT_TIMEOUT_S
 from rdzvctl.commands import MOST_EVENTS
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError
-from rdzvctl.output import OutputFailed, ReaderGone, flush
+from rdzvctl.output import OutputFailed, ReaderGone, flush, write
 from rdzvctl.session import Session
 
 if TYPE_CHECKING:
@@ -130,6 +130,10 @@ def _tell(line: str, *more: str) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
+    def print_help(self, file: Any = None) -> None:
+        """Show the help. argparse itself ignores an error of stdout, such as a full disk."""
+        write(self.format_help().rstrip(), at_once=True)
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, but name an unknown flag before the command: argparse would take its value for the command."""
         line = sys.argv[1:] if args is None else list(args)
@@ -173,9 +177,7 @@ def make_parser(line: Sequence[str] = ()) -> argparse.ArgumentParser:
         parents=[common], argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument(
-        "-V", "--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}", help="show the version"
-    )
+    add_version(parser)
     add_print_completion(parser, completion.PREAMBLE)
     names = parser.add_subparsers(
         title="commands", prog="rdzvctl", metavar="COMMAND", required=True, parser_class=_CommandParser

@@ -17,6 +17,10 @@ RICH_GAP = "   "
 """Space between two columns of a table that rich draws."""
 LEAST = 12
 """Fewest characters for the first and the last column of a table on a terminal, unless their cells are shorter."""
+HEADING_LINES = 2
+"""Lines of a table above its rows."""
+MOST_FOLDED = 5
+"""Most lines of a cell in the last column for which a table is not replaced by shorter records."""
 COLOURS: Mapping[Tone, str] = {
     "bad": "red",
     "busy": "yellow",
@@ -226,9 +230,19 @@ def aligned(table: Table) -> str:
 
 
 def _is_too_wide(table: Table, width: int) -> bool:
-    """Return whether the first and the last column, which may be folded, would have too little room."""
+    """Return whether the first and the last column, which may be folded, would have too little room.
+
+    They also have too little if a cell of the last column folds into many lines, and records are shorter.
+    """
     first, *middle, last = _widths(table)
-    return min(first, LEAST) + min(last, LEAST) > width - sum(middle) - len(RICH_GAP) * (len(middle) + 1)
+    room = width - sum(middle) - len(RICH_GAP) * (len(middle) + 1)
+    if min(first, LEAST) + min(last, LEAST) > room:
+        return True
+    left = max(LEAST, room - first)
+    if last <= MOST_FOLDED * left:
+        return False
+    lines = HEADING_LINES + sum(max(1, -(-len(row[-1]) // left)) for row in table.rows)
+    return lines > as_records(table, width, has_colours=False).count("\n") + 1
 
 
 def as_records(table: Table, width: int, has_colours: bool) -> str:

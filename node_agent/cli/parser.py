@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
-import rdzv_protocol
 from rdzv_protocol import words as protocol_words
 from rdzv_protocol.completion import add_print_completion
-from rdzv_protocol.help_pages import add_help
+from rdzv_protocol.help_pages import add_help, add_version
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent import words
@@ -102,8 +101,7 @@ class Parser(argparse.ArgumentParser):
             epilog=EPILOG, exit_on_error=False, allow_abbrev=False, add_help=False,
         )  # fmt: skip
         add_help(self, _flags_by_task(), FIRST_DAYS_EXAMPLES)
-        self.add_argument("-V", "--version", action="version", help="show the version",
-                          version=f"node-agent {rdzv_protocol.VERSION}")  # fmt: skip
+        add_version(self)
         add_print_completion(self)
         group = self.add_argument_group()
         for name, flag in FLAGS.items():

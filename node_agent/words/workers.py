@@ -3,11 +3,10 @@
 from collections.abc import Collection, Sequence
 
 from rdzv_protocol.text import count
+from rdzv_protocol.text import ranks as ranks_as_text
 
 _STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a thread of its own"}
 """States of /proc/PID/stat in which a process survives SIGKILL."""
-_MOST_RANGES = 8
-"""Most ranges of ranks in one message."""
 
 
 def cannot_start(title: str, why: str) -> str:
@@ -36,7 +35,7 @@ def killed_late(ranks: Sequence[int], signal_name: str, within_s: float, limit: 
     `limit`: the flag or field that gave this time, empty if the user cannot change it there.
     """
     is_one = len(ranks) == 1
-    who = f"{count(len(ranks), 'worker')} (rank{'' if is_one else 's'} {_named(ranks)})"
+    who = f"{count(len(ranks), 'worker')} ({ranks_as_text(ranks)})"
     was, it_was = ("was", "it was") if is_one else ("were", "they were")
     advice = f"; if {it_was} saving, raise {limit}" if limit else ""
     return f"{who} did not end within {within_s:g} s of {signal_name} and {was} killed{advice}"
@@ -49,20 +48,6 @@ def left_behind(number: int) -> str:
         f"ended {number} process{'es' * (number != 1)} that still ran after the workers that had started {them} exited "
         "0; a script that starts its program with & must wait for it"
     )
-
-
-def _named(ranks: Sequence[int]) -> str:
-    """Return the ranks, which are sorted, as ranges: 0-3, 7. Many ranges are cut short."""
-    ranges: list[tuple[int, int]] = []
-    for rank in ranks:
-        if ranges and ranges[-1][1] == rank - 1:
-            ranges[-1] = ranges[-1][0], rank
-        else:
-            ranges.append((rank, rank))
-    named = ranges[:_MOST_RANGES]
-    more = len(ranks) - sum(high - low + 1 for low, high in named)
-    shown = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in named)
-    return shown + (f" and {more} more" if more else "")
 
 
 def outlives_kill(pid: int, why: str) -> str:

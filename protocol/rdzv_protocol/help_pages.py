@@ -1,9 +1,10 @@
-"""Two pages of help: `--help` shows the flags of a first day, grouped by task; `--help-all` shows every flag."""
+"""Pages of help, and the version. `--help` shows the flags of a first day, grouped by task; `--help-all` every flag."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import rdzv_protocol
 from rdzv_protocol.standard_output import show
 
 Tasks = Mapping[str, Sequence[str]]
@@ -18,6 +19,11 @@ def add_help(parser: argparse.ArgumentParser, tasks: Tasks, examples: str) -> No
         help="show the most used flags",
     )  # fmt: skip
     parser.add_argument("--help-all", action=_Page, page=parser.format_help, help="show every flag and the exit codes")
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    version = f"{parser.prog} {rdzv_protocol.VERSION}\n"
+    parser.add_argument("-V", "--version", action=_Page, page=lambda: version, help="show the version")
 
 
 def short_page(parser: argparse.ArgumentParser, tasks: Tasks, examples: str) -> str:

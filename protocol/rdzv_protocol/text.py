@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from rdzv_protocol.visible import only_visible
 
+MOST_RANGES = 4
+"""Most ranges of ranks that a sentence names."""
+
 
 def printable(text: str) -> str:
     """Return the text on one line: every character that would move a cursor or cannot be encoded becomes a space.
@@ -52,6 +55,20 @@ class NextStep(str):
 def count(number: int | None, noun: str = "node") -> str:
     """Return a number of nodes, or of other things, as text."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def ranks(ascending: Sequence[int]) -> str:
+    """Return ranks as text, with ranges: rank 3; ranks 0-7, 9; ranks 0, 2, 4, 6 and 12 more."""
+    ranges: list[tuple[int, int]] = []
+    for rank in ascending:
+        if ranges and ranges[-1][1] == rank - 1:
+            ranges[-1] = ranges[-1][0], rank
+        else:
+            ranges.append((rank, rank))
+    named = ranges[:MOST_RANGES]
+    more = len(ascending) - sum(high - low + 1 for low, high in named)
+    shown = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in named)
+    return f"rank{'s' * (len(ascending) != 1)} {shown}" + (f" and {more} more" if more else "")
 
 
 def size_range(least: int, most: int) -> str:

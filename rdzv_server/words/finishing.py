@@ -27,13 +27,3 @@ def on_nodes(workers: Sequence[str], more_nodes: int) -> str:
 
 def on_node(ranks: str, node_id: str) -> str:
     return f"{ranks} on node {node_id}"
-
-
-def rank(rank: int) -> str:
-    return f"rank {rank}"
-
-
-def ranks(ranges: Sequence[tuple[int, int]], more: int) -> str:
-    """Ranks as ranges, from the first to the last of each; `more`: number of ranks that are not named."""
-    shown = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
-    return f"ranks {shown}" + (f" and {more} more" if more else "")

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from rdzv_protocol.text import ranks as ranks_as_text
+
 
 def may_hang(ranks: Sequence[int], reason: str) -> str:
-    shown = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-    return f"{shown} may hang: {reason}"
+    return f"{ranks_as_text(sorted(ranks))} may hang: {reason}"
 
 
 def no_longer_hung(source: str) -> str:
@@ -24,8 +25,8 @@ def node_reports_nothing(reason: str) -> str:
 
 
 def unwatched(ranks: Sequence[int]) -> str:
-    which = f"rank {ranks[0]} reports" if len(ranks) == 1 else f"{len(ranks)} ranks ({ranks[0]} ...) report"
-    return f"{which} no progress, but other workers do: --progress-timeout watches only the ranks that report it"
+    who = f"{ranks_as_text(ranks)} report{'s' * (len(ranks) == 1)}"
+    return f"{who} no progress, but other workers do: --progress-timeout watches only the ranks that report it"
 
 
 def may_hang_before_start(reason: str) -> str:

@@ -7,12 +7,12 @@ The server does not kill the remaining workers: they may have much to save. If n
 `WARNED_AFTER_S` seconds, the run warns once; when another node finishes, that time starts again.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from itertools import islice
 
 from msgspec import Struct
 from rdzv_protocol.messages import FinishedWorkers
 from rdzv_protocol.text import printable
+from rdzv_protocol.text import ranks as ranks_as_text
 
 from rdzv_server.core import events
 from rdzv_server.core.kernel.protocols import Machine
@@ -22,7 +22,7 @@ from rdzv_server.words import finishing as words
 WARNED_AFTER_S = 300.0
 """Seconds after the last worker finished until a warning names the workers that still run."""
 NAMED = 4
-"""Most nodes, or ranges of ranks, that a sentence names."""
+"""Most nodes that a sentence names."""
 
 
 class Finishing(Struct, frozen=True):
@@ -75,7 +75,7 @@ def _finished(run: Run) -> str:
     if nodes > NAMED:
         return words.workers_of(nodes, len(run.seats))
     ranks = [rank for agent_id in run.succeeded if (seat := run.seat_of(agent_id)) for rank in seat.ranks]
-    return _ranks(sorted([*ranks, *(rank for sign in run.finished.values() for rank in sign.ranks)]))
+    return ranks_as_text(sorted([*ranks, *(rank for sign in run.finished.values() for rank in sign.ranks)]))
 
 
 def _still_running(run: Run) -> str:
@@ -87,22 +87,7 @@ def _still_running(run: Run) -> str:
 def _of_node(run: Run, agent_id: str, node_id: str) -> str:
     seat, sign = run.seats[agent_id], run.finished.get(agent_id)
     finished = set(sign.ranks) if sign else set()
-    return words.on_node(_ranks([rank for rank in seat.ranks if rank not in finished]), printable(node_id))
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as text, with ranges: "rank 0", "ranks 0-7, 9", "ranks 1, 3, 5, 7 and 12 more"."""
-    if len(ranks) == 1:
-        return words.rank(ranks[0])
-    ranges = list(_ranges(ranks))
-    return words.ranks(ranges[:NAMED], sum(high - low + 1 for low, high in ranges[NAMED:]))
-
-
-def _ranges(ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and last rank of each range of ascending ranks without a gap."""
-    for _, those in groupby(enumerate(ranks), lambda item: item[1] - item[0]):
-        inside = [rank for _, rank in those]
-        yield inside[0], inside[-1]
+    return words.on_node(ranks_as_text([rank for rank in seat.ranks if rank not in finished]), printable(node_id))
 
 
 # Signs.

@@ -44,7 +44,6 @@ EXAMPLES: Examples = {
         {"node_id": "b", "for_s": for_s, "reason": reason, "waits": waits}
         for for_s, reason, waits in ((None, "", ""), (90.0, "", ""), (600.0, "why", "<waits>"))
     ],
-    finishing.ranks: [{"ranges": ((0, 7), (9, 9)), "more": 0}, {"ranges": ((0, 0), (2, 2)), "more": 12}],
     finishing.on_nodes: [{"workers": ("rank 0 on node a", "rank 1 on node b"), "more_nodes": more} for more in (0, 3)],
     losses.excused: [{"cause": "<cause>", "excuse": "<excuse>"}],
     sizes.legal_sizes: [{"sizes": (2, 4)}],

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rdzv_protocol.text import age, clip, last_lines, one_line, printable, span
+from rdzv_protocol.text import age, clip, last_lines, one_line, printable, ranks, span
 
 anything = st.text(st.characters(codec=None), max_size=60)
 """Any text, including control characters and lone surrogates, which JSON can contain."""
@@ -66,3 +66,17 @@ def test_a_window_in_words(seconds: float, text: str) -> None:
 )
 def test_an_age_is_short(seconds: float | None, shown: str) -> None:
     assert age(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("ascending", "text"),
+    [
+        ([3], "rank 3"),
+        ([0, 1], "ranks 0-1"),
+        ([*range(8), 9], "ranks 0-7, 9"),
+        (range(4096), "ranks 0-4095"),
+        ([*range(0, 8, 2), 9, 10, 12], "ranks 0, 2, 4, 6 and 3 more"),
+    ],
+)
+def test_ranks_are_named_as_ranges_of_which_there_are_few(ascending, text):
+    assert ranks(ascending) == text

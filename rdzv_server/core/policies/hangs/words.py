@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rdzv_protocol import hang_sources
 from rdzv_protocol.evidence import ProcessState
 from rdzv_protocol.text import clip, printable
+from rdzv_protocol.text import ranks as ranks_as_text
 
 MOST_RANKS = 3
 """Number of ranks that are named one by one."""
@@ -18,8 +19,7 @@ def may_hang_before_start(reason: str) -> str:
 
 
 def may_hang(ranks: Sequence[int], node_id: str, reason: str) -> str:
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks ({ranks[0]} ...)"
-    return f"{who} on node {node_id} may hang: {reason}"
+    return f"{ranks_as_text(sorted(ranks))} on node {node_id} may hang: {reason}"
 
 
 def hang(reason: str, evidence: str = "") -> str:

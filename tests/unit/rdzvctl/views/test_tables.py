@@ -144,6 +144,22 @@ def test_no_terminal_is_too_narrow_for_names_and_reasons(width: int, monkeypatch
         assert word in shown
 
 
+@pytest.mark.parametrize(("short_rows", "is_table"), [(1, False), (30, True)])
+def test_a_long_sentence_is_not_folded_into_a_narrow_column_unless_records_are_longer(
+    short_rows: int, is_table: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr(output.Output, "size", lambda self: os.terminal_size((80, 24)))
+    out = output.Output({"TERM": "xterm"})
+    out.is_terminal = True
+    short = told(check(("1", "join a; 10s")))
+    table = tables.runs_table([short] * (1 + short_rows))
+    sentence = "worker rank 1 on node a hangs " * 6
+    table = table._replace(rows=[(*table.rows[0][:-1], sentence), *table.rows[1:]])
+    lines = out.drawn(table).splitlines()
+    assert (lines[0].split() == list(table.headings)) == is_table
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200, 300])
 @pytest.mark.parametrize("reason", ["short", "a long reason of a run that has failed " * 5], ids=["short", "long"])
 def test_a_flat_table_names_each_run_in_one_line(width: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:

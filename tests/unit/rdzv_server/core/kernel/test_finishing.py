@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import pytest
 from rdzv_protocol.messages import FinishedWorkers
+from rdzv_protocol.text import ranks
 
 from rdzv_server.core.events import LeaseRenewed
 from rdzv_server.core.kernel import finishing
@@ -16,7 +17,7 @@ from rdzv_server.words import finishing as words
 from tests.support.scenario import Scenario, running
 
 T = TypeVar("T")
-MINUTES_5 = words.still_run(words.rank(0), 5, words.on_node(words.rank(1), "b"))
+MINUTES_5 = words.still_run(ranks([0]), 5, words.on_node(ranks([1]), "b"))
 
 
 def with_workers(each: int, nodes: str, *names: str, **settings: Any) -> Scenario:
@@ -50,7 +51,7 @@ def test_a_node_that_finished_and_one_that_still_runs_are_named_at_once() -> Non
     run.passes(60.0)
     status = found(run)
     assert status and (status.age_s, status.warned) == (60.0, False)
-    assert run_view.reason(run.run, run.now).endswith(words.finishing(words.rank(0), words.on_node(words.rank(1), "b")))
+    assert run_view.reason(run.run, run.now).endswith(words.finishing(ranks([0]), words.on_node(ranks([1]), "b")))
     assert watch_view.summary(run.run, run.now, lambda at: at)["finished_at"] == 0.0
 
 
@@ -74,7 +75,7 @@ def test_a_node_that_finishes_later_restarts_the_timeout() -> None:
     run.succeeds("b")
     assert not run.run.still_running
     run.passes(WARNED_AFTER_S)
-    assert warnings(run)[1:] == [words.still_run(words.ranks([(0, 1)], 0), 5, words.on_node(words.rank(2), "c"))]
+    assert warnings(run)[1:] == [words.still_run(ranks([0, 1]), 5, words.on_node(ranks([2]), "c"))]
 
 
 def test_workers_that_finished_on_a_node_that_still_runs_are_a_sign_with_the_same_consequence() -> None:
@@ -82,8 +83,8 @@ def test_workers_that_finished_on_a_node_that_still_runs_are_a_sign_with_the_sam
     polls(run, "a", 0, 2, ago_s=30.0)
     assert run_view.phase(run.run) == "finishing"
     run.passes(WARNED_AFTER_S - 30.0)
-    still = words.on_node(words.ranks([(1, 1), (3, 3)], 0), "a")
-    assert warnings(run) == [words.still_run(words.ranks([(0, 0), (2, 2)], 0), 5, still)]
+    still = words.on_node(ranks([1, 3]), "a")
+    assert warnings(run) == [words.still_run(ranks([0, 2]), 5, still)]
 
 
 def test_a_repeated_report_changes_nothing_and_that_of_another_worker_the_time() -> None:
@@ -177,8 +178,8 @@ def test_the_report_about_a_lost_peer_names_the_worker_that_exited_0_before(is_o
     else:
         run.succeeds("b")
     run.fails("a", consequence=True, hint="see others")
-    ranks = words.rank(1) if is_own else words.ranks([(2, 3)], 0)
-    assert run.run.failures[-1].failure.hint == failures.exited_before(ranks)
+    finished = ranks([1] if is_own else [2, 3])
+    assert run.run.failures[-1].failure.hint == failures.exited_before(finished)
 
 
 def test_a_failure_of_its_own_is_not_explained_by_a_worker_that_exited_0() -> None:
@@ -214,5 +215,5 @@ def test_the_sentence_about_a_large_run_is_short() -> None:
     run.succeeds(*names[:50])
     assert (view := finishing.view(run.run))
     assert view.finished == words.workers_of(50, 64)
-    named = [words.on_node(words.ranks([(8 * at, 8 * at + 7)], 0), f"n{at}") for at in range(50, 54)]
+    named = [words.on_node(ranks(range(8 * at, 8 * at + 8)), f"n{at}") for at in range(50, 54)]
     assert view.still_running == words.on_nodes(named, 10)

@@ -7,6 +7,7 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 from rdzv_protocol.states import HEALTH
+from rdzv_protocol.text import ranks
 from rdzv_protocol.words.run import correct_agent, read_console, read_output
 
 from rdzv_server.core.effects import Record
@@ -237,7 +238,7 @@ BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = 
         silent, completion.no_agent_heard(MOST_S), 0.0, (words.LOOK_AT_NODES, words.START_AGENTS, words.stop(RUN_ID)),
     ),
     "overdue": (
-        overdue, finishing.finishing(finishing.rank(0), finishing.on_node(finishing.rank(1), "b")), 0.0,
+        overdue, finishing.finishing(ranks([0]), finishing.on_node(ranks([1]), "b")), 0.0,
         (words.stacks(RUN_ID), words.stop(RUN_ID)),
     ),
     "looping": (

@@ -6,6 +6,7 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import asdict
 from rdzv_protocol.messages import RestartCost
+from rdzv_protocol.text import ranks
 from rdzv_protocol.words.run import worker_failed
 
 from rdzv_server.core.views import status_view
@@ -13,7 +14,7 @@ from rdzv_server.words import completion, failures, finishing, losses, runs
 from tests.support.scenario import Scenario, running
 from tests.support.stories import check, until
 
-FINISHING = finishing.finishing(finishing.rank(0), finishing.on_node(finishing.rank(1), "b"))
+FINISHING = finishing.finishing(ranks([0]), finishing.on_node(ranks([1]), "b"))
 SPENT = failures.ends_run(worker_failed("a", 0, "exit code 1", ""), failures.no_restarts_left(0, None))
 
 
