@@ -20,7 +20,7 @@ from node_agent.features.metrics import words as metrics
 from node_agent.features.supervised import Part
 from node_agent.kernel.leave_signals import ONE_REQUEST_S
 from node_agent.kernel.processes.orphans_helper import MARK
-from node_agent.kernel.processes.process import handles
+from node_agent.kernel.processes.process import waits_for
 from tests.chaos.traces import helpers
 from tests.support import leaderless
 from tests.support.certificates import Authority
@@ -270,7 +270,7 @@ async def test_the_supervisor_waits_for_signals_and_has_no_handler(hub: WorkerHu
     """A handler does not run if its signal comes just before a wait for the agent begins. A SIGTERM would be lost."""
     alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
     (worker,) = await hub.group(1)
-    assert not handles(alone.pid, signal.SIGTERM), (
+    assert waits_for(alone.pid, signal.SIGTERM) is False, (
         "the kernel shows a signal as blocked only while no thread waits for it"
     )
     worker.order_exit(0)

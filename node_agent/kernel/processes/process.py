@@ -22,11 +22,8 @@ Linux compares the limit with a count of its clock's ticks.
 """
 KILL_TIMEOUT_S = 30.0
 """Seconds after which a child counts as surviving SIGKILL, as it may in uninterruptible sleep."""
-_CAUGHT = (b"SigCgt",)
-_HANDLED = (b"SigBlk", *_CAUGHT)
-"""Fields of /proc/PID/status, in hexadecimal, with the signals that a process handles or waits for itself."""
-_OUTLASTED = (*_HANDLED, b"SigIgn")
-"""Fields with the signals that do not end the process."""
+_BLOCKED, _CAUGHT, _IGNORED = b"SigBlk", b"SigCgt", b"SigIgn"
+"""Fields of /proc/PID/status with masks of signals, in hexadecimal."""
 
 
 class Process(Protocol):
@@ -226,7 +223,7 @@ def outlasts(pid: int, *signums: int) -> bool | None:
 
     The process may be a zombie. Return False if its state cannot be read, and None as `waits_for` does.
     """
-    return _waits(pid, (*_CAUGHT, b"SigIgn"), signums)
+    return _waits(pid, (_CAUGHT, _IGNORED), signums)
 
 
 def waits_for(pid: int, *signums: int) -> bool | None:
@@ -235,29 +232,16 @@ def waits_for(pid: int, *signums: int) -> bool | None:
     Return False if its state cannot be read. Return None if it blocks all signals, also SIGSEGV, for which no program
     waits: perhaps only for the moment in which it starts another program.
     """
-    return _waits(pid, _CAUGHT, signums)
+    return _waits(pid, (_CAUGHT,), signums)
 
 
 def _waits(pid: int, names: Collection[bytes], signums: Collection[int]) -> bool | None:
     masks = _masks(pid)
     if any(_is_in(masks.get(name, 0), signum) for name in names for signum in signums):
         return True
-    blocked = masks.get(b"SigBlk", 0)
+    blocked = masks.get(_BLOCKED, 0)
     is_blocked = any(_is_in(blocked, signum) for signum in signums)
     return None if is_blocked and _is_in(blocked, signal.SIGSEGV) else is_blocked
-
-
-def handles(pid: int, *signums: int) -> bool:
-    """Return whether a process catches one of these signals, or blocks it and may wait for it.
-
-    Return False if its state cannot be read.
-    """
-    return _has(pid, _HANDLED, signums)
-
-
-def catches(pid: int, signum: int) -> bool:
-    """Return whether a process has a handler for the signal. Return False if its state cannot be read."""
-    return _has(pid, _CAUGHT, (signum,))
 
 
 def expects(pid: int, signum: int) -> bool:
@@ -268,14 +252,8 @@ def expects(pid: int, signum: int) -> bool:
     parent's handlers until it executes the program. The signal would then kill that program.
     """
     masks = _masks(pid)
-    blocked = masks.get(b"SigBlk", 0)
-    return not _is_in(blocked, signal.SIGSEGV) and _is_in(blocked | masks.get(b"SigCgt", 0), signum)
-
-
-def _has(pid: int, names: Collection[bytes], signums: Collection[int]) -> bool:
-    """Return whether one of these fields of /proc/PID/status has one of the signals."""
-    masks = _masks(pid)
-    return any(_is_in(masks.get(name, 0), signum) for name in names for signum in signums)
+    blocked = masks.get(_BLOCKED, 0)
+    return not _is_in(blocked, signal.SIGSEGV) and _is_in(blocked | masks.get(_CAUGHT, 0), signum)
 
 
 def _masks(pid: int) -> Mapping[bytes, int]:
@@ -283,7 +261,7 @@ def _masks(pid: int) -> Mapping[bytes, int]:
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
             fields = (line.split(b":", 1) for line in status.read().splitlines())
-            return {name: int(mask, 16) for name, mask in fields if name in _OUTLASTED}
+            return {name: int(mask, 16) for name, mask in fields if name in (_BLOCKED, _CAUGHT, _IGNORED)}
     except (OSError, ValueError):
         return {}
 

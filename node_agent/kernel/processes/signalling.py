@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from node_agent.kernel.processes.orphans import family, main_children
 from node_agent.kernel.processes.orphans_helper import Process, look_at
-from node_agent.kernel.processes.process import catches, expects, handles, outlasts, signal_group, waits_for
+from node_agent.kernel.processes.process import expects, outlasts, signal_group, waits_for
 
 REST_SHARE, REST_S = 0.1, 3.0
 """Last part of the grace period, and its maximum in seconds, for processes that have not been signalled by then."""
@@ -36,12 +36,12 @@ def remaining_signalled_after_s(grace_s: float) -> float:
 
 def is_signalled_first(pid: int, signum: int) -> bool:
     """Return whether this is a Python program that handles the signal."""
-    return _is_python(pid) and handles(pid, signum)
+    return _is_python(pid) and waits_for(pid, signum) is not False
 
 
 def handlers(worker: int, signum: int) -> list[int]:
     """Return the worker if it certainly handles the signal. If it is a wrapper, return the programs in it that do."""
-    if catches(worker, signum) or expects(worker, signum):
+    if waits_for(worker, signum):
         return [worker]
     return [pid for pid in wrapped(worker) if expects(pid, signum)]
 
