@@ -64,32 +64,6 @@ LOOKS_S = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 handler that a silent worker has installed is seen before the worker is twice as old."""
 
 
-class OpenedWorker:
-    """A worker to be started: its streams are open, and it has no process yet."""
-
-    def __init__(self, spec: WorkerSpec) -> None:
-        self.spec = spec
-        self._streams = spec.open_streams()
-
-    def start(
-        self,
-        on_end: Callable[["Worker"], None],
-        spares: Callable[[int], bool],
-        matters: Callable[[], bool],
-        signals: Collection[int],
-    ) -> "Worker":
-        """Start the worker, which may still be about to execute its program. Raises `OSError`: there is no worker then,
-        and its streams have to be closed.
-        """
-        process = self.spec.start(self._streams[0].writable(), self._streams[1].writable())
-        return Worker(self.spec, self._streams, process, on_end, spares, matters, signals)
-
-    def close(self) -> None:
-        """Close the streams of a worker that is not started."""
-        for stream in self._streams:
-            stream.finish()
-
-
 class Worker:
     """A worker that was started, until its end: call `wait_until_started` before all other methods.
 
@@ -248,7 +222,8 @@ class Worker:
     def _reaped(self, is_spared: bool) -> None:
         self.exit_code = self._process.reap()
         if is_spared:
-            self._catch_up()
+            for stream in self._streams:
+                stream.catch_up()
         else:
             self._finish()
         self._on_end(self)
@@ -290,18 +265,7 @@ class Worker:
                 stream.ended(end, is_last=is_last)
             then()
 
-        task = asyncio.get_running_loop().create_task(read_and_finish())
-        self._ending.add(task)
-        task.add_done_callback(self._read_finished)
-
-    def _read_finished(self, task: "asyncio.Task[None]") -> None:
-        self._ending.discard(task)
-        if not task.cancelled():
-            task.result()
-
-    def _catch_up(self) -> None:
-        for stream in self._streams:
-            stream.catch_up()
+        spawn(read_and_finish(), self._ending)
 
 
 class KilledLate(Struct, frozen=True):
@@ -417,22 +381,24 @@ class ProcessGroup:
         """Open the streams of all workers, then fork all, then watch all. After each fork, the first write to each page
         of the agent's memory costs a page fault.
         """
-        opened: list[OpenedWorker] = []
+        opened: list[tuple[Stream, Stream]] = []
         forked: list[Worker] = []
         failures: list[tuple[WorkerSpec, OSError]] = []
         try:
             for spec in specs:
-                opened.append(OpenedWorker(spec))
-            for each in opened:
-                spec = each.spec
-                forked.append(each.start(self._exited, self._spares, self._failure_matters, signals))
-                self._alive[forked[-1].pid] = forked[-1]
+                opened.append(spec.open_streams())
+            for spec, streams in zip(specs, opened, strict=True):
+                process = spec.start(streams[0].writable(), streams[1].writable())
+                worker = Worker(spec, streams, process, self._exited, self._spares, self._failure_matters, signals)
+                forked.append(worker)
+                self._alive[worker.pid] = worker
         except OSError as error:
             failures = [(spec, error)]
         finally:  # also because a signal to the group of a worker that is not set up would be lost
             failures = [*self._wait_until_started(forked), *failures]
-            for each in opened[len(forked) :]:
-                each.close()
+            for unused in opened[len(forked) :]:
+                for stream in unused:
+                    stream.finish()
         return failures[0] if failures else None
 
     def _wait_until_started(self, forked: Sequence[Worker]) -> list[tuple[WorkerSpec, OSError]]:
