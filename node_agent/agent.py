@@ -104,7 +104,7 @@ async def _run(plan: LaunchPlan) -> ExitCode:
     hung_disks.end()
     try:
         await agent.open()
-        async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
+        async with server_of(plan, console) as (make_transport, where):
             late_imports.end()
             return await agent.run(make_transport, where)
     finally:

@@ -22,7 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncGenerator, Collection
-from contextlib import ExitStack, aclosing, closing, suppress
+from contextlib import aclosing, closing, suppress
 from functools import partial
 from importlib import import_module
 from logging import ERROR, INFO, WARNING
@@ -43,17 +43,9 @@ from node_agent.kernel import early_signals, late_imports
 from node_agent.kernel.config import Endpoint, LaunchPlan, UsageError
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.processes import orphans_helper
-from node_agent.kernel.processes.orphans import (
-    GUARDIAN,
-    adopt_orphans,
-    children,
-    end_until_none,
-    family,
-    reap,
-)
-from node_agent.kernel.processes.orphans_helper import END_S, MARK
+from node_agent.kernel.processes.orphans import GUARDIAN, adopt_orphans, children, end_until_none, family, reap
+from node_agent.kernel.processes.orphans_helper import END_S, MARK, has_ended
 from node_agent.kernel.processes.process import STDERR, tie_to_parent, to_handle
-from node_agent.kernel.processes.system_calls import pidfd_open
 
 SILENCE_S = 15.0
 """Seconds of silence after which a server counts as gone. A server sends something every five seconds."""
@@ -197,14 +189,8 @@ def _wait_for_guardian() -> None:
     Other processes are not waited for: a server that the agent has hosted runs until the run ends.
     """
     until = time.monotonic() + GUARDIAN_S
-    while (left_s := until - time.monotonic()) > 0 and (guardians := [pid for pid in children() if _is_guardian(pid)]):
-        ends = select.poll()
-        with ExitStack() as opened:
-            for pid in guardians:
-                descriptor = pidfd_open(pid)  # also of a child that has ended, until it is reaped
-                opened.callback(os.close, descriptor)
-                ends.register(descriptor, select.POLLIN)
-            ends.poll(1000 * left_s)
+    while time.monotonic() < until and (guardian := next(filter(_is_guardian, children()), 0)):
+        has_ended(guardian, until - time.monotonic())
         reap()
 
 

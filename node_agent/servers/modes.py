@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 
 from rdzv_protocol.flag_values import address
 
@@ -18,13 +17,11 @@ OTHERS_MARGIN_S = 5.0
 
 
 @asynccontextmanager
-async def server_of(
-    plan: LaunchPlan, console: Console, *, page: bool = True
-) -> AsyncIterator[tuple[Callable[[], Transport], str]]:
+async def server_of(plan: LaunchPlan, console: Console) -> AsyncIterator[tuple[Callable[[], Transport], str]]:
     """Yield a function that opens a connection to the plan's server, and the server's name for people.
 
-    `page`: whether a server in this process opens its status page. At the end, a server hosted by this node continues
-    until the other nodes know the end of the run. Raises `UsageError` if it cannot be hosted.
+    At the end, a server hosted by this node continues until the other nodes know the end of the run. Raises
+    `UsageError` if it cannot be hosted.
     """
     target, join = plan.target, plan.config.join
     for note in plan.notes:
@@ -35,7 +32,7 @@ async def server_of(
     if target.endpoint is None:
         from node_agent.servers.standalone import Standalone
 
-        async with Standalone(partial(console.log, level=Level.ROUTINE), page=page, warn=console.log) as alone:
+        async with Standalone(console, has_page=plan.config.status_page) as alone:
             yield alone.transport, "localhost"
     elif target.hosts:
         from node_agent.servers.hosted import HostedServer

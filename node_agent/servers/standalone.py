@@ -16,6 +16,8 @@ from rdzv_protocol.messages import Ack, Reply, Request, Start
 from rdzv_protocol.paths import STATUS
 
 from node_agent import words
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.output.console import Console
 from node_agent.kernel.tasks import spawn
 from node_agent.kernel.threads import in_thread
 from rdzv_server.server import RendezvousServer, bind
@@ -67,14 +69,11 @@ class _Warnings(logging.Handler):
 class Standalone:
     """The embedded server, as an async context manager. Its page, if it has one, has an address when workers run."""
 
-    def __init__(
-        self, log: Callable[[str], None], *, page: bool = True, warn: Callable[[str], None] | None = None
-    ) -> None:
-        """Embed a server. `warn` is called with warnings of its log, unless the program has a log of its own."""
-        self._log = log
-        self._warn = warn or log
-        self._warnings = None if warn is None or SERVER_LOG.hasHandlers() else _Warnings(warn)
-        self._has_page = page
+    def __init__(self, console: Console, *, has_page: bool) -> None:
+        """Embed a server. The console shows warnings of its log, unless the program has a log of its own."""
+        self._console = console
+        self._warnings = None if SERVER_LOG.hasHandlers() else _Warnings(console.log)
+        self._has_page = has_page
         self._server = RendezvousServer()
         self._page: asyncio.Task[None] | None = None
 
@@ -107,12 +106,13 @@ class Standalone:
         """
         try:
             with bind(ADDRESS, 0) as listener:
-                self._log(words.progress.status_page(f"http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}"))
+                url = f"http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}"
+                self._console.log(words.progress.status_page(url), Level.ROUTINE)
                 await _connection_at(listener)
                 await in_thread(partial(import_module, "rdzv_server.http.routes"))
                 await self._server.listen(listener.dup(), read_only=True)  # every user of this machine can reach it
         except Exception as error:
-            self._warn(words.progress.no_status_page(f"{type(error).__name__}: {error}"))
+            self._console.log(words.progress.no_status_page(f"{type(error).__name__}: {error}"))
 
 
 async def _connection_at(listener: socket.socket) -> None:

@@ -181,7 +181,7 @@ class _Launch:
         agent = LaunchedAgent(launch.config, console, self._entry, self._plan.custom_logs, self._plan.events)
         try:
             await agent.open()
-            async with server_of(launch, console, page=False) as (make_transport, where):
+            async with server_of(launch, console) as (make_transport, where):
                 self._agent = agent
                 exit_code = await agent.run(make_transport, where)
         finally:

@@ -134,6 +134,7 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         launch.config,
         command=Command((title,)),
         limits_threads=False,
+        status_page=False,
         signals=(),
         program_signals=launch.config.signals,
         # also for one node, where torchrun would generate a name

@@ -23,14 +23,14 @@ from tests.unit.node_agent.rig import PATIENCE_S
 from tests.unit.node_agent.story import join
 
 
-def a_plan(target: Target, *notes: str) -> LaunchPlan:
-    config = AgentConfig(command=Command(("true",)), join=join(), signals=())
+def a_plan(target: Target, *notes: str, status_page: bool = True) -> LaunchPlan:
+    config = AgentConfig(command=Command(("true",)), join=join(), signals=(), status_page=status_page)
     return LaunchPlan(config, target, Credentials(), notes)
 
 
 async def test_a_server_in_this_process_answers_and_the_plans_notes_are_printed_first():
     console = FakeConsole()
-    async with server_of(a_plan(Target(), "a note"), console, page=False) as (make_transport, where):
+    async with server_of(a_plan(Target(), "a note", status_page=False), console) as (make_transport, where):
         transport = make_transport()
         settings = RequestedSettings(min_nodes=1, max_nodes=1)
         address = await transport.connect()
