@@ -27,6 +27,7 @@ from typing import Any
 if not __package__:  # isolated and run by its path: this package would not be found
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
+from node_agent.kernel.processes.orphans_helper import is_marked, look_at
 from node_agent.kernel.processes.system_calls import pidfd_open
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -182,7 +183,7 @@ class Processes:
         *,
         is_first: bool,
     ) -> None:
-        """`mark`: entry of the environment of each worker and its descendants, empty for none.
+        """`mark`: mark of each worker and its descendants, as an entry of the environment; empty for none.
 
         `survivors`: workers of ended rounds that SIGKILL did not end. `kept`: living processes of the agent with the
         mark. `known`: processes for which not to wait. `is_first`: whether no worker has run yet.
@@ -197,11 +198,11 @@ class Processes:
             return False
         if not exists(pid):
             return self._has_own_pids or not self._is_first
-        return (
-            pid in self._survivors
-            or is_ending(pid)
-            or (bool(self._mark) and any(self._mark in _read(task, "environ").split(b"\0") for task in tasks(pid)))
-        )
+        return pid in self._survivors or is_ending(pid) or self._is_marked(pid)
+
+    def _is_marked(self, pid: int) -> bool:
+        process = look_at(pid) if self._mark else None
+        return process is not None and is_marked(pid, self._mark, is_leaderless=process.is_leaderless)
 
 
 def exists(pid: int) -> bool:
@@ -219,30 +220,11 @@ def is_ending(pid: int) -> bool:
 
     The main thread may also end alone: such a process continues with its other threads.
     """
-    return _main_thread_has_ended(pid) and not any(map(_continues, _other_tasks(pid)))
-
-
-def has_ended(pid: int) -> bool:
-    """Return whether the process has ended with all of its threads."""
-    return _main_thread_has_ended(pid) and not _other_tasks(pid)
-
-
-def tasks(pid: int) -> list[str]:
-    """Return the places in /proc that may show a process's program: its own, or those of its other threads if the main
-    thread has ended.
-    """
-    return _other_tasks(pid) if _main_thread_has_ended(pid) else [str(pid)]
-
-
-def _main_thread_has_ended(pid: int) -> bool:
-    return _stat(str(pid))[:1] in _ENDED
-
-
-def _other_tasks(pid: int) -> list[str]:
-    """Return the places in /proc of a process's threads that run beside the main thread."""
+    if _stat(str(pid))[:1] not in _ENDED:
+        return False
     with suppress(OSError):
-        return [f"{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task") if thread != str(pid)]
-    return []
+        return not any(_continues(f"{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task"))
+    return True
 
 
 def _continues(task: str) -> bool:
@@ -311,7 +293,7 @@ class Watch:
         poll.register(self._told, select.POLLRDHUP)
         for pid in pids:
             with suppress(OSError):
-                if not has_ended(pid):  # otherwise it may only be reaped: the wait would end at once
+                if look_at(pid):  # otherwise it may only be reaped: the wait would end at once
                     opened.append(pidfd_open(pid))
                     poll.register(opened[-1], select.POLLIN)
         try:

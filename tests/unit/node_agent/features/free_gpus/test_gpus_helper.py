@@ -14,6 +14,7 @@ import pytest
 
 from node_agent.features.free_gpus.feature import PROGRAM
 from node_agent.features.free_gpus.gpus_helper import Gpu, visible
+from node_agent.kernel.processes.orphans_helper import limit_for, mark_descendants
 from tests.support import leaderless
 from tests.support.nvml import UNKNOWN, PlayedDriver
 
@@ -128,6 +129,16 @@ def test_a_process_with_the_workers_mark_is_named_and_its_end_is_noticed_at_once
         while report := look.hears():  # between its end and its reaping it has no command
             last = report
         assert last == {"holders": []}
+
+
+def test_a_process_that_has_cleared_its_environment_still_has_the_mark(tmp_path: Path) -> None:
+    driver, limit = PlayedDriver(tmp_path), limit_for(MARK.encode())
+    with subprocess.Popen(("sleep", "60"), env={}, preexec_fn=lambda: mark_descendants(limit)) as worker:
+        driver.says(f"lives 0 {worker.pid} {512 * MIB}")
+        with looking(driver) as look:
+            (holder,) = look.holders()
+        worker.kill()
+    assert holder["pid"] == worker.pid
 
 
 def test_a_zombie_is_a_process_that_has_ended(tmp_path: Path) -> None:
