@@ -43,7 +43,7 @@ from rdzv_server.service.interface import (
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.observers import Observer
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
-from rdzv_server.storage.etcd import EtcdStore, read_attempts_with, settle_format
+from rdzv_server.storage.etcd import EtcdStore, format_key, read_attempts_with, settle_format
 from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls
 from rdzv_server.storage.outage import Outage, OutageLog
 from rdzv_server.storage.store_location import EtcdLocation
@@ -279,7 +279,7 @@ class ClusterServer(HttpServer):
         await self._client.close()
 
     async def renew_for_store(self) -> None:
-        await self._client.renew(f"{self._prefix}/format".encode())
+        await self._client.renew(format_key(self._prefix))
 
     async def crashed(self) -> None:
         await asyncio.shield(self._running)

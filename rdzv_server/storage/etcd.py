@@ -67,10 +67,20 @@ KEYS_AT_ONCE = 10_000
 """Most names of keys that are read at once, without their values."""
 
 
+def format_key(prefix: str) -> bytes:
+    """Return the key of a cluster's format, which every server may read."""
+    return f"{prefix}/format".encode()
+
+
 async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
-    """Write a new cluster's format, or check it. Raises `StoreBroken` if it is another one, or `StoreUnavailable`."""
-    key, value = f"{prefix}/format".encode(), f"format {FORMAT}, {count(shards, 'shard')}"
+    """Write a new cluster's format, or check it; before and after, check that etcd's members form one cluster.
+
+    Raises `StoreBroken` if it is another format, or if they do not, or `StoreUnavailable`.
+    """
+    key, value = format_key(prefix), f"format {FORMAT}, {count(shards, 'shard')}"
+    await client.identify(key)
     await client.transact([is_free(key)], [put(key, value.encode())])
+    await client.verify()
     found, _ = await client.get(key)
     text = found.value.decode(errors="replace") if found else ""
     if text == value:
@@ -88,6 +98,7 @@ class EtcdStore:
     def __init__(self, client: EtcdClient, prefix: str, key: bytes, leadership: int) -> None:
         self._client = client
         self._root = prefix
+        self._key, self._leadership = key, leadership
         self._fence = is_made_at(key, leadership)
         self._next_number = 0
         self._batch: Sequence[Change] | None = None
@@ -185,7 +196,9 @@ class EtcdStore:
         has_latest = [is_there(self._latest)] if self._latest else []
         done, _ = await self._client.transact([self._fence, *has_latest], operations)
         if not done:
-            raise StoreFenced(words.LEADERSHIP_OVER)
+            found, _ = await self._client.get(self._key)
+            still_leads = found is not None and found.create_revision == self._leadership
+            raise StoreFenced(words.RECORDS_LOST if still_leads else words.LEADERSHIP_OVER)
 
     def _plan(self, changes: Sequence[Change], events: Sequence[RunEvent]) -> Iterator[list[Any]]:
         """Split a batch into transactions, each as large as etcd allows; the events come last."""

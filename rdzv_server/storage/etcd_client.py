@@ -9,7 +9,8 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -53,6 +54,7 @@ _TIMED_OUT = "context deadline exceeded"
 
 _OF_TLS = ("TSI_", "SSL_ERROR")
 """Parts of gRPC's details about a connection whose TLS fails. It reports no reason that the other side has sent."""
+
 
 T = TypeVar("T")
 
@@ -119,6 +121,11 @@ class EtcdClient:
         credentials = tls.credentials()
         self._renewed = asyncio.Event()
         self._members = [_Member(address, credentials) for address in addresses]
+        self._cluster = 0
+        """Id of the cluster of the members; 0 until `identify` has found it. Other clusters' answers do not count."""
+        self._strangers: set[str] = set()
+        """Addresses at which another cluster has answered last."""
+        self._mark = b""
         self.name = words.name(addresses)
         self.revision = 0
         """Highest revision in etcd's answers to reads and writes. Later answers have no lower one while etcd keeps its
@@ -148,6 +155,80 @@ class EtcdClient:
         self._renewed.set()
         self._renewed = asyncio.Event()
         await _close(replaced, grace_s=inf)
+
+    async def identify(self, mark: bytes) -> None:
+        """Find out which cluster the members form, so that a member of another one counts as one that fails.
+
+        An address may lead to another etcd: one that was started anew without its members, or another team's. `mark`:
+        any key that this server may read. Raises `StoreBroken` if the members form several clusters, and none of these
+        has most of the addresses.
+        """
+        self._mark = mark
+        ids = await self._look_at_members(_cluster_of) or {"": _cluster_of(await self._ask(_reads(mark)))}
+        most = self._of_most(ids)
+        if most is None and len(set(ids.values())) > 1:
+            raise StoreBroken(words.several_clusters([f"{address}: {each:x}" for address, each in ids.items()]))
+        self._cluster = most or next(iter(ids.values()))
+        self._members.sort(key=lambda member: ids.get(member.address) != self._cluster)  # ask these first
+
+    async def verify(self) -> None:
+        """Check that the members that answer have the same mark, which must exist by now.
+
+        Clusters that were started with the same flags have the same id. Raises `StoreBroken`.
+        """
+        marks = await self._look_at_members(_creation_of)
+        created = {address: each.revision for address, each in marks.items() if each.cluster == self._cluster}
+        if len(set(created.values())) > 1:
+            raise StoreBroken(words.members_differ(sorted(created), self._mark.decode()))
+
+    async def _look_at_members(self, fact_of: Callable[[Any], T]) -> dict[str, T]:
+        """Read the mark from each member, until most of them have given the same fact or all were asked.
+
+        Return the facts by address, without members that do not answer.
+        """
+
+        async def read(member: _Member) -> tuple[str, Any]:
+            with suppress(grpc.aio.AioRpcError):
+                return member.address, await _reads(self._mark)(member)
+            return member.address, None
+
+        asked, found = [asyncio.ensure_future(read(member)) for member in self._members], dict[str, T]()
+        try:
+            for each in asyncio.as_completed(asked):
+                address, answer = await each
+                if answer is not None:
+                    found[address] = fact_of(answer)
+                if self._of_most(found) is not None:
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+        return found
+
+    def _of_most(self, facts: Mapping[str, T]) -> T | None:
+        """Return the fact that more than half of all members have given; None if there is none."""
+        for fact, times in Counter(facts.values()).most_common(1):
+            if 2 * times > len(self._members):
+                return fact
+        return None
+
+    def _is_own(self, answer: Any) -> bool:
+        return self._cluster in (0, answer.header.cluster_id)
+
+    async def _counts(self, member: _Member, answer: Any) -> bool:
+        """Return whether an answer comes from this cluster. If most members now form another one, it is that."""
+        if not self._is_own(answer):
+            self._cluster = self._of_most(await self._look_at_members(_cluster_of)) or self._cluster
+        if self._is_own(answer):
+            self._strangers.discard(member.address)
+            return True
+        self._note_stranger(member)
+        return False
+
+    def _note_stranger(self, member: _Member) -> None:
+        if member.address not in self._strangers:
+            self._strangers.add(member.address)
+            log.error("%s", words.other_cluster(member.address))
 
     async def _answers(self, key: bytes) -> bool:
         """Return whether etcd lets this server read the key now."""
@@ -245,6 +326,11 @@ class EtcdClient:
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(rpc.WatchRequest(create_request=create))
                 while (response := await call.read()) is not grpc.aio.EOF:
+                    if not self._is_own(response):
+                        call.cancel()
+                        self._note_stranger(member)
+                        await asyncio.sleep(BEHIND_S)
+                        return
                     if response.events or response.canceled:  # canceled: the requested revision has been compacted
                         call.cancel()
                         return
@@ -262,12 +348,15 @@ class EtcdClient:
         self.revision = max(self.revision, revision)
         return revision
 
-    async def _ask(self, ask: Callable[[_Member], Awaitable[T]], members: Sequence[_Member] | None = None) -> T:
+    async def _ask(self, ask: Callable[[_Member], Awaitable[Any]], members: Sequence[_Member] | None = None) -> Any:
         """Return the first answer of a member, of all members or of these; each member is asked once."""
         problem, is_silent = "", True
         for member in list(self._members if members is None else members):
             try:
-                return await ask(member)
+                answer = await ask(member)
+                if await self._counts(member, answer):
+                    return answer
+                problem, is_silent = words.other_cluster(member.address), False
             except (grpc.aio.AioRpcError, EOFError) as error:
                 problem, is_silent = _problem(member, error), is_silent and _is_silent(error)
                 if isinstance(error, grpc.aio.AioRpcError) and error.code() in _HOPELESS:
@@ -277,6 +366,21 @@ class EtcdClient:
             if self._members[0] is member:
                 self._members.append(self._members.pop(0))
         raise (StoreSilent if is_silent else StoreUnavailable)(words.cannot_use(self.name, problem))
+
+
+class _Creation(NamedTuple):
+    """Cluster of a member, and the revision at which the mark was created there; 0 if there is no mark."""
+
+    cluster: int
+    revision: int
+
+
+def _cluster_of(answer: Any) -> int:
+    return int(answer.header.cluster_id)
+
+
+def _creation_of(answer: Any) -> _Creation:
+    return _Creation(_cluster_of(answer), answer.kvs[0].create_revision if answer.kvs else 0)
 
 
 def _reads(key: bytes) -> Callable[[_Member], Awaitable[Any]]:

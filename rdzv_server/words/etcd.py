@@ -7,6 +7,10 @@ from rdzv_server.words.storage import WITHOUT_MEMORY as _WITHOUT_MEMORY
 ANSWERS = "etcd answers"
 CLOSED_STREAM = "it closed the stream"
 LEADERSHIP_OVER = "this server is no longer the leader: another server leads, or soon will"
+RECORDS_LOST = (
+    "etcd no longer has this leader's latest records: it was probably restored from an older snapshot. The next leader "
+    "continues with what etcd holds"
+)
 SNAPSHOT_OR_DELETE = "a snapshot, or delete it"
 _OWN_CLUSTER = "a cluster of its own (--store etcd://HOST,HOST,HOST/ANOTHER)"
 GIVE_OWN_CLUSTER = f"give this one {_OWN_CLUSTER} {_WITHOUT_MEMORY}"
@@ -57,6 +61,25 @@ def no_space(member: str) -> str:
     return (
         f"{member}: etcd has no space left: compact it, defragment it and disarm its alarm, as in "
         "docs/how-to/high-availability.md"
+    )
+
+
+def other_cluster(member: str) -> str:
+    return (
+        f"{member}: it belongs to another etcd cluster than the other members, or than before: correct --store. "
+        "If etcd was restored as another cluster, start every rdzv-server again"
+    )
+
+
+def several_clusters(ids: Sequence[str]) -> str:
+    """`ids`: each member that answers, with the id of its cluster."""
+    return f"the members in --store belong to different etcd clusters ({', '.join(ids)}): name the members of one"
+
+
+def members_differ(members: Sequence[str], key: str) -> str:
+    return (
+        f"{', '.join(members)}: these members of etcd have different values of {key}, so they do not form one cluster: "
+        "start them as one (--initial-cluster), or name only one in --store"
     )
 
 

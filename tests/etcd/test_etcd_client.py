@@ -11,16 +11,17 @@ import pytest
 from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.words import tls as tls_words
 
-from rdzv_server.storage.base import StoreSilent, StoreUnavailable
+from rdzv_server.storage.base import StoreBroken, StoreSilent, StoreUnavailable
 from rdzv_server.words import etcd as words
 from tests.support.certificates import Authority
-from tests.support.etcd import Etcd, Member, make_tls, need_etcd, written
+from tests.support.etcd import Etcd, Member, etcd_cluster, make_tls, need_etcd, written
 from tests.support.message_search import pattern
 from tests.support.tcp_proxy import TcpProxy
 
 need_etcd()
 
 from rdzv_server.storage import etcd_client as module  # noqa: E402
+from rdzv_server.storage.etcd import settle_format  # noqa: E402
 from rdzv_server.storage.etcd_client import NO_TLS, EtcdClient, EtcdTls, LeaseGone, put  # noqa: E402
 
 PATIENCE_S = 20.0
@@ -87,6 +88,96 @@ async def client_of(addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> AsyncIte
         yield client
     finally:
         await client.close()
+
+
+# Members of several clusters.
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a member of another cluster."""
+    with etcd_cluster(tmp_path_factory.mktemp("stranger"), 1) as etcd:
+        yield etcd.addresses[0]
+
+
+async def held_by(address: str, key: str) -> bool:
+    async with client_of([address]) as client:
+        return (await client.get(key.encode()))[0] is not None
+
+
+async def test_a_member_of_another_cluster_is_not_used(
+    three: Etcd, stranger: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would elect a leader of its own."""
+    async with client_of([stranger, *three.addresses[:2]]) as client:
+        await settle_format(client, prefix, 1)
+        await client.transact([], [put(f"{prefix}/x".encode(), b"x")])
+        assert await held_by(three.addresses[2], f"{prefix}/x")
+        async with asyncio.timeout(PATIENCE_S):
+            await client.changed(b"/never", client.revision + 1)
+        assert caplog.messages == [words.other_cluster(stranger)]
+    for key in ("x", "format"):
+        assert not await held_by(stranger, f"{prefix}/{key}")
+
+
+async def test_a_member_that_becomes_part_of_another_cluster_is_not_used(
+    three: Etcd, stranger: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with TcpProxy(three.addresses[0]) as proxy, client_of([proxy.address, *three.addresses[1:]]) as client:
+        await settle_format(client, prefix, 1)
+        proxy.target = stranger
+        await proxy.drop(0)
+        with stopped(three.members):
+            async with asyncio.timeout(PATIENCE_S):
+                while not caplog.messages:
+                    with pytest.raises(StoreUnavailable):
+                        await client.transact([], [put(f"{prefix}/x".encode(), b"x")])
+        assert caplog.messages == [words.other_cluster(proxy.address)]
+        async with asyncio.timeout(PATIENCE_S):
+            while not await held_by(three.addresses[2], f"{prefix}/y"):
+                with suppress(StoreUnavailable):  # its members elect a leader
+                    await client.transact([], [put(f"{prefix}/y".encode(), b"y")])
+
+
+async def test_if_most_members_form_another_cluster_that_one_is_used(three: Etcd, stranger: str, prefix: str) -> None:
+    """It was restored from a snapshot, or lost its data."""
+    async with TcpProxy(three.addresses[0]) as proxy, client_of([proxy.address]) as client:
+        await settle_format(client, prefix, 1)
+        proxy.target = stranger
+        await proxy.drop(0)
+        async with asyncio.timeout(PATIENCE_S):
+            while not await held_by(stranger, f"{prefix}/x"):
+                with suppress(StoreUnavailable):
+                    await client.transact([], [put(f"{prefix}/x".encode(), b"x")])
+
+
+async def test_members_of_several_clusters_without_a_majority_are_refused(three: Etcd, stranger: str, prefix: str):
+    async with client_of([stranger, three.addresses[0], "127.0.0.1:1"]) as client:
+        with pytest.raises(StoreBroken, match=pattern(words.several_clusters)):
+            await settle_format(client, prefix, 1)
+
+
+async def test_clusters_that_were_started_with_the_same_flags_are_told_apart(prefix: str, tmp_path: Path) -> None:
+    """With etcd's defaults, each of them forms a cluster of the same id."""
+    members = [Member("default", tmp_path / name, peer_url="http://localhost:2380") for name in "ab"]
+    try:
+        for member in members:
+            member.data.parent.mkdir()
+            member.start(member.peer)
+            await written([member.address])
+        async with client_of([member.address for member in members]) as client:
+            with pytest.raises(StoreBroken, match=pattern(words.members_differ)):
+                await settle_format(client, prefix, 1)
+    finally:
+        for member in members:
+            member.kill()
+            member.release()
+
+
+async def test_if_no_member_answers_its_cluster_is_not_known_yet(prefix: str) -> None:
+    async with client_of(["127.0.0.1:1"]) as client:
+        with pytest.raises(StoreSilent):
+            await settle_format(client, prefix, 1)
 
 
 # TLS.

@@ -33,10 +33,14 @@ def need_aetcd() -> None:
 
 
 class Member:
-    """One etcd process, at ports that stay reserved while the cluster lives. `tls`: a folder, see `make_tls`."""
+    """One etcd process, at ports that stay reserved while the cluster lives. `tls`: a folder, see `make_tls`.
 
-    def __init__(self, name: str, folder: Path, tls: Path | None = None) -> None:
+    `peer_url`: URL that it gives to other members, in place of its own.
+    """
+
+    def __init__(self, name: str, folder: Path, tls: Path | None = None, peer_url: str = "") -> None:
         self.name = name
+        self._peer_url = peer_url
         self._folder = folder
         self._tls = tls
         self._held = [_held_port(), _held_port()]
@@ -49,14 +53,15 @@ class Member:
 
     @property
     def peer(self) -> str:
-        return f"{self.name}=http://127.0.0.1:{self.peer_port}"
+        return f"{self.name}={self._peer_url or f'http://127.0.0.1:{self.peer_port}'}"
 
     def start(self, peers: str) -> None:
         client, peer = f"http{'s' * bool(self._tls)}://{self.address}", f"http://127.0.0.1:{self.peer_port}"
         command = [
             "etcd", "--name", self.name, "--data-dir", str(self.data), *QUICK, "--logger", "zap",
             "--listen-client-urls", client, "--advertise-client-urls", client, "--initial-cluster", peers,
-            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--enable-grpc-gateway=false",
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", self._peer_url or peer,
+            "--enable-grpc-gateway=false",
         ]  # fmt: skip
         if self._tls:
             command += ["--client-cert-auth", "--trusted-ca-file", str(self._tls / "ca.pem")]
