@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientResponse, ClientSession
 from rdzv_protocol import paths
 from rdzv_protocol.events import RunEvent
 
@@ -20,7 +20,7 @@ from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import http as words
 from tests.support.agent_side import come_and_go, is_forgotten_for_another
 
-PATIENCE_S = 20.0
+PATIENCE_S, NEVER_S = 20.0, 1_000.0
 RUN = "a/run with %2F & ?"
 STREAM = {"Accept": "text/event-stream"}
 
@@ -44,20 +44,30 @@ class Site:
 
     async def read(self, count: int, after: int = 0, **headers: str) -> list[dict[str, str]]:
         """Return the first event frames of a stream, as their fields."""
+        async with self.stream(after, **headers) as answer:
+            return await frames_of(answer, count)
+
+    @asynccontextmanager
+    async def stream(self, after: int = 0, **headers: str) -> AsyncIterator[ClientResponse]:
         headers = STREAM | ({"Last-Event-ID": str(after)} if after else {}) | headers
-        frames: list[dict[str, str]] = []
         async with asyncio.timeout(PATIENCE_S), self.session.get(paths.events_of(RUN), headers=headers) as answer:
             assert (answer.status, answer.content_type) == (200, "text/event-stream")
-            fields: dict[str, str] = {}
-            while len(frames) < count:
-                line = (await answer.content.readline()).decode().rstrip("\n")
-                if line:
-                    name, _, value = line.partition(": ")
-                    fields[name] = value
-                elif fields:
-                    frames += [fields] if "data" in fields else []
-                    fields = {}
-        return frames
+            yield answer
+
+
+async def frames_of(answer: ClientResponse, count: int) -> list[dict[str, str]]:
+    """Return the next event frames of a stream, as their fields."""
+    frames: list[dict[str, str]] = []
+    fields: dict[str, str] = {}
+    while len(frames) < count:
+        line = (await answer.content.readline()).decode().rstrip("\n")
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif fields:
+            frames += [fields] if "data" in fields else []
+            fields = {}
+    return frames
 
 
 @asynccontextmanager
@@ -159,13 +169,14 @@ async def test_a_stream_ends_when_the_tokens_are_read_again(monkeypatch):
 # Streams.
 
 
-async def test_a_stream_begins_with_past_events_and_continues_with_new_ones(site):
+async def test_a_stream_begins_with_past_events_and_continues_with_new_ones(site, monkeypatch):
+    """It does not wait for the next comment, at which it reads the store."""
+    monkeypatch.setattr(events_endpoint, "HEARTBEAT_S", NEVER_S)
     await site.happens()
-    reading = asyncio.create_task(site.read(7))
-    while not reading.done():
-        await site.happens()
-        await asyncio.sleep(0.01)
-    frames = await reading
+    async with site.stream() as answer:
+        frames = await frames_of(answer, 3)
+        await site.happens(2)
+        frames += await frames_of(answer, 4)
     assert [int(frame["id"]) for frame in frames] == list(range(1, 8))
     events = [json.loads(frame["data"]) for frame in frames]
     assert [event["kind"] for event in events] == [frame["event"] for frame in frames]
