@@ -163,6 +163,24 @@ async def test_one_address_cannot_take_all_connections_without_an_accepted_reque
     assert isinstance(await agent.exchange(PollRequest(run_id="run", agent_id="a", revision=0, hold=False)), Reply)
 
 
+async def test_many_addresses_cannot_take_all_connections_without_an_accepted_request(
+    make_site: MakeSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = await make_site(connections=4, token=b"right")
+    agent = site.transport("right")
+    assert isinstance(await agent.exchange(a_join("a", settings=ALONE)), Reply)
+    unauthenticated = [await site.connect(f"127.0.1.{number}") for number in range(1, 4)]
+    for each in unauthenticated:
+        assert await each.asks() == 200, "a probe lets no client in"
+    for number, oldest in enumerate(unauthenticated, start=4):
+        newcomer = await site.connect(f"127.0.1.{number}")
+        await oldest.is_cut()
+        assert await newcomer.asks() == 200
+    said = [record.getMessage() for record in caplog.records if "--max-connections" in record.getMessage()]
+    assert said == [http.no_room_for_unauthenticated(4)]
+    assert isinstance(await agent.exchange(PollRequest(run_id="run", agent_id="a", revision=0, hold=False)), Reply)
+
+
 async def test_agents_continue_beside_a_crowd_of_unauthenticated_connections(cluster: Cluster) -> None:
     await cluster.serve("--max-connections", "40")
     first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1")
