@@ -80,13 +80,13 @@ def health(run: Fields) -> str:
     return "-" if run["health"] is None else run["health"]["state"].replace("_", " ")
 
 
-def trouble(run: Fields) -> str:
+def trouble(run: Fields, *, names_health: bool = True) -> str:
     """Return what is wrong with a run that needs a person, and for how long; empty if it needs none."""
     if not is_troubled(run):
         return ""
     found = run["health"]
     others = [state.replace("_", " ") for state in found["others"] if state != "below_size"]
-    return words.runs.trouble(health(run), found["age_s"], found["sentence"], others)
+    return words.runs.trouble(health(run) if names_health else "", found["age_s"], found["sentence"], others)
 
 
 def reason(run: Fields) -> str:

@@ -29,21 +29,20 @@ def rows_of_runs(runs: Iterable[Fields]) -> Table:
 
 
 def _run_row(run: Fields) -> tuple[str, ...]:
-    health = state.health(run)
     return (
-        printable(words.runs.named(run["run_id"], run["attempt"])), run["phase"], health, age(state.since_s(run)),
-        str(run["round"]),
+        printable(words.runs.named(run["run_id"], run["attempt"])), run["phase"], state.health(run),
+        age(state.since_s(run)), str(run["round"]),
         words.runs.node_counts(run["present"], run["standbys"], run["min_nodes"], run["max_nodes"]),
         _restarts(run),
-        printable(_wrong(run, health) or state.reason(run)),
+        printable(_wrong(run) or state.reason(run)),
     )  # fmt: skip
 
 
-def _wrong(run: Fields, health: str) -> str:
+def _wrong(run: Fields) -> str:
     """Return what is wrong with the run, without the phase or health at its beginning: the row has both."""
     if state.lacks_nodes(run) and not state.names_lack(run):
         return "; ".join(filter(None, [state.reason(run), state.trouble(run)]))
-    return state.trouble(run).removeprefix(f"{health} ")
+    return state.trouble(run, names_health=False)
 
 
 def _restarts(run: Fields) -> str:

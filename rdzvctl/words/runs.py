@@ -79,8 +79,8 @@ def ended(phase: str, ago_s: float, reason: str) -> str:
 
 
 def trouble(health: str, since_s: float, sentence: str, others: Sequence[str]) -> str:
-    """`others`: what else is wrong, as states of health."""
-    return "; also ".join([f"{health} for {age(since_s)}: {sentence}", *others])
+    """`health`: empty where the reader has it already. `others`: what else is wrong, as states of health."""
+    return "; also ".join([f"{health and f'{health} '}for {age(since_s)}: {sentence}", *others])
 
 
 def one_line(run_id: str, state: str, trouble: str) -> str:
