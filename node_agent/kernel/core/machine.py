@@ -244,7 +244,8 @@ class AgentMachine:
             self._apply(event, now)
             if now >= self._joins_at:
                 self._joins_at = inf
-            if self._leaving and now >= self._leaves_at and self.state is not State.ENDING:
+            is_due = now >= self._leaves_at or self._waits_for_nothing
+            if self._leaving and is_due and self.state is not State.ENDING:
                 self._go(self._leaving, now)
             self._proceed(now)
         return self._effects
@@ -632,6 +633,11 @@ class AgentMachine:
         """Return whether the workers of all nodes can still get a notice before this agent leaves."""
         is_running = self.state is State.RUNNING and self._has_workers and self.is_member
         return self._notice_s is not None and is_running and self._leaving is None and self.outages.failure is None
+
+    @property
+    def _waits_for_nothing(self) -> bool:
+        """Whether this node has no worker left that could save, and no server that could end the round."""
+        return self.state is State.RUNNING and not self._has_workers and self.outages.failure is not None
 
     def _give_notice(self, signalled: events.Signalled, now: float) -> None:
         assert self._notice_s is not None

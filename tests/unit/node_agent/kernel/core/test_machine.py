@@ -417,12 +417,36 @@ def test_workers_that_end_by_the_signal_that_their_agent_got_have_not_succeeded(
     assert agent.effects == [Log(words.leaving.WORKERS_ENDED_AFTER_NOTICE, event="noticed")]
 
 
+@pytest.mark.parametrize("is_lost_first", [True, False])
+def test_an_agent_without_workers_leaves_at_once_if_no_server_is_left_to_end_the_round(is_lost_first):
+    """A scheduler that ends a job signals its server, too. Otherwise the agent would hold its node until SIGKILL."""
+    agent = Story(notice_s=24.0, stop_s=30.0)
+    agent.is_told(start())
+    agent.handle(Signalled("SIGTERM"))
+    ends, loses = WorkersSucceeded(1), ConnectionFailed(Unreachable("connect", "refused"))
+    first, second = (loses, ends) if is_lost_first else (ends, loses)
+    agent.handle(first)
+    assert Exit(ExitCode.START_AGAIN) not in agent.effects
+    agent.handle(second)
+    assert Exit(ExitCode.START_AGAIN) in agent.effects
+
+
+def test_workers_that_save_after_a_notice_may_do_so_without_a_server():
+    agent = Story(notice_s=24.0, stop_s=30.0)
+    agent.is_told(start())
+    agent.handle(Signalled("SIGTERM"))
+    agent.handle(ConnectionFailed(Unreachable("connect", "refused")))
+    assert not any(isinstance(effect, StopWorkers | Exit) for effect in agent.effects)
+
+
 def test_workers_that_end_before_a_preemption_without_a_signal_have_succeeded():
     agent = Story(notice_s=24.0, stop_s=30.0)
     agent.is_told(start())
     agent.handle(Signalled("SIGTERM", "preempted: the file is there"))
     agent.handle(WorkersSucceeded(1))
     assert agent.effects == [report()]
+    agent.handle(ConnectionFailed(Unreachable("connect", "refused")))
+    assert not any(isinstance(effect, Exit) for effect in agent.effects), "the server may return and take the report"
 
 
 def test_a_signal_after_a_preemption_does_not_end_the_notice_and_a_second_one_does():
