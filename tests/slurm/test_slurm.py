@@ -90,6 +90,7 @@ async def test_the_jobs_status_is_the_runs_and_ranks_follow_the_topology(slurm: 
     assert await slurm.ended(job) == "COMPLETED"
     assert await slurm.ended(chained) == "COMPLETED"
     assert (slurm.folder / f"train-{job}.log").exists()
+    assert "No such file" not in slurm.output(job)
 
 
 async def test_a_job_that_asks_for_cpus_gets_all_its_nodes_with_these_cpus(slurm: Slurm, hub: WorkerHub) -> None:
@@ -342,6 +343,24 @@ async def test_before_the_time_limit_workers_save_and_the_job_starts_again(slurm
         written = slurm.output(job)
         for words in ("trains", "SIGUSR1: leaving the run", "saved", "goes on from what it saved"):
             assert written.count(words) >= nodes[name], words
+
+
+async def test_a_job_that_slurm_preempts_starts_again_although_its_script_gets_no_signal(slurm: Slurm) -> None:
+    """Slurm signals only the agents if the partition has a GraceTime, unless slurm.conf has send_user_signal."""
+    (slurm.folder / "saves.py").write_text(SAVES)
+    env = {"RDZV_SERVER": await serve(slurm)}
+    jobs = {}
+    for name in ("fixed", "elastic", "login-server", "array"):
+        options = ("--partition=preemptable", "--exclusive", "--array=1" if name == "array" else "--nodes=1")
+        script = (str(SCRIPTS / f"{name}.sbatch"), "saves.py", f"{slurm.folder}/{name}-preempted")
+        jobs[name] = slurm.submit(*options, *script, env=env)
+    for job in jobs.values():
+        await until(lambda job=job: "trains" in slurm.output(job))
+    slurm.submit("--partition=urgent", "--exclusive", "--nodes=4", "--output=/dev/null", "--wrap", "true")
+    for job in jobs.values():
+        assert await slurm.reaches(job, "COMPLETED", restarts=1)
+        for words in ("SIGTERM: leaving the run", "saved", "goes on from what it saved"):
+            assert words in slurm.output(job), words
 
 
 @pytest.mark.parametrize("name", ["fixed", "elastic"])

@@ -60,7 +60,11 @@ BatchStartTimeout=10
 KillWait=5
 MinJobAge=3600
 NodeName={nodes} CPUs=4 Port=[{first}-{last}] State=UNKNOWN
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE
+PartitionName=preemptable Nodes=ALL MaxTime=INFINITE GraceTime=60
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
 """
 LOGIN_NODE = """\
 mount --bind hosts /etc/hosts
