@@ -107,7 +107,8 @@ def needs_person(run_id: str, what: str, step: str) -> str:
 
 def needs_nothing(well: int, ended: Mapping[str, int], *, named_failed: int, are_all_well: bool) -> str:
     """`well`: number of active runs that need nothing. `ended`: numbers of ended runs by phase, without the
-    `named_failed` failed ones that are named. Empty if there is nothing to say."""
+    `named_failed` failed ones that are named; those that an operator has stopped count apart. Empty if there is nothing
+    to say."""
     told = f"{count(well, 'run')} {'needs' if well == 1 else 'need'} nothing" if well else ""
     if are_all_well:
         told = "No active run needs anything" if named_failed else "No run needs anything"

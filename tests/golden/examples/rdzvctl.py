@@ -98,7 +98,7 @@ EXAMPLES: Examples = {
     words.runs.needs_nothing: [
         {"well": 1, "ended": {}, "named_failed": 0, "are_all_well": False},
         {"well": 2, "ended": {"succeeded": 1, "failed": 3}, "named_failed": 0, "are_all_well": False},
-        {"well": 2, "ended": {"succeeded": 1, "failed": 3}, "named_failed": 4, "are_all_well": True},
+        {"well": 2, "ended": {"succeeded": 1, "failed": 3, "stopped": 2}, "named_failed": 4, "are_all_well": True},
         {"well": 2, "ended": {}, "named_failed": 0, "are_all_well": True},
     ],
     words.servers.server: [

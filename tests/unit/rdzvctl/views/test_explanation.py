@@ -286,7 +286,7 @@ def test_the_latest_failed_runs_are_named_and_the_others_counted() -> None:
     stopped = told(check(("1", "join a; stop")))
     *named, last = explanation.troubles([*runs, stopped], SERVER)
     assert [line.partition(":")[0] for line in named] == ["r5", "r4", "r3", "r2"]
-    assert last == ctl.runs.needs_nothing(0, {"failed": 3}, named_failed=4, are_all_well=True)
+    assert last == ctl.runs.needs_nothing(0, {"failed": 2, "stopped": 1}, named_failed=4, are_all_well=True)
     assert explanation.failures(runs[:1], SERVER) == [], "a day ago is not recently"
 
 
