@@ -365,7 +365,7 @@ def _bind_error(host: str | None, port: int, error: OSError) -> str:
 def _listens(address: str, port: int, *, is_tls: bool) -> str:
     is_any = address in ("::", "0.0.0.0")
     url = f"{'https' if is_tls else 'http'}://{address_of('127.0.0.1' if is_any else address, port)}"
-    return words.listens_everywhere(port, url + STATUS) if is_any else words.listens_at(url, STATUS)
+    return words.listens_everywhere(port, url) if is_any else words.listens_at(url)
 
 
 def _limits(config: ServerConfig) -> Limits:
@@ -409,10 +409,21 @@ def _probe(config: ServerConfig) -> int:
 # Flags.
 
 
+OF_THE_AGENT = (
+    *("--disconnect-grace", "--endpoint", "--join-timeout", "--last-call-timeout", "--lease", "--max-restarts"),
+    *("--nnodes", "--node-id", "--nproc", "--nproc-per-node", "--rdzv-endpoint", "--rdzv-id", "--run-id"),
+    *("--scale-up", "--standalone"),
+)
+"""Flags of the agent that people may give to the server."""
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if unknown := re.match(r"unrecognized arguments: (-[^\s=]+)", message):
-            message += flag_words.did_you_mean(unknown[1].replace("_", "-"), self._option_string_actions)
+            flag = unknown[1].replace("_", "-")
+            if flag in OF_THE_AGENT:
+                fail(words.see_help(words.flag_of_agent(flag)))
+            message += flag_words.did_you_mean(flag, self._option_string_actions)
         fail(words.see_help(message))
 
 

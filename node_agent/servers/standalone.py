@@ -13,7 +13,6 @@ from importlib import import_module
 
 from msgspec.structs import replace
 from rdzv_protocol.messages import Ack, Reply, Request, Start
-from rdzv_protocol.paths import STATUS
 
 from node_agent import words
 from node_agent.kernel.core.effects import Level
@@ -106,7 +105,7 @@ class Standalone:
         """
         try:
             with bind(ADDRESS, 0) as listener:
-                url = f"http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}"
+                url = f"http://{ADDRESS}:{listener.getsockname()[1]}/"
                 self._console.log(words.progress.status_page(url), Level.ROUTINE)
                 await _connection_at(listener)
                 await in_thread(partial(import_module, "rdzv_server.http.routes"))

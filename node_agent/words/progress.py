@@ -28,7 +28,7 @@ def round_started(
 
 
 def status_page(url: str) -> str:
-    return f"status: {url}"
+    return f"status page: {url}"
 
 
 def no_status_page(why: str) -> str:

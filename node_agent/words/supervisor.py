@@ -10,7 +10,7 @@ def agent_killed_run_awaited(signal_name: str, run_id: str) -> str:
 
 
 def has_left(run_id: str) -> str:
-    return f"rdzv-server heard no agent of run {run_id}, so this supervisor has left the run for its agent"
+    return f"rdzv-server did not hear from any agent of run {run_id}, so this supervisor has left the run for its agent"
 
 
 def run_has_ended(run_id: str, phase: str) -> str:

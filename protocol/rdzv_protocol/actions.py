@@ -64,7 +64,7 @@ class RunAction(Struct, frozen=True, kw_only=True):
 
     run_id: Id
     reason: Line = ""
-    """Reason, for the people who run it."""
+    """Reason, for the people who own the run."""
     request_id: RequestId = ""
     """Idempotency key, chosen by the caller: two requests with one id are one action. If empty, every request is a new
     one."""
@@ -185,7 +185,7 @@ class StacksRequest(Struct, frozen=True, kw_only=True):
     rank: Rank | None = None
     """Rank of the worker to look at; null for all workers."""
     reason: Line = ""
-    """Reason, for the people who run it."""
+    """Reason, for the people who own the run."""
 
 
 class WorkerStacks(Struct, frozen=True, kw_only=True):

@@ -494,7 +494,7 @@ class Stop(Struct, frozen=True, kw_only=True, tag_field="tag", tag="stop"):
 
 
 class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
-    """The run has ended. Stop what still runs and exit: with 0 if it succeeded, else with 1.
+    """The run has ended. Stop what still runs and exit: with 0 if it succeeded, 70 if `no_progress`, else 1.
 
     Contains the run's final report, so that any node's log has all of it. Its size does not depend on the number of
     nodes.

@@ -63,4 +63,4 @@ def full_of_agents(agents: int, most: int, gives: str = "") -> str:
 
 
 def gives_place(run_id: str, in_s: float) -> str:
-    return f"the server hears from no agent of run {run_id}, and frees its place in {in_s:g} s"
+    return f"the server does not hear from any agent of run {run_id}, and frees its place in {in_s:g} s"

@@ -171,7 +171,7 @@ def standby_full(round_: int, nodes: int, sizes: str = "") -> str:
 
 
 def standby_scale_up(round_: int, scale_up: str) -> str:
-    return f"standing by: round {round_} is running, and scale-up is {scale_up}"
+    return f"standing by: round {round_} is running, and --scale-up is {scale_up}"
 
 
 def standby_kept_out(node_id: str, reason: str, *, excluded: bool) -> str:

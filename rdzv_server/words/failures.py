@@ -107,7 +107,7 @@ def _no_steps(*, fall: bool) -> str:
 # Reasons why a node's losses end the run.
 
 _FIND_OUT = (
-    "Find out what ended its agent without a word, for example memory that ran out (OOMKilled, exit code 137, dmesg) "
+    "Find out what ended its agent, for example memory that ran out (OOMKilled, exit code 137, dmesg) "
     "or a machine that restarted"
 )
 

@@ -32,7 +32,7 @@ def looping(rounds: int, failure: str, last: str = "", *, tells_steps: bool) -> 
 
 def losing_nodes(rounds: int, node_id: str, times: int, *, tells_steps: bool) -> str:
     """`node_id`: the node that was lost or left most often, and how often; empty if no node stands out."""
-    which = f"; node {node_id} went {times} times" if node_id else ""
+    which = f"; node {node_id} was lost or left {times} times" if node_id else ""
     return f"{rounds} rounds in a row ended because a node was lost or left, without {_progress(tells_steps)}{which}"
 
 

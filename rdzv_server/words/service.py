@@ -134,7 +134,8 @@ def event_log_is_back(path: str) -> str:
 
 
 def log_lines_lost(lines: int) -> str:
-    return f"{count(lines, 'line')} left out, because the terminal or program that shows this log took none for a while"
+    taker = "the terminal or program that shows this log"
+    return f"{count(lines, 'line')} left out, because {taker} accepted none for a while"
 
 
 def events_left_out(path: str, events: int) -> str:

@@ -19,6 +19,10 @@ A_NUMBER_OF_SECONDS = "a number of seconds, at least 0"
 A_SPAN = f"{flags.A_TIME}, from 1s to 366d"
 
 
+def flag_of_agent(flag: str) -> str:
+    return f"{flag} is a flag of node-agent: give it to the command that starts the workers"
+
+
 def other_value(wanted: str, text: str) -> str:
     return f"expected {wanted}, not {text!r}"
 
@@ -165,12 +169,12 @@ def steps_back(server: str) -> str:
 # Start and end.
 
 
-def listens_at(url: str, status: str) -> str:
-    return f"listening on {url} (status: {status})"
+def listens_at(url: str) -> str:
+    return f"listening on {url} (open it in a browser to see all runs)"
 
 
-def listens_everywhere(port: int, status_url: str) -> str:
-    return f"listening on port {port} of every address (status here: {status_url})"
+def listens_everywhere(port: int, url: str) -> str:
+    return f"listening on port {port} of every address (open {url} in a browser to see all runs)"
 
 
 def state_in(place: str, runs: int) -> str:

@@ -111,7 +111,7 @@ def mounted_alone(path: str) -> str:
 
 
 def not_closed(path: str, after_s: float) -> str:
-    return f"{path} could not be closed within {after_s:g} s: its disk hangs; no confirmed record is lost"
+    return f"{path} could not be closed within {after_s:g} s: its disk hangs; confirmed records are not lost"
 
 
 def cannot_start(path: str, why: str) -> str:

@@ -205,7 +205,7 @@ async def test_a_node_that_no_run_has_is_uncordoned_by_button_and_by_keyboard(cl
 
 async def test_the_page_of_a_standalone_run_has_no_buttons(cluster: Cluster, tab: Tab) -> None:
     agent = await cluster.agent("a", "--standalone")
-    address = (await agent.line(r"status: http://(127\.0\.0\.1:\d+)/v1/status"))[1]
+    address = (await agent.line(r"status page: http://(127\.0\.0\.1:\d+)/"))[1]
     (worker,) = await cluster.hub.group(1)
     await tab.go(f"http://{address}/")
     await tab.shows("#runs", "round 1 runs on 1 node")

@@ -62,7 +62,7 @@ def test_the_document_is_valid() -> None:
 def test_the_document_explains_the_fields_of_messages() -> None:
     schemas = document()["components"]["schemas"]
     for name, field, meaning in (
-        ("StopRequest", "reason", "Reason, for the people who run it."),
+        ("StopRequest", "reason", "Reason, for the people who own the run."),
         ("RequestedSettings", "last_call_timeout_s", "null: until no node has joined for 5 s, and at most 30 s."),
     ):
         assert schemas[name]["properties"][field]["description"].endswith(meaning)

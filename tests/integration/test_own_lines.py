@@ -146,7 +146,7 @@ async def test_an_error_in_a_command_line_is_an_object_too(command: tuple[str, .
 async def test_a_warning_of_the_server_in_an_agent_is_an_object_too() -> None:
     """The server in an agent logs only through its agent."""
     agent = await start_agent("--standalone", "--no-python", *JSON, "sh", "-c", script="sleep 60")
-    match = await agent.line(r"status: http://127\.0\.0\.1:(\d+)/")
+    match = await agent.line(r"status page: http://127\.0\.0\.1:(\d+)/")
     async with aiohttp.ClientSession() as session:
         url = f"http://127.0.0.1:{match[1]}/v1/status"
         answer = await session.get(url, headers={"Host": "evil.example", "Sec-Fetch-Site": "none"})

@@ -262,7 +262,7 @@ STREAMS = {0: r"/dev/null", 1: r"pipe:\[\d+\]|/.*", 2: r"pipe:\[\d+\]|/.*", 3: r
 async def test_the_page_of_a_standalone_run_only_shows(cluster: Cluster) -> None:
     """Every user of the machine can reach it."""
     agent = await cluster.agent("a", "--standalone")
-    url = (await agent.line(r"status: (http://127\.0\.0\.1:\d+)/v1/status"))[1]
+    url = (await agent.line(r"status page: (http://127\.0\.0\.1:\d+)/"))[1]
     (worker,) = await cluster.hub.group(1)
     async with aiohttp.ClientSession(url) as session:
         async with session.get(paths.STATUS) as answer:
@@ -279,7 +279,7 @@ async def test_a_standalone_run_may_have_no_page(cluster: Cluster) -> None:
     agent = await cluster.agent("a", "--standalone", "--no-status-page")
     (worker,) = await cluster.hub.group(1)
     await cluster.finish([worker])
-    assert not any("status:" in line for line in agent.err)
+    assert not any("status page:" in line for line in agent.err)
 
 
 def listening_sockets() -> dict[str, list[str]]:

@@ -195,7 +195,7 @@ def gpus(number: int, kind: str) -> str:
 def wrong_number(found: int, expected: float) -> str:
     count = f"found {_count(found, 'GPU')}, expected {expected:g}"
     if found > expected:
-        return f"{count}: correct gpus={expected:g}, or hide the other GPUs from this process"
+        return f"{count}: change gpus={expected:g}, or hide the other GPUs from this process"
     return f"{count}: a GPU is lost, or hidden from this process"
 
 

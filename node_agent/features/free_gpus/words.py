@@ -28,7 +28,7 @@ def not_free(holders: Sequence[str], limit_s: float) -> str:
 
 def driver_hangs(limit_s: float) -> str:
     return (
-        f"NVIDIA's driver did not say within {limit_s:g} s whether the GPUs are free. Starting the workers anyway; "
+        f"NVIDIA's driver did not report within {limit_s:g} s whether the GPUs are free. Starting the workers anyway; "
         "to test the driver, use --check gpus"
     )
 

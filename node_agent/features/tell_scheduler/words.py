@@ -20,7 +20,7 @@ def not_told(where: str, why: str) -> str:
 
 
 def told_again(where: str) -> str:
-    return f"could tell {where} about the run again"
+    return f"told {where} about the run again"
 
 
 SLURM = "Slurm"

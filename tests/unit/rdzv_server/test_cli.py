@@ -43,6 +43,8 @@ def test_every_setting_is_explained(capsys):
         (("--no-such-flag",), words.see_help("unrecognized arguments: --no-such-flag")),
         (("--exclude-after", "3/24h", "--on-exclude", "/nowhere/tell --now"), words.not_executable("/nowhere/tell")),
         (("--prot", "1"), "unrecognized arguments: --prot 1; did you mean --port? ("),
+        (("--lease=3",), words.see_help(words.flag_of_agent("--lease"))),
+        (("--run_id", "night"), words.see_help(words.flag_of_agent("--run-id"))),
         (("--exclude-after", "3"), f"--exclude-after: {words.no_window('3')}"),
         (("--port", "65536"), words.other_value(words.A_PORT, "65536")),
         (("--port", "１"), words.other_value(words.A_PORT, "１")),

@@ -28,7 +28,7 @@ from node_agent.features.tell_scheduler import KINDS
 from node_agent.features.tell_scheduler import words as tell_scheduler
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.log_options import PREFIX_NAMES, Std
-from rdzv_server.cli import make_parser
+from rdzv_server.cli import OF_THE_AGENT, make_parser
 from tests.support.cases import case
 from tests.support.message_search import pattern
 from tests.unit.node_agent.command_lines import DEFAULTS, complaint, plan
@@ -198,7 +198,7 @@ def test_an_unknown_flag_is_refused_with_a_suggestion(typed, meant):
     assert complaint(typed, "train.py") == words.cli.see_help(words.cli.unknown_argument(typed, meant))
 
 
-def test_flags_of_the_server_are_recognized():
+def test_flags_of_the_other_program_are_recognized():
     servers = {
         name
         for action in make_parser()._actions
@@ -206,6 +206,7 @@ def test_flags_of_the_server_are_recognized():
         if name.startswith("--") and "_" not in name
     }
     assert {name for name in servers if Parser().spelling(name) is None} == OF_THE_SERVER
+    assert all(Parser().spelling(name) == name and name not in servers for name in OF_THE_AGENT)
     assert complaint("--exclude-after", "3/24h", "train.py") == words.cli.see_help(
         words.cli.flag_of_server("--exclude-after")
     )
