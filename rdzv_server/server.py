@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from rdzv_protocol.constraints import SEGMENT_BYTES
 from rdzv_protocol.timing import LONGEST_PAUSE_S, TCP_RTO_MAX_MS
 
 from rdzv_server import words as sentences
@@ -179,7 +180,7 @@ def bind(host: str | None, port: int) -> socket.socket:
     """Bind a socket for `listen`. If `host` is None: every address, IPv6 and IPv4. Raises `OSError`.
 
     TCP keep-alive detects within 9 s that a peer has vanished silently, even if nothing is sent. TCP sends lost packets
-    again at least every second, if the kernel can do that.
+    again at least every second, if the kernel can do that. No client gets a packet that a path could be too narrow for.
     """
     if host is None and socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
@@ -201,7 +202,8 @@ def adopt(descriptor: int) -> socket.socket:
 def _watching_peers(listener: socket.socket) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
-        (socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3), (socket.TCP_USER_TIMEOUT, 9_000)
+        (socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3), (socket.TCP_USER_TIMEOUT, 9_000),
+        (socket.TCP_MAXSEG, SEGMENT_BYTES),
     ):  # fmt: skip
         listener.setsockopt(socket.IPPROTO_TCP, option, value)
     with suppress(OSError):  # an older kernel

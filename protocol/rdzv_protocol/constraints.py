@@ -7,6 +7,9 @@ from msgspec import Meta
 from rdzv_protocol.visible import NAME
 
 MAX_MESSAGE_BYTES = 256 * 1024
+SEGMENT_BYTES = 1220
+"""Most bytes of data in a TCP packet between agents or other clients and a server, in both directions. It fits IPv6's
+smallest MTU of 1280, so messages also pass on a path that silently drops large packets."""
 MAX_DEPTH = 8
 MAX_ITEMS = 1_024
 """Most items of one list or map: at every level, msgpack allocates memory for as many as the data claims to have."""

@@ -3,14 +3,16 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 
 import pytest
+from rdzv_protocol import paths
 
 from tests.hosts.cluster import Hosts
 from tests.hosts.conftest import Note
 from tests.hosts.results import STARTING_S
-from tests.support.programs import WORKER
+from tests.support.programs import PATIENCE_S, WORKER, Program
 from tests.support.worker_hub import Worker
 
 pytestmark = pytest.mark.hosts
@@ -70,6 +72,18 @@ async def test_a_black_hole_for_large_packets_does_not_affect_small_messages(pla
     await plain.ends(second, worker_failure=1)
     fault = f"packets above {MTU} bytes are swallowed: a worker dies"
     note(fault, took_s, 0.0, "a message is usually one small packet")
+
+
+async def test_a_status_of_several_packets_gets_through_a_black_hole(plain: Hosts) -> None:
+    """Other clients than agents do not limit their packets themselves."""
+    workers = await plain.nodes("abc", *ONE_MORE)
+    plain.switch.swallow_above(MTU)
+    url = f"http://{plain.server.endpoint}{paths.STATUS}"
+    code = f"import urllib.request as u; print(len(u.urlopen({url!r}, timeout={PATIENCE_S}).read()))"
+    client = await plain.network["a"].start(Program, sys.executable, "-c", code)
+    assert await client.exit_code() == 0
+    assert int(client.out[0]) > 2 * MTU
+    await plain.finish(workers)
 
 
 async def test_a_report_of_several_packets_gets_through_a_black_hole(plain: Hosts, note: Note) -> None:

@@ -15,7 +15,7 @@ from errno import EINVAL
 from functools import partial
 from typing import Any
 
-from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES, SEGMENT_BYTES
 from rdzv_protocol.timing import LONGEST_PAUSE_S, TCP_RTO_MAX_MS
 
 from node_agent import words
@@ -35,9 +35,6 @@ LOOK_UP_S = 0.5
 NAME_SERVER_S = 1.8
 """Seconds after which a try fails whose look-up has no answer. The look-up continues, for the next try. It is less than
 the time after which the agent logs that it waits for the server. So the agent names the name server instead."""
-SEGMENT_BYTES = 1220
-"""Most bytes of data in a packet, in both directions. It fits IPv6's smallest MTU of 1280, so messages also pass on a
-path that silently drops large packets."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Attempt = Callable[[], Coroutine[Any, Any, Streams]]
