@@ -82,10 +82,14 @@ class Contexts(NamedTuple):
 
 
 def path_of(environment: Mapping[str, str]) -> str:
-    """Return the path of the configuration file: `RDZV_CONFIG`, else below `XDG_CONFIG_HOME`; empty without a home."""
+    """Return the path of the configuration file: `RDZV_CONFIG`, else below `XDG_CONFIG_HOME`; empty without a home.
+
+    A relative `XDG_CONFIG_HOME` has no effect, as XDG's specification asks.
+    """
     if path := environment.get("RDZV_CONFIG"):
         return path
-    home = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    home = environment.get("XDG_CONFIG_HOME", "")
+    home = home if os.path.isabs(home) else os.path.expanduser("~/.config")
     if home.startswith("~/"):  # Python finds no home; the path would be relative to the working folder
         return ""
     return os.path.join(home, "rdzv", "config.toml")

@@ -38,11 +38,12 @@ def make_store(name: str | None, port: int) -> tuple[Store, str]:
 def _default_path(port: int) -> str:
     """Return the path of the default store: in the folder that systemd gives a service, else in XDG's folder for state.
 
-    Raises `StoreBroken`.
+    A relative `XDG_STATE_HOME` has no effect, as XDG's specification asks: a server that is started in another folder
+    would not find its runs. Raises `StoreBroken`.
     """
-    folder = os.environ.get("STATE_DIRECTORY") or os.path.join(
-        os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "rdzv-server"
-    )
+    state = os.environ.get("XDG_STATE_HOME", "")
+    state = state if os.path.isabs(state) else os.path.expanduser("~/.local/state")
+    folder = os.environ.get("STATE_DIRECTORY") or os.path.join(state, "rdzv-server")
     if folder.startswith("~/"):  # Python finds no home; it would make a folder of this name where the server starts
         raise StoreBroken(words.NO_HOME)
     try:

@@ -67,6 +67,7 @@ def test_a_user_without_a_home_has_no_contexts(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(BadInput, match=pattern(words.NO_HOME)):
         choose({"context": "lab"}, {})
     assert contexts.path_of({"RDZV_CONFIG": "c.toml"}) == "c.toml"
+    assert contexts.path_of({"XDG_CONFIG_HOME": "relative"}) == ""
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,15 @@ def test_a_servers_default_address_is_reachable_by_others():
     assert own == socket.gethostname() or not own.startswith("127.")
 
 
+def test_a_relative_folder_for_state_has_no_effect(tmp_path, monkeypatch):
+    """Otherwise a server that is started in another folder would not find its runs."""
+    remove_home_folder(monkeypatch, tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    _, place = make_store(None, 1)
+    assert place.startswith(str(tmp_path / "home"))
+
+
 def test_a_user_without_a_home_must_name_a_store(tmp_path, monkeypatch):
     """Such as the user of a container that is in no /etc/passwd. Otherwise the state would be in a folder named ~."""
     remove_home_folder(monkeypatch, tmp_path)
