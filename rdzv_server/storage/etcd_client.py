@@ -45,8 +45,10 @@ _CHANNEL = {
     "grpc.keepalive_timeout_ms": 3_000,
     "grpc.max_receive_message_length": -1,
 }
-_HOPELESS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT}
-"""Statuses of failures that another member, or a later try, would repeat."""
+_NOT_PERMITTED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+_OF_USERS = ("user name is empty", "auth store")
+"""Parts of details that mean the same, with the status INVALID_ARGUMENT. The second one passes by itself: etcd's users
+have changed while it had the request."""
 _SILENT = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 """Statuses of requests that a member did not answer; without a majority, it answers none."""
 _TIMED_OUT = "context deadline exceeded"
@@ -112,7 +114,7 @@ class EtcdClient:
     """Client of the etcd cluster with members at these addresses, `HOST:PORT`.
 
     Every method raises `StoreUnavailable`; this is `StoreSilent` if no member answers. For a request that etcd will
-    never accept, such as one without permission, every method raises `StoreBroken`.
+    never accept, every method raises `StoreBroken`. Before `identify` that is also one without permission.
     """
 
     def __init__(self, addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> None:
@@ -343,6 +345,16 @@ class EtcdClient:
             if watches:
                 return
 
+    def _is_hopeless(self, error: Exception) -> bool:
+        """Return whether another member, or a later try, would fail as well.
+
+        If etcd permits nothing at the start, a setting is wrong. Later, somebody has changed etcd's users, and may
+        permit it again.
+        """
+        if not isinstance(error, grpc.aio.AioRpcError):
+            return False
+        return not self._cluster if _is_of_users(error) else error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
     def _revision_of(self, answer: Any) -> int:
         revision = int(answer.header.revision)
         self.revision = max(self.revision, revision)
@@ -359,7 +371,7 @@ class EtcdClient:
                 problem, is_silent = words.other_cluster(member.address), False
             except (grpc.aio.AioRpcError, EOFError) as error:
                 problem, is_silent = _problem(member, error), is_silent and _is_silent(error)
-                if isinstance(error, grpc.aio.AioRpcError) and error.code() in _HOPELESS:
+                if self._is_hopeless(error):
                     raise StoreBroken(words.refuses(self.name, problem)) from None
                 if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.NOT_FOUND:
                     raise LeaseGone(words.refuses(self.name, problem)) from None
@@ -422,6 +434,11 @@ def is_there(key: bytes) -> Any:
     return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.GREATER, create_revision=0)
 
 
+def _is_of_users(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether etcd does not permit the request to this server's user."""
+    return error.code() in _NOT_PERMITTED or any(part in (error.details() or "") for part in _OF_USERS)
+
+
 def _is_silent(error: Exception) -> bool:
     """Return whether a member did not answer. Otherwise it refused the request, for example because its database is
     full.
@@ -437,6 +454,8 @@ def _problem(member: _Member, error: Exception) -> str:
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "space" in (error.details() or ""):
         return words.no_space(member.address)
     details = " ".join((error.details() or error.code().name).split())
+    if _is_of_users(error):
+        return words.not_permitted(member.address, details)
     if any(sign in details for sign in _OF_TLS):
         return words.tls_fails(member.address, details)
     return words.problem(member.address, details)

@@ -53,6 +53,13 @@ def tls_fails(member: str, why: str) -> str:
     )
 
 
+def not_permitted(member: str, why: str) -> str:
+    return (
+        f"{member}: etcd does not permit this ({why}): let the user that --etcd-cert names read and write all keys "
+        "below /rdzv-server/"
+    )
+
+
 def no_answer(member: str) -> str:
     return f"{member}: no answer in time"
 

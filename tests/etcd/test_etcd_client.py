@@ -180,6 +180,26 @@ async def test_if_no_member_answers_its_cluster_is_not_known_yet(prefix: str) ->
             await settle_format(client, prefix, 1)
 
 
+# Users of etcd.
+
+
+async def test_a_server_that_is_no_longer_permitted_waits_until_it_is_again(prefix: str, tmp_path: Path) -> None:
+    """Somebody enables etcd's users while servers run. At the start it is a wrong setting."""
+    with etcd_cluster(tmp_path, 1) as etcd:
+        async with client_of(etcd.addresses) as client, client_of(etcd.addresses) as late:
+            await settle_format(client, prefix, 1)
+            for command in ("user add root:secret", "user grant-role root root", "auth enable"):
+                await asyncio.to_thread(etcd.ctl, *command.split())
+            not_permitted = pattern(words.not_permitted, member=etcd.addresses[0])
+            with pytest.raises(StoreUnavailable, match=not_permitted) as raised:
+                await client.get(b"-")
+            assert not isinstance(raised.value, StoreSilent)
+            with pytest.raises(StoreBroken, match=not_permitted):
+                await settle_format(late, prefix, 1)
+            await asyncio.to_thread(etcd.ctl, "--user", "root:secret", "auth", "disable")
+            await client.get(b"-")
+
+
 # TLS.
 
 
