@@ -33,7 +33,7 @@ from rdzv_protocol.words import flags as flag_words
 
 from rdzv_server.auth.reload import BadTokenFile, Security
 from rdzv_server.config import CLUSTER, LISTEN, MOST_CONNECTIONS, OTHER_FILES, RUNS, WATCH, Limits, ServerConfig
-from rdzv_server.http.aiohttp_version import WrongAiohttp, import_without_authorities
+from rdzv_server.http.aiohttp_version import WrongAiohttp
 from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.http.garbage_collection import COLLECT_AFTER
 from rdzv_server.log_output import LogOutput
@@ -175,7 +175,7 @@ async def _serve(
     if stand_by and not await _takes_over(config, stand_by, stopped, stop):
         return ExitCode.START_AGAIN
     listener = _listener(config)
-    import_without_authorities()  # takes long: meanwhile agents may connect
+    import_http()  # takes long: meanwhile agents may connect
     server, place = _make_server(config, listener.getsockname()[1])
     exports = Exports(config, server.service, listener.getsockname()[1])
     hung_disks.end()
@@ -250,7 +250,6 @@ async def _takes_over(
     """Wait until this server has to serve, or is stopped, also by SIGUSR2. Return whether it has to serve."""
     earlier = [address_of(*server) for server in config.stand_by_for]
     log.info(words.stands_by(earlier))
-    import_without_authorities()
     import_http()
     _collect_garbage_from_now()
     wake = asyncio.get_running_loop().call_soon_threadsafe

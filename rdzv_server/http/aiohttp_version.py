@@ -1,6 +1,4 @@
-"""Import of aiohttp, and the check that the installed version is one whose internals this server knows."""
-
-import ssl
+"""Check that the installed version of aiohttp is one whose internals this server knows."""
 
 from rdzv_server.words import startup as words
 
@@ -19,24 +17,6 @@ def check(version: str = "") -> None:
         from aiohttp import __version__ as version
     if not _numbers(FIRST) <= _numbers(version) < _numbers(BEFORE):
         raise WrongAiohttp(words.wrong_aiohttp(version, FIRST, BEFORE))
-
-
-def import_without_authorities() -> None:
-    """Import aiohttp without the certificate authorities that its client trusts by default.
-
-    To read them takes a sixth of the time in which a server starts. From then on, aiohttp's client trusts only what a
-    TLS context of its caller trusts. So no program that embeds the server may call this.
-    """
-    create = ssl.create_default_context
-    ssl.create_default_context = _trusting_nobody  # type: ignore[assignment]
-    try:
-        import aiohttp  # noqa: F401
-    finally:
-        ssl.create_default_context = create
-
-
-def _trusting_nobody() -> ssl.SSLContext:
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import hmac
 import random
-import ssl
 import time
 from contextlib import suppress
 from functools import partial
@@ -26,7 +25,6 @@ from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
 from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
-from rdzv_server.threads import in_thread_or_here
 from rdzv_server.words import exports as words
 
 MOST_AT_ONCE = 100
@@ -65,8 +63,7 @@ class Webhook:
         """Send the events, forever."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         headers = {"User-Agent": f"rdzv-server/{rdzv_protocol.VERSION}", "Content-Type": "application/json"}
-        connector = aiohttp.TCPConnector(ssl=await in_thread_or_here(ssl.create_default_context))
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
             await first_of(self._sweep(), *(self._send_all(session) for _ in range(DELIVERIES)))
 
     async def _sweep(self) -> None:

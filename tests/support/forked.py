@@ -31,12 +31,7 @@ TORCHRUN = (
     "torch.distributed.run", "torch.distributed.launch",
     "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
 )  # fmt: skip
-SERVER = (
-    "rdzv_server.__main__",
-    "rdzv_server.http.aiohttp_version:import_without_authorities",
-    "rdzv_server.*",
-    "rdzv_protocol.words.*",
-)
+SERVER = ("rdzv_server.__main__", "rdzv_server.*", "rdzv_protocol.words.*")
 AGENT = (
     "node_agent.__main__", "node_agent.launch", "node_agent.agent", "node_agent.cli.*", "node_agent.kernel.*",
     "node_agent.features.*", "node_agent.servers.*", "node_agent.words.*", "rdzv_protocol.words.*",
