@@ -171,7 +171,7 @@ def why(session: Session) -> None:
         return session.out.json(shown)
     _show_why(session, run)
     for line in explanation.failures(others, session.for_views):
-        session.out.paragraph(line)
+        session.out.step(line)
     return None
 
 
@@ -182,7 +182,7 @@ def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:
     found = explanation.troubles(runs, session.for_views, most=most)
     for line in [session.unhealthy_reason, *found]:
         if line:
-            session.out.paragraph(line)
+            session.out.step(line)
     return None
 
 
@@ -216,7 +216,7 @@ def _show_why(session: Session, run: Fields) -> None:
     for line in found.evidence:
         out.line(f"    {line}")
     for step in found.next:
-        out.paragraph(words.runs.next_step(step))
+        out.step(words.runs.next_step(step))
 
 
 def events(session: Session) -> None:

@@ -17,6 +17,8 @@ RICH_GAP = "   "
 """Space between two columns of a table that rich draws."""
 LEAST = 12
 """Fewest characters for the first and the last column of a table on a terminal, unless their cells are shorter."""
+COMMANDS = ("rdzvctl", "node-agent")
+"""Programs whose commands are next steps."""
 HEADING_LINES = 2
 """Lines of a table above its rows."""
 MOST_FOLDED = 5
@@ -132,18 +134,26 @@ class Output:
 
     def paragraph(self, text: str) -> None:
         """Write the text, wrapped to the terminal's width; in a pipe on one line."""
-        self.line(self.wrapped(text))
+        self.line(self._wrapped(text))
 
-    def wrapped(self, text: str, indent: str = "") -> str:
+    def step(self, text: str) -> None:
+        """Write a paragraph that may end with a command.
+
+        The command is not broken, so that people can copy it, except on a screen that is redrawn.
+        """
+        before, command = _without_command(text)
+        if command and self._frame is None and "\n" in self._wrapped(text):
+            self.line(self._wrapped(before))
+            self.line(f"{GAP}{command}")
+        else:
+            self.paragraph(text)
+
+    def _wrapped(self, text: str) -> str:
         if not self.is_terminal:
-            return indent + text
+            return text
         from textwrap import fill
 
-        width = min(self.size().columns, 120)
-        return fill(
-            text, width, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent),
-            break_on_hyphens=False,
-        )  # fmt: skip
+        return fill(text, min(self.size().columns, 120), break_on_hyphens=False)
 
     def json(self, value: Any, *, in_one_line: bool = False) -> None:
         """Write a document, or one line of a stream, in ASCII, so that no text of a run moves a cursor."""
@@ -203,6 +213,15 @@ class Output:
         if more > 1:
             shown = [*self._frame[: height - 1], words.runs.more_lines(more)]
         print("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in shown), end="\x1b[J", flush=True)
+
+
+def _without_command(text: str) -> tuple[str, str]:
+    """Return the text without the command that may follow its last colon, and the command; empty if there is none."""
+    for program in COMMANDS:
+        before, colon, rest = text.rpartition(f": {program} ")
+        if colon:
+            return f"{before}:", f"{program} {rest}"
+    return text, ""
 
 
 def _shortened(table: Table, width: int) -> Table:

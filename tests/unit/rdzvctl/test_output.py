@@ -1,7 +1,13 @@
-"""Output of a command in a process of its own, since its handlers of signals would stay in this one."""
+"""Output of a command, partly in a process of its own, since its handlers of signals would stay in this one."""
 
+import os
 import subprocess
 import sys
+
+import pytest
+
+from rdzvctl import words
+from rdzvctl.output import Output
 
 WAITS_FOR_A_SERVER = """
 import time
@@ -28,3 +34,21 @@ def test_a_reader_that_is_gone_is_not_taken_for_a_broken_connection() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+COMMAND = "node-agent --endpoint gpu1:29400 --run-id night-run-7 ... SCRIPT"
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"), [(60, 2), (80, 2), (120, 1)], ids=["wider than the terminal", "on its own line", "beside"]
+)
+def test_a_command_that_people_copy_is_not_broken(
+    width: int, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Output, "size", lambda self: os.terminal_size((width, 24)))
+    out = Output({"TERM": "xterm"})
+    out.is_terminal = True
+    out.step(words.runs.next_step(words.steps.start_more(2, COMMAND)))
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == lines
+    assert shown[-1].endswith(COMMAND)
