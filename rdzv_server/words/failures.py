@@ -35,6 +35,14 @@ def exited_before(finished: str) -> str:
     )
 
 
+def exited_meanwhile(finished: str) -> str:
+    """Return advice on a worker that has lost another one. `finished`: ranks that exited with 0, too."""
+    return (
+        f"{finished} exited with 0 at about the same time: if that was too early, find out why; every worker must take "
+        "part in the last collective"
+    )
+
+
 def hints(of_agent: str, of_server: str) -> str:
     return f"{of_agent}; {of_server}" if of_agent else of_server
 

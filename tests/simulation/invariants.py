@@ -684,8 +684,9 @@ def _ended_by_departures(run: Run, first: int) -> int:
 
 
 def _without_advice(failure: Failure) -> Failure:
-    """Return the failure without the only advice that the server adds: simulated workers have none."""
-    assert not failure.hint or failure.hint.endswith(failure_words.exited_before("")), failure.hint
+    """Return the failure without the advice that the server adds: simulated workers have none."""
+    added = (failure_words.exited_before(""), failure_words.exited_meanwhile(""))
+    assert not failure.hint or failure.hint.endswith(added), failure.hint
     return replace(failure, hint="")
 
 

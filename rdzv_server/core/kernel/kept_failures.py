@@ -52,6 +52,14 @@ def size(run: Run) -> int:
     return sum(map(size_of, kept.values()))
 
 
+def exchange(run: Run, old: FailureRecord, new: FailureRecord) -> None:
+    """Put the new record of a failure everywhere in place of the old one."""
+    run.failures = [new if each == old else each for each in run.failures]
+    run.first_failure = new if run.first_failure == old else run.first_failure
+    run.first_charged = new if run.first_charged == old else run.first_charged
+    run.first_of_round = new if run.first_of_round == old else run.first_of_round
+
+
 def drop_evidence(run: Run) -> None:
     """Keep what a final report shows of the failures that the run is blamed on, and summaries of the latest others."""
     roots, latest = _roots(run), run.failures[-SUMMARIES:]

@@ -143,6 +143,15 @@ def succeeded(machine: Machine, fact: events.WorkersSucceeded, now: float) -> No
     run.still_running = ""
     for error in fact.errors:
         _doubt(machine, fact.agent_id, error, now)
+    _name_exited(run)
+
+
+def _name_exited(run: Run) -> None:
+    """Name the workers that have exited 0 in the failure that waits for its cause: its worker may have lost them."""
+    root = run.first_of_round
+    if run.verdict_at is not None and root is not None and root.failure.consequence:
+        hint = words.exited_meanwhile(finishing.finished(run))
+        kept_failures.exchange(run, root, replace(root, failure=replace(root.failure, hint=hint)))
 
 
 def _doubt(machine: Machine, agent_id: str, error: ReportedError, now: float) -> None:

@@ -8,7 +8,7 @@ from rdzv_protocol.messages import FinishedWorkers
 from rdzv_protocol.text import ranks
 
 from rdzv_server.core.events import LeaseRenewed
-from rdzv_server.core.kernel import finishing
+from rdzv_server.core.kernel import final_report, finishing, restart_budget
 from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
 from rdzv_server.core.kernel.run import FinishedSign, Stage
 from rdzv_server.core.views import run_view, status_view, watch_view
@@ -180,6 +180,22 @@ def test_the_report_about_a_lost_peer_names_the_worker_that_exited_0_before(is_o
     run.fails("a", consequence=True, hint="see others")
     finished = ranks([1] if is_own else [2, 3])
     assert run.run.failures[-1].failure.hint == failures.exited_before(finished)
+
+
+@pytest.mark.parametrize("consequence", [True, False])
+def test_the_final_report_names_the_worker_that_exited_0_while_the_run_waited_for_the_cause(consequence: bool) -> None:
+    """Its exit is reported later than the failure: an exit code of 0 is held for a moment."""
+    run = with_workers(2, "2", "a", "b")
+    run.fails("a", consequence=consequence, hint="see others")
+    if consequence:
+        run.succeeds("b")
+        run.passes(restart_budget.CAUSE_WINDOW_S)
+    report = final_report.finish(run.run)
+    root = run.run.first_of_round
+    hint = failures.exited_meanwhile(ranks([2, 3])) if consequence else "see others"
+    assert report.failure and root
+    assert (report.failure.hint, root.failure.hint, run.run.failures[-1].failure.hint) == (hint,) * 3
+    assert run.run.first_failure == root
 
 
 def test_a_failure_of_its_own_is_not_explained_by_a_worker_that_exited_0() -> None:
