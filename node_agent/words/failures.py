@@ -105,6 +105,9 @@ def logs_of(node_id: str, folder: str) -> str:
 MORE_MEMORY = "give the job or container more memory, or use less: a smaller batch, fewer data loader workers"
 ASK_WHO_KILLED = "look for the sender of the signal in the scheduler's events, or with dmesg on that node"
 USE_FAULTHANDLER = "run with PYTHONFAULTHANDLER=1 to see where; often two native libraries are incompatible"
+END_PROCESS_GROUP = (
+    "threads of a library still ran when the script ended: call torch.distributed.destroy_process_group() at its end"
+)
 SEE_STDERR = "a native library gave up; it usually says why on stderr"
 OTHER_CPU = "a library was built for a different CPU than this node's"
 ASK_WHO_SIGNALLED = "a scheduler, a person or the script itself sent the signal"

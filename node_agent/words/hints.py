@@ -67,6 +67,7 @@ WATCHDOG_STUCK = (
     "this rank's watchdog was stuck: the CUDA driver or NCCL hung, or the script held the GIL. Look at the stacks and "
     "at dmesg for an Xid"
 )
+OWN_TIMER = "a timer of the script (faulthandler.dump_traceback_later) ended it: the stacks show where it waited"
 DRIVER_TOO_OLD = "this node's NVIDIA driver is too old for this torch: compare nvidia-smi on the nodes"
 OTHER_GPU = "this torch has no code for this node's GPU: compare torch and the GPUs of the nodes"
 CUDA_AFTER_FORK = "start the script's own processes with the method 'spawn', or use CUDA only after they have started"

@@ -16,7 +16,7 @@ from rdzv_protocol.text import clip, last_lines, printable
 from node_agent import words
 from node_agent.kernel.failures import error_file, hints
 from node_agent.kernel.failures.error_file import ErrorFile
-from node_agent.kernel.failures.stderr_errors import StderrError, find_error, headline
+from node_agent.kernel.failures.stderr_errors import StderrError, find_error, headline, is_without_reason
 from node_agent.kernel.output.disk_space import is_full
 from node_agent.kernel.processes.temp_dir import FALLBACK
 
@@ -189,7 +189,7 @@ def diagnose(
         error=clip(_in_one_line(error, found), LINE_BYTES),
         traceback=_fit(traceback, TRACEBACK_LINES),
         stderr_tail=_fit(stderr, TAIL_LINES),
-        hint=_hint(advice, is_node_full) if advice else status.hint,
+        hint=_hint(advice, is_node_full) if advice else _hint_of_status(status, error),
         consequence=bool(advice and advice.is_consequence),
         blame=_blame(advice, out_of_memory, is_node_full),
         recurs=advice.recurs if advice else "unknown",
@@ -219,6 +219,11 @@ def _in_one_line(error: str, found: StderrError) -> str:
 
 def _hint(advice: hints.Advice, is_node_full: bool) -> str:
     return words.hints.NODE_DISK_FULL if advice.is_of_disk and is_node_full else advice.hint
+
+
+def _hint_of_status(status: "ExitStatus", error: str) -> str:
+    is_at_exit = status.signal == "SIGABRT" and is_without_reason(error)
+    return words.failures.END_PROCESS_GROUP if is_at_exit else status.hint
 
 
 def _blame(advice: hints.Advice | None, out_of_memory: str, is_node_full: bool) -> Blame:

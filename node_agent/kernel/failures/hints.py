@@ -192,6 +192,7 @@ TABLE = (
         words.hints.SUSPECT_GPU,
     ),
     Advice(r"watchdog got stuck for \d+ seconds|heartbeat monitor timed out", words.hints.WATCHDOG_STUCK),
+    Advice(r"^Timeout \(\d+:\d\d:\d\d(\.\d+)?\)!$", words.hints.OWN_TIMER, is_general=True),
     Advice(
         r"received data size doesn't match expected size|detected mismatch between collectives"
         r"|collectives differ in the following",

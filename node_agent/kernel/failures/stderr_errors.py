@@ -57,6 +57,13 @@ _REFUSED = re.compile(
     r"|can't (?:open file|find '__main__' module) .+)"
 )
 """Line by Python, after its own name, if it cannot run what its command line names. It then exits."""
+_USAGE = re.compile(r"[Uu]sage: ")
+_WRONG_USAGE = re.compile(r"([^:]{1,200}: error|Error): .+")
+"""Last line by argparse or click about a wrong command line, after the usage."""
+_TIMED_OUT = re.compile(r"Timeout \(\d+:\d\d:\d\d(\.\d+)?\)!$")
+"""First line of `faulthandler.dump_traceback_later`, which may then exit with 1."""
+_OF_DUMP = re.compile(r"Current thread|Thread |Stack |  |$")
+"""Line of the stacks that follow."""
 _CXX_WHAT = re.compile(r"\s+what\(\):\s+(.*)")
 _WITHOUT_REASON = re.compile(r"terminate called without an active exception$")
 """Line by the C++ library if C++ threads still run while the process exits. It does not say why the process exits."""
@@ -120,9 +127,14 @@ def find_error(lines: Sequence[str], signal: str = "", *, by_exception: bool = F
     found = (_boxed if box > header else _traceback)(plain[:own], lines[:own])
     if found and (found.is_uncaught or not 0 <= raised < aborted or _may_cause_abort(plain[raised : aborted + 1])):
         return found
-    if found := _cxx(plain) or _refused(plain):
+    if found := _cxx(plain) or _refused(plain) or (_timed_out(plain) if by_exception else None):
         return found
     return StderrError(plain[aborted].strip(), tuple(plain[aborted:])) if aborted >= 0 else StderrError()
+
+
+def is_without_reason(error: str) -> bool:
+    """Return whether the C++ library has aborted the process because of threads that still ran when it exited."""
+    return _WITHOUT_REASON.match(error) is not None
 
 
 def _may_cause_abort(lines: Sequence[str]) -> bool:
@@ -356,10 +368,22 @@ def _cxx(plain: Sequence[str]) -> StderrError | None:
 
 
 def _refused(plain: Sequence[str]) -> StderrError | None:
-    """Return why Python could not run the script or module at all. This is the last line then."""
-    written = [line for line in plain if line.strip()]
-    refused = _REFUSED.match(written[-1]) if written else None
-    return StderrError(refused[1]) if refused else None
+    """Return why Python could not run the script or module at all, or why the script has rejected its command line.
+
+    This is the last line then.
+    """
+    written = [line for line in plain if line.strip()] or [""]
+    if refused := _REFUSED.match(written[-1]):
+        return StderrError(refused[1])
+    is_usage = _WRONG_USAGE.match(written[-1]) and _last(written, _USAGE) >= 0
+    return StderrError(written[-1].strip()) if is_usage else None
+
+
+def _timed_out(plain: Sequence[str]) -> StderrError | None:
+    """Return the error if the script's own timer has ended the process. Its stacks are the last lines then."""
+    at = _last(plain, _TIMED_OUT)
+    is_last = at >= 0 and all(map(_OF_DUMP.match, plain[at + 1 :]))
+    return StderrError(plain[at], tuple(plain[at:])) if is_last else None
 
 
 def _last(lines: Sequence[str], pattern: re.Pattern[str]) -> int:

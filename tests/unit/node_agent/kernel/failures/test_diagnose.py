@@ -115,6 +115,12 @@ def test_an_exception_that_was_logged_before_does_not_explain_a_kill(exit_code):
     assert evidence(exit_code, *TRACEBACK).stderr_tail == TRACEBACK
 
 
+def test_a_script_that_ends_with_its_process_group_open_is_told_what_to_do():
+    assert evidence(-6, "done", ABORT).hint == words.failures.END_PROCESS_GROUP
+    assert evidence(-6, *TRACEBACK, ABORT).hint == words.failures.SEE_STDERR, "the exception is the reason"
+    assert evidence(-6, "done", "double free or corruption (out)").hint == words.failures.SEE_STDERR
+
+
 def test_an_error_that_follows_from_another_workers_end_is_a_consequence():
     closed = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:6058."
     found = evidence(1, *TRACEBACK[:2], closed)

@@ -135,6 +135,7 @@ CAUSES = {
         "[PG 0 (default_pg) Rank 3] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress",
         "[PG 0 (default_pg) Rank 3] Heartbeat monitor timed out! Process will be terminated after dumping debug info.",
     ],
+    words.hints.OWN_TIMER: ["Timeout (0:10:00)!", "Timeout (0:00:00.500000)!"],
     words.hints.COLLECTIVES_DIFFER: [
         "[enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4. Received data size "
         "doesn't match expected size. Is there a distributed collective mismatch in your code?",

@@ -1,5 +1,6 @@
 """The error in a process's last output."""
 
+import re
 import subprocess
 import sys
 
@@ -172,6 +173,32 @@ def test_a_script_that_python_cannot_run_is_the_error(command, error):
     found = find_error(["train: No module named x", *lines, ""])
     assert found.error.startswith(error) and not found.traceback and not found.is_uncaught
     assert not find_error([*lines, "a later line"]).error, "Python writes nothing after it"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', required=True)\np.parse_args()",
+        "import click\n@click.command()\n@click.option('--lr', required=True)\ndef main(lr): pass\nmain()",
+    ],
+    ids=["argparse", "click"],
+)
+def test_a_command_line_that_the_script_rejects_is_the_error(script: str) -> None:
+    if "click" in script:
+        pytest.importorskip("click")
+    lines = written_by(script)
+    assert "--lr" in lines[-1] and find_error(["step 1", *lines]).error == lines[-1]
+    assert not find_error([*lines, "the script continues"]).error
+    assert not find_error([lines[-1]]).error, "a line without the usage may be about anything"
+
+
+def test_a_timer_of_the_script_that_ends_it_is_the_error() -> None:
+    script = "import faulthandler, time\nfaulthandler.dump_traceback_later(0.1, exit=True)\ntime.sleep(60)"
+    lines = written_by(script)
+    found = find_error(["step 1", *lines], by_exception=True)
+    assert re.fullmatch(r"Timeout \(0:00:00\.1\d*\)!", found.error) and found.traceback == tuple(lines)
+    assert not find_error([*lines, "step 2"], by_exception=True).error, "the timer only wrote the stacks"
+    assert not find_error(lines).error, "another exit code than the timer's"
 
 
 def test_a_program_that_writes_such_a_line_itself_has_not_been_refused():
