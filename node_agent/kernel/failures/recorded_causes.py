@@ -1,4 +1,6 @@
-"""Finds the worker that other workers have lost, by the errors that workers have recorded.
+"""Finds the worker that other workers have lost, by the errors that workers have recorded in files.
+
+Torch marks the lines of an exception that ends a script. If the worker writes into a file, its lines are read there.
 
 Torch's `@record` writes an exception to the worker's error file and raises it again. A script may catch it there and
 continue. So a recorded error only shows which worker others have lost if the worker shows no sign that it continued.
@@ -15,6 +17,7 @@ from rdzv_protocol.messages import Failure
 from node_agent.kernel.failures import error_file
 from node_agent.kernel.failures.diagnose import raised
 from node_agent.kernel.failures.error_file import ErrorFile
+from node_agent.kernel.output.pieces import UnreadTail
 from node_agent.kernel.threads import in_thread
 from node_agent.kernel.worker_spec import WorkerSpec
 
@@ -35,6 +38,9 @@ class Observed(Struct, frozen=True):
     spec: WorkerSpec
     pid: int
     stderr: tuple[str, ...]
+    """Its last lines, empty if it writes into a file."""
+    unread_stderr: UnreadTail | None
+    """The last lines in that file."""
     has_both_streams: bool
     output_at: float
     """Time of its last output. It is long ago if there was none."""
@@ -58,32 +64,48 @@ class Observed(Struct, frozen=True):
         is_recent = age_s <= CONTINUES_S
         return is_recent or self.output_at <= recorded.at + LAST_SIGN_S
 
-    def failure(self, recorded: ErrorFile) -> Failure | None:
-        """Return the failure of this worker by this recorded error, None if the error follows from another failure."""
-        found = raised(self.spec, self.pid, self.stderr, recorded)
+    def failure(self, stderr: tuple[str, ...], recorded: ErrorFile | None = None) -> Failure | None:
+        """Return the failure of this worker by its recorded error, or by an exception that torch has marked on stderr.
+
+        None if there is neither, or if the error follows from another failure.
+        """
+        found = raised(self.spec, self.pid, stderr or self.stderr, recorded)
         return found and replace(found, both_streams=self.has_both_streams)
 
 
 async def find(workers: Sequence[Observed], until: float = inf) -> Failure | None:
     """Return the failure of the worker that has recorded its error first, None if there is none.
 
-    `until`: a time by `time.monotonic`. If it is given, files that may be newer do not count.
+    An exception that torch has marked precedes all others: it is known to have ended its script. `until`: a time by
+    `time.monotonic`. If it is given, files that may be newer do not count.
     """
-    paths = [worker.spec.error_file for worker in workers]
     try:
-        files = await in_thread(partial(_read, paths, until), READ_WITHIN_S)
+        read = await in_thread(partial(_read, workers, until), READ_WITHIN_S)
     except OSError:  # the disk hangs
         return None
-    recorded = [(worker, file) for worker, file in zip(workers, files, strict=True) if file]
-    found = [worker.failure(file) for worker, file in recorded if file.error and worker.may_be_over(file)]
-    return min(filter(None, found), key=lambda failure: failure.failed_at or inf, default=None)
+    found: list[Failure] = []
+    for worker, (stderr, recorded) in zip(workers, read, strict=True):
+        if marked := worker.failure(stderr):
+            return marked
+        if recorded and recorded.error and worker.may_be_over(recorded):
+            found += filter(None, [worker.failure(stderr, recorded)])
+    return min(found, key=lambda failure: failure.failed_at or inf, default=None)
 
 
-def _read(paths: Sequence[str], until: float) -> list[ErrorFile | None]:
-    files = [error_file.read(path) for path in paths]
-    if until < inf:
-        return [
-            file if file and error_file.is_from_before(path, until) else None
-            for path, file in zip(paths, files, strict=True)
-        ]
-    return files
+def _read(workers: Sequence[Observed], until: float) -> list[tuple[tuple[str, ...], ErrorFile | None]]:
+    """Return the last lines of each worker's stderr that are in a file, and its error file."""
+    return [
+        (_read_stderr(worker.unread_stderr, until), _read_error(worker.spec.error_file, until)) for worker in workers
+    ]
+
+
+def _read_stderr(unread: UnreadTail | None, until: float) -> tuple[str, ...]:
+    if unread is None:
+        return ()
+    lines = unread.read()  # before the look at the file's age, which then includes a later line
+    return lines if until == inf or error_file.is_from_before(unread.path, until) else ()
+
+
+def _read_error(path: str, until: float) -> ErrorFile | None:
+    file = error_file.read(path)
+    return file if until == inf or (file and error_file.is_from_before(path, until)) else None

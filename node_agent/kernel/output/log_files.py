@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from node_agent import words
 from node_agent.kernel.output.console import PATIENCE_S, Console
 from node_agent.kernel.output.disk_space import in_words, why_full
-from node_agent.kernel.output.pieces import READ_BYTES, End, Piece
+from node_agent.kernel.output.pieces import READ_BYTES, End, Piece, UnreadTail
 from node_agent.kernel.output.sinks import Sink, report_lines
 from node_agent.kernel.output.streams import Stream
 
@@ -274,6 +274,9 @@ class LogFile(Stream):
 
     def tail(self) -> tuple[str, ...]:
         return report_lines(self._end)
+
+    def unread_tail(self) -> UnreadTail | None:
+        return None if self._file < 0 or self._last is not None else UnreadTail(self._path, self._file)
 
     def next_piece(self) -> Piece | None:
         """Return the next piece, None if the console takes nothing now or nothing is left."""

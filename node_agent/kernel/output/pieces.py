@@ -1,11 +1,12 @@
 """Pieces and ends of files to which workers write. Any thread can read them."""
 
 import os
+from contextlib import suppress
 from errno import EFBIG
 
 from node_agent import words
 from node_agent.kernel.output.disk_space import why_full
-from node_agent.kernel.output.sinks import TAIL_BYTES, has_enough_lines, last_bytes
+from node_agent.kernel.output.sinks import TAIL_BYTES, has_enough_lines, last_bytes, report_lines
 
 READ_BYTES = 1 << 18
 """Most bytes to read at a time."""
@@ -36,7 +37,7 @@ class End:
                 is_at_limit = self.why_full.errno == EFBIG
                 outlook = words.output.WORKER_AT_LIMIT if is_at_limit else words.output.WORKER_MAY_FAIL
                 self.problems.append((self.why_full, outlook))
-            self.tail = self._read_tail(status.st_size)
+            self.tail = _read_tail(self._descriptor, status.st_size)
         except OSError as error:
             return self.unread(error)
         self.size = status.st_size
@@ -45,13 +46,6 @@ class End:
         for offset in range(self._offset, min(self.size, self._offset + REST_BYTES), READ_BYTES):
             self.rest.append(Piece(self._descriptor, offset).read())
         return self
-
-    def _read_tail(self, size: int) -> bytes:
-        """Return the file's last lines for a report. Most files have enough of them in a few bytes."""
-        end = os.pread(self._descriptor, TAIL_BYTES, max(0, size - TAIL_BYTES))
-        if size > len(end) and not has_enough_lines(end):
-            end = os.pread(self._descriptor, REST_BYTES, max(0, size - REST_BYTES))
-        return last_bytes(end)
 
     def unread(self, problem: OSError) -> "End":
         """Record that the end could not be read."""
@@ -78,3 +72,25 @@ class Piece:
         except OSError as error:
             self.error = error
         return self
+
+
+class UnreadTail:
+    """Last lines of a file to which a running worker writes. Any thread can read them, once."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._file = open(os.dup(descriptor), "rb", buffering=0)  # noqa: SIM115  the log closes its own
+
+    def read(self) -> tuple[str, ...]:
+        """Return the lines, none if the file cannot be read."""
+        with self._file as file, suppress(OSError):
+            return report_lines(_read_tail(file.fileno(), os.fstat(file.fileno()).st_size))
+        return ()
+
+
+def _read_tail(descriptor: int, size: int) -> bytes:
+    """Return the last lines of a file for a report. Most files have enough of them in a few bytes."""
+    end = os.pread(descriptor, TAIL_BYTES, max(0, size - TAIL_BYTES))
+    if size > len(end) and not has_enough_lines(end):
+        end = os.pread(descriptor, REST_BYTES, max(0, size - REST_BYTES))
+    return last_bytes(end)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from node_agent.kernel.output.console import Console
-from node_agent.kernel.output.pieces import READ_BYTES, End
+from node_agent.kernel.output.pieces import READ_BYTES, End, UnreadTail
 from node_agent.kernel.output.sinks import Sink, Tail
 
 USUAL_PIPE_BYTES = 1 << 16
@@ -57,6 +57,10 @@ class Stream:
     def tail(self) -> tuple[str, ...]:
         """Return the last lines for a report."""
         return ()
+
+    def unread_tail(self) -> UnreadTail | None:
+        """Return the last lines of the running worker for any thread to read; None if `tail` has them."""
+        return None
 
     def _close_worker_end(self) -> None:
         if self._worker_end >= 0:

@@ -21,7 +21,7 @@ from rdzv_protocol.messages import Failure
 from node_agent import words
 from node_agent.kernel.config import SIDE_BY_SIDE
 from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
-from node_agent.kernel.output.pieces import End
+from node_agent.kernel.output.pieces import End, UnreadTail
 from node_agent.kernel.output.streams import Stream
 from node_agent.kernel.processes.leftovers import Leftovers, ListLeftovers, in_session, is_program
 from node_agent.kernel.processes.process import (
@@ -127,6 +127,11 @@ class Worker:
     def stderr_tail(self) -> tuple[str, ...]:
         """Last lines that the worker wrote to stderr, empty while it writes to a file."""
         return self._streams[1].tail()
+
+    @property
+    def unread_stderr(self) -> UnreadTail | None:
+        """Last lines on stderr if the worker, which runs, writes it to a file."""
+        return self._streams[1].unread_tail()
 
     @property
     def executes_program(self) -> bool:
@@ -689,6 +694,7 @@ class WorkerGroup(ProcessGroup):
                 spec=worker.spec,
                 pid=worker.pid,
                 stderr=worker.stderr_tail,
+                unread_stderr=worker.unread_stderr,
                 has_both_streams=worker.has_both_streams,
                 output_at=worker.last_output_at + wall_time,
                 progress_at=progress_times.get(worker.spec.local_rank, 0.0) + wall_time,

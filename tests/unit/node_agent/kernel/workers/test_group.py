@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from rdzv_protocol.timing import hold_s
 from node_agent import words
 from node_agent.kernel.config import SIDE_BY_SIDE
 from node_agent.kernel.failures import diagnose, error_file, oom, recorded_causes
+from node_agent.kernel.output.log_files import LogFile, LogFiles
 from node_agent.kernel.output.pieces import End
 from node_agent.kernel.output.sinks import Tail
 from node_agent.kernel.output.streams import Joined, Relay
@@ -59,11 +61,13 @@ class Crew:
         self.error_file = ""
         self.error_files: list[str] = []
         self.have_one_pipe = False
+        self.log_folder: Path | None = None
         self.is_last = False
         self.progress: dict[int, float] = {}
         self.leftovers: list[int] | None = None
         self.groups: list[WorkerGroup] = []
         self._called = asyncio.Event()
+        self._files = LogFiles(self.console)
 
     def start(self, *commands: tuple[str, ...], **environment: str) -> WorkerGroup:
         specs = [
@@ -71,6 +75,7 @@ class Crew:
                 command_spec(self.console, 10 + index, index, command, {**os.environ, **environment}),
                 error_file=self.error_files[index] if self.error_files else self.error_file,
                 **({"open_streams": _one_pipe} if self.have_one_pipe else {}),
+                **({"open_streams": partial(self._open_files, index)} if self.log_folder else {}),
             )
             for index, command in enumerate(commands)
         ]
@@ -88,6 +93,15 @@ class Crew:
         )
         self.groups.append(group)
         return group
+
+    def _open_files(self, index: int) -> tuple[LogFile, LogFile]:
+        """Return streams that are files, as with `--redirects 3`."""
+        out, err = (LogFile(self.log(index, name), tuple, self._files, shown=False) for name in ("stdout", "stderr"))
+        return out, err
+
+    def log(self, index: int, name: str = "stderr") -> str:
+        assert self.log_folder
+        return str(self.log_folder / f"{index}.{name}")
 
     async def calls_back(self, what: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -115,6 +129,7 @@ class Crew:
             self.calls.clear()
             group.stop(signal.SIGKILL, 0.0)
             await self.calls_back("stopped")
+        self._files.close()
 
     def _failed(self, failure: Failure) -> None:
         self.failures.append(failure)
@@ -697,6 +712,50 @@ async def test_a_stop_reports_the_exception_that_ended_a_script_before_it(crew):
     await crew.calls_back("stopped")
     assert [(failure.rank, failure.error) for failure in crew.raised] == [(11, "ValueError: boom")]
     assert crew.calls == ["stopped"], "it is not reported twice"
+
+
+@pytest.fixture
+def logs(crew, tmp_path) -> Crew:
+    """Return a crew whose workers write into files."""
+    crew.log_folder = tmp_path
+    return crew
+
+
+def _ends_with(path: str, text: str) -> bool:
+    return Path(path).exists() and Path(path).read_text().endswith(text)
+
+
+async def test_an_exception_in_a_log_file_is_the_cause_although_its_worker_still_exits(logs):
+    logs.start(sh(f"until grep -q boom {logs.log(1)}; do sleep 0.01; done; {SUFFERS}"), raises("ValueError: boom"))
+    await logs.calls_back("failed")
+    await until(lambda: logs.failed_too)
+    (failure,) = logs.failures
+    assert (failure.rank, failure.error, failure.consequence) == (11, "ValueError: boom", False)
+    assert failure.cause == words.failures.STILL_EXITING
+    assert [failure.rank for failure in logs.failed_too] == [10]
+
+
+async def test_the_agent_can_be_asked_for_the_cause_in_a_log_file(logs):
+    group = logs.start(raises("ValueError: boom"))
+    await until(lambda: _ends_with(logs.log(0), "boom\n"))
+    assert await group.report_raised()
+    await logs.calls_back("failed")
+    assert [(failure.rank, failure.error) for failure in logs.failures] == [(10, "ValueError: boom")]
+
+
+@pytest.mark.parametrize("seeks_cause", [True, False])
+@pytest.mark.parametrize("is_before", [True, False])
+async def test_a_stop_reports_an_exception_in_a_log_file_only_if_it_was_there_before(logs, is_before, seeks_cause):
+    """A signal may make a script raise an exception."""
+    group = logs.start(raises("ValueError: boom"))
+    await until(lambda: _ends_with(logs.log(0), "boom\n"))
+    if is_before:
+        _let_pass_s(logs.log(0), 0.5)
+    group.stop(signal.SIGTERM, NEVER_S, seeks_cause=seeks_cause)
+    if not is_before:
+        os.utime(logs.log(0))
+    await logs.calls_back("stopped")
+    assert len(logs.raised) == (is_before and seeks_cause)
 
 
 async def test_a_script_that_prints_a_traceback_and_continues_has_not_failed(crew):
