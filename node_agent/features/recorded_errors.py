@@ -1,8 +1,9 @@
 """Reports errors of workers that have exited 0 nevertheless: such a run may not have done its work.
 
 torch's `@record` writes an exception to the worker's error file, then raises the exception again. If an exception ends
-a script, torch marks its lines on stderr. A script that catches the exception, or that exits 0 in an exit
-handler, counts as a success under every launcher.
+a script, torch marks its lines on stderr. If an exception ends a thread, Python writes this to stderr, and the script
+continues. A script that catches the exception, or that exits 0 in an exit handler, counts as a success under every
+launcher.
 """
 
 from collections.abc import Callable, Mapping, Sequence

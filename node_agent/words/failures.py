@@ -114,6 +114,10 @@ ASK_WHO_SIGNALLED = "a scheduler, a person or the script itself sent the signal"
 SEE_ULIMIT_T = "raise the limit on processor time (ulimit -t), or save and end before it"
 
 
+def error_of_thread(error: str, thread: str) -> str:
+    return f"{error} (in thread {thread})"
+
+
 def disk_full(folder: str) -> str:
     return f"the disk of the log files is full, and the worker's last output is lost: df -h {folder}"
 

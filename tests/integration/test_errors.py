@@ -286,6 +286,26 @@ async def test_a_success_whose_worker_has_reported_an_error_is_doubted(
         assert runs.succeeded(1, told.reported_error(1, error)) in said
 
 
+LOSES_THREAD = """\
+import os, threading
+def save(): raise ValueError("boom")
+if os.environ["RANK"] == "1":
+    thread = threading.Thread(target=save, name="ckpt")
+    thread.start()
+    thread.join()
+"""
+
+
+async def test_a_success_whose_worker_has_lost_a_thread_is_doubted(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOSES_THREAD)
+    agent = await start_agent("--standalone", "--nproc", "2", script=str(script))
+    assert await agent.exit_code() == 0
+    said, error = "\n".join(agent.err), words.failures.error_of_thread("ValueError: boom", "ckpt")
+    assert message_fields(said, feature_words.exited_0_with_error, rank=1)["error"] == error
+    assert runs.succeeded(1, told.reported_error(1, error)) in said
+
+
 async def test_every_node_and_the_server_doubt_a_success_whose_worker_has_reported_an_error(
     cluster: Cluster, tmp_path: Path
 ) -> None:

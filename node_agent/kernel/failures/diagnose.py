@@ -16,7 +16,7 @@ from rdzv_protocol.text import clip, last_lines, printable
 from node_agent import words
 from node_agent.kernel.failures import error_file, hints
 from node_agent.kernel.failures.error_file import ErrorFile
-from node_agent.kernel.failures.stderr_errors import StderrError, find_error, headline, is_without_reason
+from node_agent.kernel.failures.stderr_errors import StderrError, find_error, headline, is_of_script, is_without_reason
 from node_agent.kernel.output.disk_space import is_full
 from node_agent.kernel.processes.temp_dir import FALLBACK
 
@@ -136,6 +136,20 @@ def _ended(spec: "WorkerSpec", pid: int, exit_code: int, recorded: ErrorFile | N
         node_id=spec.node_id, rank=spec.rank, local_rank=spec.local_rank, pid=pid, exit_code=exit_code, cause="",
         error_file=spec.error_file if recorded and not recorded.problem else "", failed_at=at or time.time(),
     )  # fmt: skip
+
+
+def lost_thread(stderr: Sequence[str]) -> str:
+    """Return the exception that has ended a thread of the script, empty if there is none.
+
+    Threads of libraries do not count: many fail while Python exits, and nothing is lost. Nor do lost peers.
+    """
+    found = find_error(stderr)
+    if not found.thread or not is_of_script(found.traceback):
+        return ""
+    advice = _advice([found.error, *reversed(found.traceback[-MOST_LINES:])], found)
+    if advice and advice.is_consequence:
+        return ""
+    return words.failures.error_of_thread(_in_one_line(found.error, found), clip(printable(found.thread), NAME_BYTES))
 
 
 def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:

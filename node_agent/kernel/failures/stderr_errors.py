@@ -1,5 +1,6 @@
 """Finds the error in a process's last output: a Python traceback, or what Python and C++ print instead."""
 
+import os
 import re
 from collections.abc import Sequence
 
@@ -34,6 +35,8 @@ _CHILD_FRAME = re.compile(r"\s+File .*\bprocess\.py\", line \d+, in _bootstrap$"
 before others."""
 _SCRIPT_FRAME = re.compile(r"(?:  \| )?\s+File \"(?:.*, in <module>$|<frozen runpy>)|│.* in <module>\b")
 """Outermost frame of an exception that leaves a script. An exception that a function catches has another one."""
+_FRAME_FILE = re.compile(r'\s+File "(.+)", line \d+')
+_LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages)[/\\]")
 _AT_EXIT = re.compile(
     r"Task exception was never retrieved$|Task was destroyed but it is pending!$|task: <|Exception in callback "
     r"|Call stack:$|Message: |Arguments: |.{0,4096}: ((Resource|Runtime)Warning|UserWarning: resource_tracker): "
@@ -130,6 +133,17 @@ def find_error(lines: Sequence[str], signal: str = "", *, by_exception: bool = F
     if found := _cxx(plain) or _refused(plain) or (_timed_out(plain) if by_exception else None):
         return found
     return StderrError(plain[aborted].strip(), tuple(plain[aborted:])) if aborted >= 0 else StderrError()
+
+
+def is_of_script(traceback: Sequence[str]) -> bool:
+    """Return whether the traceback of a thread's exception shows that the script started the thread, not a library.
+
+    The first frames of a thread are Python's own, in `threading.py`. The next one is of the code that was started.
+    """
+    files = [found[1] for line in traceback if (found := _FRAME_FILE.match(line))]
+    library = os.path.dirname(files[0]) if files and files[0].endswith("threading.py") else ""
+    started = next((file for file in files if not file.endswith("threading.py")), "")
+    return bool(library and started) and not (_LIBRARIES.search(started) or started.startswith(f"{library}/"))
 
 
 def is_without_reason(error: str) -> bool:

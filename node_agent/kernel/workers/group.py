@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 UNCAUGHT_MARK = "[rank"
 """Beginning of the lines with which torch writes an uncaught exception."""
+IN_THREAD = "Exception in thread "
+"""Beginning of the line with which Python begins the traceback of an exception that has ended a thread."""
 LEFT_S = 3.0
 """Seconds from SIGTERM to SIGKILL for the remaining processes of a worker that has ended by itself."""
 SIGNAL_IN_EXIT_CODE = 128
@@ -176,6 +178,19 @@ class Worker:
 
         failure = raised(self.spec, self.pid, tail)
         return failure and replace(failure, both_streams=self.has_both_streams)
+
+    def reported_error(self) -> str:
+        """Return the exception by which the worker's stderr shows that its script, or a thread that the script started,
+        has ended; empty if there is none. Valid once it has exited 0.
+        """
+        if raised := self.raised():
+            return raised.error
+        tail = self.stderr_tail
+        if not any(IN_THREAD in line for line in tail):
+            return ""
+        from node_agent.kernel.failures.diagnose import lost_thread
+
+        return lost_thread(tail)
 
     @property
     def has_both_streams(self) -> bool:
@@ -571,7 +586,8 @@ class WorkerGroup(ProcessGroup):
         self.finished_at: dict[int, float] = {}
         """Times, by the event loop's clock, at which workers exited 0, by local rank."""
         self.uncaught: dict[int, str] = {}
-        """Exceptions that have ended the scripts of workers that exited 0 nevertheless, by local rank."""
+        """Exceptions that have ended the scripts of workers that exited 0 nevertheless, or threads of these scripts, by
+        local rank."""
         self.left_behind: set[int] = set()
         """Programs that still ran when the worker that had started them ended by itself."""
         self._seen: list[Failure] = []
@@ -732,8 +748,8 @@ class WorkerGroup(ProcessGroup):
         if worker.exit_code == 0:
             now = self.finished_at[worker.spec.local_rank] = asyncio.get_running_loop().time()
             self._succeeds_at = max(self._succeeds_at, now + worker.held_s)
-            if raised := worker.raised():
-                self.uncaught[worker.spec.local_rank] = raised.error
+            if error := worker.reported_error():
+                self.uncaught[worker.spec.local_rank] = error
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
         may_be_evicted = self._may_be_evicted(worker)
         if failure:

@@ -1,6 +1,9 @@
 """Diagnosis of a worker's end."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -113,6 +116,42 @@ def test_the_evidence_of_an_end(exit_code, stderr, recorded, cause, error, trace
 def test_an_exception_that_was_logged_before_does_not_explain_a_kill(exit_code):
     assert evidence(exit_code, *TRACEBACK).error == ""
     assert evidence(exit_code, *TRACEBACK).stderr_tail == TRACEBACK
+
+
+THREAD = """
+import functools, json, sys, threading
+sys.path.insert(0, {libraries!r})
+def save(): raise {error}
+thread = threading.Thread(target={target}, name="ckpt")
+thread.start()
+thread.join()
+print("step 7", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "target", "found"),
+    [
+        ("OSError('disk')", "save", "OSError: disk"),
+        ("SystemExit(3)", "save", ""),
+        ("RuntimeError('gloo: Connection closed by peer')", "save", ""),
+        ("None", "functools.partial(json.loads, '{')", ""),
+        ("None", "__import__('library').send", ""),
+    ],
+    ids=["own", "ended-on-purpose", "lost-peer", "python-s-own", "library"],
+)
+def test_an_exception_that_has_ended_a_thread_of_the_script_is_found(
+    error: str, target: str, found: str, tmp_path: Path
+) -> None:
+    """Threads of libraries often fail while Python exits."""
+    script, libraries = tmp_path / "train.py", tmp_path / "site-packages"
+    libraries.mkdir()
+    (libraries / "library.py").write_text("def send(): raise BrokenPipeError")
+    script.write_text(THREAD.format(libraries=str(libraries), error=error, target=target))
+    ended = subprocess.run([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 0 and ("Exception in thread" in ended.stderr) == ("SystemExit" not in error)
+    expected = words.failures.error_of_thread(found, "ckpt") if found else ""
+    assert diagnose.lost_thread(ended.stderr.splitlines()) == expected
 
 
 def test_a_script_that_ends_with_its_process_group_open_is_told_what_to_do():
