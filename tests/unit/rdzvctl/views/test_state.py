@@ -81,3 +81,8 @@ def test_an_agent_on_any_machine_can_use_the_endpoint_of_a_step(
 def test_troubled_runs_are_counted_by_their_health() -> None:
     well, silent = told(check(("1", "join a"))), told(check(("2 lease_s=10", "join a b; 42s")))
     assert state.phases([well, silent, silent]) == words.runs.by_phase({"silent": 2, "running": 1})
+
+
+def test_stopped_runs_are_not_counted_as_failed() -> None:
+    stopped, failed = told(check(("1", "join a; stop"))), told(check(("1", "join a; fail a")))
+    assert state.phases([stopped, failed, stopped]) == words.runs.by_phase({"stopped": 2, "failed": 1})
