@@ -99,6 +99,7 @@ def main() -> int:
     round has begun on it. It also does if an earlier server is back and a run has not ended.
     """
     inherited.correct()  # for the exit codes of --on-exclude's commands, among others
+    signal.signal(signal.SIGUSR1, lambda *_: None)  # a scheduler sends it to all processes of a job before its end
     hung_disks.begin("rdzv-server", lambda: sys.argv[1:])
     config = _activated(parse())
     output = _open_log(is_json=config.log_format == "json")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -103,6 +104,22 @@ async def test_a_server_that_shuts_down_releases_its_polls_without_an_effect_on_
         await agent.line(LOST)
     for worker in workers:
         assert await worker.tell("say still here") == "still here"
+
+
+async def test_a_signal_to_all_processes_of_a_job_leaves_it_the_server_that_its_agent_hosts(
+    hub: WorkerHub, unused_tcp_port: int
+) -> None:
+    """Slurm sends SIGUSR1 before the time limit. The agents still need the server: their workers save together."""
+    where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{unused_tcp_port}", "--nnodes", "1:2")
+    flags = ("--last-call-timeout", "0.1", "--signals-to-handle", "SIGTERM,SIGUSR1", "--nproc", "1")
+    agent = await start_agent(*where, *flags, env=hub.env)
+    pid = int((await agent.line(pattern(words.hosting.hosting, is_for_this_machine=False)))["pid"])
+    await hub.group(1)
+    os.kill(pid, signal.SIGUSR1)
+    assert json.loads(await get(f"http://127.0.0.1:{unused_tcp_port}/v1/status"))["runs"]
+    agent.signal(signal.SIGUSR1)
+    assert await agent.exit_code() == 1
+    assert not any(re.search(LOST, line) for line in agent.err)
 
 
 async def test_a_server_without_its_state_makes_the_agents_rejoin(cluster: Cluster) -> None:
