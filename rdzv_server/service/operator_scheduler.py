@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
+from typing import NamedTuple
 
 from rdzv_server.service.fair_scheduler import OfRunningLoop, RoundRobin
 from rdzv_server.service.timeouts import Timeouts, release
@@ -111,19 +112,33 @@ class OperatorScheduler:
         self._looked_at, self._looked_cpu_s, self._own_s = now, cpu_s, 0.0
 
 
+class _Stream(NamedTuple):
+    """Stream that waits for a change, and its peer."""
+
+    woken: asyncio.Future[None]
+    peer: str
+
+    def wake(self) -> None:
+        # The pages of this peer do not wait for its streams.
+        operator_scheduler().ask(f"streams of {self.peer}", partial(release, self.woken))
+
+
 class Broadcast:
     """Broadcast to many streams. Each is woken in a slice of its own, after `timeout_s` seconds at the latest."""
 
     def __init__(self, timeout_s: float) -> None:
         self.number = 0
         """Number of the latest change."""
-        self._waiting: dict[asyncio.Future[None], str] = {}
-        self._timeouts = Timeouts(timeout_s, self._wake)
+        self._waiting: dict[_Stream, None] = {}
+        # With a method of this object, the two would be a cycle, and so garbage after each run's last stream.
+        self._timeouts = Timeouts(timeout_s, _Stream.wake)
 
     def notify_all(self) -> None:
         self.number += 1
-        for woken in list(self._waiting):
-            self._wake(woken)
+        waiting, self._waiting = self._waiting, {}
+        for stream in waiting:
+            self._timeouts.stop(stream)
+            stream.wake()
 
     async def wait(self, seen: int) -> bool:
         """Wait for a change after number `seen`. Return whether there is one, or False after the timeout.
@@ -131,21 +146,15 @@ class Broadcast:
         Returns in a slice.
         """
         if self.number == seen:
-            woken = asyncio.get_running_loop().create_future()
-            self._waiting[woken] = _PEER.get()
-            self._timeouts.start(woken)
+            stream = _Stream(asyncio.get_running_loop().create_future(), _PEER.get())
+            self._waiting[stream] = None
+            self._timeouts.start(stream)
             try:
-                await woken
+                await stream.woken
             finally:
-                self._timeouts.stop(woken)
-                self._waiting.pop(woken, None)
+                self._timeouts.stop(stream)
+                self._waiting.pop(stream, None)
         return self.number != seen
-
-    def _wake(self, woken: asyncio.Future[None]) -> None:
-        self._timeouts.stop(woken)
-        if (peer := self._waiting.pop(woken, None)) is not None:
-            # The pages of this peer do not wait for its streams.
-            operator_scheduler().ask(f"streams of {peer}", partial(release, woken))
 
 
 async def checkpoint(of: str | None = None) -> None:
