@@ -36,9 +36,7 @@ class NoThread(OSError):
 
 async def in_thread(call: Callable[[], T]) -> T:
     """Make a call in a thread of its own, and return its result. Raises `NoThread`, or what the call raises."""
-    done, work = _told(call)
-    _start(work)
-    return await done
+    return await _result(_begun(call, _start))
 
 
 async def in_thread_or_here(call: Callable[[], T]) -> T:
@@ -77,9 +75,7 @@ class OneThread:
         async with self._starting:
             if not self._is_started:
                 await self._start()
-        done, work = _told(call)
-        self._calls.put(work)
-        return await done
+        return await _result(_begun(call, self._calls.put))
 
     async def _start(self) -> None:
         """Start the thread. Raises `NoThread` if there is no room for one, and no thread is just ending."""
@@ -98,24 +94,40 @@ class OneThread:
     def _work(self) -> None:
         while work := self._calls.get():
             work()
+            del work  # else its result would be kept until the next call
 
 
-def _told(call: Callable[[], T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
-    """Return a future of the running loop, and a function that makes the call in another thread and sets the future."""
+def _begun(call: Callable[[], T], begin: Callable[[Callable[[], None]], None]) -> asyncio.Future[T]:
+    """Let `begin` have the call made in another thread. Return a future of the running loop for its result."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
+    begin(partial(_make, call, loop, done))
+    return done
 
-    def work() -> None:
-        if done.cancelled():
-            return
-        try:
-            tell = partial(done.set_result, call())
-        except Exception as error:
-            tell = partial(done.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(lambda: done.done() or tell())
 
-    return done, work
+def _make(call: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
+    """Make the call in this thread, and set the future of the loop."""
+    if done.cancelled():
+        return
+    try:
+        tell = partial(done.set_result, call())
+    except Exception as error:
+        tell = partial(done.set_exception, error)
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(_tell, done, tell)
+    del done, tell  # an exception keeps this frame, which would keep the future, which keeps the exception
+
+
+def _tell(done: asyncio.Future[T], tell: Callable[[], None]) -> None:
+    if not done.done():
+        tell()
+
+
+async def _result(done: asyncio.Future[T]) -> T:
+    try:
+        return await done
+    finally:
+        del done  # as in `_make`
 
 
 def _start(work: Callable[[], None]) -> None:

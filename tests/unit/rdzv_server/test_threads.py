@@ -1,7 +1,10 @@
 """Calls in threads of the server, also at the limit of processes."""
 
 import asyncio
+import gc
 import threading
+import weakref
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,6 +16,10 @@ from tests.support.process_info import until
 from tests.support.threads import refuse_threads
 
 
+class Failed(Exception):
+    """An exception to which weak references are possible."""
+
+
 def fails() -> None:
     raise ValueError("no")
 
@@ -22,6 +29,30 @@ async def test_a_call_is_made_in_another_thread() -> None:
         assert await make(threading.current_thread) is not threading.current_thread()
         with pytest.raises(ValueError, match="no"):
             await make(fails)
+
+
+async def test_what_a_call_raises_is_freed_without_a_collection() -> None:
+    """During an outage, a call to the store fails twice a second."""
+    raised = list[weakref.ref[Failed]]()
+
+    def fails_once_more() -> None:
+        error = Failed()
+        raised.append(weakref.ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    thread = OneThread()
+    gc.disable()
+    try:
+        for make in (in_thread, in_thread_or_here, thread.call):
+            with suppress(Failed):
+                await make(fails_once_more)
+        await until(lambda: [each() for each in raised] == [None] * 3)
+    finally:
+        gc.enable()
+        thread.end()
 
 
 async def test_a_caller_that_has_gone_does_not_matter() -> None:
