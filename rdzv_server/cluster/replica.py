@@ -45,8 +45,14 @@ class Term:
         self.rendezvous = Rendezvous(driver, leadership.number)
 
     async def end(self) -> None:
+        """Refuse agents, and let go of their runs and connections.
+
+        The parts of a term refer to each other. So without that, all of it would be garbage in cycles.
+        """
         self.rendezvous.close()
         await self.driver.stop()
+        self.rendezvous.connections.let_go()
+        self.driver.registry.let_go()
 
 
 class Replica:

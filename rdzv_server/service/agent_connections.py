@@ -99,6 +99,11 @@ class Connections:
                 self._disconnected(key, path.is_parked)
         self.changed(len(self._agents))
 
+    def let_go(self) -> None:
+        """Let go of all connections, which no longer say anything about agents."""
+        self._agents.clear()
+        self._paths.clear()
+
     def left_unread(self, key: AgentKey) -> None:
         """Note that an agent's poll was read after its connection closed: the agent is gone unless it has another."""
         if key not in self._paths:

@@ -1,8 +1,10 @@
 """Servers that share shards over a real etcd, in one process: which one leads what, and what follows."""
 
 import asyncio
+import gc
 import random
 import re
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -388,6 +390,25 @@ async def test_a_server_that_cannot_lead_any_shard_exits(start, client, prefix):
     with pytest.raises(StoreBroken, match=pattern(etcd_words.damaged)):
         async with asyncio.timeout(PATIENCE_S):
             await server.running
+
+
+async def test_runs_of_a_leadership_that_has_ended_are_freed_without_a_collection(start, client, prefix):
+    """Otherwise a server that leads a large run again and again holds it several times."""
+    server = start("a:1")
+    await server.leads(SHARDS)
+    connection = Connection("agent")
+    await server.shards.ask(a_join("agent", settings=settings_of("1")), connection)
+    (machine,) = (
+        term.driver.registry.machine_of("run", "agent") for term in server.shards._terms() if term.driver.runs()
+    )
+    kept = [weakref.ref(each) for each in (machine, connection)]
+    del machine, connection
+    gc.disable()
+    try:
+        await client.transact([], [delete(f"{prefix}/live/leaders/{shard}".encode()) for shard in range(SHARDS)])
+        await until(lambda: [each() for each in kept] == [None, None])
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("what", ["servers/a:1", "leaders/3"])

@@ -497,6 +497,15 @@ class Registry:
         """Return whether no earlier attempt is remembered."""
         return run.attempt == self._attempts[run.run_id][0].run.attempt
 
+    def let_go(self) -> None:
+        """Let go of all runs: another server leads them by now. Then their memory is free without a collection."""
+        for machine in self._machines.values():
+            machine.forget()
+        self._machines.clear()
+        self._attempts.clear()
+        self._apart.clear()
+        self._newly_apart.clear()
+
     def _forget(self, run: Run, now: float) -> list[Effect]:
         """Forget the first remembered attempt of a run, and keep its numbers if it is the only one."""
         run_id, key = run.run_id, run.key
