@@ -41,6 +41,7 @@ _CHANNEL = {
     "grpc.min_reconnect_backoff_ms": 1_000,
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1_000,
+    "grpc.dns_min_time_between_resolutions_ms": 1_000,  # a name may be a Service that leads to all members
     "grpc.keepalive_time_ms": 10_000,  # for a watch on a vanished host; etcd accepts at most one in 5 s
     "grpc.keepalive_timeout_ms": 3_000,
     "grpc.max_receive_message_length": -1,
