@@ -11,15 +11,19 @@ from pathlib import Path
 from rdzv_protocol import paths
 
 from rdzv_server.http.routes import ROUTES
-from tests.load.soak import Soak
-from tests.load.test_soak import settled
+from tests.load.soak import PATIENCE_S, Soak
 from tests.support.garbage import garbage_of, reporting
-from tests.support.programs import PATIENCE_S, Server
+from tests.support.programs import Server
 
 TIMES = 10
 """Number of runs, and of repetitions of each request. Fewer objects than that are not garbage of each of them."""
 STREAMS = (paths.WATCH, f"{paths.WATCH}?run_id=run", paths.EVENTS)
 PAGES = (paths.ROOT, "/?plain=0", "/runs/run", "/runs/run?plain=0", "/nodes/node", paths.LOGIN)
+ALONE = {
+    'rdzv_http_connections{state="authenticated"} 1.0',
+    'rdzv_http_connections{state="unauthenticated"} 0.0',
+}
+"""Metrics of a server that has no connection but that of the question."""
 NO_MESSAGES = (b"", b"x", b"{}", b"\x80", b'{"run_id": 1}', b"\x81\xa6run_id\x01")
 """Bodies that are no message, neither in JSON nor in MessagePack, or one without its fields."""
 
@@ -39,12 +43,19 @@ async def test_nothing_that_ends_leaves_garbage(programs: None, tmp_path: Path) 
     left = {}
     for name, happens in what.items():
         await happens()  # what is made once, such as a template, is made now
-        before = await settled(server)
+        await _settled(server)
         await garbage_of(server)
         await happens()
-        await settled(server, before.descriptors)
+        await _settled(server)
         left[name] = {kind: count for kind, count in (await garbage_of(server)).items() if count >= TIMES}
     assert left == {name: {} for name in what}
+
+
+async def _settled(server: Server) -> None:
+    """Return once the server has no run, and no connection but that of the question."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (await server.status())["runs"] or not {*(await server.get(paths.METRICS)).splitlines()} >= ALONE:
+            pass  # `get` pauses between two requests
 
 
 def _read_paths() -> list[str]:

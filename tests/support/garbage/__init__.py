@@ -18,6 +18,6 @@ def reporting() -> dict[str, str]:
 async def garbage_of(server: Server) -> dict[str, int]:
     """Free the server's garbage. Return how many objects of each kind it had since the last call."""
     reported = sum(line.startswith(MARK) for line in server.out)
-    server.signal(signal.SIGUSR1)
+    server.signal(signal.SIGRTMIN)
     line = await server.line(f"^{MARK}", nth=reported + 1)
     return dict(json.loads(line.string.removeprefix(MARK)))

@@ -1,6 +1,6 @@
-"""On SIGUSR1 the process reports its garbage, and frees it. A server finds this file by `PYTHONPATH`.
+"""On SIGRTMIN the process reports its garbage, and frees it. A server finds this file by `PYTHONPATH`.
 
-A server itself collects nothing until it has grown.
+A server itself collects nothing until it has grown, and leaves this signal alone.
 """
 
 import gc
@@ -24,4 +24,4 @@ def _name(garbage: object) -> str:
     return f"{type(garbage).__qualname__} {getattr(garbage, '__qualname__', '')}".strip()
 
 
-signal.signal(signal.SIGUSR1, _report)
+signal.signal(signal.SIGRTMIN, _report)
