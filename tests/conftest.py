@@ -30,6 +30,7 @@ pytest_plugins = (
     "tests.support.dead_workers",
     "tests.support.names_of_tests",
     "tests.support.order_of_tests",
+    "tests.support.state_of_tests",
 )
 
 for profile, examples in (("ci", 100), ("quick", 50)):

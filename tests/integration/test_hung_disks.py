@@ -88,7 +88,7 @@ def started(place: str, path: str, port: int) -> tuple[tuple[str, ...], dict[str
     """Return a command that reads this path, and its environment."""
     program, _, name = place.partition(" ")
     if not name.startswith("--"):
-        flags, environment = (), {name: os.path.dirname(path)}
+        flags, environment = (), {"XDG_STATE_HOME": "", name: os.path.dirname(path)}
     else:
         flags, environment = (name, path, *(("--tls-key", path) if name == "--tls-cert" else ())), {}
     if program == "agent":

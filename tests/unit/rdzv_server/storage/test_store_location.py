@@ -1,6 +1,8 @@
 """Places of the records: addresses of etcd as people write them, and this server's own address on the way there."""
 
+import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +57,13 @@ def test_a_relative_folder_for_state_has_no_effect(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "state")
     _, place = make_store(None, 1)
     assert place.startswith(str(tmp_path / "home"))
+
+
+def test_servers_under_test_keep_no_state_in_the_home_of_the_user():
+    """A test would continue the runs of an earlier one at the same port, and so would a server of the user."""
+    _, place = make_store(None, 1)
+    assert not Path(place).is_relative_to(Path.home())
+    assert os.listdir(os.path.dirname(place)) == [], "each test has a folder of its own"
 
 
 def test_a_user_without_a_home_must_name_a_store(tmp_path, monkeypatch):
