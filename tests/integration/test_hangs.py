@@ -515,10 +515,20 @@ async def test_a_preloaded_module_may_take_longer_than_workers_may_be_silent(clu
     assert await agent.exit_code() == 0
 
 
+WRITES = """
+from node_agent import progress
+for step in range(4_000):
+    progress(step=step)
+    print(10_000 * ".")
+"""
+"""Script that shows a sign of life before each line, so that only a line that is held up can exceed a limit."""
+
+
 async def test_a_blocked_console_is_named_and_its_workers_are_not_killed(cluster: Cluster, tmp_path: Path) -> None:
-    (path := tmp_path / "train.py").write_text("import sys\nfor _ in range(3 << 17):\n    print(99 * '.')\n")
+    """Limits do not count the start of Python, which takes seconds on a busy machine: it is imported before."""
+    (path := tmp_path / "train.py").write_text(WRITES)
     reads, writes = os.pipe()
-    limits = ("--silence-timeout", "2", "--progress-timeout", "2", "--on-hang", "fail")
+    limits = ("--silence-timeout", "2", "--progress-timeout", "2", "--on-hang", "fail", "--preload", "node_agent")
     flags = ("--endpoint", cluster.endpoint, "--nnodes", "1", "--run-id", "held", *limits)
     agent = await asyncio.create_subprocess_exec(sys.executable, *AGENT, *flags, str(path), stdout=writes, stderr=PIPE)
     os.close(writes)
