@@ -132,7 +132,11 @@ def not_a_map_to_texts(what: str, given: object) -> str:
 
 
 def wrong_ranks(what: str, count: int, missing: Sequence[int], strange: Sequence[object]) -> str:
-    ranks = f"its keys must be the local ranks 0 to {count - 1}" if count else "it must be empty, because args is empty"
+    ranks = f"its keys must be the local ranks 0 to {count - 1}"
+    if count == 1:
+        ranks = "its only key must be the local rank 0"
+    elif count == 0:
+        ranks = "it must be empty, because args is empty"
     wrong = [*(f"{rank} is missing" for rank in missing), *(f"{key!r} is not a local rank" for key in strange)]
     return f"{what}: {ranks}; {', '.join(wrong)}"
 

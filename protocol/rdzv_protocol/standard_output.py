@@ -28,13 +28,13 @@ def show(parser: argparse.ArgumentParser, text: str) -> NoReturn:
     parser.exit()
 
 
-def say(line: str) -> None:
+def say(line: str, program: str) -> None:
     """Print a line. If stdout accepts none, as on a full disk, stderr gets the reason, and the program continues."""
     try:
         print(line, flush=True)  # noqa: T201
     except OSError as error:
         discard()
-        print(words.flags.cannot_write(str(error.strerror)), file=sys.stderr)  # noqa: T201
+        print(f"{program}: error: {words.flags.cannot_write(str(error.strerror))}", file=sys.stderr)  # noqa: T201
 
 
 def discard() -> None:

@@ -15,8 +15,8 @@ from node_agent.kernel.processes.orphans_helper import MARK, Roster, read_roster
 from tests.support import leaderless
 from tests.support.cluster import Cluster
 from tests.support.process_info import command_line, ended, guardians, is_running, process_ended, until
-from tests.support.programs import Program
-from tests.support.worker_hub import Worker
+from tests.support.programs import AGENT, WORKER, Program
+from tests.support.worker_hub import Worker, WorkerHub
 
 ONE_NODE = ("a", "--nnodes", "1", "--max-restarts", "1")
 
@@ -107,6 +107,18 @@ async def test_a_guardian_that_is_killed_is_replaced(cluster: Cluster) -> None:
     pids = await descendants(workers)
     await agent.kill()
     await all_ended(*pids, *(worker.pid for worker in workers))
+
+
+async def test_a_guardian_does_not_need_the_working_folder_of_its_agent(hub: WorkerHub, tmp_path: Path) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    without_folder = ("sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", sys.executable, *AGENT)
+    agent = await Program.start(*without_folder, "--standalone", WORKER, env=hub.env, cwd=gone)
+    (worker,) = await hub.group(1)
+    pids = [int(await worker.tell(how)) for how in ("fork", "daemon")]
+    guardian = await guardian_of(agent)
+    await agent.kill()
+    await all_ended(*pids, worker.pid, guardian)
+    assert not [line for line in agent.err if "getcwd" in line]
 
 
 async def test_a_guardian_survives_a_signal_that_a_scheduler_sends_to_every_process(cluster: Cluster) -> None:

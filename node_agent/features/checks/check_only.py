@@ -8,7 +8,7 @@ from rdzv_protocol.standard_output import say
 from node_agent.features.checks import NodeChecks, words
 from node_agent.features.checks.pre_join import commands
 from node_agent.kernel import early_signals
-from node_agent.kernel.config import AgentConfig
+from node_agent.kernel.config import PROGRAM, AgentConfig
 
 
 def run_checks_only(options: NodeChecks, config: AgentConfig) -> ExitCode:
@@ -19,10 +19,10 @@ def run_checks_only(options: NodeChecks, config: AgentConfig) -> ExitCode:
         try:
             code = subprocess.run(command, env=config.environment, timeout=options.pre_join_check_timeout).returncode
         except subprocess.TimeoutExpired:
-            say(words.check_too_slow(options.pre_join_check_timeout))
+            say(words.check_too_slow(options.pre_join_check_timeout), PROGRAM)
             code = ExitCode.NODE_UNFIT.value
         is_unfit |= code == ExitCode.NODE_UNFIT
         if code not in (0, ExitCode.NODE_UNFIT):
-            say(words.check_broken(code))
-    say(words.verdict(config.join.node_id, is_unfit))
+            say(words.check_broken(code), PROGRAM)
+    say(words.verdict(config.join.node_id, is_unfit), PROGRAM)
     return ExitCode.NODE_UNFIT if is_unfit else ExitCode.SUCCEEDED

@@ -102,7 +102,8 @@ class Orphans:
     def guard(self, environment: Mapping[str, str], folder: str, ignored: Iterable[int]) -> None:
         """Start the guardian: if the agent dies suddenly, it ends the workers' descendants and removes the folder.
 
-        It ignores signals that a scheduler sends to every process of a node.
+        It ignores signals that a scheduler sends to every process of a node. Its working folder is /: a shell complains
+        if the agent's was removed.
         """
         if self._guardian is not None or self._is_closed:
             return
@@ -113,7 +114,7 @@ class Orphans:
         known = {**environment, **variables}
         with suppress(OSError):  # no descriptor is left, or there is no shell
             self._guardian = Helper(
-                lambda life: OutlivingProcess(command, known, DEVNULL, STDERR, stdin=life, pass_fds=passed),
+                lambda life: OutlivingProcess(command, known, DEVNULL, STDERR, stdin=life, pass_fds=passed, folder="/"),
                 partial(self._guardian_ended, environment, folder, ignored),
             )
 

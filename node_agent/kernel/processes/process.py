@@ -173,7 +173,10 @@ class CommandProcess(ChildProcess):
 
 
 class OutlivingProcess(ChildProcess):
-    """A child that executes a command and continues when the agent dies. Raises `OSError` if it cannot be started."""
+    """A child that executes a command and continues when the agent dies. Raises `OSError` if it cannot be started.
+
+    `folder`: its working folder, by default the agent's.
+    """
 
     def __init__(
         self,
@@ -183,10 +186,11 @@ class OutlivingProcess(ChildProcess):
         stderr: int,
         stdin: int,
         pass_fds: Collection[int] = (),
+        folder: str | None = None,
     ) -> None:
         process = subprocess.Popen(
             command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True,
-            pass_fds=pass_fds,
+            pass_fds=pass_fds, cwd=folder,
         )  # fmt: skip
         process.returncode = 0  # only `reap` handles its end
         super().__init__(process.pid)

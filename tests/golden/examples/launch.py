@@ -9,6 +9,7 @@ _NODE = {"rank": "<rank>", "rank_source": "<rank_source>", "nodes_source": "<nod
 EXAMPLES: Examples = {
     words.api.wrong_ranks: [
         {"what": "<what>", "count": 3, "missing": [1, 2], "strange": ["<key>"]},
+        {"what": "<what>", "count": 1, "missing": [0], "strange": []},
         {"what": "<what>", "count": 0, "missing": [], "strange": [0]},
     ],
     words.plan.no_logs_specs: [

@@ -311,7 +311,8 @@ def test_a_check_by_hand_reaches_its_verdict_although_the_disk_of_its_output_is_
             [sys.executable, "-m", "node_agent", "--check-only", "--check", f"disk={most_gib}"],
             stdout=full, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-    assert (done.returncode, done.stderr) == (code, f"{flag_words.cannot_write(os.strerror(errno.ENOSPC))}\n")
+    says = f"node-agent: error: {flag_words.cannot_write(os.strerror(errno.ENOSPC))}\n"
+    assert (done.returncode, done.stderr) == (code, says)
 
 
 def test_a_preemption_file_in_a_folder_without_access_is_refused(tmp_path, monkeypatch):
