@@ -134,7 +134,8 @@ def ensure_running(modules: tuple[str, ...]) -> socket.socket:
     with theirs:
         command = (sys.executable, __file__, str(theirs.fileno()), *modules)
         server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
-    atexit.register(lambda: (ours.close(), server.wait()))
+    # Not closed: the copy of a process that a test has forked and left would keep the socket open.
+    atexit.register(lambda: (ours.shutdown(socket.SHUT_RDWR), server.wait()))
     return ours
 
 

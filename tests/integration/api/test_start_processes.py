@@ -331,19 +331,22 @@ def test_commands_that_were_stopped_are_failures_too(tmp_path: Path, monkeypatch
     )
 
 
-def test_a_grandchild_that_keeps_pipes_open_does_not_hide_the_workers_end(method: str) -> None:
+def test_a_grandchild_that_keeps_pipes_open_does_not_hide_the_workers_end(method: str, tmp_path: Path) -> None:
     """A forked child of the worker has all of its descriptors, including multiprocessing's own."""
+    path = str(tmp_path / "grandchild")
 
     def fork_and_die() -> None:
-        if os.fork() == 0:
+        if (pid := os.fork()) == 0:
             os.setsid()
             time.sleep(20)
             os._exit(0)
+        Path(path).write_text(str(pid))
         os._exit(5)
 
     began = time.monotonic()
     assert run(fork_and_die, (), start_method=method).failures[0].exitcode == 5
     assert time.monotonic() - began < 20
+    os.kill(int(Path(path).read_text()), signal.SIGKILL)  # otherwise it keeps the sockets of this process open, too
 
 
 def test_a_missing_program_is_an_error_before_anything_starts() -> None:
