@@ -28,6 +28,7 @@ UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
     ("node_agent.features.extension_locks:ExtensionLocks", lambda agent: True),
     ("node_agent.features.imports:Imports", lambda agent: True),
     ("node_agent.features.recorded_errors:RecordedErrors", lambda agent: True),
+    ("node_agent.features.ended_scripts:EndedScripts", lambda agent: True),
     ("node_agent.features.earlier_workers:EarlierWorkers", lambda agent: agent.orphans is not None),
     ("node_agent.features.master_addr_check:MasterAddrCheck", lambda agent: agent.config.join.settings.max_nodes != 1),
     (

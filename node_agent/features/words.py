@@ -41,6 +41,16 @@ def exited_0_with_error(rank: int, error: str) -> str:
     return f"warning: {run.exited_0_with_error(rank, error)}"
 
 
+# ended_scripts
+
+
+def ended_scripts_unknown(kind: str, error: str) -> str:
+    return (
+        "cannot find out whether scripts of silent workers have ended, because of an error of this agent "
+        f"({kind}: {error}). The workers continue"
+    )
+
+
 # evidence
 
 

@@ -3,7 +3,7 @@
 The files behind it stay on the node, with the logs of the round.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Annotated
 
@@ -24,6 +24,15 @@ MOST_ERRORS = 16
 _MOST_FUNCTION, _MOST_FILE = 96, 192
 FunctionName = Annotated[str, Meta(max_length=_MOST_FUNCTION)]
 FilePath = Annotated[str, Meta(max_length=_MOST_FILE)]
+
+_ENDING = {
+    ("_shutdown", "threading"),
+    ("_python_exit", "thread"),
+    ("_exit_function", "util"),
+    ("_exitfunc", "weakref"),
+    ("destroy_process_group", "distributed_c10d"),
+}
+"""Outermost function, and its file, of a main thread whose script has ended: what Python runs before it exits."""
 
 
 class Frame(Struct, frozen=True, kw_only=True):
@@ -61,6 +70,15 @@ class StackGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Step that the script has reported with `node_agent.progress`."""
     collective: Count | None = None
     """Number of the last collective of the default process group, from torch's flight recorder."""
+
+
+def has_ended_script(frames: Sequence[Frame]) -> bool:
+    """Return whether this is the stack of a main thread whose script has ended."""
+    if not frames:
+        return False
+    outermost = frames[-1]
+    function, file = outermost.function.rpartition(".")[2], outermost.file.rpartition("/")[2].removesuffix(".py")
+    return (function, file) in _ENDING
 
 
 class LastError(Struct, frozen=True, kw_only=True, omit_defaults=True):

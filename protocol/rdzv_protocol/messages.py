@@ -307,6 +307,15 @@ class FinishedWorkers(Struct, frozen=True, kw_only=True):
     """Seconds since the last of them exited."""
 
 
+class EndedScript(Struct, frozen=True, kw_only=True):
+    """Running worker of `round` whose script an exception has ended, while something keeps its process alive."""
+
+    round: Round
+    rank: Rank
+    error: Line
+    """The exception, as Python writes it: "ValueError: boom"."""
+
+
 class PollRequest(Struct, frozen=True, kw_only=True):
     """Request for the agent's directive.
 
@@ -329,6 +338,8 @@ class PollRequest(Struct, frozen=True, kw_only=True):
     """Whether the answer should contain the summary of the run."""
     console_held_s: Seconds | None = None
     """Seconds for which the agent's console has taken no output, so that workers may wait to write; None if not."""
+    ended_script: EndedScript | None = None
+    """Worker of the agent whose script an exception has ended, while its process continues; None if none is known."""
 
 
 class ReportedError(Struct, frozen=True, kw_only=True):

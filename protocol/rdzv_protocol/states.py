@@ -36,8 +36,8 @@ _OF_TONE: Mapping[Tone, tuple[str, ...]] = {
         "failed", "missing", "gone", "unhealthy", "undecided", "hung", "unreachable", "looping", "detecting", "lost",
     ),
     "busy": (
-        "restarting", "stopping", "draining", "silent", "disconnected", "cordoned", "excluded", "held", "slow",
-        "stalled", "unstable", "overdue", "lacks_nodes", "last_restart_spent",
+        "restarting", "stopping", "draining", "silent", "disconnected", "cordoned", "excluded", "held", "raised",
+        "slow", "stalled", "unstable", "overdue", "lacks_nodes", "last_restart_spent",
     ),
     "calm": ("forming", "starting", "waiting", "below_size"),
     "none": ("standby",),

@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 from rdzv_protocol.flag_values import LogStream
-from rdzv_protocol.messages import Failure, FinishedWorkers, JoinRequest, Progress, ReportedError
+from rdzv_protocol.messages import EndedScript, Failure, FinishedWorkers, JoinRequest, Progress, ReportedError
 from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.settings import RunSettings
 
@@ -316,13 +316,15 @@ class SnapshotPart(Struct, frozen=True):
 class LeaseRenewed(Struct, frozen=True):
     """The server has heard the agent: a request has come, or its connection is back.
 
-    `progress` is that of its workers. `console_held_s`: see `PollRequest`.
+    `progress` is that of its workers. `console_held_s` and `ended_script`: see
+    `PollRequest`.
     """
 
     agent_id: str
     progress: Progress | None = None
     finished: FinishedWorkers | None = None
     console_held_s: float | None = None
+    ended_script: EndedScript | None = None
 
 
 class AgentDisconnected(Struct, frozen=True):

@@ -125,7 +125,9 @@ class Rendezvous:
         The hold begins when the poll arrives: if the server is slow, the agent does not wait longer.
         """
         key = (request.run_id, request.agent_id)
-        heard = events.LeaseRenewed(request.agent_id, request.progress, request.finished, request.console_held_s)
+        heard = events.LeaseRenewed(
+            request.agent_id, request.progress, request.finished, request.console_held_s, request.ended_script
+        )
         machine = self._machine_of_sender(request)
         await self._driver.check_revision(request)
         arrived_at = self._driver.now()

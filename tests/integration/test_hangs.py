@@ -552,6 +552,44 @@ async def test_a_blocked_console_is_named_and_its_workers_are_not_killed(cluster
         os.close(reads)
 
 
+RAISED = """
+import sys, threading
+threading.Thread(target=sys.stdin.read).start()
+for line in ("Traceback (most recent call last):", '  File "train.py", line 1, in <module>', "ValueError: boom"):
+    print("[rank0]: " + line, file=sys.stderr)
+"""
+
+
+async def test_a_worker_whose_script_has_ended_is_named_and_not_killed(cluster: Cluster, tmp_path: Path) -> None:
+    """The agent's limit of silence is shorter here."""
+    (path := tmp_path / "train.py").write_text(RAISED)
+    program = (
+        "import sys; from node_agent.features import ended_scripts; ended_scripts.SILENT_S = 0.5; "
+        "from node_agent.cli.main import main; sys.exit(main())"
+    )
+    flags = ("--endpoint", cluster.endpoint, "--nnodes", "1", "--run-id", "ended", "--lease", "2")
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, *flags, str(path), stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    assert agent.stdin
+    try:
+        async with asyncio.timeout(60.0):
+            while not (runs := (await cluster.server.status())["runs"]) or runs[0]["health"]["state"] == "ok":
+                pass
+            node_id = runs[0]["nodes"][0]["node_id"]
+            assert runs[0]["health"]["state"] == "stalled"
+            assert runs[0]["health"]["sentence"] == policy_words.script_ended(0, node_id, "ValueError: boom")
+            said = await rdzvctl("why", "ended", endpoint=cluster.endpoint)
+            assert policy_words.see_ended(0, "ended").partition(":")[0] in " ".join(" ".join(said.out).split())
+            agent.stdin.close()
+            await agent.communicate()
+            assert agent.returncode == 0, "the script had only waited"
+    finally:
+        if agent.returncode is None:
+            agent.kill()
+            await agent.wait()
+
+
 def _read_all(fd: int) -> None:
     while os.read(fd, 1 << 20):
         pass

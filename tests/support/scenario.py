@@ -13,7 +13,7 @@ from msgspec import Struct
 from rdzv_protocol.errors import AgentFenced, ProtocolError
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
-from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Progress, Start, Stop, Wait
+from rdzv_protocol.messages import Assignment, EndedScript, Failure, Finish, JoinRequest, Progress, Start, Stop, Wait
 from rdzv_protocol.queries import Examine, Notice, Noticed, PairTest, PairTested, Query, Refused
 from rdzv_protocol.settings import LAST_CALL_QUIET_S, RequestedSettings, RunSettings
 
@@ -282,9 +282,14 @@ class Scenario:
         """Set the server's wall clock, as a user or a suspended machine does."""
         self.records += [each for each in self.machine.set_wall_clock(wall_at, self.now) if isinstance(each, Record)]
 
-    def renews(self, *names: str, **signs: float) -> None:
+    def renews(self, *names: str, **signs: Any) -> None:
         for name in names:
             self.handle(LeaseRenewed(name, **signs))
+
+    def ended(self, name: str, rank: str) -> None:
+        """The agent reports that this rank's script has ended, while its process has not."""
+        told = EndedScript(round=self.run.round, rank=int(rank), error="ValueError: boom")
+        self.handle(LeaseRenewed(name, ended_script=told))
 
     def passes(self, seconds: float) -> None:
         """Let time pass, deadline by deadline, as the server's timer does."""

@@ -40,6 +40,7 @@ STEPS: dict[str, Callable[..., None]] = {
     "disconnect": Scenario.disconnects,
     "lose": Scenario.is_lost,
     "renew": Scenario.renews,
+    "ended": Scenario.ended,
     "announce": Scenario.announces,
     "acknowledge": Scenario.acknowledges,
     "tell": Scenario.tells,

@@ -7,6 +7,7 @@ depends on the order.
 
 from rdzv_server.core.kernel.policy import Policies
 from rdzv_server.core.policies.consoles import Consoles
+from rdzv_server.core.policies.ended_scripts import EndedScripts
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.network_check.network_policy import NetworkCheck
 from rdzv_server.core.policies.restart_cost import RestartTimes
@@ -14,4 +15,4 @@ from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.policies.time_ledger import TimeLedger
 from rdzv_server.core.policies.timeline import Timeline
 
-POLICIES: Policies = (NetworkCheck, Hangs, Consoles, Stragglers, Timeline, TimeLedger, RestartTimes)
+POLICIES: Policies = (NetworkCheck, Hangs, Consoles, EndedScripts, Stragglers, Timeline, TimeLedger, RestartTimes)

@@ -49,6 +49,28 @@ def free_console(node_id: str) -> str:
     )
 
 
+def script_ended(rank: int, node_id: str, error: str) -> str:
+    """For a worker whose process continues, for example because of a thread or an exit handler."""
+    return f"the script of rank {rank} on node {node_id} has ended, but its process has not; its last error: {error}"
+
+
+def scripts_ended(first: str, more: int) -> str:
+    """`first`: message `script_ended` about the first of these nodes."""
+    return f"{first}; {count(more, 'more node')} {'has' if more == 1 else 'have'} such a worker" if more else first
+
+
+def script_continues(rank: int, node_id: str) -> str:
+    return f"rank {rank} on node {node_id} works again, although its script seemed to have ended"
+
+
+def see_ended(rank: int, run_id: str) -> NextStep:
+    return NextStep("See what the process waits for:", f"rdzvctl stacks {run_id} {rank}")
+
+
+def restart_ended(run_id: str) -> NextStep:
+    return NextStep("If the process saves nothing any more, restart the workers:", f"rdzvctl restart {run_id}")
+
+
 def resumed(step: int, repeated: int, kept: int, saved_step: int) -> str:
     """Return the sentence about the first progress of a new round. `saved_step`: the last checkpoint before it."""
     return (

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
-from rdzv_protocol.evidence import Evidence, Frame, LastError, ProcessState, StackGroup
+from rdzv_protocol.evidence import Evidence, Frame, LastError, ProcessState, StackGroup, has_ended_script
 from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core.policies.hangs import words
@@ -45,11 +45,6 @@ NAME_BYTES, PLACE_BYTES = 48, 96
 _TORCH = r"/(?:(?:site|dist)-packages|pytorch)/torch(?:_npu|_xla)?/"
 _STANDARD_LIBRARY = r"^<frozen |^<cut>|/lib(?:64)?/python3[.0-9]*/(?!site-packages/|dist-packages/)"
 _PACKAGES = r"^.*/(?:site|dist)-packages/"
-_ENDING = (
-    r"^(?:_shutdown threading|_python_exit thread|_exit_function util|_exitfunc weakref|"
-    r"destroy_process_group distributed_c10d)$"
-)
-"""Outermost function, and its file, of a main thread whose script has ended: what Python runs before it exits."""
 _IN_SCRIPT = r"^(?:<module>|_run_module_as_main|_bootstrap)$"
 """Outermost function of a main thread whose script may run: its module, its caller, or a thread that has forked."""
 _NO_SCRIPT = ("<frozen ", "<cut>")
@@ -236,7 +231,7 @@ def _clustered(groups: Sequence[StackGroup]) -> list[_Cluster]:
                 place=place,
                 state=group.state,
                 waits_for_others=waits,
-                has_ended=_has_ended(group.frames),
+                has_ended=has_ended_script(group.frames),
                 has_left=has_left,
                 wchan=clip(printable(group.wchan or ""), NAME_BYTES),
                 frames=group.frames,
@@ -259,20 +254,11 @@ def place_of(frames: Sequence[Frame]) -> tuple[str, bool | None]:
         return "", None
     user = _first(frames, lambda path: not re.search(_STANDARD_LIBRARY, path) and not re.search(_TORCH, path))
     at = frames[user]
-    if _has_ended(frames):
+    if has_ended_script(frames):
         return words.interpreter_shutdown(_short(at.file), at.line), False
     called = list(reversed(frames[:user]))  # outermost first
     operation, waits = _operation(called)
     return words.place(clip(printable(operation or at.function), NAME_BYTES), _short(at.file), at.line), waits
-
-
-def _has_ended(frames: Sequence[Frame]) -> bool:
-    """Return whether this is the stack of a main thread whose script has ended."""
-    if not frames:
-        return False
-    outermost = frames[-1]
-    function, file = outermost.function.rpartition(".")[2], outermost.file.rpartition("/")[2].removesuffix(".py")
-    return bool(re.match(_ENDING, f"{function} {file}"))
 
 
 def _has_left(frames: Sequence[Frame]) -> bool:

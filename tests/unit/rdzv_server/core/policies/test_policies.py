@@ -29,6 +29,7 @@ STORIES = {
     "network_check": ("3", {}, f"join a b c {PAIRS}; test; test; fail a; join a b c {PAIRS}; test; test"),
     "hangs": ("2", {"max_restarts": 3}, "join a b; suspect a 0; judge; join a b; stacks; suspect b 1; suspect b"),
     "consoles": ("2", {}, "join a b; renew a console_held_s=12; 5s; renew a; renew b console_held_s=12"),
+    "ended_scripts": ("2", {}, "join a b; ended a 0; 5s; renew a; ended b 1"),
     "stragglers": ("2", {"replace_stragglers": True, "lease_s": 10.0}, "join a b c; steps 85 a=1.0 b=3.0 c=0.0"),
     "timeline": (
         "1", {"max_restarts": 1},

@@ -145,6 +145,12 @@ def console_held() -> Scenario:
     return run
 
 
+def script_ended() -> Scenario:
+    run = running("2", "a", "b")
+    run.ended("a", "0")
+    return run
+
+
 def stalled_early(
     for_s: float = 7_201.0, *, first_after_s: float = 5.0, earlier_step_s: float | None = None, **progress: Any
 ) -> Scenario:
@@ -274,6 +280,7 @@ OVER: dict[str, tuple[Callable[[], Scenario], Change]] = {
     "stalled, at a second step": (stalled_early, lambda run: run.tells("a", highest_step=2, step_s=0.2)),
     "stalled, at a new step": (without_steps, lambda run: run.tells("a", highest_step=20, step_s=0.2)),
     "stalled, as its round ends": (stalled, lambda run: run.is_restarted()),
+    "stalled, as a script continues": (script_ended, lambda run: run.renews("a")),
     "stalled, as a console takes output again": (console_held, lambda run: run.renews("a")),
     "slow": (slow, lambda run: run.steps(LONG, a=1.0, b=1.0)),
     "unstable": (unstable, lambda run: run.passes(OFTEN_WITHIN_S - 300.0)),
@@ -450,7 +457,7 @@ def test_a_state_ends_when_its_reason_ends(ends: str) -> None:
 
 def test_every_state_is_tested() -> None:
     tested = {each.partition(",")[0] for each in OVER}
-    assert tested | {"ok"} == set(HEALTH) and len(health.RULES) == len(tested) + 1, "two rules find `stalled`"
+    assert tested | {"ok"} == set(HEALTH) and len(health.RULES) == len(tested) + 2, "three rules find `stalled`"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""Finds workers whose script an exception has ended, while a thread or an exit handler keeps their process alive.
+
+The other workers then wait in a collective until its timeout. Two signs must agree, because healthy workers may show
+one of them. The worker is silent since it has written an uncaught exception, marked by torch, to stderr. The stack of
+its main thread shows that Python waits before it exits. The stack needs py-spy, torch's worker server or warm workers.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+
+from rdzv_protocol.messages import Assignment, EndedScript
+from rdzv_protocol.text import clip
+
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.feature import Feature, Kernel, StartedWorkers
+from node_agent.kernel.tasks import spawn
+from node_agent.kernel.threads import in_thread
+from node_agent.kernel.workers.group import UNCAUGHT_MARK, Worker
+
+SILENT_S = 30.0
+"""Least seconds of silence after the exception. A short wait for a thread is common, for example to save."""
+LOOK_WITHIN_S = 5.0
+"""Most seconds to read the end of a file, and to read a stack."""
+MOST_BYTES = 512
+"""Most bytes of the exception."""
+
+
+class EndedScripts(Feature):
+    """Looks for such workers when the agent polls, at most once in `SILENT_S`."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self._found: tuple[Worker, EndedScript, float] | None = None
+        """Worker, report about it, and the time of its last output or progress."""
+        self._tails: dict[int, Sequence[str]] = {}
+        """Last lines of stderr at the last look, by pid."""
+        self._looks: set[asyncio.Task[None]] = set()
+        """The look under way, and cancelled ones that still end their helper."""
+        self._look_at, self._pause_s = 0.0, SILENT_S
+        """Time of the next look, and the pause after it. An examination that shows nothing doubles the pause."""
+
+    def started(self, assignment: Assignment, pids: object) -> None:
+        self._forget()
+
+    def stopping(self) -> None:
+        self._forget()
+
+    async def close(self) -> None:
+        self._forget()
+        await asyncio.gather(*self._looks, return_exceptions=True)
+
+    def _forget(self) -> None:
+        for look in self._looks:
+            look.cancel()
+        self._found, self._tails, self._pause_s = None, {}, SILENT_S
+        self._look_at = asyncio.get_running_loop().time() + SILENT_S
+
+    def ended_script(self, now: float) -> EndedScript | None:
+        started = self.kernel.started
+        if started is None:
+            return None
+        if self._found:
+            worker, found, silent_since = self._found
+            if worker in started.group.workers and _last_sign_at(worker, started, now) <= silent_since:
+                return found
+            self._found = None
+        if now >= self._look_at and not self._looks:
+            self._look_at = now + self._pause_s
+            spawn(self._search(started, now), self._looks)
+        return None
+
+    async def _search(self, started: StartedWorkers, now: float) -> None:
+        """Look at the workers that have been silent for long. An error of this search must not end the workers."""
+        try:
+            for worker in started.group.workers:
+                silent_since = _last_sign_at(worker, started, now)
+                if now - silent_since >= SILENT_S and (error := await self._ended_with(worker)):
+                    report = EndedScript(round=started.assignment.round, rank=worker.spec.rank, error=error)
+                    self._found = worker, report, silent_since
+                    return
+        except Exception as error:
+            from node_agent.features import words
+
+            self._look_at = inf
+            self.kernel.console.log(words.ended_scripts_unknown(type(error).__name__, str(error)), Level.ERROR)
+
+    async def _ended_with(self, worker: Worker) -> str:
+        """Return the exception that has ended the script of this silent worker, empty if it has not ended so."""
+        lines = await _last_lines(worker)
+        is_same, self._tails[worker.pid] = self._tails.get(worker.pid) == lines, lines
+        if not _ends_with_exception(worker, lines) or not (is_same or worker.stderr_tail):
+            return ""  # or the file may still grow: only a second look shows whether it does
+        from node_agent.kernel.failures.diagnose import last_error
+
+        error = last_error(worker.spec.rank, lines)
+        if not error or not error.is_uncaught:
+            return ""
+        if await self._waits_to_exit(worker):
+            return clip(error.error, MOST_BYTES)
+        self._pause_s *= 2
+        return ""
+
+    async def _waits_to_exit(self, worker: Worker) -> bool:
+        """Return whether the stack of the worker's main thread shows that its script has ended."""
+        from shutil import rmtree
+
+        from rdzv_protocol.evidence import has_ended_script
+
+        from node_agent.features.evidence import STACKS_FILE
+        from node_agent.features.evidence.gather import Target, gather
+        from node_agent.kernel.environment import WORKER_SERVER
+        from node_agent.kernel.processes.temp_dir import temporary_path
+
+        ways = {name: worker.spec.environment.get(name, "") for name in (STACKS_FILE, WORKER_SERVER)}
+        target = Target(rank=worker.spec.rank, pid=worker.pid, environment=ways)
+        folder = await in_thread(partial(temporary_path, "node-agent-look"))
+        try:
+            evidence = await gather([target], folder, (), self.kernel.config.environment, LOOK_WITHIN_S)
+        finally:
+            await in_thread(partial(rmtree, folder, ignore_errors=True))
+        return any(has_ended_script(group.frames) for group in evidence.groups)
+
+
+def _last_sign_at(worker: Worker, started: StartedWorkers, now: float) -> float:
+    """Return the time of the worker's last output that the agent has read, or of its last progress."""
+    return max(worker.last_output_at, started.progress.last_times(now).get(worker.spec.local_rank, 0.0))
+
+
+async def _last_lines(worker: Worker) -> Sequence[str]:
+    """Return the last lines of the worker's stderr, which may be in a file. There are none if its disk hangs."""
+    if unread := worker.unread_stderr:
+        try:
+            return await in_thread(unread.read, LOOK_WITHIN_S)
+        except OSError:
+            return ()
+    return worker.stderr_tail
+
+
+def _ends_with_exception(worker: Worker, lines: Sequence[str]) -> bool:
+    """Return whether the last line is of an uncaught exception that torch has marked with the worker's rank."""
+    last = next((line for line in reversed(lines) if line), "")
+    return last.startswith(f"{UNCAUGHT_MARK}{worker.spec.rank}]:")
