@@ -19,7 +19,7 @@ from rdzv_server.words import completion, notices
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import LONG_S
 from tests.support.message_search import has_message, message_fields
-from tests.support.outages import LOST
+from tests.support.outages import LOST, REACHED
 from tests.support.programs import Program
 from tests.support.rdzvctl import rdzvctl
 from tests.support.worker_hub import Worker, of_agent
@@ -350,6 +350,28 @@ async def test_a_restarted_server_asks_again(durable: Cluster) -> None:
     second = await durable.hub.group(2)
     assert await leaver.exit_code() == ExitCode.START_AGAIN
     await durable.finish(second)
+
+
+async def test_a_node_that_has_saved_stays_during_an_outage_until_the_others_have_saved(durable: Cluster) -> None:
+    """If its agent left while the server is away, the server would then end the round without the other node."""
+    first, leaver = await b_leaves(durable)
+    saved = of_agent(first, leaver.pid)
+    await all_acknowledge(saved)
+    for worker in saved:
+        worker.order_exit(0)
+    await leaver.line(words.leaving.WORKERS_ENDED_AFTER_NOTICE)
+    await durable.lose_server()
+    await leaver.line(LOST)
+    await durable.agents["a"].line(LOST)
+    await durable.regain_server()
+    await leaver.line(REACHED)
+    await durable.agents["a"].line(REACHED)
+    assert (await durable.server.run())["round"] == 1, "node a still saves"
+    await all_acknowledge([worker for worker in first if worker not in saved])
+    second = await durable.hub.group(2)
+    assert await leaver.exit_code() == ExitCode.START_AGAIN
+    await durable.finish(second)
+    assert await durable.restarts() == {"node_left": 1}
 
 
 @pytest.mark.torch

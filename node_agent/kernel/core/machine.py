@@ -233,7 +233,7 @@ class AgentMachine:
         if self.state in (State.ENDING, State.EXITED):
             return None
         keep_alive_at = inf if self._busy or self._keep_alive_at is None else self._keep_alive_at
-        due = min(keep_alive_at, self._leaves_at, self._joins_at, self.outages.next_deadline())
+        due = min(keep_alive_at, self._leaves_at, self._stays_until, self._joins_at, self.outages.next_deadline())
         return None if due == inf else due
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
@@ -244,7 +244,7 @@ class AgentMachine:
             self._apply(event, now)
             if now >= self._joins_at:
                 self._joins_at = inf
-            is_due = now >= self._leaves_at or self._waits_for_nothing
+            is_due = now >= min(self._leaves_at, self._stays_until)
             if self._leaving and is_due and self.state is not State.ENDING:
                 self._go(self._leaving, now)
             self._proceed(now)
@@ -635,9 +635,14 @@ class AgentMachine:
         return self._notice_s is not None and is_running and self._leaving is None and self.outages.failure is None
 
     @property
-    def _waits_for_nothing(self) -> bool:
-        """Whether this node has no worker left that could save, and no server that could end the round."""
-        return self.state is State.RUNNING and not self._has_workers and self.outages.failure is not None
+    def _stays_until(self) -> float:
+        """Time until which a leaving agent whose workers have ended stays for a server that it cannot reach, or inf.
+
+        If the server returns and this agent has left, the server stops the other nodes' workers, which may still save.
+        """
+        if self._leaving is None or self.state is not State.RUNNING or self._has_workers:
+            return inf
+        return self.outages.gone_at(0.0 if self._is_alone else self._lease_s)
 
     def _give_notice(self, signalled: events.Signalled, now: float) -> None:
         assert self._notice_s is not None

@@ -113,6 +113,12 @@ class ServerOutages:
         """Return the seconds for which a server that has answered before has been silent."""
         return now - self._silent_since if self.is_known and self._silent_since is not None else 0.0
 
+    def gone_at(self, after_s: float) -> float:
+        """Return the time at which the server will not have answered for `after_s`, infinite without an outage."""
+        if self.failure is None or self._silent_since is None:
+            return inf
+        return max(self._silent_since, self._refused_at) + after_s
+
     def next_deadline(self) -> float:
         """Return the time at which `unanswered` has a line to log or the agent stops waiting, infinite if never."""
         return min(self.gives_up_at, inf if self._notice_at is None else self._notice_at)

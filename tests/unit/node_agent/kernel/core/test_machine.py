@@ -28,8 +28,10 @@ from node_agent.kernel.core.effects import (
 )
 from node_agent.kernel.core.events import (
     ConnectionFailed,
+    Event,
     GaveUp,
     Reported,
+    ServerRefused,
     Signalled,
     Started,
     Suspected,
@@ -38,7 +40,7 @@ from node_agent.kernel.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
-from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
+from node_agent.kernel.core.machine import ANSWER_S, CAUSE_TIMEOUT_S, NOT_STARTED
 from tests.unit.node_agent.kernel.core.steps import (
     AFTER_ELSEWHERE,
     DRAIN_DONE,
@@ -417,17 +419,70 @@ def test_workers_that_end_by_the_signal_that_their_agent_got_have_not_succeeded(
     assert agent.effects == [Log(words.leaving.WORKERS_ENDED_AFTER_NOTICE, event="noticed")]
 
 
-@pytest.mark.parametrize("is_lost_first", [True, False])
-def test_an_agent_without_workers_leaves_at_once_if_no_server_is_left_to_end_the_round(is_lost_first):
-    """A scheduler that ends a job signals its server, too. Otherwise the agent would hold its node until SIGKILL."""
+LOST = ConnectionFailed(Unreachable("connect", "refused"))
+
+
+def leaves_without_workers_and_server(nodes: int, *events: Event) -> Story:
+    """Return an agent of a round of so many nodes that leaves, after these events."""
     agent = Story(notice_s=24.0, stop_s=30.0)
-    agent.is_told(start())
+    agent.is_told(start(group_world_size=nodes))
     agent.handle(Signalled("SIGTERM"))
-    ends, loses = WorkersSucceeded(1), ConnectionFailed(Unreachable("connect", "refused"))
-    first, second = (loses, ends) if is_lost_first else (ends, loses)
-    agent.handle(first)
-    assert Exit(ExitCode.START_AGAIN) not in agent.effects
-    agent.handle(second)
+    for event in events:
+        assert Exit(ExitCode.START_AGAIN) not in agent.effects
+        agent.handle(event)
+    return agent
+
+
+EITHER_FIRST = pytest.mark.parametrize(
+    "events", [(LOST, WorkersSucceeded(1)), (WorkersSucceeded(1), LOST)], ids=["server", "workers"]
+)
+
+
+@EITHER_FIRST
+def test_an_agent_alone_leaves_at_once_if_neither_workers_nor_a_server_are_left(events):
+    """A scheduler that ends a job signals its server, too. Otherwise the agent would hold its node until SIGKILL."""
+    agent = leaves_without_workers_and_server(1, *events)
+    assert Exit(ExitCode.START_AGAIN) in agent.effects
+
+
+@EITHER_FIRST
+def test_an_agent_of_several_nodes_stays_for_the_server_as_long_as_a_lease(events):
+    """The server may return within that time. Without this agent it would end the round, and others still save."""
+    agent = leaves_without_workers_and_server(2, *events)
+    began = agent.now
+    agent.now = began + LEASE_S - 0.1
+    agent.handle(LOST)
+    assert not any(isinstance(effect, Exit) for effect in agent.effects)
+    assert agent.machine.next_deadline() == began + LEASE_S
+    agent.now = began + LEASE_S
+    agent.handle(TimePassed())
+    assert Exit(ExitCode.START_AGAIN) in agent.effects
+
+
+def test_a_server_that_returns_begins_the_lease_anew():
+    agent = leaves_without_workers_and_server(2, WorkersSucceeded(1), LOST)
+    agent.now += LEASE_S - 0.1
+    agent.is_told(start(group_world_size=2))
+    agent.now += LEASE_S
+    agent.handle(LOST)
+    assert not any(isinstance(effect, Exit) for effect in agent.effects)
+
+
+def test_a_server_that_answers_that_it_cannot_serve_is_not_gone():
+    agent = leaves_without_workers_and_server(2, WorkersSucceeded(1), LOST)
+    agent.now += LEASE_S - 0.1
+    agent.handle(ServerRefused())
+    agent.now += LEASE_S - 0.1
+    agent.handle(LOST)
+    assert not any(isinstance(effect, Exit) for effect in agent.effects)
+
+
+def test_an_agent_does_not_stay_beyond_its_notice_for_a_server():
+    agent = leaves_without_workers_and_server(2, WorkersSucceeded(1))
+    agent.now += 24.0
+    agent.handle(LOST)
+    agent.now += ANSWER_S
+    agent.handle(TimePassed())
     assert Exit(ExitCode.START_AGAIN) in agent.effects
 
 
