@@ -112,6 +112,19 @@ def test_every_script_gives_the_jobs_cpus_to_its_step() -> None:
         assert given in step, script.name
 
 
+@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sbatch")), ids=lambda script: script.stem)
+def test_a_script_asks_slurm_once_whether_it_preempts_the_job(script: Path, tmp_path: Path) -> None:
+    """If nobody reads all that scontrol writes, it fails, and the script asks again until Slurm kills it."""
+    asks = re.findall(r"^(?:ask_slurm|is_preempted)\(\) .*", script.read_text(), re.MULTILINE)
+    assert len(asks) == 2
+    answers = (
+        f"scontrol() {{ echo >>{tmp_path}/calls; echo PreemptTime=2030; head -c 1000000 /dev/zero | tr '\\0' '\\n'; }}"
+    )
+    program = "\n".join((answers, "sleep() { :; }", *asks, "is_preempted"))
+    subprocess.run(["bash", "-c", program], check=True, timeout=60)
+    assert (tmp_path / "calls").read_text() == "\n"
+
+
 def test_an_excluded_node_is_drained_and_a_name_for_several_nodes_drains_none(slurm: Slurm) -> None:
     """An agent chooses its node's name. Slurm takes such names as several nodes."""
     program = str(ROOT / "deploy" / "on-exclude" / "slurm")
