@@ -1,7 +1,12 @@
 """Figures of pages that people write: those of the page that benchmarks write."""
 
 import re
+from math import ceil
 from pathlib import Path
+
+import pytest
+
+from rdzv_server.http.listener import AGENT_BYTES, TLS_AGENT_BYTES
 
 DOCS = Path(__file__).parents[3] / "docs"
 SIZING = (DOCS / "reference/sizing.md").read_text()
@@ -16,22 +21,37 @@ def measured(what: str, of: str = "") -> str:
     return str(median)
 
 
+def bar(what: str) -> str:
+    """Return the most that the benchmarks allow for a row. The median must not be higher."""
+    (row,) = re.findall(rf"^\| {re.escape(what)} \| \*\*[^|]+\*\* \| ≤ ([^|]+) \| (\w+) \|", ROWS, re.MULTILINE)
+    most, verdict = row
+    assert verdict == "met", what
+    return str(most)
+
+
 def cells(begin: str) -> list[str]:
     (line,) = [line for line in SIZING.splitlines() if line.startswith(f"| {begin} |")]
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_the_sizes_are_those_that_were_measured() -> None:
-    rounds = {nodes: measured(f"swarm round: {nodes} nodes") for nodes in (256, 1_000, 10_000)}
-    *_, small = cells("1 to 256")
-    *_, middle = cells("1,000")
-    _, cores, memory, _, large = cells("10,000")
-    assert (small, middle, large) == (f"{rounds[256]} (256 nodes)", rounds[1_000], rounds[10_000])
-    assert cores.endswith(f"{measured('swarm idle: 10000 nodes').removesuffix(' of a core')} of it when idle")
-    assert f"adds up to {measured('swarm memory, a node: 256 nodes')}." in SIZING
-    assert f"takes {measured('memory of an agent')} of memory" in SIZING
-    of_nodes_mb = float(measured("swarm memory, a node: 10000 nodes").removesuffix(" kB")) * 10
-    assert abs(float(memory.removesuffix(" MB")) - (40 + of_nodes_mb)) < 5
+SIZES = {256: "1 to 256", 1_000: "1,000", 10_000: "10,000"}
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_the_page_about_sizes_has_what_the_benchmarks_allow_and_what_the_server_counts(nodes: int) -> None:
+    *_, plain, tls, _, round_within = cells(SIZES[nodes])
+    assert round_within == bar(f"swarm round: {nodes} nodes")
+    (empty_mb,) = re.findall(r"without runs the process takes up to (\d+) MB", SIZING)
+    for cell, agent_bytes in ((plain, AGENT_BYTES), (tls, TLS_AGENT_BYTES)):
+        assert cell == f"{ceil(int(empty_mb) / 10 + nodes * agent_bytes / 1e7) * 10} MB"
+    measured_kb = measured(f"swarm memory, a node: {nodes} nodes").removesuffix(" kB")
+    assert float(measured_kb) <= AGENT_BYTES / 1_000
+
+
+def test_the_page_about_sizes_has_what_the_benchmarks_allow_an_agent_and_an_idle_server() -> None:
+    assert f"takes up to {bar('memory of an agent')} of memory" in SIZING
+    _, cores, *_ = cells(SIZES[10_000])
+    assert cores.endswith(f"up to {bar('swarm idle: 10000 nodes').removesuffix(' of a core')} of it when idle")
 
 
 def test_the_gain_of_warm_workers_is_that_which_was_measured() -> None:
