@@ -1,6 +1,7 @@
 """Finds the worker that other workers have lost, by the errors that workers have recorded in files.
 
 Torch marks the lines of an exception that ends a script. If the worker writes into a file, its lines are read there.
+A child with the same stderr may have written them. So the worker must show no sign that it continued.
 
 Torch's `@record` writes an exception to the worker's error file and raises it again. A script may catch it there and
 continue. So a recorded error only shows which worker others have lost if the worker shows no sign that it continued.
@@ -64,6 +65,13 @@ class Observed(Struct, frozen=True):
         is_recent = age_s <= CONTINUES_S
         return is_recent or self.output_at <= recorded.at + LAST_SIGN_S
 
+    def may_have_raised(self, written_at: float) -> bool:
+        """Return whether an exception on stderr may have ended the script. `written_at`: time of the last output there.
+
+        Progress after that output refutes it, and so does progress after the loss.
+        """
+        return self.progress_at <= min(written_at, self.lost_at) + LAST_SIGN_S
+
     def failure(self, stderr: tuple[str, ...], recorded: ErrorFile | None = None) -> Failure | None:
         """Return the failure of this worker by its recorded error, or by an exception that torch has marked on stderr.
 
@@ -76,8 +84,8 @@ class Observed(Struct, frozen=True):
 async def find(workers: Sequence[Observed], until: float = inf) -> Failure | None:
     """Return the failure of the worker that has recorded its error first, None if there is none.
 
-    An exception that torch has marked precedes all others: it is known to have ended its script. `until`: a time by
-    `time.monotonic`. If it is given, files that may be newer do not count.
+    An exception that torch has marked precedes all others. `until`: a time by `time.monotonic`. If it is given, files
+    that may be newer do not count.
     """
     try:
         read = await in_thread(partial(_read, workers, until), READ_WITHIN_S)
@@ -85,7 +93,8 @@ async def find(workers: Sequence[Observed], until: float = inf) -> Failure | Non
         return None
     found: list[Failure] = []
     for worker, (stderr, recorded) in zip(workers, read, strict=True):
-        if marked := worker.failure(stderr):
+        written_at = worker.unread_stderr.written_at if worker.unread_stderr else worker.output_at
+        if worker.may_have_raised(written_at) and (marked := worker.failure(stderr)):
             return marked
         if recorded and recorded.error and worker.may_be_over(recorded):
             found += filter(None, [worker.failure(stderr, recorded)])

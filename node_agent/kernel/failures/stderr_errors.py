@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 _RANK = re.compile(r"\[rank\d+\]: ?")
 """Mark by torch at the beginning of each line of an uncaught exception."""
@@ -104,7 +105,8 @@ class StderrError(Struct, frozen=True):
     traceback: tuple[str, ...] = ()
     """Lines of the traceback, from the first one that is left to the last one. In a chain, those of all exceptions."""
     is_uncaught: bool = False
-    """Whether the exception ended the script: torch marks the lines of an uncaught exception."""
+    """Whether the exception ended the script: torch marks the lines of an uncaught exception. If the script has
+    continued since, the exception has ended a child of it instead, which writes to the same stderr."""
     first_error: str = ""
     """The first exception of a chain, or in an exception group; empty if there is neither."""
     first_lines: tuple[str, ...] = ()
@@ -128,6 +130,8 @@ def find_error(lines: Sequence[str], signal: str = "", *, by_exception: bool = F
         return found
     raised = max(header, box)
     found = (_boxed if box > header else _traceback)(plain[:own], lines[:own])
+    if found and found.is_uncaught and _has_continued_after_mark(lines[max(raised, 0) :]):
+        found = replace(found, is_uncaught=False)
     if found and (found.is_uncaught or not 0 <= raised < aborted or _may_cause_abort(plain[raised : aborted + 1])):
         return found
     if found := _cxx(plain) or _refused(plain) or (_timed_out(plain) if by_exception else None):
@@ -190,7 +194,8 @@ def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool
             until = begin - 1
         else:
             is_marked = any(map(_RANK.match, lines[header : header + 2]))
-            has_ended_script = is_marked or (by_exception and _leaves_script(plain[header:]))
+            is_uncaught = is_marked and not _has_continued_after_mark(lines[header:])
+            has_ended_script = is_uncaught or (by_exception and _leaves_script(plain[header:]))
             return until if has_ended_script else of_another or until
     return of_another or until
 
@@ -219,6 +224,13 @@ def _has_continued(lines: Sequence[str]) -> bool:
         elif not any(form.match(line) for form in (_THREAD, _OF_TASK, _OF_CHILD, _CHAINED, _AT_EXIT)):
             others += 1
     return others >= MOST_AFTER
+
+
+def _has_continued_after_mark(lines: Sequence[str]) -> bool:
+    """Return whether the script has continued after the traceback at the beginning of these lines, which torch has
+    marked. All lines of its message have the mark.
+    """
+    return _has_continued([line for line in lines if not _RANK.match(line)])
 
 
 def _leaves_script(lines: Sequence[str]) -> bool:

@@ -276,7 +276,12 @@ class LogFile(Stream):
         return report_lines(self._end)
 
     def unread_tail(self) -> UnreadTail | None:
-        return None if self._file < 0 or self._last is not None else UnreadTail(self._path, self._file)
+        if self._file < 0 or self._last is not None:
+            return None
+        try:
+            return UnreadTail(self._path, self._file)
+        except OSError:  # no descriptor is left
+            return None
 
     def next_piece(self) -> Piece | None:
         """Return the next piece, None if the console takes nothing now or nothing is left."""

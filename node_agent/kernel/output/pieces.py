@@ -3,6 +3,8 @@
 import os
 from contextlib import suppress
 from errno import EFBIG
+from math import inf
+from weakref import finalize
 
 from node_agent import words
 from node_agent.kernel.output.disk_space import why_full
@@ -75,16 +77,23 @@ class Piece:
 
 
 class UnreadTail:
-    """Last lines of a file to which a running worker writes. Any thread can read them, once."""
+    """Last lines of a file to which a running worker writes. Any thread can read them."""
 
     def __init__(self, path: str, descriptor: int) -> None:
+        """Raises `OSError` if the agent has no descriptor left."""
         self.path = path
-        self._file = open(os.dup(descriptor), "rb", buffering=0)  # noqa: SIM115  the log closes its own
+        self.written_at = inf
+        """Time of the last output that was read, in seconds since 1970. It is never if nothing was read."""
+        self._descriptor = os.dup(descriptor)  # the log closes its own
+        finalize(self, os.close, self._descriptor)
 
     def read(self) -> tuple[str, ...]:
         """Return the lines, none if the file cannot be read."""
-        with self._file as file, suppress(OSError):
-            return report_lines(_read_tail(file.fileno(), os.fstat(file.fileno()).st_size))
+        with suppress(OSError):
+            status = os.fstat(self._descriptor)
+            lines = report_lines(_read_tail(self._descriptor, status.st_size))
+            self.written_at = status.st_mtime
+            return lines
         return ()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
@@ -23,6 +24,8 @@ _MARK, _UNCAUGHT = b"[rank", b"]: Traceback (most recent call last):"
 """Beginning of the lines of an exception that torch has seen end a script, and of the first one after the rank."""
 _MARK_BYTES = 16
 """Most bytes of a mark, which contains the rank."""
+_AFTER_MARKED = re.compile(rb"\n(?!\[rank|\r?\n|\Z)")
+"""End of a line after which one follows that torch has not marked. Torch marks no blank lines."""
 _EXCEPTION_BYTES = 1 << 14
 """Most bytes of an older uncaught exception in a report."""
 
@@ -215,7 +218,9 @@ def last_bytes(output: bytes | bytearray) -> bytes:
         lines = output.rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]
         if max(map(len, lines)) > _TAIL_LINE_BYTES:
             end = b"\n".join(map(_shortened, lines))[-TAIL_BYTES:]
-    return end if _UNCAUGHT in end else b"\n".join((*_uncaught(output), end))
+    if _UNCAUGHT not in end and (first_lines := _uncaught(output, len(output) - TAIL_BYTES)):
+        return b"\n".join((*first_lines, end.partition(b"\n")[2]))  # without a part of a line, which has no mark
+    return end
 
 
 def has_enough_lines(end: bytes) -> bool:
@@ -225,24 +230,27 @@ def has_enough_lines(end: bytes) -> bool:
 
 
 def report_lines(data: bytes) -> tuple[str, ...]:
-    """Return the lines of an output for a report: the last ones, and the last uncaught exception if it is older.
+    """Return the lines of an output for a report: the last ones, and the beginning of an exception whose message is so
+    long that it ends in them.
 
     A redrawn line has its last visible content.
     """
     lines = data.removesuffix(b"\n").rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]
     if not any(_UNCAUGHT in line for line in lines):
-        lines = [*_uncaught(data), *lines]
+        lines = [*_uncaught(data, len(data) - sum(map(len, lines)) - len(lines)), *lines]
     return tuple(map(_readable, lines)) if data else ()
 
 
-def _uncaught(output: bytes | bytearray) -> Sequence[bytes]:
-    """Return the first lines of the last uncaught exception that torch has marked, if the output has one.
+def _uncaught(output: bytes | bytearray, until: int) -> Sequence[bytes]:
+    """Return the first lines of the last uncaught exception that torch has marked, if its lines fill the output up to
+    the offset `until`.
 
-    Its message may have more lines than a report, and others may write after it.
+    Its message may have more lines than a report. If other lines follow it there, the script has continued: the
+    exception ended a child of it, which has the same output.
     """
     at = output.rfind(_UNCAUGHT)
     begin = output.rfind(_MARK, max(0, at - _MARK_BYTES), at) if at > 0 else -1
-    if begin < 0:
+    if begin < 0 or ((other := _AFTER_MARKED.search(output, begin)) and other.start() < until):
         return ()
     lines = bytes(output[begin : begin + _EXCEPTION_BYTES]).split(b"\n")
     return tuple(takewhile(lambda line: line.startswith(_MARK), lines[:-1]))

@@ -688,7 +688,14 @@ class WorkerGroup(ProcessGroup):
     def _find_raised(self) -> Failure | None:
         if self._settled:
             return None
-        return next((failure for worker in self._alive.values() if (failure := worker.raised())), None)
+        raised = ((worker, worker.raised()) for worker in self._alive.values())
+        return next((failure for worker, failure in raised if failure and not self._has_progressed(worker)), None)
+
+    def _has_progressed(self, worker: Worker) -> bool:
+        """Return whether the worker has reported progress since its last output: its script continues."""
+        from node_agent.kernel.failures.recorded_causes import LAST_SIGN_S
+
+        return self._progress_times().get(worker.spec.local_rank, 0.0) > worker.last_output_at + LAST_SIGN_S
 
     async def _find_recorded(self, lost_at: float | None = None) -> Failure | None:
         """Return the failure of a running worker that has recorded its error, and that others may have lost since.

@@ -526,6 +526,18 @@ def test_a_stack_that_is_printed_after_an_exception_does_not_hide_it(prints: str
         assert find_error([*with_own_marked(lines), *after]).is_uncaught
 
 
+@pytest.mark.parametrize("message", [(), ("  left over: 1", "[rank3]: a quoted line") * 20], ids=["short", "long"])
+def test_an_exception_that_torch_has_marked_has_not_ended_a_script_that_continues(message: tuple[str, ...]) -> None:
+    """A child of it has ended, which writes to the same stderr."""
+    marked = [*with_own_marked(written_by("raise ValueError('boom')")), *(f"[rank3]: {line}" for line in message)]
+    assert find_error([*marked, *["step"] * (MOST_AFTER - 1)]).is_uncaught
+    continued = find_error([*marked, *["step"] * MOST_AFTER])
+    assert (continued.error, continued.is_uncaught) == (FAILS_FIRST, False)
+    late = written_by("import threading\ndef load(): raise OSError('late')\nthreading.Thread(target=load).start()")
+    assert find_error([*marked, *late]).error == FAILS_FIRST
+    assert find_error([*marked, *["step"] * MOST_AFTER, *late]).error == "OSError: late"
+
+
 def test_a_line_of_another_thread_between_the_frames_of_a_traceback_does_not_hide_its_error() -> None:
     caught, lines = written_by("raise KeyError('b')"), written_by("def load(): raise ValueError('boom')\nload()")
     for between in range(1, len(lines) - 1):

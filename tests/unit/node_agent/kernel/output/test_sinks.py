@@ -307,11 +307,11 @@ EXCEPTION = b"""[rank3]: Traceback (most recent call last):
 
 
 @pytest.mark.parametrize("piece", [1_000, 100_000, 1 << 22])
-@pytest.mark.parametrize("after", [b"[rank3]: size mismatch\n", b"warning\n"], ids=["its-own-lines", "others"])
 @pytest.mark.parametrize("number", [TAIL_LINES, 50_000])
-def test_an_uncaught_exception_that_torch_has_marked_is_in_the_report_whatever_follows(
-    after: bytes, piece: int, number: int
+def test_an_exception_that_torch_has_marked_is_in_the_report_however_long_its_message_is(
+    piece: int, number: int
 ) -> None:
+    after = b"[rank3]: size mismatch\n"
     output = b"[rank3]: a log line\n" + b"step\n" * 30_000 + b" 10%|=" + EXCEPTION + after * number
     tail = Tail()
     for at in range(0, len(output), piece):
@@ -322,6 +322,21 @@ def test_an_uncaught_exception_that_torch_has_marked_is_in_the_report_whatever_f
         assert report[-TAIL_LINES:] == (after.decode().rstrip(),) * TAIL_LINES
     newer = b"[rank3]: Traceback (most recent call last):\n[rank3]: ValueError: newer\n"
     assert report_lines(output + newer)[0] == after.decode().rstrip()
+    last_words = b"closing\n" * (TAIL_LINES // 2)
+    assert report_lines(output + last_words)[: len(lines)] == lines
+
+
+@pytest.mark.parametrize("piece", [1_000, 100_000, 1 << 22])
+@pytest.mark.parametrize("message", [b"", b"[rank3]: size mismatch\n" * 2_000], ids=["short", "long"])
+@pytest.mark.parametrize("number", [TAIL_LINES, 50_000])
+def test_an_exception_that_the_script_has_survived_leaves_the_report(piece: int, message: bytes, number: int) -> None:
+    """Torch has marked it in a child that writes to the same stderr."""
+    output = b"step\n" * 300 + EXCEPTION + message + b"\n" + b"[rank3]:[W] c10d warning\nstep\n" * number
+    tail = Tail()
+    for at in range(0, len(output), piece):
+        tail.take(output[at : at + piece])
+    for report in (tail.lines(), report_lines(last_bytes(output)), report_lines(output)):
+        assert len(report) == TAIL_LINES and not any("Traceback" in line for line in report)
 
 
 @given(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -725,6 +726,14 @@ def _ends_with(path: str, text: str) -> bool:
     return Path(path).exists() and Path(path).read_text().endswith(text)
 
 
+def _open_files() -> list[str]:
+    paths = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # it was closed meanwhile
+            paths.append(os.readlink(f"/proc/self/fd/{name}"))
+    return paths
+
+
 async def test_an_exception_in_a_log_file_is_the_cause_although_its_worker_still_exits(logs):
     logs.start(sh(f"until grep -q boom {logs.log(1)}; do sleep 0.01; done; {SUFFERS}"), raises("ValueError: boom"))
     await logs.calls_back("failed")
@@ -741,6 +750,49 @@ async def test_the_agent_can_be_asked_for_the_cause_in_a_log_file(logs):
     assert await group.report_raised()
     await logs.calls_back("failed")
     assert [(failure.rank, failure.error) for failure in logs.failures] == [(10, "ValueError: boom")]
+
+
+@pytest.mark.parametrize("into_files", [True, False])
+@pytest.mark.parametrize("sign", ["output", "progress", ""])
+async def test_a_worker_that_continues_after_its_childs_exception_has_not_failed(crew, tmp_path, into_files, sign):
+    """Torch marks the exception of the child, too, which has the same stderr."""
+    crew.log_folder = tmp_path if into_files else None
+    (_, _, raised) = raises("ValueError: boom")
+    steps = "for i in 1 2 3 4 5 6 7 8 9 10; do echo step >&2; done; " if sign == "output" else ""
+    group = crew.start(sh(raised.replace("exec sleep", f"{steps}echo over >&2; exec sleep")))
+    await (until(lambda: _ends_with(crew.log(0), "over\n")) if into_files else crew.complains(b"over"))
+    if sign == "progress":
+        crew.progress[0] = asyncio.get_running_loop().time() + recorded_causes.LAST_SIGN_S + 0.1
+    assert await group.report_raised() == (not sign)
+    if sign:
+        if into_files:
+            _let_pass_s(crew.log(0), 0.5)
+        group.stop(signal.SIGTERM, NEVER_S, seeks_cause=True)
+        await crew.calls_back("stopped")
+        assert not crew.raised
+
+
+async def test_workers_are_stopped_although_no_descriptor_is_left(logs, monkeypatch):
+    def dup(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    group = logs.start(raises("ValueError: boom"))
+    await until(lambda: _ends_with(logs.log(0), "boom\n"))
+    monkeypatch.setattr(os, "dup", dup)
+    group.stop(signal.SIGTERM, NEVER_S, seeks_cause=True)
+    await logs.calls_back("stopped")
+    assert not logs.raised
+
+
+async def test_the_end_of_a_log_file_that_nobody_reads_keeps_no_descriptor(logs):
+    group = logs.start(raises("ValueError: boom"))
+    await until(lambda: Path(logs.log(0)).exists())
+    (worker,) = group._alive.values()
+    before = _open_files().count(logs.log(0))
+    tail = worker.unread_stderr
+    assert _open_files().count(logs.log(0)) == before + 1
+    del tail
+    assert _open_files().count(logs.log(0)) == before
 
 
 @pytest.mark.parametrize("seeks_cause", [True, False])
