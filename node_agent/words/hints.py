@@ -67,7 +67,10 @@ WATCHDOG_STUCK = (
     "this rank's watchdog was stuck: the CUDA driver or NCCL hung, or the script held the GIL. Look at the stacks and "
     "at dmesg for an Xid"
 )
-OWN_TIMER = "a timer of the script (faulthandler.dump_traceback_later) ended it: the stacks show where it waited"
+OWN_TIMER = (
+    "the last output is from a timer of the script (faulthandler.dump_traceback_later): the stacks show where it "
+    "waited. With exit=True, the timer has ended the process"
+)
 DRIVER_TOO_OLD = "this node's NVIDIA driver is too old for this torch: compare nvidia-smi on the nodes"
 OTHER_GPU = "this torch has no code for this node's GPU: compare torch and the GPUs of the nodes"
 CUDA_AFTER_FORK = "start the script's own processes with the method 'spawn', or use CUDA only after they have started"

@@ -406,7 +406,7 @@ def _refused(plain: Sequence[str]) -> StderrError | None:
 
 
 def _timed_out(plain: Sequence[str]) -> StderrError | None:
-    """Return the error if the script's own timer has ended the process. Its stacks are the last lines then."""
+    """Return the error if the script's own timer may have ended the process. Its stacks are the last lines then."""
     at = _last(plain, _TIMED_OUT)
     is_last = at >= 0 and all(map(_OF_DUMP.match, plain[at + 1 :]))
     return StderrError(plain[at], tuple(plain[at:])) if is_last else None
