@@ -181,11 +181,18 @@ async def _serve(
     exports = Exports(config, server.service, listener.getsockname()[1])
     hung_disks.end()
 
-    asked = asyncio.Event()
+    asked, asked_for_etcd = asyncio.Event(), asyncio.Event()
+
+    def ask_to_renew() -> None:
+        asked.set()
+        asked_for_etcd.set()
 
     async def renew() -> None:
-        for_etcd = security.renew_for_etcd(server.renew_for_store)
-        await asyncio.gather(security.renew(server.renew), for_etcd, exports.renew())
+        await asyncio.gather(security.renew(server.renew), exports.renew())
+
+    async def renew_for_etcd() -> None:
+        """Apart from the other files, since it waits until etcd answers."""
+        await security.renew_for_etcd(server.renew_for_store)
 
     async with exports, AsyncExitStack() as stack:
         await first_of(stack.enter_async_context(server), asyncio.shield(stopped))
@@ -195,7 +202,7 @@ async def _serve(
         output.begin()
         await server.listen(listener, security.tls, security.access, limits, expiries=security.expiries)
         if security.has_files or exports.has_files:
-            loop.add_signal_handler(signal.SIGHUP, asked.set)
+            loop.add_signal_handler(signal.SIGHUP, ask_to_renew)
         import_late()
         _collect_garbage_from_now()
         address, port = listener.getsockname()[:2]
@@ -211,7 +218,8 @@ async def _serve(
             watch = IdleWatch(server.rendezvous, config.exit_when_idle_s, stop)
         try:
             steps_back = [_steps_back(stand_by, port, stop)] if stand_by else []
-            watches = [_renews(asked, renew), security.watch_certificates()]
+            renewals = [_renews(asked, renew), _renews(asked_for_etcd, renew_for_etcd)]
+            watches = [*renewals, security.watch_certificates()]
             await first_of(server.crashed(), stopped, *watches, *steps_back)
             log.info(words.shuts_down(stopped.result()))
             if manager:

@@ -21,13 +21,15 @@ from rdzv_protocol.certificates import BadCertificate
 from rdzv_server.auth.authorization import ANY_RUN, Access, Role, ServerNames, Token, is_loopback
 from rdzv_server.auth.tls_config import Certificate, TlsFiles
 from rdzv_server.config import ServerConfig
-from rdzv_server.storage.base import StoreUnavailable
+from rdzv_server.storage.base import StoreSilent, StoreUnavailable
 from rdzv_server.threads import read_again
 from rdzv_server.words import auth as words
 
 log = logging.getLogger("rdzv_server")
 
 DAY_S = 86_400.0
+RETRY_S = 2.0
+"""Seconds until the server tries new certificates for etcd again, if etcd did not answer."""
 MARGIN_S = 1.0
 """Seconds after a certificate's end at which the server looks at it: timers and the wall clock differ a little."""
 
@@ -117,18 +119,27 @@ class Security:
     async def renew_for_etcd(self, renew: Callable[[], Awaitable[None]]) -> None:
         """Read the files for TLS to etcd again. If one is bad, log that and keep what was read before.
 
+        If etcd does not answer, try again until it does: only then is it known whether it accepts the new files.
         `renew`: lets etcd's client read and use the files. Raises `BadCertificate` or `StoreUnavailable` if the client
-        keeps the earlier ones.
+        keeps the earlier ones; `StoreSilent` if etcd answers with neither.
         """
         if not self._etcd_files:
             return
         paths = [path for path in (*(path for _, path in self._etcd_files), self._etcd_key) if path]
-        try:
-            of_etcd, notes = await read_again(self._read_of_etcd_with_notes, paths)
-            await renew()
-        except (BadCertificate, StoreUnavailable) as error:
-            log.error(words.etcd_not_renewed(str(error)))
-            return
+        is_waiting = False
+        while True:
+            try:
+                of_etcd, notes = await read_again(self._read_of_etcd_with_notes, paths)
+                await renew()
+                break
+            except StoreSilent as error:
+                if not is_waiting:
+                    log.warning(words.etcd_not_renewed_yet(str(error)))
+                is_waiting = True
+                await asyncio.sleep(RETRY_S)
+            except (BadCertificate, StoreUnavailable) as error:
+                log.error(words.etcd_not_renewed(str(error)))
+                return
         self._of_etcd = of_etcd
         self._renewed.set()
         log.info(words.ETCD_RENEWED)

@@ -140,18 +140,20 @@ class EtcdClient:
     async def renew(self, key: bytes) -> None:
         """Read the TLS files again, and connect anew with them; requests that are under way continue.
 
-        First it reads `key` from etcd with the new files. If etcd answers only with the files that are in use, it
-        keeps using those, and raises `StoreUnavailable`. It also keeps them if it raises
-        `rdzv_protocol.certificates.BadCertificate`.
+        It reads `key` from etcd with the new files. If that fails, it keeps using the files that are in use, and raises
+        `StoreUnavailable`; this is `StoreSilent` if etcd does not answer with those either, and may accept the new ones
+        later. It also keeps them if it raises `rdzv_protocol.certificates.BadCertificate`.
         """
         credentials = await in_thread_or_here(self._tls.credentials)
         replacing = {member: _Member(member.address, credentials) for member in self._members}
+        answers_now = await self._answers(key)
         try:
             await self._ask(_reads(key), list(replacing.values()))
         except (StoreBroken, StoreUnavailable) as error:
-            if await self._answers(key):
-                await _close(member.channel for member in replacing.values())
+            await _close(member.channel for member in replacing.values())
+            if answers_now:
                 raise StoreUnavailable(words.only_with_old_files(str(error))) from None
+            raise StoreSilent(str(error)) from None
         replaced = [member.channel for member in replacing]
         for member, new in replacing.items():
             member.use(new.channel)

@@ -107,6 +107,11 @@ def etcd_not_renewed(why: str) -> str:
     return f"SIGHUP: {why}; keeping the current certificates for etcd"
 
 
+def etcd_not_renewed_yet(why: str) -> str:
+    """After SIGHUP."""
+    return f"SIGHUP: {why}; keeping the current certificates for etcd until etcd answers; then the server tries again"
+
+
 ETCD_RENEWED = "SIGHUP: the server has read the certificates for etcd again, and connects to etcd with them"
 
 

@@ -351,15 +351,33 @@ async def test_files_that_etcd_does_not_accept_are_not_used(papers: Papers) -> N
         await client.get(b"-")
 
 
-async def test_if_etcd_does_not_answer_at_all_the_new_files_are_used(papers: Papers) -> None:
+async def test_bad_files_do_not_replace_good_ones_while_etcd_does_not_answer(papers: Papers) -> None:
+    async with client_of([papers.member.address], papers.files) as client:
+        papers.new.issue("server", "127.0.0.1")
+        with pytest.raises(StoreSilent):
+            await client.renew(b"-")
+        papers.member.start(papers.member.peer)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with suppress(StoreUnavailable):
+                    await client.get(b"-")
+                    break
+                await asyncio.sleep(0.02)
+        with pytest.raises(StoreUnavailable, match=pattern(words.only_with_old_files)):
+            await client.renew(b"-")
+
+
+async def test_if_etcd_does_not_answer_with_the_files_in_use_it_gets_the_new_ones(papers: Papers) -> None:
     """The files in use may be the reason, such as an expired certificate."""
     papers.old.trust_also(papers.new)
     async with client_of([papers.member.address], papers.files) as client:
         for name in ("etcd", "server"):
             papers.new.issue(name, "127.0.0.1")
-        await client.renew(b"-")
+        with pytest.raises(StoreSilent):
+            await client.renew(b"-")
         papers.old.give_way(papers.new)
         await papers.starts()
+        await client.renew(b"-")
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 with suppress(StoreUnavailable):

@@ -17,7 +17,7 @@ from rdzv_server.auth import reload, tls_config
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.reload import BadTokenFile, Security, read_tokens
 from rdzv_server.config import ServerConfig
-from rdzv_server.storage.base import StoreUnavailable
+from rdzv_server.storage.base import StoreSilent, StoreUnavailable
 from rdzv_server.words import auth as words
 from tests.support.certificates import Authority
 from tests.support.message_search import has_message, pattern
@@ -66,6 +66,28 @@ async def test_the_certificates_for_etcd_are_read_anew_and_the_old_ones_stay_if_
     os.unlink(cert)
     await security.renew_for_etcd(accept)
     assert has_message(caplog.messages[-1], words.etcd_not_renewed)
+
+
+async def test_the_certificates_for_etcd_are_tried_again_until_etcd_answers(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(reload, "RETRY_S", 0.0)
+    caplog.set_level(logging.INFO)
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("etcd", days=90)
+    security = Security(ServerConfig(etcd_cert=cert, etcd_key=key))
+    authority.issue("etcd", days=80)
+    tries = 0
+
+    async def renew() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 3:  # it accepts the files of now, not those of the first try
+            return
+        authority.issue("etcd", days=80 - tries)
+        raise StoreSilent("no answer")
+
+    await security.renew_for_etcd(renew)
+    assert caplog.messages == [words.etcd_not_renewed_yet("no answer"), words.ETCD_RENEWED]
+    assert tries == 3 and security.expiries() == {"--etcd-cert": validity("--etcd-cert", cert).ends_at}
 
 
 async def test_a_server_without_certificates_for_etcd_reads_none(caplog):
