@@ -117,7 +117,7 @@ async def test_a_former_leader_writes_nothing(shared, changes, next_leader):
         await shared.lead()
     else:
         await shared.delete("/leader")
-    with pytest.raises(StoreFenced):
+    with pytest.raises(StoreFenced, match=pattern(words.LEADERSHIP_OVER)):
         await old.append(changes)
     assert await held(shared) == joins(2)
 
@@ -141,7 +141,7 @@ async def test_records_stay_in_order_if_etcd_has_lost_some_in_between(tmp_path, 
         shutil.copytree(tmp_path / "snapshot", member.data)
         etcd.start()
         await written(etcd.addresses)
-        with pytest.raises(StoreFenced):
+        with pytest.raises(StoreFenced, match=pattern(words.RECORDS_LOST)):
             await leader.append(joins(5)[4:])
         assert await held(shared) == joins(1, run_id="gone") + joins(2)
         await client.close()

@@ -13,6 +13,7 @@ from rdzv_protocol.words import tls as tls_words
 
 from rdzv_server.storage.base import StoreBroken, StoreSilent, StoreUnavailable
 from rdzv_server.words import etcd as words
+from tests.etcd.conftest import PATIENCE_S, until
 from tests.support.certificates import Authority
 from tests.support.etcd import Etcd, Member, etcd_cluster, make_tls, need_etcd, written
 from tests.support.message_search import pattern
@@ -21,10 +22,15 @@ from tests.support.tcp_proxy import TcpProxy
 need_etcd()
 
 from rdzv_server.storage import etcd_client as module  # noqa: E402
-from rdzv_server.storage.etcd import settle_format  # noqa: E402
-from rdzv_server.storage.etcd_client import NO_TLS, EtcdClient, EtcdTls, LeaseGone, put  # noqa: E402
-
-PATIENCE_S = 20.0
+from rdzv_server.storage.etcd import format_key, settle_format  # noqa: E402
+from rdzv_server.storage.etcd_client import (  # noqa: E402
+    NO_TLS,
+    EtcdClient,
+    EtcdTls,
+    LeaseGone,
+    is_there,
+    put,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +129,8 @@ async def test_a_member_of_another_cluster_is_not_used(
 async def test_a_member_that_becomes_part_of_another_cluster_is_not_used(
     three: Etcd, stranger: str, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It still gets requests, but each later write of a server needs a key or a lease of the own cluster."""
+    own = is_there(format_key(prefix))
     async with TcpProxy(three.addresses[0]) as proxy, client_of([proxy.address, *three.addresses[1:]]) as client:
         await settle_format(client, prefix, 1)
         proxy.target = stranger
@@ -131,8 +139,9 @@ async def test_a_member_that_becomes_part_of_another_cluster_is_not_used(
             async with asyncio.timeout(PATIENCE_S):
                 while not caplog.messages:
                     with pytest.raises(StoreUnavailable):
-                        await client.transact([], [put(f"{prefix}/x".encode(), b"x")])
+                        await client.transact([own], [put(f"{prefix}/x".encode(), b"x")])
         assert caplog.messages == [words.other_cluster(proxy.address)]
+        assert not await held_by(stranger, f"{prefix}/x")
         async with asyncio.timeout(PATIENCE_S):
             while not await held_by(three.addresses[2], f"{prefix}/y"):
                 with suppress(StoreUnavailable):  # its members elect a leader
@@ -146,9 +155,11 @@ async def test_if_most_members_form_another_cluster_that_one_is_used(three: Etcd
         proxy.target = stranger
         await proxy.drop(0)
         async with asyncio.timeout(PATIENCE_S):
-            while not await held_by(stranger, f"{prefix}/x"):
+            while True:
                 with suppress(StoreUnavailable):
                     await client.transact([], [put(f"{prefix}/x".encode(), b"x")])
+                    break
+        assert await held_by(stranger, f"{prefix}/x")
 
 
 async def test_members_of_several_clusters_without_a_majority_are_refused(three: Etcd, stranger: str, prefix: str):
@@ -327,12 +338,17 @@ async def test_a_request_continues_while_the_files_are_renewed(papers: Papers, m
     await papers.starts()
     async with TcpProxy(papers.member.address) as gate, client_of([gate.address], papers.files) as client:
         await client.get(b"-")
-        gate.hold_answers()
-        asked = asyncio.create_task(client.get(b"-"))
+        of_open = gate.hold_answers_of_new()
         renewed = asyncio.create_task(client.renew(b"-"))
-        await asyncio.sleep(0)
-        gate.release()
         async with asyncio.timeout(PATIENCE_S):
+            await gate.holds()  # it connects with the new files
+            of_open.clear()
+            with_old_files = client._members[0].channel
+            asked = asyncio.create_task(client.get(b"-"))
+            await gate.holds()
+            gate.release()
+            await until(lambda: client._members[0].channel is not with_old_files)
+            of_open.set()
             assert await asked
             await renewed
 

@@ -40,6 +40,7 @@ class TcpProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._opened = asyncio.Semaphore(0)
+        self._held = asyncio.Event()
 
     async def __aenter__(self) -> "TcpProxy":
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -60,6 +61,19 @@ class TcpProxy:
     def hold_answers(self) -> None:
         """Hold only the bytes from the target back, like a network that drops packets in one direction."""
         self._answers_pass.clear()
+
+    def hold_answers_of_new(self) -> asyncio.Event:
+        """Hold the bytes from the target back on connections that open from now on, until `release`.
+
+        Return the event of the other connections: their bytes arrive while it is set.
+        """
+        of_open, self._answers_pass = self._answers_pass, asyncio.Event()
+        return of_open
+
+    async def holds(self) -> None:
+        """Return once further bytes are held back."""
+        self._held.clear()
+        await self._held.wait()
 
     def release(self) -> None:
         """Let the held bytes arrive."""
@@ -130,7 +144,9 @@ class TcpProxy:
         with suppress(ConnectionError):
             try:
                 while chunk := await source.read(1 << 16):
-                    await passes.wait()
+                    if not passes.is_set():
+                        self._held.set()
+                        await passes.wait()
                     observe(chunk)
                     sink.write(chunk)
                     await sink.drain()

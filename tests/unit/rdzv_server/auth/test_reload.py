@@ -56,8 +56,6 @@ async def test_the_certificates_for_etcd_are_read_anew_and_the_old_ones_stay_if_
     async def refuse() -> None:
         raise StoreUnavailable("not these")
 
-    async def accept() -> None: ...
-
     await security.renew_for_etcd(refuse)
     assert security.expiries() == before and caplog.messages == [words.etcd_not_renewed("not these")]
     await security.renew_for_etcd(accept)
@@ -88,6 +86,10 @@ async def test_the_certificates_for_etcd_are_tried_again_until_etcd_answers(tmp_
     await security.renew_for_etcd(renew)
     assert caplog.messages == [words.etcd_not_renewed_yet("no answer"), words.ETCD_RENEWED]
     assert tries == 3 and security.expiries() == {"--etcd-cert": validity("--etcd-cert", cert).ends_at}
+
+
+async def accept() -> None:
+    """Use the files for etcd."""
 
 
 async def test_a_server_without_certificates_for_etcd_reads_none(caplog):
@@ -132,23 +134,32 @@ async def test_a_certificate_is_warned_of_every_day(tmp_path, monkeypatch, caplo
         await until(lambda: caplog.messages.count(warning) == 3)
 
 
+@pytest.mark.parametrize("flag", ["--tls-cert", "--etcd-cert"])
 async def test_a_certificate_that_expires_while_the_server_runs_is_reported_at_that_moment(
-    tmp_path, monkeypatch, caplog
+    tmp_path, monkeypatch, caplog, flag
 ):
     monkeypatch.setattr(reload, "MARGIN_S", 0.0)
     wall_clock = SimpleNamespace(time=datetime.now(UTC), now=lambda zone: wall_clock.time)
     monkeypatch.setattr(tls_config, "datetime", wall_clock)
     authority = Authority(tmp_path)
     cert, key = authority.issue("server", days=90)
-    security = Security(ServerConfig(tls_cert=cert, tls_key=key))
+    kind = flag.removeprefix("--").removesuffix("-cert")
+    security = Security(ServerConfig(**{f"{kind}_cert": cert, f"{kind}_key": key}))
+
+    async def renew() -> None:
+        if kind == "etcd":
+            await security.renew_for_etcd(accept)
+        else:
+            await security.renew(lambda access, tls: None)
+
     async with watched(security):
         authority.issue("server", days=30)
-        wall_clock.time = validity("--tls-cert", cert).ends_at - timedelta(seconds=0.05)
-        await security.renew(lambda access, tls: None)
-        assert caplog.messages == [words.certificate_expires("--tls-cert", cert, 0)]
+        wall_clock.time = validity(flag, cert).ends_at - timedelta(seconds=0.05)
+        await renew()
+        assert caplog.messages == [words.certificate_expires(flag, cert, 0)]
         await asyncio.sleep(0)  # it looks again in 0.05 s
         wall_clock.time += timedelta(seconds=0.1)
-        await until(lambda: words.certificate_expired("--tls-cert", cert) in caplog.messages)
+        await until(lambda: words.certificate_expired(flag, cert) in caplog.messages)
 
 
 @pytest.mark.parametrize("flag", ["--tls-client-ca", "--etcd-ca"])
@@ -174,6 +185,7 @@ def test_without_a_certificate_the_server_never_looks():
 @asynccontextmanager
 async def watched(security: Security) -> AsyncIterator[None]:
     watch = asyncio.create_task(security.watch_certificates())
+    await asyncio.sleep(0)  # it waits for the certificates of now
     yield
     assert not watch.done()
     watch.cancel()

@@ -13,11 +13,11 @@ PATIENCE_S = 20.0
 
 
 class Accepted:
-    """An accepted connection, and what happens to it."""
+    """An accepted connection, and what happens to it. `number`: its descriptor, if one of the pair has it."""
 
-    def __init__(self, turns: "asyncio.Queue[tuple[str, Callable[[], None]]]") -> None:
+    def __init__(self, turns: "asyncio.Queue[tuple[str, Callable[[], None]]]", number: int | None = None) -> None:
         self.turns = turns
-        self.peer, self.accepted = socket.socketpair()
+        self.accepted, self.peer = sorted(socket.socketpair(), key=lambda end: end.fileno() != number)
         self.first: list[bytes] = []
         self.gone = 0
         scheduler = Mock(ask=lambda of, do, **_: turns.put_nowait((of, do)))
@@ -95,8 +95,8 @@ async def test_cancelling_a_silent_connection_frees_its_descriptor(
     number = accepted.accepted.fileno()
     accepted.opening.cancel()
     assert (accepted.gone, accepted.accepted.fileno()) == (1, -1)
-    other = Accepted(accepted.turns)
-    assert number in (other.peer.fileno(), other.accepted.fileno())
+    other = Accepted(accepted.turns, number)
+    assert number == other.accepted.fileno()
     other.peer.send(b"G")
     await other.take_turn()
     assert other.first == [b"G"]

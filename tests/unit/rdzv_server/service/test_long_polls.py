@@ -86,6 +86,29 @@ async def test_a_poll_whose_client_has_gone_is_not_kept(long_polls):
     long_polls.wake(KEY)
 
 
+@pytest.mark.parametrize("release", ["woken", "replaced", "cancelled"])
+async def test_the_timer_of_a_poll_ends_with_it(long_polls, monkeypatch, release):
+    loop, timers = asyncio.get_running_loop(), []
+    call_later = loop.call_later
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "call_later", lambda *what: timers.append(call_later(*what)) or timers[-1])
+        poll = await parked(long_polls)
+    (timer,) = timers
+    assert not timer.cancelled()
+    if release == "woken":
+        long_polls.wake(KEY)
+    elif release == "replaced":
+        newer = await parked(long_polls)
+    else:
+        poll.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.wait({poll})
+    assert timer.cancelled()
+    if release == "replaced":
+        long_polls.wake(KEY)
+        await released(newer)
+
+
 async def test_the_end_of_an_older_poll_does_not_take_the_newer_one_along(long_polls):
     older = await parked(long_polls)
     newer = await parked(long_polls)
