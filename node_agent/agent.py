@@ -16,17 +16,7 @@ from rdzv_protocol import hung_disks, late_signals
 from rdzv_protocol.constraints import sendable
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import (
-    Assignment,
-    EndedScript,
-    Failure,
-    Finish,
-    PollRequest,
-    Reply,
-    ReportedError,
-    ReportRequest,
-    Start,
-)
+from rdzv_protocol.messages import Assignment, Failure, Finish, PollRequest, Reply, ReportedError, ReportRequest, Start
 
 from node_agent import words
 from node_agent.features.enabled import Features, Queries
@@ -285,11 +275,14 @@ class Agent:
                 self.orphans.look()
             request = replace(request, progress=started.progress.summary(now), finished=started.finished(now))
         if isinstance(request, PollRequest):
-            wants_summary = any(feature.wants_summary() for feature in self._features)
             held_s = self._console_held_s(now) if started else None
-            ended = self._ended_script(now) if started else None
-            return replace(request, wants_summary=wants_summary, console_held_s=held_s, ended_script=ended)
+            return self._polling(replace(request, console_held_s=held_s), now)  # type: ignore[return-value]
         return replace(request, ago_s=started.failed_ago_s(now) if started else 0.0)
+
+    def _polling(self, request: PollRequest, now: float) -> PollRequest:
+        for feature in self._features:
+            request = feature.polling(request, now)
+        return request
 
     async def _with_errors(self, report: ReportRequest) -> ReportRequest:
         """Return the report, with the errors of workers that have exited 0 if they are known within `CAUSE_TIMEOUT_S`.
@@ -300,9 +293,6 @@ class Agent:
             return report
         await asyncio.wait([self._finding], timeout=CAUSE_TIMEOUT_S)
         return replace(report, errors=tuple(self._errors))
-
-    def _ended_script(self, now: float) -> EndedScript | None:
-        return next(filter(None, [feature.ended_script(now) for feature in self._features]), None)
 
     def _console_held_s(self, now: float) -> float | None:
         """Return the seconds for which the console has taken nothing, None if they are few."""

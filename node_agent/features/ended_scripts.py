@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf
 
-from rdzv_protocol.messages import Assignment, EndedScript
+from msgspec.structs import replace
+from rdzv_protocol.messages import Assignment, EndedScript, PollRequest
 from rdzv_protocol.text import clip
 
 from node_agent.kernel.core.effects import Level
@@ -57,10 +58,13 @@ class EndedScripts(Feature):
         self._found, self._tails, self._pause_s = None, {}, SILENT_S
         self._look_at = asyncio.get_running_loop().time() + SILENT_S
 
-    def ended_script(self, now: float) -> EndedScript | None:
+    def polling(self, request: PollRequest, now: float) -> PollRequest:
         started = self.kernel.started
-        if started is None:
-            return None
+        found = self._newest(started, now) if started else None
+        return replace(request, ended_script=found) if found else request
+
+    def _newest(self, started: StartedWorkers, now: float) -> EndedScript | None:
+        """Return the worker that was found, if it has shown no sign of life since; else look again if it is time."""
         if self._found:
             worker, found, silent_since = self._found
             if worker in started.group.workers and _last_sign_at(worker, started, now) <= silent_since:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from rdzv_protocol.constraints import MAX_ITEMS, sendable
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, EndedScript, Failure, FinishedWorkers, Reply, ReportedError
+from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, PollRequest, Reply, ReportedError
 from rdzv_protocol.queries import Query, QueryAnswer
 
 from node_agent.kernel.config import AgentConfig
@@ -169,16 +169,9 @@ class Feature:
     def answered(self, answer: Reply | ProtocolError) -> None:
         """Called when the server answers or refuses a join or a poll, before the machine handles the answer."""
 
-    def wants_summary(self) -> bool:
-        """Return whether the agent asks the server for the summary of the run with its next poll."""
-        return False
-
-    def ended_script(self, now: float) -> EndedScript | None:
-        """Return a running worker whose script an exception has ended, None if none is known.
-
-        The agent calls it before each poll while it has workers.
-        """
-        return None
+    def polling(self, request: PollRequest, now: float) -> PollRequest:
+        """Return the next poll with what this feature reports or asks for. Called before each poll."""
+        return request
 
     def leaving(self) -> None:
         """Called when the agent is asked to leave the run, and again if it is asked to leave faster."""

@@ -8,9 +8,10 @@ once and tries again later. Nothing else depends on it.
 import asyncio
 from contextlib import suppress
 
+from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Reply, RunSummary
+from rdzv_protocol.messages import PollRequest, Reply, RunSummary
 from rdzv_protocol.text import clip, printable
 
 from node_agent.features import tell_scheduler
@@ -51,9 +52,9 @@ class TellScheduler(Feature):
     def began(self) -> None:
         spawn(self._tell(), self._tasks)
 
-    def wants_summary(self) -> bool:
-        """Return whether this agent had group rank 0 in the round that it was last part of."""
-        return self._channel is not None and self._leads
+    def polling(self, request: PollRequest, now: float) -> PollRequest:
+        """Ask for the summary if this agent had group rank 0 in the round that it was last part of."""
+        return replace(request, wants_summary=True) if self._channel is not None and self._leads else request
 
     @property
     def _leads(self) -> bool:

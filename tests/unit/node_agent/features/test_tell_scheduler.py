@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Reply, RunSummary, Wait
+from rdzv_protocol.messages import PollRequest, Reply, RunSummary, Wait
 
 from node_agent.features import tell_scheduler
 from node_agent.features.tell_scheduler import channels, feature, words
@@ -233,6 +233,10 @@ class Teller:
         self.kernel = kernel
         self.feature = TellScheduler(kernel, tell_scheduler.TellScheduler(tell_scheduler=("slurm", "", "")))
 
+    def asks(self) -> bool:
+        """Return whether the agent's next poll asks for the summary."""
+        return self.feature.polling(PollRequest(run_id="r", agent_id="a", revision=1), 0.0).wants_summary
+
     def hear(self, summary: RunSummary | None) -> None:
         self.feature.answered(Reply(epoch="e", revision=1, lease_s=9.0, directive=Wait(reason=""), summary=summary))
 
@@ -242,7 +246,7 @@ async def teller(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Teller]:
     teller = Teller(monkeypatch)
     teller.feature.began()
     async with asyncio.timeout(LONG_S):
-        while not teller.feature.wants_summary():  # noqa: ASYNC110 (the channel is opened in a thread)
+        while not teller.asks():  # noqa: ASYNC110 (the channel is opened in a thread)
             await asyncio.sleep(0.001)
         yield teller
     await teller.feature.close()
@@ -318,7 +322,7 @@ async def test_an_exit_waits_for_the_scheduler_for_a_limited_time(
 async def test_only_group_rank_0s_agent_of_the_latest_round_tells_the_scheduler(teller: Teller) -> None:
     teller.hear(RunSummary(phase="running", round=3))  # a later round, of other nodes
     teller.kernel.assignment = SimpleNamespace(group_rank=1, round=3)
-    assert not teller.feature.wants_summary()
+    assert not teller.asks()
     teller.hear(RunSummary(phase="running", round=3))
     teller.hear(None)
     await teller.feature.close()
@@ -334,7 +338,7 @@ async def test_without_the_scheduler_the_agent_says_so_once_and_asks_for_nothing
     async with asyncio.timeout(LONG_S):
         await asyncio.wait(set(teller.feature._tasks))
     assert has_message(teller.lines[0], words.not_inside, scheduler=words.SLURM) and len(teller.lines) == 1
-    assert not teller.feature.wants_summary()
+    assert not teller.asks()
     await teller.feature.close()
 
 
