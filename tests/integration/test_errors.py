@@ -215,6 +215,53 @@ async def test_the_report_of_a_run_on_one_node_contains_the_failures_that_follow
     assert has_message("\n".join(agent.err), words.progress.worker_failed, rank=1, error="")
 
 
+SLOW_DISK = """\
+import sys, time
+from pathlib import Path
+from threading import Event
+from node_agent.__main__ import main
+from node_agent.kernel.failures import diagnose
+look_at_disk, is_read = diagnose.look_at_disk, Event()
+
+def look(path, ends=()):
+    if Path(path).parent.name == "1":
+        is_read.wait()
+        time.sleep(0.3)  # the agent takes the other worker's end
+        return look_at_disk(path, ends)
+    left = look_at_disk(path, ends)
+    is_read.set()
+    return left
+
+diagnose.look_at_disk = look
+sys.exit(main())
+"""
+LOSES_FIRST = """\
+import os, sys, time
+if os.environ["RANK"] == "1":
+    with open("gate", "w") as gate:
+        gate.write(str(os.getpid()))
+    sys.exit("RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+lost = f"/proc/{open('gate').read()}/stat"
+while open(lost).read().rpartition(") ")[2][0] != "Z":
+    time.sleep(0.001)
+raise ValueError("boom")
+"""
+
+
+async def test_the_report_contains_a_failure_whose_files_are_read_after_those_of_the_cause(tmp_path: Path) -> None:
+    """The worker that has lost its peer exits first, and its files are on a slow disk."""
+    script = tmp_path / "train.py"
+    script.write_text(LOSES_FIRST)
+    os.mkfifo(tmp_path / "gate")
+    flags = "--standalone", "--nproc", "2"
+    agent = await start_agent(*flags, script=str(script), cwd=tmp_path, python=("-c", SLOW_DISK))
+    assert await agent.exit_code() == 1
+    root, others = section(agent, "Root Cause"), section(agent, "Failures:")
+    assert "\n  rank      : 0 (local_rank: 0)\n" in root and "ValueError: boom" in root
+    assert "\n  rank      : 1 (local_rank: 1)\n" in others and f"({words.failures.FOLLOWS})" in others
+    assert has_message(agent.err[: agent.err.index(box(agent)[0])], words.progress.worker_failed, rank=1, error="")
+
+
 CATCHES = """\
 import json, os, sys, time
 from node_agent import progress

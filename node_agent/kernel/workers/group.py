@@ -525,7 +525,7 @@ class WorkerGroup(ProcessGroup):
     When the round is decided, the group calls `succeeded`, or `failed` with the first failure. If it is stopped before,
     it calls neither. After `stop` it calls `stopped` once, with the pids of workers that survived SIGKILL.
 
-    The group holds three results back for a moment:
+    The group holds four results back for a moment:
 
     - A failure that follows from another worker's failure. If that worker is in this group and ends soon, the group
       reports its failure instead. It also does if an exception has ended that worker's script, and not yet its process.
@@ -534,6 +534,8 @@ class WorkerGroup(ProcessGroup):
       signal. If the agent gets that signal too, before or after, the node leaves and no worker has failed. If it does
       not, this worker has failed first, even if others fail meanwhile: they may have needed it. But a worker that has
       crashed meanwhile, or that an exception of its own has ended, has failed first: it may have sent the signal.
+    - Any other failure if no restart is left, while other workers that have exited are examined: the final report
+      contains their failures, too. A stop reports it at once.
     - A success, because the workers may have exited 0 because of such a signal: see `Worker.held_s`. If no restart is
       left, the group holds back other exit codes of workers that handle such a signal, too.
     """
@@ -569,6 +571,8 @@ class WorkerGroup(ProcessGroup):
         """Whether the group has called back how it ended, or is being stopped."""
         self._suspect: Failure | None = None
         """The failure to report if no other is found: see `_outranks_suspect`."""
+        self._held: Failure | None = None
+        """The failure to report when other workers that have exited are examined."""
         self._settling: asyncio.TimerHandle | None = None
         """Timer until which the suspect's cause may become known."""
         self._suspect_is_evicted = False
@@ -659,7 +663,7 @@ class WorkerGroup(ProcessGroup):
         `seeks_cause`: whether the stop follows from the failure of a worker that has lost another one. Then a worker
         that has recorded its error before may be that one.
         """
-        if failure := self._find_raised():
+        if failure := self._held or self._find_raised():
             self._settle(self._raised, failure)
         elif seeks_cause and not self._settled:
             self._looking = spawn(self._report_recorded(self._observe(), time.monotonic()))
@@ -673,7 +677,7 @@ class WorkerGroup(ProcessGroup):
         """
         if self._settled:
             return False
-        failure = self._find_raised() or await self._find_recorded()
+        failure = self._held or self._find_raised() or await self._find_recorded()
         if failure:
             self._fail(failure)
         return failure is not None
@@ -763,7 +767,11 @@ class WorkerGroup(ProcessGroup):
             self._seen.append(failure)
         is_cause = failure is not None and not failure.consequence
         if failure and is_cause and not may_be_evicted and not self._is_cause_suspected:
-            self._fail(failure)
+            if self._is_last:  # the final report follows
+                self._suspect = self._held = failure
+                spawn(self._fail_when_examined(failure))
+            else:
+                self._fail(failure)
             return
         if may_be_evicted:
             self.signal_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
@@ -792,13 +800,22 @@ class WorkerGroup(ProcessGroup):
             else:
                 asyncio.get_running_loop().call_soon(self._failed_too, failure)
 
+    async def _fail_when_examined(self, failure: Failure) -> None:
+        """Report this failure when the other workers that have exited by now are examined."""
+        await self._wait_until_examined()
+        self._fail(failure)
+
+    async def _wait_until_examined(self) -> None:
+        """Wait until all workers that have exited by now are examined."""
+        await asyncio.gather(*(worker.wait_until_examined() for worker in self._alive.values()))
+
     async def _settle_suspect(self) -> None:
         """Report the suspect, or the worker that others have lost before it exits.
 
         Workers that have exited by now count, although their evidence may still be on its way from a slow disk.
         """
         timer = self._settling
-        await asyncio.gather(*(worker.wait_until_examined() for worker in self._alive.values()))
+        await self._wait_until_examined()
         suspect = self._suspect
         assert suspect
         if self._settled or self._settling is not timer:

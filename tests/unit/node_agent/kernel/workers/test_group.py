@@ -326,6 +326,82 @@ async def test_a_failure_whose_disk_is_slow_is_reported_after_the_cause_that_cam
         assert crew.calls == ["failed", "failed too", "stopped"]
 
 
+@pytest.mark.parametrize("others", [(), (sh("exec sleep 1000"),)], ids=["all have exited", "another one runs"])
+async def test_a_cause_that_ends_the_run_waits_for_the_files_of_workers_that_have_exited(crew, slow_disk, others):
+    crew.is_last = True
+    crew.error_files.append("")
+    group = crew.start(sh(SUFFERS), sh("exit 3"), *others)
+    await until(lambda: all(worker.ended_at for worker in group.workers[:2]))
+    consequence, cause = slow_disk.values()
+    cause.set()
+    await until(lambda: group._held)
+    assert not crew.calls
+    consequence.set()
+    await until(lambda: crew.failed_too)
+    assert [failure.rank for failure in crew.failures] == [11]
+    assert [(failure.rank, failure.consequence) for failure in crew.failed_too] == [(10, True)]
+
+
+async def holds_a_cause(crew: Crew, slow_disk: dict[str, Event]) -> WorkerGroup:
+    """Return a group whose cause is known, and waits until the files of the other worker are read."""
+    crew.is_last = True
+    group = crew.start(sh(SUFFERS), sh("exit 3"))
+    await until(lambda: all(worker.ended_at for worker in group.workers))
+    slow_disk[crew.error_files[1]].set()
+    await until(lambda: group._held)
+    return group
+
+
+async def test_a_stop_reports_a_cause_that_waits_for_other_workers_files(crew, slow_disk):
+    group = await holds_a_cause(crew, slow_disk)
+    group.stop(signal.SIGTERM, NEVER_S)
+    await until(lambda: crew.raised)
+    slow_disk[crew.error_files[0]].set()
+    await crew.calls_back("stopped")
+    assert [failure.rank for failure in crew.raised] == [11] and not crew.failures
+
+
+async def test_a_cause_that_waits_for_other_workers_files_is_reported_if_it_is_asked_for(crew, slow_disk):
+    group = await holds_a_cause(crew, slow_disk)
+    assert await group.report_raised()
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [11]
+
+
+async def test_a_failure_that_was_reported_before_its_worker_was_examined_is_not_reported_again(crew, slow_disk):
+    """The worker's stderr shows its exception before the worker's files are read."""
+    group = crew.start(raises("ValueError: boom", then="exit 1"), sh("exit 3"))
+    await crew.complains(b"ValueError")
+    await until(lambda: all(worker.ended_at for worker in group.workers))
+    first, second = slow_disk.values()
+    second.set()
+    await until(lambda: crew.failed_too)
+    group.stop(signal.SIGTERM, NEVER_S)
+    first.set()
+    await crew.calls_back("stopped")
+    assert [failure.rank for failure in (*crew.failures, *crew.failed_too)] == [11, 10]
+
+
+async def test_a_signal_that_is_noticed_while_a_consequence_is_reported_begins_a_whole_timeout(
+    crew, slow_disk, monkeypatch
+):
+    """The agent may be about to get the signal, too."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", 0.05)
+    group = crew.start(sh(SUFFERS), sh("kill -TERM $$"))
+    await until(lambda: all(worker.ended_at for worker in group.workers))
+    consequence, signalled = slow_disk.values()
+    consequence.set()
+    await until(lambda: group._settling and group._settling.when() < asyncio.get_running_loop().time())
+    for _ in range(10):
+        await asyncio.sleep(0)  # the wait for the other worker begins in these turns
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    signalled.set()
+    await crew.all_reaped(group)
+    for _ in range(10):
+        await asyncio.sleep(0)  # the wait ends in these turns
+    await stops_without_a_failure(crew, group)
+
+
 async def test_a_worker_that_ends_after_the_failure_was_reported_did_not_fail_too(crew, slow_disk, monkeypatch):
     for read in slow_disk.values():
         read.set()
@@ -478,10 +554,10 @@ async def test_a_consequence_without_a_cause_is_reported_soon(crew):
     assert crew.failures[0].consequence
 
 
-def raises(error: str) -> tuple[str, ...]:
+def raises(error: str, then: str = "exec sleep 1000") -> tuple[str, ...]:
     """Return the command of a worker whose script an exception has ended, and which takes its time to exit."""
     lines = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', error)
-    return sh("; ".join(f"echo '[rank7]: {line}' >&2" for line in lines) + "; exec sleep 1000")
+    return sh("; ".join(f"echo '[rank7]: {line}' >&2" for line in lines) + f"; {then}")
 
 
 def records(path: str, error: str) -> tuple[str, ...]:
