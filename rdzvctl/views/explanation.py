@@ -56,7 +56,7 @@ def troubles(runs: Iterable[Fields], servers: Servers, *, most: int | None = Non
     if most is not None and (left := needy[most:]):
         shown.append(with_flags(words.runs.more_runs(len(left), state.phases(left)), servers.program))
     failed = failures(known, servers)
-    stopped = sum(map(state.is_stopped, known))
+    stopped = sum(run["is_stopped"] for run in known)
     numbers = {str(phase): sum(run["phase"] == phase for run in known) for phase in ENDS}
     numbers |= {"failed": numbers["failed"] - stopped - len(failed), "stopped": stopped}
     ended = {phase: number for phase, number in numbers.items() if number}

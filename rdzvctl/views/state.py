@@ -40,11 +40,6 @@ def has_failed(run: Fields) -> bool:
     return bool(run["phase"] == "failed" and not run["is_stopped"])
 
 
-def is_stopped(run: Fields) -> bool:
-    """Return whether an operator has stopped the run, and no new attempt has begun."""
-    return bool(run["is_stopped"]) and is_over(run)
-
-
 def lacks_nodes(run: Fields) -> bool:
     """Return whether the round that forms needs other nodes than those that stop their workers."""
     return bool(run["missing"]) and run["missing"]["more_nodes"] > len(run["missing"]["stopping"])
@@ -186,7 +181,7 @@ def phases(runs: Iterable[Fields]) -> str:
     """
     numbers: dict[str, int] = {}
     for run in runs:
-        name = health(run) if is_troubled(run) else "stopped" if is_stopped(run) else str(run["phase"])
+        name = health(run) if is_troubled(run) else "stopped" if run["is_stopped"] else str(run["phase"])
         numbers[name] = numbers.get(name, 0) + 1
     return words.runs.by_phase(dict(sorted(numbers.items(), key=lambda each: -each[1])))
 

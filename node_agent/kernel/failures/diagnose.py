@@ -236,8 +236,7 @@ def _hint(advice: hints.Advice, is_node_full: bool) -> str:
 
 
 def _hint_of_status(status: "ExitStatus", error: str) -> str:
-    is_at_exit = status.signal == "SIGABRT" and is_without_reason(error)
-    return words.failures.END_PROCESS_GROUP if is_at_exit else status.hint
+    return words.failures.END_PROCESS_GROUP if is_without_reason(error) else status.hint
 
 
 def _blame(advice: hints.Advice | None, out_of_memory: str, is_node_full: bool) -> Blame:

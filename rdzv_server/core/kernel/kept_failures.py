@@ -53,10 +53,9 @@ def size(run: Run) -> int:
 
 
 def exchange(run: Run, old: FailureRecord, new: FailureRecord) -> None:
-    """Put the new record of a failure everywhere in place of the old one."""
+    """Put the new record of a failure in place of the old one. No restart has been charged for it yet."""
     run.failures = [new if each == old else each for each in run.failures]
     run.first_failure = new if run.first_failure == old else run.first_failure
-    run.first_charged = new if run.first_charged == old else run.first_charged
     run.first_of_round = new if run.first_of_round == old else run.first_of_round
 
 

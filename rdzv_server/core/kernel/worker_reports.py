@@ -149,7 +149,7 @@ def succeeded(machine: Machine, fact: events.WorkersSucceeded, now: float) -> No
 def _name_exited(run: Run) -> None:
     """Name the workers that have exited 0 in the failure that waits for its cause: its worker may have lost them."""
     root = run.first_of_round
-    if run.verdict_at is not None and root is not None and root.failure.consequence:
+    if root is not None and root.failure.consequence:
         hint = words.exited_meanwhile(finishing.finished(run))
         kept_failures.exchange(run, root, replace(root, failure=replace(root.failure, hint=hint)))
 

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from msgspec import json
 
+from rdzv_server.core.events import RunStopped
+from rdzv_server.core.views import status_view
 from rdzvctl import words
 from rdzvctl.answers import Fields, decoded
 from rdzvctl.views import state
-from tests.support.scenario import running
+from tests.support.scenario import RUN_ID, ManyRuns, running
 from tests.support.stories import check
 from tests.unit.rdzvctl.views.reported import told
 
@@ -86,3 +88,12 @@ def test_troubled_runs_are_counted_by_their_health() -> None:
 def test_stopped_runs_are_not_counted_as_failed() -> None:
     stopped, failed = told(check(("1", "join a; stop"))), told(check(("1", "join a; fail a")))
     assert state.phases([stopped, failed, stopped]) == words.runs.by_phase({"stopped": 2, "failed": 1})
+
+
+def test_the_attempt_after_a_stop_does_not_count_as_stopped() -> None:
+    runs = ManyRuns()
+    runs.join("a")
+    runs.handle(RUN_ID, RunStopped("", "admin"))
+    runs.join("a2", rerun=True)
+    shown = [decoded(json.encode(status_view.view(run, runs.now))) for run in runs.registry.runs()]
+    assert state.phases(shown) == words.runs.by_phase({"stopped": 1, "running": 1})

@@ -158,6 +158,7 @@ def test_a_script_that_ends_with_its_process_group_open_is_told_what_to_do():
     assert evidence(-6, "done", ABORT).hint == words.failures.END_PROCESS_GROUP
     assert evidence(-6, *TRACEBACK, ABORT).hint == words.failures.SEE_STDERR, "the exception is the reason"
     assert evidence(-6, "done", "double free or corruption (out)").hint == words.failures.SEE_STDERR
+    assert evidence(-9, "done", ABORT).hint == words.failures.ASK_WHO_KILLED
 
 
 def test_an_error_that_follows_from_another_workers_end_is_a_consequence():
