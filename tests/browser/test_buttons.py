@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rdzv_protocol import actions
 
+from node_agent import words
 from rdzv_server.words import cluster as cluster_words
 from rdzv_server.words import costs, nodes, operations
 from rdzv_server.words import service as service_words
@@ -205,9 +206,9 @@ async def test_a_node_that_no_run_has_is_uncordoned_by_button_and_by_keyboard(cl
 
 async def test_the_page_of_a_standalone_run_has_no_buttons(cluster: Cluster, tab: Tab) -> None:
     agent = await cluster.agent("a", "--standalone")
-    address = (await agent.line(r"status page: http://(127\.0\.0\.1:\d+)/"))[1]
+    url = (await agent.line(pattern(words.progress.status_page)))["url"]
     (worker,) = await cluster.hub.group(1)
-    await tab.go(f"http://{address}/")
+    await tab.go(url)
     await tab.shows("#runs", "round 1 runs on 1 node")
     await tab.page.click("#runs a")
     await tab.shows("#events", "round started")

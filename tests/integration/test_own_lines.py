@@ -15,7 +15,7 @@ from rdzv_protocol.words import run
 from node_agent import words
 from rdzv_server.words import completion, startup
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.message_search import has_message, pattern
+from tests.support.message_search import has_message, message_fields, pattern
 from tests.support.pipes import drain, fill
 from tests.support.programs import WORKER, Program, Server, start_agent
 from tests.support.rdzvctl import rdzvctl
@@ -146,10 +146,10 @@ async def test_an_error_in_a_command_line_is_an_object_too(command: tuple[str, .
 async def test_a_warning_of_the_server_in_an_agent_is_an_object_too() -> None:
     """The server in an agent logs only through its agent."""
     agent = await start_agent("--standalone", "--no-python", *JSON, "sh", "-c", script="sleep 60")
-    match = await agent.line(r"status page: http://127\.0\.0\.1:(\d+)/")
+    shown = json.loads((await agent.line(pattern(words.progress.status_page))).string)
+    page = message_fields(shown["message"], words.progress.status_page)["url"]
     async with aiohttp.ClientSession() as session:
-        url = f"http://127.0.0.1:{match[1]}/v1/status"
-        answer = await session.get(url, headers={"Host": "evil.example", "Sec-Fetch-Site": "none"})
+        answer = await session.get(f"{page}v1/status", headers={"Host": "evil.example", "Sec-Fetch-Site": "none"})
         assert answer.status == 403
     line = json.loads((await agent.line("rdzv-server: refused 127")).string)
     assert (line["level"], line["program"]) == ("WARNING", "node-agent")

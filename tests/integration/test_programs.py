@@ -28,7 +28,7 @@ PRINT_PROTOCOL = "import protocol\nprint('the script sees', protocol.WHOSE)\n"
 async def test_standalone_needs_no_server_and_shows_a_status_page(hub: WorkerHub) -> None:
     agent = await start_agent("--standalone", "--nproc", "2", env=hub.env)
     workers = await hub.group(2)
-    url = (await agent.line(r"status page: (http://127\.0\.0\.1:\d+/)"))[1]
+    url = (await agent.line(pattern(words.progress.status_page)))["url"]
     (run,) = json.loads(await get(f"{url}v1/status"))["runs"]
     assert "<h1" in await get(f"{url}runs/{run['run_id']}?plain=0")
     assert (run["phase"], run["world_size"]) == ("running", 2)
@@ -42,7 +42,7 @@ async def test_a_status_page_that_cannot_be_imported_does_not_end_the_run(hub: W
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['rdzv_server.http.routes'] = None\n")
     agent = await start_agent("--standalone", "--nproc", "1", env={**hub.env, "PYTHONPATH": str(tmp_path)})
     workers = await hub.group(1)
-    url = (await agent.line(r"status page: (http://127\.0\.0\.1:\d+/)"))[1]
+    url = (await agent.line(pattern(words.progress.status_page)))["url"]
     with pytest.raises(OSError):
         await get(url)
     await agent.line(pattern(words.progress.no_status_page))

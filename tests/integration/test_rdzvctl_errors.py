@@ -21,6 +21,8 @@ from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import PATIENCE_S, Program, Server
 from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl
 
+REFUSED = os.strerror(errno.ECONNREFUSED).lower()
+
 
 async def test_a_misspelt_run_and_a_misspelt_command_and_limits_in_the_wrong_order(cluster: Cluster) -> None:
     await cluster.nodes("a", "--run-id", "training", nproc=1)
@@ -66,7 +68,7 @@ async def test_an_absent_server_is_reported(unused_tcp_port: int) -> None:
     at = f"127.0.0.1:{unused_tcp_port}"
     done = await rdzvctl("status", "--endpoint", f"{at},nonexistent.invalid:1")
     assert done.code == ExitCode.START_AGAIN
-    failures = {at: "connection refused", "nonexistent.invalid:1": ctl.connection.no_host("")}
+    failures = {at: REFUSED, "nonexistent.invalid:1": ctl.connection.no_host("")}
     assert done.err[0].startswith(f"rdzvctl: error: {ctl.connection.no_server_answers(failures)}")
     assert done.err[1:] == [f"  {ctl.connection.asked_because('--endpoint')}", f"  {ctl.connection.IS_IT_RUNNING}"]
     done = await rdzvctl("status", "--endpoint", "nonexistent.invalid:1")
@@ -281,9 +283,9 @@ async def test_a_token_and_an_authority_that_change_while_rdzvctl_watches(
     workers = await cluster.nodes("a", "--run-id", "r", *PATIENT, *own, nproc=1)
     command = (*RDZVCTL, "status", "--watch", "--timeout", "1", *own)
     watching = await Program.start(*command, env=environment(server.endpoint))
-    await watching.line("run r: running")
+    await watching.line(ctl.runs.one_line("r", "running", ""))
     await server.end()
-    await watching.line("connection refused")
+    await watching.line(REFUSED)
     other_authority.issue("server")
     authority.give_way(other_authority)
     token.write_text("after-0123456789abcdef\n")

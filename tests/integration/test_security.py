@@ -19,7 +19,7 @@ from node_agent import words
 from rdzv_server.words import auth, losses
 from tests.support.certificates import Authority
 from tests.support.cluster import ALL_COME, Cluster
-from tests.support.message_search import part, pattern
+from tests.support.message_search import has_message, part, pattern
 from tests.support.outages import REACHED
 from tests.support.process_info import is_running, until
 from tests.support.programs import PRYING_WORKER, Program, Server, refuses, start_agent
@@ -262,7 +262,7 @@ STREAMS = {0: r"/dev/null", 1: r"pipe:\[\d+\]|/.*", 2: r"pipe:\[\d+\]|/.*", 3: r
 async def test_the_page_of_a_standalone_run_only_shows(cluster: Cluster) -> None:
     """Every user of the machine can reach it."""
     agent = await cluster.agent("a", "--standalone")
-    url = (await agent.line(r"status page: (http://127\.0\.0\.1:\d+)/"))[1]
+    url = (await agent.line(pattern(words.progress.status_page)))["url"]
     (worker,) = await cluster.hub.group(1)
     async with aiohttp.ClientSession(url) as session:
         async with session.get(paths.STATUS) as answer:
@@ -279,7 +279,7 @@ async def test_a_standalone_run_may_have_no_page(cluster: Cluster) -> None:
     agent = await cluster.agent("a", "--standalone", "--no-status-page")
     (worker,) = await cluster.hub.group(1)
     await cluster.finish([worker])
-    assert not any("status page:" in line for line in agent.err)
+    assert not has_message(agent.err, words.progress.status_page)
 
 
 def listening_sockets() -> dict[str, list[str]]:

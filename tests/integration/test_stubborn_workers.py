@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
@@ -403,7 +404,8 @@ def has_helpers_alone(agent: Program, workers: set[int]) -> bool:
 async def test_an_agent_with_its_own_server_that_is_killed_leaves_nothing(hub: WorkerHub) -> None:
     agent = await start_agent("--standalone", "--nproc", "2", env=hub.env)
     workers: list[Worker] = await hub.group(2)
-    port = int((await agent.line(r"status page: http://127\.0\.0\.1:(\d+)"))[1])
+    port = urlsplit((await agent.line(pattern(words.progress.status_page)))["url"]).port
+    assert port
     family = children(agent.pid) | {int(await workers[0].tell("double-fork"))}
     agent.signal(signal.SIGKILL)
     assert await agent.exit_code() == -signal.SIGKILL

@@ -15,6 +15,7 @@ from rdzv_protocol.words import tls
 
 from node_agent import words
 from rdzv_server.words import auth
+from rdzv_server.words import cluster as cluster_words
 from tests.support.certificates import Authority, Pair
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import Member, etcd_cluster, need_etcd
@@ -80,7 +81,7 @@ async def test_the_next_leader_is_followed_over_tls(
     with etcd_cluster(tmp_path, 1) as etcd:
         store = ("--store", f"etcd://{','.join(etcd.addresses)}/tls", "--leader-lease", "2")
         leader = await cluster.serve(*certificate, *store)
-        await leader.line("leading: ")
+        await leader.line(pattern(cluster_words.leads, shard=None, runs=0))
         follower = await cluster.serve(*certificate, *store)
         await follower.line("following")
         endpoints = f"{leader.endpoint},{follower.endpoint}"
@@ -104,7 +105,7 @@ async def test_certificates_for_etcd_and_their_authority_are_renewed_without_res
             "--store", f"etcd://{member.address}/tls", "--leader-lease", "2",
             "--etcd-ca", authority.ca, "--etcd-cert", pair.cert, "--etcd-key", pair.key,
         )  # fmt: skip
-        await server.line("leading: ")
+        await server.line(pattern(cluster_words.leads, shard=None, runs=0))
         workers = await cluster.nodes("a", "--max-restarts", "1", *PATIENT)
         other_authority.issue("etcd", "127.0.0.1")
         other_authority.issue("for-etcd", "127.0.0.1")

@@ -1,6 +1,7 @@
 """Output of a command, partly in a process of its own, since its handlers of signals would stay in this one."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -52,3 +53,17 @@ def test_a_command_that_people_copy_is_not_broken(
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) == lines
     assert shown[-1].endswith(COMMAND)
+
+
+def test_a_command_on_a_screen_that_is_redrawn_is_broken_at_the_width_of_the_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line that the terminal itself breaks would shift the rest of the screen."""
+    monkeypatch.setattr(Output, "size", lambda self: os.terminal_size((60, 24)))
+    out = Output({"TERM": "xterm"})
+    out.is_terminal = True
+    step = words.runs.next_step(words.steps.start_more(2, COMMAND))
+    out.show(lambda: out.step(step))
+    shown = re.sub(r"\x1b\[\w", "", capsys.readouterr().out).splitlines()
+    assert " ".join(shown) == step
+    assert max(map(len, shown)) <= 60

@@ -134,10 +134,12 @@ def test_a_process_with_the_workers_mark_is_named_and_its_end_is_noticed_at_once
 def test_a_process_that_has_cleared_its_environment_still_has_the_mark(tmp_path: Path) -> None:
     driver, limit = PlayedDriver(tmp_path), limit_for(MARK.encode())
     with subprocess.Popen(("sleep", "60"), env={}, preexec_fn=lambda: mark_descendants(limit)) as worker:
-        driver.says(f"lives 0 {worker.pid} {512 * MIB}")
-        with looking(driver) as look:
-            (holder,) = look.holders()
-        worker.kill()
+        try:
+            driver.says(f"lives 0 {worker.pid} {512 * MIB}")
+            with looking(driver) as look:
+                (holder,) = look.holders()
+        finally:
+            worker.kill()
     assert holder["pid"] == worker.pid
 
 
