@@ -174,8 +174,8 @@ NAMED = {
         f"reads an answer for {s(client.LAST_BYTE_S)} and up to {client.LARGEST_ANSWER >> 30} GiB",
     ),
     "reference/sizing.md": (
-        f"| {config.OTHER_FILES} + one for each agent", f"| 120 MB | {config.OTHER_FILES + 1_000:,} |",
-        f"| 580 MB | {config.OTHER_FILES + 10_000:,} |", f"reserves {config.OTHER_FILES} files",
+        f"| {config.OTHER_FILES} + one for each agent", f"MB | {config.OTHER_FILES + 1_000:,} |",
+        f"MB | {config.OTHER_FILES + 10_000:,} |", f"reserves {config.OTHER_FILES} files",
         f"at least {config.OTHER_FILES} and two for each",
         f"Each agent adds up to {kib(listener.AGENT_BYTES)}, with TLS up to {kib(listener.TLS_AGENT_BYTES)}.",
     ),
