@@ -218,7 +218,9 @@ class EtcdClient:
         return None
 
     def _is_own(self, answer: Any) -> bool:
-        return self._cluster in (0, answer.header.cluster_id)
+        """Return whether an answer is not known to be of another cluster: `etcd grpc-proxy` names none in some."""
+        told = _cluster_of(answer)
+        return 0 in (told, self._cluster) or told == self._cluster
 
     async def _counts(self, member: _Member, answer: Any) -> bool:
         """Return whether an answer comes from this cluster. If most members now form another one, it is that."""

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rdzv_protocol.certificates import BadCertificate
@@ -15,11 +16,13 @@ from rdzv_server.storage.base import StoreBroken, StoreSilent, StoreUnavailable
 from rdzv_server.words import etcd as words
 from tests.etcd.conftest import PATIENCE_S, until
 from tests.support.certificates import Authority
-from tests.support.etcd import Etcd, Member, etcd_cluster, make_tls, need_etcd, written
+from tests.support.etcd import Etcd, Member, etcd_cluster, grpc_proxy, make_tls, need_etcd, written
 from tests.support.message_search import pattern
 from tests.support.tcp_proxy import TcpProxy
 
 need_etcd()
+
+from aetcd import rpc  # noqa: E402
 
 from rdzv_server.storage import etcd_client as module  # noqa: E402
 from rdzv_server.storage.etcd import format_key, settle_format  # noqa: E402
@@ -146,6 +149,36 @@ async def test_a_member_that_becomes_part_of_another_cluster_is_not_used(
             while not await held_by(three.addresses[2], f"{prefix}/y"):
                 with suppress(StoreUnavailable):  # its members elect a leader
                     await client.transact([], [put(f"{prefix}/y".encode(), b"y")])
+
+
+async def test_etcds_own_proxy_is_no_other_cluster(
+    three: Etcd, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It begins each further watch of a key by itself, with 0 as the id of the cluster."""
+    key = f"{prefix}/x".encode()
+    with grpc_proxy(tmp_path, three) as address:
+        await written([address])
+        async with client_of([address]) as client:
+            await settle_format(client, prefix, 1)
+            create = rpc.WatchCreateRequest(key=key, start_revision=client.revision + 1)
+
+            async def watch() -> int:
+                """Return the cluster id with which a watch begins, which continues."""
+                call = client._members[0].watch.Watch()
+                calls.append(call)
+                await call.write(rpc.WatchRequest(create_request=create))
+                return (await call.read()).header.cluster_id
+
+            calls: list[Any] = []
+            async with asyncio.timeout(PATIENCE_S):
+                assert await watch() != 0
+                heard = asyncio.create_task(client.changed(key, create.start_revision))
+                assert await watch() == 0
+                await client.transact([], [put(key, b"x")])
+                await heard
+            for call in calls:
+                call.cancel()
+    assert caplog.messages == []
 
 
 async def test_if_most_members_form_another_cluster_that_one_is_used(three: Etcd, stranger: str, prefix: str) -> None:

@@ -154,6 +154,20 @@ def etcd_cluster(folder: Path, size: int) -> Iterator[Etcd]:
         etcd.end()
 
 
+@contextmanager
+def grpc_proxy(folder: Path, etcd: Etcd) -> Iterator[str]:
+    """Yield the address of etcd's own proxy, which passes requests to this cluster, and shares watches of a key."""
+    held = _held_port()
+    address = f"127.0.0.1:{held.getsockname()[1]}"
+    command = ["etcd", "grpc-proxy", "start", "--endpoints", ",".join(etcd.addresses), "--listen-addr", address]
+    with open(folder / "proxy.log", "ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as proxy:
+        try:
+            yield address
+        finally:
+            proxy.kill()
+            held.close()
+
+
 async def written(addresses: Sequence[str], key: str = "/written") -> None:
     """Return once one of these members has accepted a write. They may have to start, or to elect a leader, first."""
     from aetcd import rpc
