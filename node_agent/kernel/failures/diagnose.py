@@ -116,13 +116,15 @@ def failure_from_torch(rank: int, failure: Any, node_id: str) -> Failure:
     return diagnose(ended, (), recorded, is_node_full=is_node_full())
 
 
-def raised(spec: "WorkerSpec", pid: int, stderr: Sequence[str], recorded: ErrorFile | None = None) -> Failure | None:
+def raised(
+    spec: "WorkerSpec", pid: int, stderr: Sequence[str], recorded: ErrorFile | None = None, *, is_recent: bool = False
+) -> Failure | None:
     """Return the failure of a running worker, if an exception of its own has ended its script; else None.
 
     Such a worker may have left its process group and still run its exit handlers, or wait for a thread. `recorded`: its
-    error file. Torch's `@record` writes it when an exception leaves the script.
+    error file. Torch's `@record` writes it when an exception leaves the script. `is_recent`: see `find_error`.
     """
-    if not (recorded and recorded.error) and not find_error(stderr).is_uncaught:
+    if not (recorded and recorded.error) and not find_error(stderr, is_recent=is_recent).is_uncaught:
         return None
     ended = _ended(spec, pid, UNCAUGHT, recorded)
     failure = replace(diagnose(ended, stderr, recorded), cause=words.failures.STILL_EXITING)

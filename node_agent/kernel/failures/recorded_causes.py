@@ -25,7 +25,8 @@ from node_agent.kernel.worker_spec import WorkerSpec
 READ_WITHIN_S = 5.0
 """Most seconds that the search waits for the disk of the error files."""
 CONTINUES_S = 10.0
-"""Most seconds from a recorded error to the loss of its worker if the worker has written something in between."""
+"""Most seconds from a recorded error to the loss of its worker if the worker has written something in between. Also the
+most seconds from a mark by torch, if the worker has written ten other lines."""
 NOTICED_WITHIN_S = 3600.0
 """Most seconds from a recorded error to the loss of its worker: twice the longest default timeout of torch's process
 groups. A worker whose error is older has taken part in collectives since, even if it was silent."""
@@ -45,6 +46,8 @@ class Observed(Struct, frozen=True):
     has_both_streams: bool
     output_at: float
     """Time of its last output. It is long ago if there was none."""
+    marked_at: float | None
+    """Time at which the last exception that torch has marked was read in `stderr`. None if there was none."""
     progress_at: float
     """Time of its last progress. It is long ago if there was none."""
     lost_at: float
@@ -65,11 +68,13 @@ class Observed(Struct, frozen=True):
         is_recent = age_s <= CONTINUES_S
         return is_recent or self.output_at <= recorded.at + LAST_SIGN_S
 
-    def may_have_raised(self, written_at: float) -> bool:
-        """Return whether an exception on stderr may have ended the script. `written_at`: time of the last output there.
+    def may_have_raised(self) -> bool:
+        """Return whether an exception on stderr may have ended the script.
 
-        Progress after that output refutes it, and so does progress after the loss.
+        Progress after the exception refutes it, and so does progress after the loss. In a file, only the time of the
+        last output is known.
         """
+        written_at = self.unread_stderr.written_at if self.unread_stderr else self.marked_at or self.output_at
         return self.progress_at <= min(written_at, self.lost_at) + LAST_SIGN_S
 
     def failure(self, stderr: tuple[str, ...], recorded: ErrorFile | None = None) -> Failure | None:
@@ -77,7 +82,8 @@ class Observed(Struct, frozen=True):
 
         None if there is neither, or if the error follows from another failure.
         """
-        found = raised(self.spec, self.pid, stderr or self.stderr, recorded)
+        is_recent = self.marked_at is not None and self.lost_at - self.marked_at <= CONTINUES_S
+        found = raised(self.spec, self.pid, stderr or self.stderr, recorded, is_recent=is_recent)
         return found and replace(found, both_streams=self.has_both_streams)
 
 
@@ -93,8 +99,7 @@ async def find(workers: Sequence[Observed], until: float = inf) -> Failure | Non
         return None
     found: list[Failure] = []
     for worker, (stderr, recorded) in zip(workers, read, strict=True):
-        written_at = worker.unread_stderr.written_at if worker.unread_stderr else worker.output_at
-        if worker.may_have_raised(written_at) and (marked := worker.failure(stderr)):
+        if worker.may_have_raised() and (marked := worker.failure(stderr)):
             return marked
         if recorded and recorded.error and worker.may_be_over(recorded):
             found += filter(None, [worker.failure(stderr, recorded)])

@@ -115,22 +115,27 @@ class StderrError(Struct, frozen=True):
     """Name of the thread that the exception has ended; empty if that is the main thread, or not known."""
 
 
-def find_error(lines: Sequence[str], signal: str = "", *, by_exception: bool = False) -> StderrError:
+def find_error(
+    lines: Sequence[str], signal: str = "", *, by_exception: bool = False, is_recent: bool = False
+) -> StderrError:
     """Return the last error in these lines. In a chain of exceptions, the last one ended the process, and the first one
     was the cause.
 
     `signal`: name of the signal that ended the process; empty if it has not ended, or without a signal. `by_exception`:
-    whether its exit code is that of an uncaught exception.
+    whether its exit code is that of an uncaught exception. `is_recent`: whether torch has marked the last exception so
+    recently that exit handlers may have written all lines after it.
     """
     plain = _plain(lines, signal)
     aborted = max(_last(plain, _ABORT), _last(plain, _CXX)) if signal == "SIGABRT" else -1
-    own = _until_own(plain, lines, by_exception=by_exception or aborted >= 0)
+    by_exception_or_abort = by_exception or aborted >= 0
+    counts_mark = is_recent or by_exception_or_abort
+    own = _until_own(plain, lines, by_exception=by_exception_or_abort, counts_mark=counts_mark)
     header, box = _last(plain[:own], _HEADER), _last(plain[:own], _BOX)
     if found := _fatal(plain):
         return found
     raised = max(header, box)
     found = (_boxed if box > header else _traceback)(plain[:own], lines[:own])
-    if found and found.is_uncaught and _has_continued_after_mark(lines[max(raised, 0) :]):
+    if found and found.is_uncaught and not counts_mark and _has_continued_after_mark(lines[max(raised, 0) :]):
         found = replace(found, is_uncaught=False)
     if found and (found.is_uncaught or not 0 <= raised < aborted or _may_cause_abort(plain[raised : aborted + 1])):
         return found
@@ -177,12 +182,12 @@ def headline(lines: Sequence[str], *, is_whole: bool = True) -> str:
     return first.strip()
 
 
-def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool) -> int:
+def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool, counts_mark: bool) -> int:
     """Return the number of lines up to the end of the traceback that may have ended the process.
 
     While Python exits, threads and children that need the main thread fail, and so does the cleaning up. Their
     tracebacks come after the one that ended the script. Errors of threads, children and tasks count if there is no
-    other one, or if the other one may have been caught.
+    other one, or if the other one may have been caught. `counts_mark`: whether torch's mark counts whatever follows it.
     """
     until, of_another = len(plain), None
     while (header := max(_last(plain[:until], _HEADER), _last(plain[:until], _BOX))) >= 0:
@@ -194,7 +199,7 @@ def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool
             until = begin - 1
         else:
             is_marked = any(map(_RANK.match, lines[header : header + 2]))
-            is_uncaught = is_marked and not _has_continued_after_mark(lines[header:])
+            is_uncaught = is_marked and (counts_mark or not _has_continued_after_mark(lines[header:]))
             has_ended_script = is_uncaught or (by_exception and _leaves_script(plain[header:]))
             return until if has_ended_script else of_another or until
     return of_another or until

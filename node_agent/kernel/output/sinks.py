@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
@@ -26,6 +27,11 @@ _MARK_BYTES = 16
 """Most bytes of a mark, which contains the rank."""
 _AFTER_MARKED = re.compile(rb"\n(?!\[rank|\r?\n|\Z)")
 """End of a line after which one follows that torch has not marked. Torch marks no blank lines."""
+_TRACEBACK = b"Traceback (most recent call last):"
+_MARKED = re.compile(rb"\[rank\d+\]: (?:  \+ Exception Group )?" + re.escape(_TRACEBACK))
+"""That line of a traceback or of an exception group's."""
+_MARKED_BYTES = 128
+"""Most bytes of that line which a piece of the output may have cut."""
 _EXCEPTION_BYTES = 1 << 14
 """Most bytes of an older uncaught exception in a report."""
 
@@ -196,15 +202,29 @@ class Tail(Sink):
     """Keeps the end of what a worker writes."""
 
     def __init__(self) -> None:
+        self.marked_at: float | None = None
+        """Time, by the monotonic clock, at which the last exception was read that torch has marked; None if there was
+        none."""
         self._end = bytearray()
 
     def take(self, chunk: bytes) -> None:
+        before = bytes(self._end[-_MARKED_BYTES:])
         self._end += chunk
+        if _begins_marked(before, chunk):
+            self.marked_at = time.monotonic()
         if len(self._end) > 2 * TAIL_BYTES:
             self._end = bytearray(last_bytes(self._end))
 
     def lines(self) -> tuple[str, ...]:
         return report_lines(bytes(self._end))
+
+
+def _begins_marked(before: bytes, chunk: bytes) -> bool:
+    """Return whether the first line of an exception that torch has marked ends in this piece. `before`: what precedes
+    it.
+    """
+    output = before + chunk
+    return _TRACEBACK in output and any(found.end() > len(before) for found in _MARKED.finditer(output))
 
 
 def last_bytes(output: bytes | bytearray) -> bytes:

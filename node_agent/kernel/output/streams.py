@@ -58,6 +58,13 @@ class Stream:
         """Return the last lines for a report."""
         return ()
 
+    @property
+    def marked_at(self) -> float | None:
+        """Time, by the event loop's clock, at which the last exception in `tail` was read that torch has marked; None
+        if there was none.
+        """
+        return None
+
     def unread_tail(self) -> UnreadTail | None:
         """Return the last lines of the running worker for any thread to read; None if `tail` has them."""
         return None
@@ -101,6 +108,10 @@ class Relay(Stream):
 
     def tail(self) -> tuple[str, ...]:
         return next((sink.lines() for sink in self._sinks if isinstance(sink, Tail)), ())
+
+    @property
+    def marked_at(self) -> float | None:
+        return next((sink.marked_at for sink in self._sinks if isinstance(sink, Tail)), None)
 
     def _on_readable(self) -> None:
         self._read()
@@ -151,6 +162,10 @@ class Joined(Stream):
 
     def tail(self) -> tuple[str, ...]:
         return self._both.tail()
+
+    @property
+    def marked_at(self) -> float | None:
+        return self._both.marked_at
 
 
 def pipe_bytes(workers: int) -> int:

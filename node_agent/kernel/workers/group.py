@@ -131,6 +131,13 @@ class Worker:
         return self._streams[1].tail()
 
     @property
+    def marked_at(self) -> float | None:
+        """Time, by the event loop's clock, at which the last exception in `stderr_tail` was read that torch has marked;
+        None if there was none.
+        """
+        return self._streams[1].marked_at
+
+    @property
     def unread_stderr(self) -> UnreadTail | None:
         """Last lines on stderr if the worker, which runs, writes it to a file."""
         return self._streams[1].unread_tail()
@@ -167,16 +174,16 @@ class Worker:
             self._finish()
             raise
 
-    def raised(self) -> Failure | None:
+    def raised(self, *, is_recent: bool = False) -> Failure | None:
         """Return the failure of the running worker if its stderr shows that an exception of its own has ended its
-        script, else None.
+        script, else None. `is_recent`: see `find_error`.
         """
         tail = self.stderr_tail
         if not any(line.startswith(UNCAUGHT_MARK) for line in tail):
             return None
         from node_agent.kernel.failures.diagnose import raised
 
-        failure = raised(self.spec, self.pid, tail)
+        failure = raised(self.spec, self.pid, tail, is_recent=is_recent)
         return failure and replace(failure, both_streams=self.has_both_streams)
 
     def reported_error(self) -> str:
@@ -692,14 +699,15 @@ class WorkerGroup(ProcessGroup):
     def _find_raised(self) -> Failure | None:
         if self._settled:
             return None
-        raised = ((worker, worker.raised()) for worker in self._alive.values())
+        raised = ((worker, worker.raised(is_recent=_has_raised_now(worker))) for worker in self._alive.values())
         return next((failure for worker, failure in raised if failure and not self._has_progressed(worker)), None)
 
     def _has_progressed(self, worker: Worker) -> bool:
-        """Return whether the worker has reported progress since its last output: its script continues."""
+        """Return whether the worker has reported progress since its exception was read: its script continues."""
         from node_agent.kernel.failures.recorded_causes import LAST_SIGN_S
 
-        return self._progress_times().get(worker.spec.local_rank, 0.0) > worker.last_output_at + LAST_SIGN_S
+        raised_at = worker.marked_at or worker.last_output_at
+        return self._progress_times().get(worker.spec.local_rank, 0.0) > raised_at + LAST_SIGN_S
 
     async def _find_recorded(self, lost_at: float | None = None) -> Failure | None:
         """Return the failure of a running worker that has recorded its error, and that others may have lost since.
@@ -724,6 +732,7 @@ class WorkerGroup(ProcessGroup):
                 unread_stderr=worker.unread_stderr,
                 has_both_streams=worker.has_both_streams,
                 output_at=worker.last_output_at + wall_time,
+                marked_at=None if worker.marked_at is None else worker.marked_at + wall_time,
                 progress_at=progress_times.get(worker.spec.local_rank, 0.0) + wall_time,
                 lost_at=(now if lost_at is None else lost_at) + wall_time,
             )
@@ -888,6 +897,13 @@ class WorkerGroup(ProcessGroup):
         if not self._settled:
             self._settled = True
             asyncio.get_running_loop().call_soon(callback, *args)
+
+
+def _has_raised_now(worker: Worker) -> bool:
+    """Return whether torch has marked an exception of the worker so recently that its script may still clean up."""
+    from node_agent.kernel.failures.recorded_causes import CONTINUES_S
+
+    return worker.marked_at is not None and asyncio.get_running_loop().time() - worker.marked_at <= CONTINUES_S
 
 
 def _signal_of(exit_code: int) -> int:

@@ -15,7 +15,7 @@ from node_agent.features.hangs import log_rules, progress_source
 from node_agent.features.preemption import cloud_metadata
 from node_agent.features.rules import feature as rules
 from node_agent.kernel.failures import recorded_causes
-from node_agent.kernel.output import disk_space, log_files
+from node_agent.kernel.output import disk_space, log_files, sinks
 from node_agent.kernel.processes import process
 from node_agent.kernel.workers import group
 from rdzv_server import config
@@ -89,6 +89,7 @@ NAMED = {
     ),
     "../CHANGELOG.md": (f"from {tls_config.EXPIRES_SOON.days} days before its certificate",),
     "development/adr/0014-root-cause-of-failures.md": (
+        f"mark more than {s(recorded_causes.CONTINUES_S)} before the loss", f"last {sinks.TAIL_LINES} lines counts",
         f"more than {s(recorded_causes.CONTINUES_S)} after the error",
         f"more than {HOURS[recorded_causes.NOTICED_WITHIN_S]} after the error",
         f"wrongly for up to {HOURS[recorded_causes.NOTICED_WITHIN_S]}",

@@ -224,7 +224,10 @@ def test_an_uncaught_cxx_exception_that_aborts_the_process_is_not_hidden_by_an_e
     fatal = "Fatal Python error: Aborted"
     assert find_error([*lines, fatal, *DUMP], "SIGABRT").error == fatal
     marked = [f"[rank3]: {line}" for line in RAISED]
-    assert find_error([*marked, "bye", TERMINATED], "SIGABRT").error == RAISED[-1], "it had ended the script"
+    for number in (1, 12, 50):  # the exception had ended the script, and its exit handlers write
+        assert find_error([*marked, *["bye"] * number, TERMINATED], "SIGABRT").error == RAISED[-1], (
+            "it ended the script"
+        )
 
 
 UNFINISHED = ["  0%|     | 0/10 [00:00<?, ?it/s]\r 10%|5    | 1/10", "loading ", "epoch 1: ", "step 7 of 9"]
@@ -536,6 +539,9 @@ def test_an_exception_that_torch_has_marked_has_not_ended_a_script_that_continue
     late = written_by("import threading\ndef load(): raise OSError('late')\nthreading.Thread(target=load).start()")
     assert find_error([*marked, *late]).error == FAILS_FIRST
     assert find_error([*marked, *["step"] * MOST_AFTER, *late]).error == "OSError: late"
+    exits = [*marked, *["tracker: step"] * 50, *late]
+    for found in (find_error(exits, is_recent=True), find_error(exits, by_exception=True)):
+        assert (found.error, found.is_uncaught) == (FAILS_FIRST, True), "exit handlers have written the lines"
 
 
 def test_a_line_of_another_thread_between_the_frames_of_a_traceback_does_not_hide_its_error() -> None:

@@ -326,6 +326,28 @@ def test_an_exception_that_torch_has_marked_is_in_the_report_however_long_its_me
     assert report_lines(output + last_words)[: len(lines)] == lines
 
 
+@pytest.mark.parametrize("piece", [1, 7, 100, 1 << 16])
+@pytest.mark.parametrize("group", [b"", b"  + Exception Group "])
+def test_only_a_new_exception_that_torch_has_marked_has_a_new_time(monkeypatch, piece: int, group: bytes) -> None:
+    tail, now = Tail(), 1.0
+    monkeypatch.setattr(sinks.time, "monotonic", lambda: now)
+
+    def take(output: bytes) -> None:
+        for at in range(0, len(output), piece):
+            tail.take(output[at : at + piece])
+
+    take(b"Traceback (most recent call last):\nValueError: caught\n[rank3]:[W] c10d warning\n")
+    assert tail.marked_at is None
+    now = 2.0
+    take(b" 10%|=[rank3]: " + group + b"Traceback (most recent call last):")
+    assert tail.marked_at == 2.0
+    now = 3.0
+    take(b"\n[rank3]: ValueError: boom\n" + b"[rank3]:[W] c10d warning\n" * 9)
+    assert tail.marked_at == 2.0
+    take(b"[rank3]: Traceback (most recent call last):\n")
+    assert tail.marked_at == 3.0
+
+
 @pytest.mark.parametrize("piece", [1_000, 100_000, 1 << 22])
 @pytest.mark.parametrize("message", [b"", b"[rank3]: size mismatch\n" * 2_000], ids=["short", "long"])
 @pytest.mark.parametrize("number", [TAIL_LINES, 50_000])

@@ -828,15 +828,60 @@ async def test_the_agent_can_be_asked_for_the_cause_in_a_log_file(logs):
     assert [(failure.rank, failure.error) for failure in logs.failures] == [(10, "ValueError: boom")]
 
 
+def _let_raise(monkeypatch, ago_s: float) -> None:
+    """Let the exceptions in the workers' pipes be read that long ago."""
+    monkeypatch.setattr(workers.Worker, "marked_at", asyncio.get_running_loop().time() - ago_s)
+
+
+TRACKER = (
+    'i=0; while [ $((i += 1)) -le {number} ]; do echo "tracker: metric $i" >&2; done; echo over >&2; exec sleep 1000'
+)
+
+
+@pytest.mark.parametrize("have_one_pipe", [False, True])
+@pytest.mark.parametrize("number", [5, 15, 50])
+async def test_a_worker_whose_exit_handlers_write_many_lines_is_the_cause(crew, gate, number, have_one_pipe):
+    crew.have_one_pipe = have_one_pipe
+    group = crew.start(
+        sh(f"read go < {gate.path}; {SUFFERS}"), raises("ValueError: boom", TRACKER.format(number=number))
+    )
+    await until(lambda: group.workers[1].stderr_tail[-1:] == ("over",))
+    await gate.open()
+    await crew.calls_back("failed")
+    assert [(failure.rank, failure.error) for failure in crew.failures] == [(11, "ValueError: boom")]
+
+
+@pytest.mark.parametrize("number", [15, 50])
+@pytest.mark.parametrize("ago_s", [2.0, 60.0])
+@pytest.mark.parametrize("has_progressed", [False, True])
+async def test_many_lines_after_an_exception_show_that_the_script_continues_if_it_is_old(
+    crew, monkeypatch, number, ago_s, has_progressed
+):
+    group = crew.start(raises("ValueError: boom", TRACKER.format(number=number)))
+    await crew.complains(b"over")
+    _let_raise(monkeypatch, ago_s)
+    if has_progressed:
+        crew.progress[0] = asyncio.get_running_loop().time() - ago_s + recorded_causes.LAST_SIGN_S + 0.1
+    is_cause = ago_s < recorded_causes.CONTINUES_S and not has_progressed
+    assert await group.report_raised() == is_cause
+    group.stop(signal.SIGTERM, NEVER_S, seeks_cause=True)
+    await crew.calls_back("stopped")
+    assert not crew.raised
+
+
 @pytest.mark.parametrize("into_files", [True, False])
 @pytest.mark.parametrize("sign", ["output", "progress", ""])
-async def test_a_worker_that_continues_after_its_childs_exception_has_not_failed(crew, tmp_path, into_files, sign):
+async def test_a_worker_that_continues_after_its_childs_exception_has_not_failed(
+    crew, tmp_path, monkeypatch, into_files, sign
+):
     """Torch marks the exception of the child, too, which has the same stderr."""
     crew.log_folder = tmp_path if into_files else None
     (_, _, raised) = raises("ValueError: boom")
     steps = "for i in 1 2 3 4 5 6 7 8 9 10; do echo step >&2; done; " if sign == "output" else ""
     group = crew.start(sh(raised.replace("exec sleep", f"{steps}echo over >&2; exec sleep")))
     await (until(lambda: _ends_with(crew.log(0), "over\n")) if into_files else crew.complains(b"over"))
+    if not into_files:
+        _let_raise(monkeypatch, 60.0)
     if sign == "progress":
         crew.progress[0] = asyncio.get_running_loop().time() + recorded_causes.LAST_SIGN_S + 0.1
     assert await group.report_raised() == (not sign)
