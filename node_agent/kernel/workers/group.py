@@ -901,9 +901,11 @@ class WorkerGroup(ProcessGroup):
 
 def _has_raised_now(worker: Worker) -> bool:
     """Return whether torch has marked an exception of the worker so recently that its script may still clean up."""
+    if worker.marked_at is None:
+        return False
     from node_agent.kernel.failures.recorded_causes import CONTINUES_S
 
-    return worker.marked_at is not None and asyncio.get_running_loop().time() - worker.marked_at <= CONTINUES_S
+    return asyncio.get_running_loop().time() - worker.marked_at <= CONTINUES_S
 
 
 def _signal_of(exit_code: int) -> int:
