@@ -1,8 +1,10 @@
-"""Finds workers whose script an exception has ended, while a thread or an exit handler keeps their process alive.
+"""Finds workers whose script an exception has ended, while a thread that is not a daemon keeps their process alive.
 
 The other workers then wait in a collective until its timeout. Two signs must agree, because healthy workers may show
 one of them. The worker is silent since it has written an uncaught exception, marked by torch, to stderr. The stack of
 its main thread shows that Python waits before it exits. The stack needs py-spy, torch's worker server or warm workers.
+
+The agent must read both streams through pipes. It does not see at once when a worker writes into a file.
 """
 
 import asyncio
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf
 
+from msgspec import Struct
 from msgspec.structs import replace
 from rdzv_protocol.messages import Assignment, EndedScript, PollRequest
 from rdzv_protocol.text import clip
@@ -22,10 +25,21 @@ from node_agent.kernel.workers.group import UNCAUGHT_MARK, Worker
 
 SILENT_S = 30.0
 """Least seconds of silence after the exception. A short wait for a thread is common, for example to save."""
+MOST_PAUSE_S = 600.0
+"""Most seconds between two examinations of a silent worker whose script has not ended."""
 LOOK_WITHIN_S = 5.0
-"""Most seconds to read the end of a file, and to read a stack."""
+"""Most seconds to read a stack."""
 MOST_BYTES = 512
 """Most bytes of the exception."""
+
+
+class Examination(Struct, frozen=True):
+    """The last examination of a worker whose script had not ended."""
+
+    silent_since: float
+    pause_s: float
+    again_at: float
+    """Time at which the worker is examined again, if it is still silent."""
 
 
 class EndedScripts(Feature):
@@ -35,12 +49,12 @@ class EndedScripts(Feature):
         super().__init__(kernel)
         self._found: tuple[Worker, EndedScript, float] | None = None
         """Worker, report about it, and the time of its last output or progress."""
-        self._tails: dict[int, Sequence[str]] = {}
-        """Last lines of stderr at the last look, by pid."""
+        self._examined: dict[int, Examination] = {}
+        """Examined workers that have been silent since, by pid."""
         self._looks: set[asyncio.Task[None]] = set()
         """The look under way, and cancelled ones that still end their helper."""
-        self._look_at, self._pause_s = 0.0, SILENT_S
-        """Time of the next look, and the pause after it. An examination that shows nothing doubles the pause."""
+        self._look_at = 0.0
+        """Time of the next look."""
 
     def started(self, assignment: Assignment, pids: object) -> None:
         self._forget()
@@ -55,7 +69,7 @@ class EndedScripts(Feature):
     def _forget(self) -> None:
         for look in self._looks:
             look.cancel()
-        self._found, self._tails, self._pause_s = None, {}, SILENT_S
+        self._found, self._examined = None, {}
         self._look_at = asyncio.get_running_loop().time() + SILENT_S
 
     def polling(self, request: PollRequest, now: float) -> PollRequest:
@@ -71,7 +85,7 @@ class EndedScripts(Feature):
                 return found
             self._found = None
         if now >= self._look_at and not self._looks:
-            self._look_at = now + self._pause_s
+            self._look_at = now + SILENT_S
             spawn(self._search(started, now), self._looks)
         return None
 
@@ -80,7 +94,7 @@ class EndedScripts(Feature):
         try:
             for worker in started.group.workers:
                 silent_since = _last_sign_at(worker, started, now)
-                if now - silent_since >= SILENT_S and (error := await self._ended_with(worker)):
+                if now - silent_since >= SILENT_S and (error := await self._ended_with(worker, silent_since, now)):
                     report = EndedScript(round=started.assignment.round, rank=worker.spec.rank, error=error)
                     self._found = worker, report, silent_since
                     return
@@ -90,21 +104,17 @@ class EndedScripts(Feature):
             self._look_at = inf
             self.kernel.console.log(words.ended_scripts_unknown(type(error).__name__, str(error)), Level.ERROR)
 
-    async def _ended_with(self, worker: Worker) -> str:
+    async def _ended_with(self, worker: Worker, silent_since: float, now: float) -> str:
         """Return the exception that has ended the script of this silent worker, empty if it has not ended so."""
-        lines = await _last_lines(worker)
-        is_same, self._tails[worker.pid] = self._tails.get(worker.pid) == lines, lines
-        if not _ends_with_exception(worker, lines) or not (is_same or worker.stderr_tail):
-            return ""  # or the file may still grow: only a second look shows whether it does
-        from node_agent.kernel.failures.diagnose import last_error
-
-        error = last_error(worker.spec.rank, lines)
-        if not error or not error.is_uncaught:
+        last = self._examined.get(worker.pid)
+        if last and last.silent_since != silent_since:
+            last = None
+        error = _uncaught_error(worker, silent_since) if last is None or now >= last.again_at else ""
+        if error and not await self._waits_to_exit(worker):
+            pause_s = min(2.0 * last.pause_s, MOST_PAUSE_S) if last else SILENT_S
+            self._examined[worker.pid] = Examination(silent_since, pause_s, now + pause_s)
             return ""
-        if await self._waits_to_exit(worker):
-            return clip(error.error, MOST_BYTES)
-        self._pause_s *= 2
-        return ""
+        return error
 
     async def _waits_to_exit(self, worker: Worker) -> bool:
         """Return whether the stack of the worker's main thread shows that its script has ended."""
@@ -132,14 +142,19 @@ def _last_sign_at(worker: Worker, started: StartedWorkers, now: float) -> float:
     return max(worker.last_output_at, started.progress.last_times(now).get(worker.spec.local_rank, 0.0))
 
 
-async def _last_lines(worker: Worker) -> Sequence[str]:
-    """Return the last lines of the worker's stderr, which may be in a file. There are none if its disk hangs."""
-    if unread := worker.unread_stderr:
-        try:
-            return await in_thread(unread.read, LOOK_WITHIN_S)
-        except OSError:
-            return ()
-    return worker.stderr_tail
+def _uncaught_error(worker: Worker, silent_since: float) -> str:
+    """Return the uncaught exception, marked by torch, with which the worker's output has ended; empty if there is none.
+
+    Later output on stdout, or later progress, shows that the script has continued.
+    """
+    from node_agent.kernel.failures.diagnose import last_error
+    from node_agent.kernel.failures.recorded_causes import LAST_SIGN_S
+
+    written_at, lines = worker.last_stderr_at, worker.stderr_tail
+    if written_at is None or silent_since > written_at + LAST_SIGN_S or not _ends_with_exception(worker, lines):
+        return ""
+    error = last_error(worker.spec.rank, lines)
+    return clip(error.error, MOST_BYTES) if error and error.is_uncaught else ""
 
 
 def _ends_with_exception(worker: Worker, lines: Sequence[str]) -> bool:

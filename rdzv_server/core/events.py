@@ -316,8 +316,7 @@ class SnapshotPart(Struct, frozen=True):
 class LeaseRenewed(Struct, frozen=True):
     """The server has heard the agent: a request has come, or its connection is back.
 
-    `progress` is that of its workers. `console_held_s` and `ended_script`: see
-    `PollRequest`.
+    `progress` is that of its workers. `console_held_s` and `ended_script`: see `PollRequest`.
     """
 
     agent_id: str
@@ -325,6 +324,8 @@ class LeaseRenewed(Struct, frozen=True):
     finished: FinishedWorkers | None = None
     console_held_s: float | None = None
     ended_script: EndedScript | None = None
+    is_poll: bool = True
+    """Whether the agent has polled. Other requests say nothing about its console or ended scripts."""
 
 
 class AgentDisconnected(Struct, frozen=True):

@@ -144,8 +144,8 @@ def _key_of(run_id: str | None, event: Event) -> _Key | None:
 
 
 def _later(before: Event, event: Event) -> Event:
-    """Return the later of an agent's two signs, with the latest report of its workers in either."""
+    """Return the later of an agent's two signs, or the poll, with the latest report of its workers in either."""
     if isinstance(before, LeaseRenewed) and isinstance(event, LeaseRenewed):
         progress, finished = event.progress or before.progress, event.finished or before.finished
-        return replace(event, progress=progress, finished=finished)
+        return replace(event if event.is_poll else before, progress=progress, finished=finished)
     return event

@@ -88,7 +88,7 @@ class Rendezvous:
                 return await operator_requests.answer(request, self._driver, connection, self.epoch)
         machine = self._machine_of_sender(request)
         if isinstance(request, messages.ReportRequest) and (request.progress or request.finished):
-            renewed = events.LeaseRenewed(request.agent_id, request.progress, request.finished)
+            renewed = events.LeaseRenewed(request.agent_id, request.progress, request.finished, is_poll=False)
             self._driver.notify(request.run_id, renewed)
         try:
             await self._driver.submit(request.run_id, _event(request))

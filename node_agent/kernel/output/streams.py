@@ -21,6 +21,8 @@ class Stream:
 
     last_read_at: float | None = None
     """Time of the stream's last output by the event loop's clock, None if there was none."""
+    is_pipe = False
+    """Whether the agent reads each output at once, so that it knows how long the worker has been silent."""
     has_both = False
     """Whether the tail also holds the lines of the worker's other stream."""
     on_output: Callable[[], None] | None = None
@@ -80,6 +82,8 @@ class Relay(Stream):
 
     `pipe_bytes`: how many bytes the worker may write ahead of the agent.
     """
+
+    is_pipe = True
 
     def __init__(self, sinks: Sequence[Sink], console: Console | None, pipe_bytes: int = 0) -> None:
         self._pipe, worker_end = os.pipe()
@@ -151,7 +155,7 @@ class Relay(Stream):
 class Joined(Stream):
     """The stderr of a worker that writes both streams into one pipe, so that they keep the order of writing."""
 
-    has_both = True
+    is_pipe = has_both = True
 
     def __init__(self, both: Relay) -> None:
         super().__init__(-1)

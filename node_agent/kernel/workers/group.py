@@ -126,6 +126,13 @@ class Worker:
         return max(stream.last_read_at or 0.0 for stream in self._streams)
 
     @property
+    def last_stderr_at(self) -> float | None:
+        """Time of the last line of `stderr_tail`, None if it is unknown how long the worker has been silent."""
+        if not all(stream.is_pipe for stream in self._streams):
+            return None
+        return self.last_output_at if self.has_both_streams else self._streams[1].last_read_at
+
+    @property
     def stderr_tail(self) -> tuple[str, ...]:
         """Last lines that the worker wrote to stderr, empty while it writes to a file."""
         return self._streams[1].tail()

@@ -187,7 +187,7 @@ class RunMachine:
             return False
         if event.finished is not None and finishing.is_news(run, agent_id, event.finished):
             return False
-        for renewed in self._hooks.renewed:
+        for renewed in self._hooks.renewed if event.is_poll else ():
             if renewed(event, now):
                 return False
         if self._note_signs(event, now):
@@ -385,7 +385,8 @@ class RunMachine:
     def _renewed(self, event: events.LeaseRenewed, now: float) -> None:
         if event.agent_id not in self.run.agents or self.run.stage.is_end:
             return
-        facts = [fact for renewed in self._hooks.renewed if (fact := renewed(event, now))]
+        hooks = self._hooks.renewed if event.is_poll else ()
+        facts = [fact for renewed in hooks if (fact := renewed(event, now))]
         for fact in (*facts, *self._note_signs(event, now)):  # after each policy has seen the same run
             self._apply(fact, now)
 

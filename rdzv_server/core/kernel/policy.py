@@ -175,7 +175,7 @@ class Policy(Generic[StateT, SignsT]):
         return None
 
     def renewed(self, event: LeaseRenewed, now: float) -> Fact | None:
-        """Return the fact that follows from an agent's sign of life; None for most signs. This changes nothing.
+        """Return the fact that follows from an agent's poll; None for most polls. This changes nothing.
 
         The fact must not end the round.
         """

@@ -1,6 +1,6 @@
 """Ended scripts: workers whose script an exception has ended, while something keeps their process alive.
 
-This may be a thread or an exit handler. The other workers then wait in a collective until its timeout. The agent has
+This may be a thread that is not a daemon. The other workers then wait in a collective until its timeout. The agent has
 seen the exception and the main thread's stack. The policy only tells people: the process may still save something.
 """
 

@@ -50,7 +50,7 @@ def free_console(node_id: str) -> str:
 
 
 def script_ended(rank: int, node_id: str, error: str) -> str:
-    """For a worker whose process continues, for example because of a thread or an exit handler."""
+    """For a worker whose process continues, for example because of a thread that is not a daemon."""
     return f"the script of rank {rank} on node {node_id} has ended, but its process has not; its last error: {error}"
 
 

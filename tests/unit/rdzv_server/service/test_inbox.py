@@ -57,6 +57,13 @@ def test_progress_is_kept_when_a_sign_without_it_follows() -> None:
     assert left_of(told, AgentDisconnected("a")) == [AgentDisconnected("a")]
 
 
+def test_a_poll_is_kept_when_another_sign_of_the_agent_follows() -> None:
+    poll, report = LeaseRenewed("a", console_held_s=12.0), LeaseRenewed("a", Progress(round=1), is_poll=False)
+    both = LeaseRenewed("a", report.progress, console_held_s=12.0)
+    assert left_of(poll, report) == [both]
+    assert left_of(report, poll) == [both]
+
+
 @pytest.mark.parametrize("event", [JOIN, FAILED, WorkersSucceeded("a", 1), NodeLeft("a", "SIGTERM")])
 def test_a_repeated_request_waits_with_the_first(event: Event) -> None:
     assert left_of(event, event, LeaseRenewed("a"), event) == [event, LeaseRenewed("a")]

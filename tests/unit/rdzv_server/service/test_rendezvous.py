@@ -10,9 +10,11 @@ from rdzv_protocol.errors import AgentFenced, NoAnswer, NodeRankTaken, QueryRefu
 from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.messages import (
     AnswerRequest,
+    EndedScript,
     Finish,
     FinishedWorkers,
     PollRequest,
+    Progress,
     Reply,
     ReportRequest,
     Start,
@@ -26,6 +28,7 @@ from rdzv_server.core.events import LeaseRenewed
 from rdzv_server.core.kernel import admission, finishing
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import REQUESTS
+from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.views import summary_view
 from rdzv_server.server import RendezvousServer
@@ -419,6 +422,19 @@ async def test_agents_log_that_workers_still_run_long_after_others_finished(monk
         await server.rendezvous.ask(poll, Connection("a"))
         reply = await server.rendezvous.ask(poll, Connection("a"))
         assert reply.warning == "rank 0 finished 1 min ago; still running: rank 1 on node a"
+
+
+async def test_a_failure_report_does_not_say_that_an_ended_script_continues(caplog: pytest.LogCaptureFixture) -> None:
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        await server.rendezvous.ask(a_join("a", settings=settings_of("1")), Connection("a"))
+        ended = EndedScript(round=1, rank=0, error="ValueError: boom")
+        poll = PollRequest(run_id=RUN_ID, agent_id="a", revision=0, hold=False, ended_script=ended)
+        await server.rendezvous.ask(poll, Connection("a"))
+        failure, progress = a_failure("a"), Progress(round=1)
+        report = ReportRequest(run_id=RUN_ID, agent_id="a", round=1, failure=failure, progress=progress)
+        await server.rendezvous.ask(report, Connection("a"))
+    assert any(has_message(line, policy_words.script_ended) for line in caplog.messages)
+    assert not any(has_message(line, policy_words.script_continues) for line in caplog.messages)
 
 
 async def test_a_failure_that_a_lost_node_reports_too_late_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -50,6 +50,12 @@ def test_a_console_that_continues_is_no_longer_reported() -> None:
     assert states(run) == ["ok"] and warnings(run) == ["a", "a"]
 
 
+def test_another_request_than_a_poll_does_not_say_that_a_console_continues() -> None:
+    run = told("renew a console_held_s=12; 5s")
+    run.renews("a", is_poll=False)
+    assert states(run) == ["stalled"] and warnings(run) == ["a"]
+
+
 @pytest.mark.parametrize("ends", ["succeed a", "fail b; join a b"])
 def test_workers_that_have_ended_do_not_wait_for_a_console(ends: str) -> None:
     assert "stalled" not in states(told(f"renew a console_held_s=12; {ends}"))

@@ -60,6 +60,12 @@ def test_a_sign_of_work_takes_it_back() -> None:
     assert run.events[-1].reason == words.script_continues(1, "b")
 
 
+def test_another_request_than_a_poll_does_not_take_it_back() -> None:
+    run = told("b")
+    run.renews("b", is_poll=False)
+    assert states(run) == ["stalled"] and warnings(run) == ["b"]
+
+
 @pytest.mark.parametrize("ends", ["succeed b", "fail b; join a b"])
 def test_workers_that_have_ended_are_not_named(ends: str) -> None:
     run = told("b")
