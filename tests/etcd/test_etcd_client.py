@@ -99,6 +99,16 @@ async def client_of(addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> AsyncIte
         await client.close()
 
 
+async def answered(client: EtcdClient) -> None:
+    """Return once etcd answers: it may be starting, or a connection has broken."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(StoreUnavailable):
+                await client.get(b"-")
+                return
+            await asyncio.sleep(0.02)
+
+
 # Members of several clusters.
 
 
@@ -272,12 +282,8 @@ async def test_etcd_is_reached_over_tls_with_a_client_certificate(secure: Member
 async def answers_over_tls(secure: Member, tls: Path) -> None:
     """Return once the member has answered."""
     files = EtcdTls(f"{tls}/ca.pem", f"{tls}/server.pem", f"{tls}/server.key")
-    async with client_of([secure.address], files) as client, asyncio.timeout(PATIENCE_S):
-        while True:
-            with suppress(StoreUnavailable):  # it is starting
-                await client.get(b"-")
-                break
-            await asyncio.sleep(0.02)
+    async with client_of([secure.address], files) as client:
+        await answered(client)
 
 
 @pytest.mark.parametrize(
@@ -330,12 +336,8 @@ class Papers:
         """Start the member again, with the certificates of now. Return when it answers a client with these files."""
         self.member.kill()
         self.member.start(self.member.peer)
-        async with client_of([self.member.address], self.files) as client, asyncio.timeout(PATIENCE_S):
-            while True:
-                with suppress(StoreUnavailable):
-                    await client.get(b"-")
-                    return
-                await asyncio.sleep(0.02)
+        async with client_of([self.member.address], self.files) as client:
+            await answered(client)
 
 
 @pytest.fixture
@@ -358,12 +360,7 @@ async def test_new_files_are_used_from_then_on_and_a_watch_begins_again(papers: 
             await heard
         papers.old.give_way(papers.new)
         await papers.starts()
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                with suppress(StoreUnavailable):  # its connection has broken
-                    await client.get(b"-")
-                    break
-                await asyncio.sleep(0.02)
+        await answered(client)  # its connection has broken
 
 
 async def test_a_request_continues_while_the_files_are_renewed(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,12 +403,7 @@ async def test_bad_files_do_not_replace_good_ones_while_etcd_does_not_answer(pap
         with pytest.raises(StoreSilent):
             await client.renew(b"-")
         papers.member.start(papers.member.peer)
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                with suppress(StoreUnavailable):
-                    await client.get(b"-")
-                    break
-                await asyncio.sleep(0.02)
+        await answered(client)
         with pytest.raises(StoreUnavailable, match=pattern(words.only_with_old_files)):
             await client.renew(b"-")
 
@@ -427,9 +419,4 @@ async def test_if_etcd_does_not_answer_with_the_files_in_use_it_gets_the_new_one
         papers.old.give_way(papers.new)
         await papers.starts()
         await client.renew(b"-")
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                with suppress(StoreUnavailable):
-                    await client.get(b"-")
-                    break
-                await asyncio.sleep(0.02)
+        await answered(client)

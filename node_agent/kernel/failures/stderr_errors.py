@@ -187,7 +187,8 @@ def _until_own(plain: Sequence[str], lines: Sequence[str], *, by_exception: bool
 
     While Python exits, threads and children that need the main thread fail, and so does the cleaning up. Their
     tracebacks come after the one that ended the script. Errors of threads, children and tasks count if there is no
-    other one, or if the other one may have been caught. `counts_mark`: whether torch's mark counts whatever follows it.
+    other one, or if the other one may have been caught. `counts_mark`: whether a traceback with
+    torch's mark counts, also if many other lines follow it.
     """
     until, of_another = len(plain), None
     while (header := max(_last(plain[:until], _HEADER), _last(plain[:until], _BOX))) >= 0:

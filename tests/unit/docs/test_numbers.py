@@ -89,7 +89,7 @@ NAMED = {
     ),
     "../CHANGELOG.md": (f"from {tls_config.EXPIRES_SOON.days} days before its certificate",),
     "development/adr/0014-root-cause-of-failures.md": (
-        f"mark more than {s(recorded_causes.CONTINUES_S)} before the loss", f"last {sinks.TAIL_LINES} lines counts",
+        f"mark more than {s(recorded_causes.CONTINUES_S)} before the loss", f"among the last {sinks.TAIL_LINES} lines",
         f"more than {s(recorded_causes.CONTINUES_S)} after the error",
         f"more than {HOURS[recorded_causes.NOTICED_WITHIN_S]} after the error",
         f"wrongly for up to {HOURS[recorded_causes.NOTICED_WITHIN_S]}",

@@ -117,8 +117,9 @@ async def test_a_blocked_console_pauses_workers_without_losing_output(console, r
     lines = b"".join(b"line %d of a worker that talks a lot\n" % number for number in range(40_000))
     writing = asyncio.create_task(asyncio.to_thread(_write_all, worker_writes, lines))
     async with asyncio.timeout(PATIENCE_S):
-        while not console.is_full:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        while not (console.is_full or writing.done()):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert console.is_full
     assert not writing.done(), "the worker waits, as it would for a terminal"
     assert await reader.read(len(lines)) == lines
     await writing
